@@ -1,0 +1,1 @@
+"""Proactive node health verification for GPU clusters."""

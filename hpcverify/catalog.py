@@ -1,0 +1,47 @@
+"""Find checks by name without importing the ones that are not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from hpcverify.check import Check
+from hpcverify.errors import ConfigError, UnknownNameError
+
+BUILTIN = "hpcverify_checks"
+
+
+def load(name: str, packages: tuple[str, ...] = (BUILTIN,)) -> Check[Any]:
+    """Import the check *name* from the first of *packages* that has it."""
+    for package in packages:
+        path = f"{package}.{name}"
+        if name.startswith("_") or not name.isidentifier():
+            continue
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError as exc:
+            if exc.name != path:  # the check is there; what it imports is not
+                raise
+            continue
+        check: Check[Any] | None = getattr(module, "CHECK", None)
+        if not isinstance(check, Check):
+            raise ConfigError(f"{path}: CHECK is not a Check; see CONTRIBUTING.md")
+        return check
+    raise UnknownNameError("check", name, names(packages))
+
+
+def names(packages: tuple[str, ...] = (BUILTIN,)) -> Iterator[str]:
+    """List the checks by their files; nothing but the package is imported."""
+    for package in packages:
+        try:
+            path = import_module(package).__path__
+        except ModuleNotFoundError as exc:
+            raise ConfigError(
+                f"check package {package!r} cannot be imported: install it, or take "
+                "it out of check_packages"
+            ) from exc
+        for module in iter_modules(path):
+            if not module.name.startswith("_"):
+                yield module.name

@@ -1,0 +1,324 @@
+"""
+The contract between the engine and a check, and the one place that judges.
+
+A check measures and never judges: it yields numbers, facts and series. Limits,
+which differ from one part to the next, and the rulings on facts are data; `judge`
+is the only place that compares. A check is a value at the foot of its module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from hpcverify.model import (
+    Cause,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Limit,
+    Maturity,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+
+
+class Skip(Exception):  # noqa: N818 - control flow, as in pytest and unittest
+    """
+    Raised by a check that cannot apply to this node.
+
+    NOT_APPLICABLE: the node has no such part; NOT_OBSERVABLE: no sensor for it.
+    """
+
+    def __init__(self, reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> None:
+        """Keep the *reason*, one sentence for the report."""
+        super().__init__(reason)
+        self.cause = cause
+
+
+class Unable(Exception):  # noqa: N818 - an outcome, not a fault of the program
+    """
+    Raised by a check that applies and cannot run; becomes ERROR.
+
+    The *reason* ends in the exact fix, as in "fio is not installed: apt-get
+    install fio".
+    """
+
+    def __init__(
+        self, reason: str, cause: Cause, remedy: Remedy = Remedy.FIX_CONFIGURATION
+    ) -> None:
+        """Keep why, with a cause and a remedy from the closed lists."""
+        super().__init__(reason)
+        self.cause = cause
+        self.remedy = remedy
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base class of a check's parameters; every field has a default."""
+
+
+P = TypeVar("P", bound=Params)
+
+
+class Placement(Enum):
+    """Where and beside what a check runs."""
+
+    PASSIVE = "passive"
+    """Once, in the telemetry worker: reads, and loads nothing."""
+    NODE = "node"
+    """Once, in a worker of its own: loads the node, but none of its devices."""
+    DEVICES = "devices"
+    """In each device's worker; all devices of one kind at the same time."""
+    DEVICES_ALONE = "devices_alone"
+    """In each device's worker, one device after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a check may know of the node and of the run that it is part of."""
+
+    node: str
+    device: Device
+    """What to compute on; for `PASSIVE` and `NODE` the host's CPU."""
+    peers: tuple[Device, ...]
+    """All devices of this kind, in a fixed order, `device` among them."""
+    inventory: Inventory
+    previous: Inventory | None
+    """The inventory of the node's last run, if there was one."""
+    scratch: Path
+    """An empty directory of this run, removed by the engine whatever happens."""
+    shared: Path
+    """An empty directory that the workers of one check share: a rendezvous."""
+    seed: int
+    """Differs from run to run; the same for all devices of one run."""
+    rotation: int = 0
+    """How many runs this node has had: what to take next when not all fits."""
+
+    @property
+    def rank(self) -> int:
+        """The place of this worker's device among its peers."""
+        return self.peers.index(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading by the telemetry worker; *t* in seconds on its own clock."""
+
+    t: float
+    name: str
+    unit: str
+    where: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What the telemetry worker sampled while a check ran, from *start* to *end*."""
+
+    start: float
+    end: float
+    samples: Sequence[Sample]
+
+    def series(self, name: str) -> Iterator[tuple[str, list[Sample]]]:
+        """Yield each part that has samples called *name*, with them in order."""
+        parts: dict[str, list[Sample]] = {}
+        for sample in self.samples:
+            if sample.name == name:
+                parts.setdefault(sample.where, []).append(sample)
+        yield from sorted(parts.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a check measures under one name (or pattern): its unit and meaning."""
+
+    unit: str
+    meaning: str
+
+
+class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    How to come by a `Limit` for a measurement; the ways may be combined.
+
+    *low* and *high* are absolute. The others are fractions of what the measured
+    part should reach: *of_spec* of its data sheet's peak, *of_siblings* of the
+    median over the like parts of this node in this run (three or more), and
+    *of_baseline* of the median over this node's earlier runs (five or more).
+    Fractions below 1 are lower limits, those above 1 upper limits.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    of_spec: float | None = None
+    of_siblings: float | None = None
+    of_baseline: float | None = None
+    otherwise: Verdict = Verdict.FAIL
+    remedy: Remedy = Remedy.INSPECT
+    optional: bool = False
+    """Whether a run in which nothing was measured against it is still sound."""
+    source: str = "hpcverify default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Generic[P]):
+    """
+    The declaration at the foot of every check module.
+
+    Attributes:
+        summary: One line for ``hpcverify checks`` and for the report.
+        measure: Yields what it finds; raises `Skip` or `Unable`; anything else
+            that it raises is a bug and becomes ERROR `crashed`.
+        params: The type of the second argument of *measure*.
+        metrics: What it measures, by name or by pattern with ``*``.
+        rules: The default limits by name or pattern; suites and sites override.
+        rulings: What each code of its findings means.
+        placement: Where and beside what it runs.
+        timeout: Seconds after which a worker is ended.
+        observe: Makes findings of what was sampled while *measure* ran.
+        maturity: A check in beta runs and shows, and never quarantines.
+
+    """
+
+    summary: str
+    measure: Callable[[Context, P], Iterator[Found]]
+    params: type[P]
+    metrics: Mapping[str, Metric]
+    rules: Mapping[str, Rule] = field(default_factory=dict[str, Rule])
+    rulings: Mapping[str, Ruling] = field(default_factory=dict[str, Ruling])
+    placement: Placement = Placement.DEVICES
+    timeout: float = 300.0
+    observe: Callable[[Watch, Context, P], Iterator[Found]] | None = None
+    maturity: Maturity = Maturity.STABLE
+
+    def metric(self, name: str) -> Metric | None:
+        """Find what is measured under *name*, which may itself be a pattern."""
+        if name in self.metrics:
+            return self.metrics[name]
+        return next((m for p, m in self.metrics.items() if fnmatchcase(name, p)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What limits and rulings make of what was found."""
+
+    verdict: Verdict
+    reason: str = ""
+    cause: Cause = Cause.NONE
+    remedy: Remedy = Remedy.NONE
+
+
+def judge(
+    found: Iterable[Measurement | Finding],
+    limits: Sequence[Limit],
+    rulings: Mapping[str, Ruling],
+    label: Callable[[str], str] = str,
+) -> Judgement:
+    """
+    Compare what was *found* with *limits* and *rulings*; the worst one counts.
+
+    The reason holds every complaint of the worst verdict, and each names the
+    part, the value, the limit and its source. *label* turns the id of a part into
+    what a person calls it.
+    """
+    complaints: list[Judgement] = []
+    used: set[Limit] = set()
+    for item in found:
+        if isinstance(item, Finding):
+            complaints.append(_rule_on(item, rulings, label))
+            continue
+        for limit in limits:
+            if applies(limit, item):
+                used.add(limit)
+                complaints += _hold_against(item, limit, label)
+    complaints += [_unmeasured(limit) for limit in limits if limit not in used]
+    return _worst(complaints)
+
+
+def applies(limit: Limit, item: Measurement) -> bool:
+    """Whether *limit* is meant for *item*."""
+    return fnmatchcase(item.name, limit.name) and limit.where in ("", item.where)
+
+
+def _rule_on(
+    finding: Finding, rulings: Mapping[str, Ruling], label: Callable[[str], str]
+) -> Judgement:
+    ruling = rulings.get(finding.code)
+    if ruling is None:
+        return Judgement(
+            verdict=Verdict.ERROR,
+            reason=f"no ruling on finding {finding.code!r}: {finding.text}",
+            cause=Cause.CHECKER,
+            remedy=Remedy.FIX_CHECKER,
+        )
+    return Judgement(
+        verdict=ruling.verdict,
+        reason=f"{label(finding.where)}: {finding.text}",
+        remedy=ruling.remedy,
+    )
+
+
+def _hold_against(
+    item: Measurement, limit: Limit, label: Callable[[str], str]
+) -> list[Judgement]:
+    subject = f"{label(item.where)}: {item.name} {quantity(item.value, item.unit)}"
+    if limit.noisy:
+        could_fail = limit.otherwise is Verdict.FAIL
+        return [
+            Judgement(
+                verdict=Verdict.ERROR if could_fail else Verdict.WARN,
+                reason=f"{subject}: too noisy to judge ({limit.noisy})",
+                cause=Cause.NOISY if could_fail else Cause.NONE,
+                remedy=Remedy.RERUN,
+            )
+        ]
+    if limit.admits(item.value):
+        return []
+    below = limit.low is not None and (item.value is None or item.value < limit.low)
+    bound, sign = (limit.low, "<") if below else (limit.high, ">")
+    return [
+        Judgement(
+            verdict=limit.otherwise,
+            reason=f"{subject} {sign} {quantity(bound, '')} ({limit.source})",
+            remedy=limit.remedy,
+        )
+    ]
+
+
+def _unmeasured(limit: Limit) -> Judgement:
+    # A limit that nothing was measured against must not pass by silence.
+    return Judgement(
+        verdict=Verdict.ERROR,
+        reason=f"nothing was measured for the limit on {limit.name} ({limit.source})",
+        cause=Cause.UNMEASURED,
+        remedy=Remedy.FIX_CHECKER,
+    )
+
+
+def _worst(complaints: Sequence[Judgement]) -> Judgement:
+    verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
+    if verdict is Verdict.PASS:
+        return Judgement(verdict=verdict)
+    worst = [c for c in complaints if c.verdict is verdict]
+    return Judgement(
+        verdict=verdict,
+        reason="; ".join(c.reason for c in worst),
+        cause=next((c.cause for c in worst if c.cause), Cause.NONE),
+        remedy=max((c.remedy for c in worst), key=list(Remedy).index),
+    )
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Print *value* to four significant digits, with its unit."""
+    number = "not a number" if value is None else f"{value:.4g}"
+    if value is not None and abs(value) >= 1e4 and value == round(value):  # noqa: PLR2004 - past which %g turns to exponents
+        number = f"{value:.0f}"
+    return f"{number} {unit}".rstrip()

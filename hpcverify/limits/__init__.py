@@ -1,0 +1,1 @@
+"""Where a limit comes from: part specs, suites and the site, siblings, the past."""

@@ -1,0 +1,281 @@
+"""
+What is found out about a node.
+
+Only frozen values live here, and nothing heavy is imported, so that the Slurm
+prolog can read a stored run without paying for torch or pandas. The JSON form of
+`Run` is a contract: ``docs/schema/run.json`` describes it and a test holds the
+two together.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from enum import Enum, StrEnum
+from functools import total_ordering
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+SCHEMA = 1
+"""The version of the run document that this code writes."""
+
+
+@total_ordering
+class Verdict(Enum):
+    """
+    The answer of one check, worst last, so that ``max()`` is the worst.
+
+    FAIL says that the hardware is bad; ERROR says only that we could not tell.
+    The first may quarantine a node, the second calls an operator: never mix them.
+    """
+
+    PASS = "pass"  # noqa: S105 - no password
+    SKIP = "skip"
+    WARN = "warn"
+    ERROR = "error"
+    FAIL = "fail"
+
+    def __lt__(self, other: object) -> bool:
+        """Order by badness, which is the order of definition."""
+        if not isinstance(other, Verdict):
+            return NotImplemented
+        return _BADNESS[self] < _BADNESS[other]
+
+
+_BADNESS = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+class Cause(StrEnum):
+    """Why a result is ERROR or SKIP: a closed list, so that scripts can act on it."""
+
+    NONE = ""
+    BUSY = "busy"
+    """Someone else holds the part."""
+    CHECKER = "checker"
+    """The check found itself unsound, as a canary that was not noticed."""
+    CRASHED = "crashed"
+    """The worker died, or the check raised what it does not know."""
+    DENIED = "denied"
+    """A permission is missing."""
+    HUNG = "hung"
+    """The worker could not be ended."""
+    INTERRUPTED = "interrupted"
+    """The run was told to stop."""
+    MISCONFIGURED = "misconfigured"
+    """The node's software is at odds with itself, as a driver with its library."""
+    MISSING = "missing"
+    """A tool or a library is not installed."""
+    NOISY = "noisy"
+    """The metric spreads too widely to be judged."""
+    NO_SPACE = "no_space"
+    """Too little disk or memory is free to measure."""
+    NOT_APPLICABLE = "not_applicable"
+    """The node has no such part (SKIP)."""
+    NOT_OBSERVABLE = "not_observable"
+    """The node has the part but no sensor for this (SKIP)."""
+    PARTIAL_VIEW = "partial_view"
+    """A cgroup or an environment variable hides parts from us."""
+    TIMEOUT = "timeout"
+    """The deadline passed."""
+    UNMEASURED = "unmeasured"
+    """A limit stands for which the check measured nothing."""
+
+
+class Remedy(StrEnum):
+    """What to do about a result: a closed list, mildest first."""
+
+    NONE = "none"
+    RERUN = "rerun"
+    FIX_CHECKER = "fix_checker"
+    FIX_CONFIGURATION = "fix_configuration"
+    INSPECT = "inspect"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    CONTACT_VENDOR = "contact_vendor"
+
+
+class Maturity(StrEnum):
+    """How far a check is trusted: one in `BETA` runs, shows and never quarantines."""
+
+    BETA = "beta"
+    STABLE = "stable"
+
+
+class Measurement(Struct, frozen=True):
+    """
+    One number that a check read off one part of a node.
+
+    *where* is the id of the part (`Part.id`), or "node". A value that is not a
+    finite number is kept as None, which is outside every limit.
+    """
+
+    name: str
+    value: float | None
+    unit: str = ""
+    where: str = "node"
+
+    def __post_init__(self) -> None:
+        """Fold NaN and the infinities, which JSON cannot hold, into None."""
+        if self.value is not None and not math.isfinite(self.value):
+            force_setattr(self, "value", None)
+
+
+class Finding(Struct, frozen=True):
+    """A fact that is no number: a lost GPU, a changed part, a corrupted word."""
+
+    code: str
+    where: str
+    text: str
+    evidence: dict[str, str] = {}
+
+
+class Series(Struct, frozen=True):
+    """What was sampled under load: *t* in seconds since the check began."""
+
+    name: str
+    unit: str
+    where: str
+    t: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+class Covered(Struct, frozen=True):
+    """What a check exercised, in words and numbers: never "no fault"."""
+
+    where: str
+    text: str
+
+
+Found = Measurement | Finding | Series | Covered
+"""Everything that a check may yield."""
+
+
+class Limit(Struct, frozen=True):
+    """
+    The range in which a measured value is healthy, both ends included.
+
+    *name* is that of a measurement, or a pattern with ``*``; *where* is the part
+    that it holds for, all of them when empty; *source* says where it comes from.
+    """
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+    otherwise: Verdict = Verdict.FAIL
+    source: str = ""
+    where: str = ""
+    remedy: Remedy = Remedy.INSPECT
+    noisy: str = ""
+    """Why the limit cannot be held against anything, if it cannot."""
+
+    def admits(self, value: float | None) -> bool:
+        """Whether *value* is healthy; what is not a number never is."""
+        return (
+            value is not None
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+        )
+
+
+class Ruling(Struct, frozen=True):
+    """What a finding's code means: data, like a limit."""
+
+    verdict: Verdict
+    remedy: Remedy = Remedy.INSPECT
+
+
+class Part(Struct, frozen=True):
+    """
+    A piece of a node, named by what survives a reseat.
+
+    *id* is a UUID, a serial number or an address and never an index; *label* is
+    what a person calls it today; *facts* are compared from run to run.
+    """
+
+    kind: str
+    id: str
+    label: str
+    facts: dict[str, str] = {}
+
+
+class Device(Struct, frozen=True):
+    """What a worker computes on: *part* of the inventory, *kind* cpu or cuda."""
+
+    kind: str
+    part: str
+    label: str
+
+
+class Inventory(Struct, frozen=True):
+    """What a node is made of, what hides parts of it, and what it cannot show."""
+
+    parts: tuple[Part, ...] = ()
+    devices: tuple[Device, ...] = ()
+    problems: tuple[Finding, ...] = ()
+    """What kept us from seeing parts, as a driver that is not loaded."""
+    sensors: tuple[str, ...] = ()
+    """The telemetry that this node can give, by the name of the series."""
+
+    def label(self, where: str) -> str:
+        """Say what a person calls the part *where*."""
+        return next((p.label for p in self.parts if p.id == where), where)
+
+    def of_kind(self, kind: str) -> tuple[Part, ...]:
+        """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""
+        return tuple(p for p in self.parts if p.kind == kind)
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """Everything worth keeping about one check in one run, over all its devices."""
+
+    check: str
+    verdict: Verdict
+    reason: str = ""
+    cause: Cause = Cause.NONE
+    remedy: Remedy = Remedy.NONE
+    maturity: Maturity = Maturity.STABLE
+    required: bool = False
+    seconds: float = 0.0
+    coverage: tuple[Covered, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    series: tuple[Series, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    params: dict[str, object] = {}
+    """The parameters that were in force, for whoever wants to run it again."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One verification of one node: the document that is written and kept."""
+
+    schema: int = SCHEMA
+    id: str
+    node: str
+    suite: str
+    token: str = ""
+    started: datetime
+    seconds: float
+    verdict: Verdict
+    complete: bool
+    """Whether every check of the suite had its turn."""
+    inventory: Inventory
+    results: tuple[Result, ...]
+    versions: dict[str, str] = {}
+
+
+def verdict_of(results: tuple[Result, ...]) -> Verdict:
+    """
+    Say what *results* make of a node: the worst of them, after two steps.
+
+    Skips that are not applicable are left out, and the skip of a check that the
+    suite marks as required counts as ERROR. With nothing left we could not tell.
+    """
+    counted = [
+        Verdict.ERROR if r.required and r.verdict is Verdict.SKIP else r.verdict
+        for r in results
+        if r.required
+        or not (r.verdict is Verdict.SKIP and r.cause is Cause.NOT_APPLICABLE)
+    ]
+    return max(counted, default=Verdict.ERROR)

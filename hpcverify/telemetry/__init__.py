@@ -1,0 +1,1 @@
+"""Readers of the hardware: what the machine says of itself."""

@@ -1,0 +1,1 @@
+"""The tests mirror the code; each test's name states its rule."""
