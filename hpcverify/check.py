@@ -240,7 +240,7 @@ def judge(
                 used.add(limit)
                 complaints += _hold_against(item, limit, label)
     complaints += [_unmeasured(limit) for limit in limits if limit not in used]
-    return _worst(complaints)
+    return worst(complaints)
 
 
 def applies(limit: Limit, item: Measurement) -> bool:
@@ -303,7 +303,8 @@ def _unmeasured(limit: Limit) -> Judgement:
     )
 
 
-def _worst(complaints: Sequence[Judgement]) -> Judgement:
+def worst(complaints: Sequence[Judgement]) -> Judgement:
+    """Fold *complaints* into one: the worst verdict, with all that speaks for it."""
     verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
     if verdict is Verdict.PASS:
         return Judgement(verdict=verdict)

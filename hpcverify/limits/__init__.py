@@ -1,1 +1,152 @@
-"""Where a limit comes from: part specs, suites and the site, siblings, the past."""
+"""
+Where a limit comes from: part specs, suites and the site, siblings, the past.
+
+`resolve` turns the rules of a check into limits with numbers, each with its source
+in words, once the measurements are in: what a part should reach depends on which
+part it is, on its siblings in the same node, and on what it reached before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from statistics import median
+
+from hpcverify.check import Rule, quantity
+from hpcverify.limits.specs import achievable, find
+from hpcverify.model import Inventory, Limit, Measurement
+
+Past = Callable[[str, str], Sequence[float]]
+"""What earlier runs of the node measured under a name on a part, newest first."""
+
+ENOUGH_SIBLINGS = 3
+"""With two that differ nobody can say which one is wrong."""
+ENOUGH_RUNS = 5
+NOISE = 1.4826
+"""Turns a median absolute deviation into a standard deviation of normal data."""
+STEADY = 3.0
+"""Deviations that must fit between the median and the limit to judge by it."""
+
+
+def resolve(
+    rules: Mapping[str, Rule],
+    measurements: Sequence[Measurement],
+    inventory: Inventory,
+    past: Past,
+) -> tuple[Limit, ...]:
+    """Make limits of *rules* for what was measured; absolute ones need no value."""
+    limits: list[Limit] = []
+    for name, rule in rules.items():
+        matching = [m for m in measurements if fnmatchcase(m.name, name)]
+        limits += _absolute(name, rule, matched=bool(matching))
+        for item in matching:
+            limits += _of_spec(rule, item, inventory)
+            limits += _of_siblings(rule, item, matching, inventory)
+            limits += _of_baseline(rule, item, past)
+    return tuple(dict.fromkeys(limits))
+
+
+def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
+    if (rule.low is None and rule.high is None) or (rule.optional and not matched):
+        return
+    yield Limit(
+        name=name,
+        low=rule.low,
+        high=rule.high,
+        otherwise=rule.otherwise,
+        remedy=rule.remedy,
+        source=rule.source,
+    )
+
+
+def _relative(  # a limit is a fraction of a reference, for one part
+    rule: Rule, item: Measurement, fraction: float, reference: float, source: str
+) -> Limit:
+    bound = fraction * reference
+    return Limit(
+        name=item.name,
+        where=item.where,
+        low=bound if fraction <= 1 else None,
+        high=bound if fraction > 1 else None,
+        otherwise=rule.otherwise,
+        remedy=rule.remedy,
+        source=source,
+    )
+
+
+def _of_spec(rule: Rule, item: Measurement, inventory: Inventory) -> Iterator[Limit]:
+    part = next((p for p in inventory.parts if p.id == item.where), None)
+    spec = find(part) if part and rule.of_spec else None
+    dtype, _, mode = item.name.partition(".")
+    if spec is None or rule.of_spec is None or dtype not in spec.peaks:
+        return
+    share = achievable(spec, dtype, mode)
+    if share is None:
+        return
+    yield _relative(
+        rule,
+        item,
+        rule.of_spec,
+        share.value * spec.peaks[dtype],
+        f"{rule.of_spec:g} x {share.value:g} achievable x "
+        f"{quantity(spec.peaks[dtype], item.unit)} spec, {spec.name}",
+    )
+
+
+def _of_siblings(
+    rule: Rule, item: Measurement, matching: Sequence[Measurement], inventory: Inventory
+) -> Iterator[Limit]:
+    values = [
+        m.value
+        for m in matching
+        if m.name == item.name
+        and m.value is not None
+        and _kind(m.where, inventory) == _kind(item.where, inventory)
+    ]
+    if rule.of_siblings is None or len(values) < ENOUGH_SIBLINGS:
+        return
+    middle = median(values)
+    yield _relative(
+        rule,
+        item,
+        rule.of_siblings,
+        middle,
+        f"{rule.of_siblings:g} x {quantity(middle, item.unit)}, the median of "
+        f"{len(values)} siblings in this node",
+    )
+
+
+def _kind(where: str, inventory: Inventory) -> tuple[str, str]:
+    """Say what *where* is, so that only like parts are called siblings."""
+    part = next((p for p in inventory.parts if p.id == where), None)
+    if part is None:
+        return where.rstrip("0123456789"), ""
+    return part.kind, part.facts.get("name", "")
+
+
+def _of_baseline(rule: Rule, item: Measurement, past: Past) -> Iterator[Limit]:
+    values = past(item.name, item.where) if rule.of_baseline else ()
+    if rule.of_baseline is None or len(values) < ENOUGH_RUNS:
+        return
+    middle = median(values)
+    deviation = NOISE * median(abs(v - middle) for v in values)
+    limit = _relative(
+        rule,
+        item,
+        rule.of_baseline,
+        middle,
+        f"{rule.of_baseline:g} x {quantity(middle, item.unit)}, the median of this "
+        f"node's last {len(values)} runs",
+    )
+    room = abs(1 - rule.of_baseline) * abs(middle)
+    if STEADY * deviation > room:
+        share = deviation / middle if middle else float("inf")
+        noisy = f"past runs spread by {share:.0%}, the limit leaves {room / middle:.0%}"
+        limit = Limit(
+            name=limit.name,
+            where=limit.where,
+            otherwise=limit.otherwise,
+            source=limit.source,
+            noisy=noisy,
+        )
+    yield limit

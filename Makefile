@@ -1,0 +1,57 @@
+# Two commands on a fresh machine: make verify, make test.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+REPORT ?= hpcverify-report.html
+
+.PHONY: help verify test test-tools lint format bench clean
+
+help:
+	@echo "make verify   verify this machine, and say where the report lies"
+	@echo "make test     install what the tests need, lint and test"
+	@echo "make lint     ruff, mypy --strict and pyright"
+	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
+
+# The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
+# in an error: 3 says that not all could be judged.
+verify: $(BIN)/hpcverify
+	@./.ci/need --optional fio:fio smartctl:smartmontools
+	@status=0; $(BIN)/hpcverify run --html $(REPORT) || status=$$?; \
+	if [ -f $(REPORT) ]; then echo "report: $$(pwd)/$(REPORT)"; fi; \
+	[ $$status -eq 3 ] || exit $$status
+
+test: test-tools lint
+	$(BIN)/pytest
+
+test-tools: $(VENV)/tests-installed
+	@./.ci/need fio:fio smartctl:smartmontools gcc:gcc chromium:chromium \
+		fusermount3:fuse3
+
+lint: $(VENV)/tests-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(VENV)/tests-installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/tests-installed
+	@./.ci/need fio:fio
+	for script in bench/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+$(BIN)/hpcverify: pyproject.toml constraints.txt
+	@./.ci/need --venv $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report]"
+	@touch $@
+
+$(VENV)/tests-installed: $(BIN)/hpcverify
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(REPORT) .mypy_cache .pytest_cache .ruff_cache

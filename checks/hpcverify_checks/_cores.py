@@ -1,0 +1,60 @@
+"""Work on one core at a time, or on many at once, each from a thread pinned to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def turn(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
+    """Choose *fit* of *cores*, others with each *rotation*, until all had a turn."""
+    if fit >= len(cores):
+        return tuple(cores)
+    start = rotation * fit % len(cores)
+    ring = (*cores, *cores)
+    return tuple(sorted(ring[start : start + fit]))
+
+
+def on_each(cores: Sequence[int], work: Callable[[int], T]) -> list[T]:
+    """
+    Run ``work(core)`` on all *cores* at the same time.
+
+    Each has a fresh thread that is pinned before torch computes in it: the OpenMP
+    threads of the main thread inherited its affinity, and it must stay unpinned.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        with ExitStack() as stack:
+            started = [
+                stack.enter_context(ThreadPoolExecutor(1)).submit(_pinned, core, work)
+                for core in cores
+            ]
+            return [future.result() for future in started]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _pinned(core: int, work: Callable[[int], T]) -> T:
+    import torch
+
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    return work(core)
+
+
+def listed(cores: Sequence[int]) -> str:
+    """Print *cores* as the kernel does: 0-3,8."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)

@@ -1,0 +1,74 @@
+"""Which torch device the part of a worker is, and what torch is set to meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hpcverify.check import Context, Unable
+from hpcverify.model import Cause
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_device(ctx: Context) -> torch.device:
+    """
+    Find the torch device of the part that *ctx* is to compute on.
+
+    A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor the
+    order in which CUDA lists the parts matters; it is made the current device.
+    """
+    torch = imported()
+    if ctx.device.kind == "cpu":
+        return torch.device("cpu")
+    if torch.version.cuda is None:
+        raise Unable(
+            f"torch {torch.__version__} is a build without CUDA: pip install "
+            f"--force-reinstall torch=={torch.__version__.partition('+')[0]} from an "
+            "index with CUDA builds",
+            Cause.MISSING,
+        )
+    seen = range(torch.cuda.device_count())
+    uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in seen]
+    device = torch.device("cuda", index_of(ctx.device.part, uuids))
+    torch.cuda.set_device(device)
+    return device
+
+
+def imported() -> type[torch]:  # type: ignore[valid-type]
+    """Import torch, or say how to install it."""
+    try:
+        import torch
+    except ModuleNotFoundError as exc:
+        raise Unable(
+            "torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING
+        ) from exc
+    return torch
+
+
+def index_of(part: str, uuids: Sequence[str]) -> int:
+    """Find the GPU *part* among *uuids*, which torch prints without NVML's prefix."""
+    wanted = part.removeprefix("GPU-").lower()
+    for index, uuid in enumerate(uuids):
+        if uuid.removeprefix("GPU-").lower() == wanted:
+            return index
+    raise Unable(
+        f"torch sees {len(uuids)} GPUs and {part} is none of them: unset "
+        "CUDA_VISIBLE_DEVICES, or ask the scheduler for all GPUs of the node",
+        Cause.PARTIAL_VIEW,
+    )
+
+
+@contextmanager
+def float32_as(precision: str) -> Iterator[None]:
+    """Let products of float32 use TF32 ("high") or not ("highest") for a while."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

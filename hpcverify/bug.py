@@ -1,0 +1,40 @@
+"""A log of a bug of ours, to paste in a report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from hpcverify.config import state_dir
+
+
+def keep_log(exc: BaseException) -> Path:
+    """Write what is needed to understand *exc*; return where."""
+    now = datetime.now(UTC)
+    text = "\n".join(
+        [
+            "```",
+            f"hpcverify {version('hpcverify')}, {now:%Y-%m-%d %H:%M:%S} UTC",
+            f"Python {platform.python_version()}, {platform.platform()}",
+            f"arguments: {sys.argv[1:]}",
+            "".join(traceback.format_exception(exc)).rstrip(),
+            "```",
+            "",
+        ]
+    )
+    name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    for folder in (state_dir() / "logs", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return folder / name
+    sys.stderr.write(text)
+    return Path("what is printed above")

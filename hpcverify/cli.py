@@ -1,0 +1,116 @@
+"""The command line; a command's module is imported when the command is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from hpcverify.errors import HpcverifyError
+
+COMMANDS = (
+    "run",
+    "show",
+    "history",
+    "report",
+    "judge",
+    "checks",
+    "suites",
+    "config",
+    "doctor",
+)
+USAGE, UNVERIFIED = 2, 3
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module only when it is asked for, to start in time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Name the commands, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import the module of *cmd_name*."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"hpcverify.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101 - narrows the type
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """List the commands without importing them: help must come at once."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, SUMMARIES[name]) for name in COMMANDS])
+
+
+SUMMARIES = {
+    "run": "Verify this node, now.",
+    "show": "Show one run: what was found, measured against what.",
+    "history": "List the runs of a node.",
+    "report": "Write a report on a node.",
+    "judge": "Judge stored runs again by today's limits.",
+    "checks": "List the checks.",
+    "suites": "List the suites.",
+    "config": "Check the site's configuration.",
+    "doctor": "Say what keeps this node from being verified in full.",
+}
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hpcverify")
+def cli() -> None:
+    """
+    Find bad nodes before a job does.
+
+    \b
+    Exit status: 0 pass or warn, 1 fail, 2 usage or configuration,
+    3 could not judge, 4 a scheduler or quarantine action did not take.
+
+    \b
+    Example:
+      hpcverify run --suite quick --html report.html
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+
+
+def main() -> None:
+    """Run the CLI; an error of ours is one line and a status of its own."""
+    try:
+        status = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as exc:
+        exc.show()
+        status = exc.exit_code
+    except click.Abort:
+        status = UNVERIFIED
+    except HpcverifyError as exc:
+        say(str(exc))
+        status = exc.exit_code
+    except BrokenPipeError:
+        # Python flushes standard output once more as it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(
+            "standard output was closed before all was written; nothing is lost:"
+            " see hpcverify show last"
+        )
+        status = USAGE
+    except Exception as exc:  # noqa: BLE001 - a bug of ours ends here, with a log
+        from hpcverify.bug import keep_log  # noqa: PLC0415 - nobody should need it
+
+        say(
+            f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "
+            f"please report it with {keep_log(exc)}"
+        )
+        status = UNVERIFIED
+    sys.exit(status)
+
+
+def say(text: str) -> None:
+    """Print one line to standard error."""
+    one_line = " ".join(text.split())
+    click.echo(f"hpcverify: {one_line}", err=True)

@@ -1,0 +1,49 @@
+"""``hpcverify history``: the runs of a node."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+from rich.console import Console
+
+from hpcverify.config import node_name, state_dir
+from hpcverify.errors import UnknownNameError
+from hpcverify.store import Store
+from hpcverify.view import clock, plain_table
+
+
+@click.command("history")
+@click.argument("node", required=False)
+@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(node: str | None, limit: int, *, as_json: bool) -> None:
+    """
+    List the runs of NODE, this one when left out.
+
+    \b
+    Example:
+      hpcverify history n17 --limit 5
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    store = Store(state_dir())
+    entries = store.runs(node or node_name(), limit)
+    if not entries and node:
+        raise UnknownNameError("node", node, {e.node for e in store.runs(limit=-1)})
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(entries), indent=1))
+        return
+    if not entries:
+        click.echo("no runs of this node yet: hpcverify run")
+        return
+    head = ("run", "when (UTC)", "suite", "took", "verdict", "why")
+    rows = [
+        (
+            e.id,
+            f"{e.started:%Y-%m-%d %H:%M}",
+            e.suite,
+            clock(e.seconds),
+            e.verdict.name + ("" if e.complete else " (interrupted)"),
+            e.reason,
+        )
+        for e in entries
+    ]
+    plain_table(Console(highlight=False), head, rows)

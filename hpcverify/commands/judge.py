@@ -1,0 +1,101 @@
+"""``hpcverify judge``: stored runs, judged again by today's limits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+from rich.console import Console
+
+from hpcverify import documents
+from hpcverify.catalog import names
+from hpcverify.commands._since import DAY, began_by
+from hpcverify.conclusion import judge_again
+from hpcverify.config import Site, load_site, state_dir
+from hpcverify.errors import UnknownNameError
+from hpcverify.model import Result, Run
+from hpcverify.store import Store
+from hpcverify.suite import Step, load_suite, plan, suite_names
+from hpcverify.view import plain_table
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A verdict that today's limits turn into another."""
+
+    run: str
+    node: str
+    check: str
+    was: str
+    now: str
+    reason: str
+
+
+@click.command("judge")
+@click.option("--since", type=DAY, help="From then on (UTC).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(since: datetime | None, *, as_json: bool) -> None:
+    """
+    Judge stored runs again by today's limits, and list what would change.
+
+    The documents stay as they are: they are evidence.
+
+    \b
+    Example:
+      hpcverify judge --since 2026-11-01
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    site, store = load_site(), Store(state_dir())
+    entries = [
+        e
+        for e in store.runs(limit=-1)
+        if began_by(e, since) and store.document(e.id).exists()
+    ]
+    changes = [
+        change
+        for entry in entries
+        for change in changed(documents.read(store.document(entry.id)), site, store)
+    ]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(changes), indent=1))
+        return
+    click.echo(f"{len(entries)} runs judged again, {len(changes)} verdicts change")
+    if changes:
+        head = ("run", "node", "check", "was", "now", "why")
+        rows = [msgspec.structs.astuple(c) for c in changes]
+        plain_table(Console(highlight=False), head, rows)
+
+
+def changed(run: Run, site: Site, store: Store) -> list[Change]:
+    """Judge every result of *run* again; return those that come out differently."""
+    steps = {step.name: step for step in steps_of(run, site)}
+    return [
+        Change(
+            run=run.id,
+            node=run.node,
+            check=result.check,
+            was=result.verdict.value,
+            now=again.verdict.value,
+            reason=again.reason,
+        )
+        for result in run.results
+        if result.check in steps
+        and (again := rejudged(run, result, steps[result.check], store)).verdict
+        is not result.verdict
+    ]
+
+
+def rejudged(run: Run, result: Result, step: Step, store: Store) -> Result:
+    """Judge *result* by what holds today, but by the past as it was then."""
+    past = store.past(run.node, result.check, before=run.started.isoformat())
+    rulings = step.check.rulings
+    return judge_again(result, step.rules, rulings, run.inventory, past)
+
+
+def steps_of(run: Run, site: Site) -> tuple[Step, ...]:
+    """Plan the run's checks as its suite, or else the default one, would today."""
+    suite = run.suite if run.suite in suite_names() else "quick"
+    known = set(names(site.packages))
+    only = tuple(r.check for r in run.results if r.check in known)
+    if not only:
+        raise UnknownNameError("check", run.results[0].check, known)
+    return plan(load_suite(suite), site, only).steps

@@ -1,0 +1,103 @@
+"""``hpcverify report``: a page on a node that opens anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import click
+import msgspec
+
+from hpcverify import documents
+from hpcverify.commands._since import DAY, began_by
+from hpcverify.config import node_name, state_dir
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import Run
+from hpcverify.store import Store
+
+HISTORY = 30
+"""Earlier runs that a report shows."""
+
+
+@click.command("report")
+@click.option("--node", help="The node; this one when left out.")
+@click.option("--run", "run_id", help="One run, not the newest.")
+@click.option("--since", type=DAY, help="Earlier runs from then on (UTC).")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "json", "junit", "markdown"]),
+    default="html",
+    show_default=True,
+)
+@click.option("-o", "--output", required=True, metavar="FILE", help="- prints it.")
+def command(
+    node: str | None, run_id: str | None, since: datetime | None, form: str, output: str
+) -> None:
+    """
+    Write a report on a node: its newest run, and how it did before.
+
+    \b
+    Examples:
+      hpcverify report -o node.html
+      hpcverify report --node n17 --format junit -o n17.xml
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    store = Store(state_dir())
+    run = store.load(run_id) if run_id else newest(store, node or node_name())
+    writers: dict[str, Callable[[], str]] = {
+        "html": lambda: render_html(run, store, since),
+        "json": lambda: msgspec.json.format(
+            msgspec.json.encode(run), indent=1
+        ).decode(),
+        "junit": lambda: text_form("junit", run),
+        "markdown": lambda: text_form("markdown", run),
+    }
+    text = writers[form]()
+    if output == "-":
+        click.echo(text)
+    else:
+        documents.write_bytes(Path(output), text.encode())
+        click.echo(f"wrote {output}")
+
+
+def newest(store: Store, node: str) -> Run:
+    """Read the newest run of *node*."""
+    entries = store.runs(node, limit=1)
+    if not entries:
+        known = {entry.node for entry in store.runs(limit=-1)}
+        raise UnknownNameError("node with a run", node, known)
+    return documents.read(store.document(entries[0].id))
+
+
+def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
+    """Render the page of *run* with the node's runs before it."""
+    entries = store.runs(run.node, limit=-1)
+    earlier = [
+        entry
+        for entry in entries
+        if entry.started < run.started
+        and began_by(entry, since)
+        and store.document(entry.id).exists()
+    ]
+    history = [documents.read(store.document(e.id)) for e in earlier[:HISTORY]]
+    page: str = reports("node").render(run, history=history)
+    return page
+
+
+def text_form(form: str, run: Run) -> str:
+    """Render *run* as text for another program, or for a ticket."""
+    text: str = getattr(reports("text"), form)(run)
+    return text
+
+
+def reports(module: str) -> ModuleType:
+    """Import a module of the report package, or say how to install what it needs."""
+    try:
+        return import_module(f"hpcverify_reports.{module}")
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"reports need {exc.name}: pip install 'hpcverify[report]'"
+        ) from exc

@@ -1,0 +1,32 @@
+"""``hpcverify suites``: what may be asked of ``run --suite``."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+from rich.console import Console
+
+from hpcverify.suite import load_suite, suite_names
+from hpcverify.view import clock, plain_table
+
+
+@click.command("suites")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, as_json: bool) -> None:
+    """
+    List the suites: what each is for, its budget and its checks.
+
+    \b
+    Example:
+      hpcverify suites
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    suites = [load_suite(name) for name in suite_names()]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(suites), indent=1))
+        return
+    rows = [
+        (s.name, clock(s.budget), s.summary, " ".join(e.name for e in s.check))
+        for s in suites
+    ]
+    head = ("suite", "budget", "when", "checks")
+    plain_table(Console(highlight=False), head, rows)

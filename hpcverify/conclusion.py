@@ -1,0 +1,170 @@
+"""
+Make one result of what all workers said about one check.
+
+What a check found is judged by the limits that hold now; that a worker could not
+do its part is an ERROR beside it, and hides no FAIL that was found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from hpcverify.check import Judgement, Rule, applies, judge, worst
+from hpcverify.config import plain
+from hpcverify.executors.local import Answer
+from hpcverify.limits import Past, resolve
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Inventory,
+    Limit,
+    Measurement,
+    Remedy,
+    Result,
+    Ruling,
+    Series,
+    Verdict,
+)
+from hpcverify.suite import Step
+
+JUDGED = frozenset({Cause.NONE, Cause.UNMEASURED, Cause.NOISY, Cause.CHECKER})
+"""Causes that judging gives; with any other, a part of the check did not run."""
+
+
+def conclude(
+    step: Step,
+    answers: Mapping[str, Answer],
+    inventory: Inventory,
+    past: Past,
+    seconds: float,
+) -> Result:
+    """
+    Judge what was found by *step*; *answers* are by the part that gave them.
+
+    A check that was skipped on every device is a skip; one skipped on some says so
+    in its coverage.
+    """
+    outcomes = {part: answer.outcome for part, answer in answers.items()}
+    found = [item for answer in answers.values() for item in answer.found]
+    skipped = {
+        part: outcome
+        for part, outcome in outcomes.items()
+        if outcome.verdict is Verdict.SKIP
+    }
+    result = Result(
+        check=step.name,
+        verdict=Verdict.PASS,
+        maturity=step.check.maturity,
+        required=step.required,
+        seconds=round(seconds, 3),
+        coverage=(
+            *(item for item in found if isinstance(item, Covered)),
+            *(Covered(p, f"skipped: {o.reason}") for p, o in skipped.items()),
+        ),
+        measurements=tuple(i for i in found if isinstance(i, Measurement)),
+        findings=tuple(i for i in found if isinstance(i, Finding)),
+        series=tuple(i for i in found if isinstance(i, Series)),
+        params=plain(msgspec.to_builtins(step.params)),
+    )
+    if skipped and len(skipped) == len(outcomes):
+        causes = {outcome.cause for outcome in skipped.values()}
+        return msgspec.structs.replace(
+            result,
+            verdict=Verdict.SKIP,
+            reason="; ".join(dict.fromkeys(o.reason for o in skipped.values())),
+            cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
+            coverage=(),
+        )
+    failures = [
+        Judgement(
+            verdict=outcome.verdict,
+            reason=_attributed(inventory.label(part), outcome.reason, len(outcomes)),
+            cause=outcome.cause,
+            remedy=outcome.remedy,
+        )
+        for part, outcome in outcomes.items()
+        if outcome.verdict is Verdict.ERROR
+    ]
+    return judged(
+        result, step.rules, step.check.rulings, inventory, past, beside=failures
+    )
+
+
+def _attributed(label: str, reason: str, parts: int) -> str:
+    """Name the part only where there are several."""
+    return reason if parts == 1 else f"{label}: {reason}"
+
+
+def judged(
+    result: Result,
+    rules: Mapping[str, Rule],
+    rulings: Mapping[str, Ruling],
+    inventory: Inventory,
+    past: Past,
+    *,
+    beside: Sequence[Judgement] = (),
+) -> Result:
+    """Judge *result* by today's *rules* and *rulings*, *beside* what stands anyway."""
+    limits = resolve(rules, result.measurements, inventory, past)
+    holding = [lim for lim in limits if not beside or _measured(lim, result)]
+    verdict = judge(
+        (*result.measurements, *result.findings),
+        holding,
+        rulings,
+        _labels(inventory),
+    )
+    total = worst([verdict, *beside])
+    return msgspec.structs.replace(
+        result,
+        verdict=total.verdict,
+        reason=total.reason,
+        cause=total.cause,
+        remedy=total.remedy,
+        limits=tuple(limits),
+    )
+
+
+def judge_again(
+    result: Result,
+    rules: Mapping[str, Rule],
+    rulings: Mapping[str, Ruling],
+    inventory: Inventory,
+    past: Past,
+) -> Result:
+    """Judge a stored result again; what kept the check from running still counts."""
+    if result.verdict is Verdict.SKIP:
+        return result
+    if result.cause in JUDGED:
+        return judged(result, rules, rulings, inventory, past)
+    stands = Judgement(
+        verdict=Verdict.ERROR,
+        reason=result.reason,
+        cause=result.cause,
+        remedy=result.remedy,
+    )
+    return judged(result, rules, rulings, inventory, past, beside=[stands])
+
+
+def not_run(step: Step, reason: str, cause: Cause) -> Result:
+    """Say that *step* had no turn, and why."""
+    return Result(
+        check=step.name,
+        verdict=Verdict.ERROR,
+        reason=reason,
+        cause=cause,
+        remedy=Remedy.RERUN,
+        maturity=step.check.maturity,
+        required=step.required,
+    )
+
+
+def _measured(limit: Limit, result: Result) -> bool:
+    return any(applies(limit, item) for item in result.measurements)
+
+
+def _labels(inventory: Inventory) -> Callable[[str], str]:
+    labels = {part.id: part.label for part in inventory.parts}
+    return lambda where: labels.get(where, where)

@@ -1,0 +1,92 @@
+"""
+Run documents: one JSON file a run, whole or not there at all.
+
+What is not on disk did not happen: a document is written under another name,
+flushed to the disk, and renamed before anybody acts on it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from hpcverify.errors import StoreError
+from hpcverify.model import SCHEMA, Run
+
+LARGEST = 64 * 2**20
+"""Bytes past which a document is not read: a burn-in of eight GPUs has 1 MB."""
+
+
+def write(run: Run, path: Path) -> None:
+    """
+    Keep *run* as *path*, atomically and durably.
+
+    Raises:
+        StoreError: the directory cannot be written.
+
+    """
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """
+    Put *content* into the file *path*: all of it, or nothing changes.
+
+    Raises:
+        StoreError: the directory cannot be written.
+
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as exc:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+def read(path: Path) -> Run:
+    """
+    Read the document *path*.
+
+    Raises:
+        StoreError: it is not there, cut off, too large, or of a newer version.
+
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise StoreError(f"{path} is larger than any run: move it away")
+        text = path.read_bytes()
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc}") from exc
+    try:
+        version = msgspec.json.decode(text, type=_Version).schema
+        if version > SCHEMA:
+            raise StoreError(
+                f"{path} is of schema {version}, this hpcverify knows {SCHEMA}: "
+                "upgrade hpcverify"
+            )
+        return msgspec.json.decode(text, type=Run)
+    except msgspec.DecodeError as exc:
+        raise StoreError(
+            f"{path} is no whole run document ({exc}): move it away"
+        ) from exc
+
+
+class _Version(msgspec.Struct):
+    schema: int
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a rename in *path* survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

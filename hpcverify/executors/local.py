@@ -1,0 +1,278 @@
+"""
+Run tasks on this machine, each device's in a worker process of its own.
+
+A worker that crashes, hangs or overruns is ended and replaced, and only the task
+in hand suffers. Each one leads a session of its own, so that its children end with
+it, and writes to files, so that nobody waits on a pipe. A process in uninterruptible
+sleep cannot be ended by anyone: it is abandoned after a bounded wait and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from hpcverify.model import Cause, Found, Remedy, Verdict
+from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
+
+COMMAND = (sys.executable, "-m", "hpcverify.worker")
+GRACE = 1.0
+"""Seconds between TERM and KILL for a worker that overran."""
+REAP = 2.0
+"""Seconds to wait for a killed worker before it is abandoned as hung."""
+HURRIED_REAP = 0.3
+"""The same when the run was told to end, and someone waits for the node."""
+QUICK_POLL, SLOW_POLL = 0.005, 0.05
+"""Seconds between looks at the replies: closely at first, then at leisure."""
+LOG_TAIL = 2000
+"""Bytes of a worker's log that are worth showing."""
+INTERRUPTED = Outcome(
+    verdict=Verdict.ERROR,
+    reason="interrupted",
+    cause=Cause.INTERRUPTED,
+    remedy=Remedy.RERUN,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """All that a worker replied to one task, and how the task ended."""
+
+    replies: tuple[Reply, ...]
+    outcome: Outcome
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """What was found, in order."""
+        return tuple(r.found for r in self.replies if r.found is not None)
+
+
+class Worker:
+    """A worker process, its files, and the order that it has in hand."""
+
+    def __init__(self, name: str, folder: Path, command: Sequence[str]) -> None:
+        """Start a worker that keeps its files in *folder* under *name*."""
+        self.name = name
+        self._folder = folder
+        self._replies = folder / f"{name}.replies"
+        self._log = folder / f"{name}.log"
+        self._read = 0
+        self._replies.touch()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self._replies)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its session."""
+        return self._process.pid
+
+    def send(self, order: Order) -> None:
+        """Hand over *order*; a worker that is gone shows when it is polled."""
+        path = self._folder / f"{self.name}.{order.number}.order"
+        path.write_bytes(encode(order))
+        stdin = self._process.stdin
+        # The line is far shorter than a pipe holds, so this cannot block.
+        with contextlib.suppress(BrokenPipeError):
+            if stdin is not None:
+                stdin.write(os.fsencode(path) + b"\n")
+                stdin.flush()
+
+    def replies(self) -> list[Reply]:
+        """Read what came since the last call; a line under way is left for later."""
+        with self._replies.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return [decode(line, Reply) for line in whole.splitlines()]
+
+    def died(self) -> str | None:
+        """Say how the process ended, if it has."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"exited with {status}"
+
+    def log_tail(self) -> str:
+        """Show the end of what it wrote to its standard output and error."""
+        return self._log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
+
+    def hang_up(self) -> None:
+        """Close its standard input, upon which an idle worker ends by itself."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send *number* to the worker and to its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def abandon(self) -> str:
+        """Give up on a process that cannot be ended; return what it waits in."""
+        # Popen would warn about a child that it never saw end.
+        self._process.returncode = -signal.SIGKILL
+        with contextlib.suppress(OSError):
+            if channel := Path(f"/proc/{self.pid}/wchan").read_text().strip("0"):
+                return channel
+        return "unknown"
+
+
+@dataclass
+class LocalExecutor:
+    """
+    Keeps one worker for each name and hands them tasks.
+
+    *folder* is for the workers' files; *stopped* says that the run was told to
+    end; *tick* is called between looks at the replies, to show progress.
+    """
+
+    folder: Path
+    stopped: Callable[[], bool]
+    tick: Callable[[], None] = lambda: None
+    command: Sequence[str] = COMMAND
+    hung: list[str] = field(default_factory=list[str])
+    """Workers that could not be ended, with their process id and wait channel."""
+    _workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    _started: int = 0
+    _orders: int = 0
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """
+        Run each task on the worker of its name, all at the same time.
+
+        Returns an answer for every task: a worker that died, was still at work
+        after *timeout* seconds, or was stopped, ends in an ERROR outcome with what
+        it had found by then.
+        """
+        start = time.monotonic()
+        self._orders += 1
+        for name, task in tasks.items():
+            self._worker(name).send(Order(self._orders, task))
+        replies: dict[str, list[Reply]] = {name: [] for name in tasks}
+        ends: dict[str, Outcome] = {}
+        while waiting := [name for name in tasks if name not in ends]:
+            for name in waiting:
+                if outcome := self._look(name, replies[name]):
+                    ends[name] = outcome
+            waiting = [name for name in waiting if name not in ends]
+            elapsed = time.monotonic() - start
+            if waiting and self.stopped():
+                self._end(waiting, grace=0.0, reap=HURRIED_REAP)
+                ends |= dict.fromkeys(waiting, INTERRUPTED)
+            elif waiting and elapsed > timeout:
+                ends |= self._overran(waiting, timeout)
+            elif waiting:
+                self.tick()
+                time.sleep(QUICK_POLL if elapsed < 1 else SLOW_POLL)
+        return {
+            name: Answer(replies=tuple(replies[name]), outcome=_timed(end, start))
+            for name, end in ends.items()
+        }
+
+    def close(self, *, hurry: bool = False) -> None:
+        """End all workers; in a *hurry*, do not wait long for those that hang."""
+        self._end(list(self._workers), grace=0.0, reap=HURRIED_REAP if hurry else REAP)
+
+    def _worker(self, name: str) -> Worker:
+        if name not in self._workers:
+            self._started += 1
+            unique = f"{self._started}-{name}".replace("/", "_").replace(":", "_")
+            self._workers[name] = Worker(unique, self.folder, self.command)
+        return self._workers[name]
+
+    def _look(self, name: str, replies: list[Reply]) -> Outcome | None:
+        """Take in what the worker *name* said; return the end of its task, if any."""
+        worker = self._workers[name]
+        died = worker.died()  # before reading, so that its last words are read
+        replies += [r for r in worker.replies() if r.number == self._orders]
+        if replies and replies[-1].outcome is not None:
+            return replies[-1].outcome
+        return None if died is None else self._crashed(name, died)
+
+    def _crashed(self, name: str, died: str) -> Outcome:
+        tail = self._workers[name].log_tail()
+        self._end([name], grace=0.0, reap=REAP)  # its children may live on
+        last = tail.rpartition("\n")[2]
+        return Outcome(
+            verdict=Verdict.ERROR,
+            reason=f"its worker {died}" + (f"; last words: {last}" if last else ""),
+            cause=Cause.CRASHED,
+            remedy=Remedy.RERUN,
+            trace=tail,
+        )
+
+    def _overran(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
+        late = Outcome(
+            verdict=Verdict.ERROR,
+            reason=f"no end after {timeout:g} s",
+            cause=Cause.TIMEOUT,
+            remedy=Remedy.RERUN,
+        )
+        hung = self._end(names, grace=GRACE, reap=REAP)
+        return {
+            name: msgspec.structs.replace(
+                late,
+                reason=f"hung: {hung[name]} cannot be ended",
+                cause=Cause.HUNG,
+                remedy=Remedy.REBOOT,
+            )
+            if name in hung
+            else late
+            for name in names
+        }
+
+    def _end(
+        self, names: Sequence[str], *, grace: float, reap: float
+    ) -> dict[str, str]:
+        """
+        End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
+
+        Returns those that even KILL did not end, with where they wait.
+        """
+        workers = {name: self._workers.pop(name) for name in names}
+        for worker in workers.values():
+            worker.hang_up()
+            if grace:
+                worker.send_signal(signal.SIGTERM)
+        _wait_for(workers.values(), grace)
+        for worker in workers.values():
+            worker.send_signal(signal.SIGKILL)
+        _wait_for(workers.values(), reap)
+        hung = {
+            name: f"process {worker.pid}, which waits in {worker.abandon()},"
+            for name, worker in workers.items()
+            if worker.died() is None
+        }
+        self.hung += hung.values()
+        return hung
+
+
+def _wait_for(workers: Iterable[Worker], seconds: float) -> None:
+    """Wait until all *workers* are gone, for *seconds* at the most."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(w.died() is None for w in workers):
+        time.sleep(QUICK_POLL)
+
+
+def _timed(outcome: Outcome, start: float) -> Outcome:
+    """Give an outcome that the engine made up itself its times."""
+    if outcome.end:
+        return outcome
+    return msgspec.structs.replace(outcome, start=start, end=time.monotonic())

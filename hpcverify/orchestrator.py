@@ -1,0 +1,296 @@
+"""
+Verify one node: look what is there, run each check where it belongs, judge.
+
+Nothing here touches hardware: what does is done by workers, so that a driver that
+hangs takes a worker with it and never the run.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hpcverify.check import Context, Placement
+from hpcverify.conclusion import conclude, not_run
+from hpcverify.executors.local import Answer, LocalExecutor
+from hpcverify.limits import Past
+from hpcverify.model import (
+    Cause,
+    Device,
+    Finding,
+    Inventory,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+    verdict_of,
+)
+from hpcverify.suite import Plan, Step
+from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe
+
+HOST = Device(kind="cpu", part="cpu", label="CPU")
+"""What checks compute on that are not about a device."""
+TELEMETRY, NODE = "telemetry", "node"
+"""The names of the workers that belong to no device."""
+PROBE_SECONDS = 30.0
+OBSERVE_SECONDS = 30.0
+PROBLEM_CAUSES = {
+    "driver_not_loaded": Cause.MISCONFIGURED,
+    "driver_mismatch": Cause.MISCONFIGURED,
+    "partial_view": Cause.PARTIAL_VIEW,
+    "probe_failed": Cause.CRASHED,
+}
+"""What a problem of the inventory means for checks that wanted the part."""
+
+
+class Progress(Protocol):
+    """Someone who is told how a run goes on."""
+
+    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Say that *step* begins, as number *place* of *plan*."""
+        ...
+
+    def tick(self) -> None:
+        """Say that time has passed."""
+        ...
+
+    def ended(self, result: Result) -> None:
+        """Say that a check has its result."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What is known of the node from its earlier runs."""
+
+    previous: Inventory | None = None
+    past: Callable[[str], Past] = lambda _check: lambda _name, _where: ()
+    runs: int = 0
+
+
+@dataclass(kw_only=True)
+class Verification:
+    """
+    One run of *plan* on *node*.
+
+    *folder* is for the workers' files and *scratch* for what the checks write:
+    both exist, are empty, and are removed by whoever made them.
+    """
+
+    plan: Plan
+    node: str
+    packages: tuple[str, ...]
+    executor: LocalExecutor
+    folder: Path
+    scratch: Path
+    memory: Memory
+    progress: Progress
+    force: bool = False
+    seed: int = field(default_factory=lambda: secrets.randbits(31))
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Run:
+        """Verify the node; being told to stop ends it early, with what there is."""
+        started = datetime.now(UTC)
+        inventory, holders = probe_node(self.executor)
+        results = tuple(self._results(inventory, holders))
+        self.executor.close(hurry=self.executor.stopped())
+        return Run(
+            id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+            node=self.node,
+            suite=self.plan.suite,
+            started=started,
+            seconds=round(self._elapsed(), 3),
+            verdict=verdict_of(results),
+            complete=not any(r.cause is Cause.INTERRUPTED for r in results),
+            inventory=inventory,
+            results=results,
+            versions=versions(),
+        )
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _results(
+        self, inventory: Inventory, holders: tuple[Holder, ...]
+    ) -> Iterator[Result]:
+        for place, step in enumerate(self.plan.steps, start=1):
+            result = self._obstacle(step, holders)
+            if result is None:
+                result = self._step(step, place, inventory)
+            self.progress.ended(result)
+            yield result
+
+    def _obstacle(self, step: Step, holders: tuple[Holder, ...]) -> Result | None:
+        """Say why *step* must not begin, if it must not."""
+        if self.executor.stopped():
+            return not_run(step, "interrupted before it began", Cause.INTERRUPTED)
+        if self._elapsed() > self.plan.budget:
+            used = f"the suite's {self.plan.budget:g} s were used up before it began"
+            return not_run(step, used, Cause.TIMEOUT)
+        active = step.check.placement is not Placement.PASSIVE
+        if active and holders and not self.force:
+            pids = ", ".join(str(h.pid) for h in holders)
+            return not_run(
+                step,
+                f"the GPUs are in use by process {pids}: wait, or use --force",
+                Cause.BUSY,
+            )
+        return None
+
+    def _step(self, step: Step, place: int, inventory: Inventory) -> Result:
+        start = time.monotonic()
+        where = self._where(step, inventory)
+        self.progress.begins(step, place, self.plan, where)
+        answers: dict[str, Answer] = {}
+        contexts: list[Context] = []
+        scratch = self.scratch / step.name
+        try:
+            for phase in self._phases(step, inventory, scratch):
+                answers |= self._measure(step, phase)
+                contexts += phase.values()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if step.check.placement is Placement.DEVICES:
+            answers |= unreachable(inventory, self.memory.previous)
+        if step.check.observe is not None:
+            answers[TELEMETRY] = self._observe(step, tuple(contexts), start)
+        seconds = time.monotonic() - start
+        past = self.memory.past(step.name)
+        return conclude(step, _by_part(answers), inventory, past, seconds)
+
+    def _where(self, step: Step, inventory: Inventory) -> str:
+        if step.check.placement in (Placement.PASSIVE, Placement.NODE):
+            return "the node"
+        return ", ".join(d.label for d in inventory.devices)
+
+    def _phases(
+        self, step: Step, inventory: Inventory, scratch: Path
+    ) -> Iterator[dict[str, Context]]:
+        """Yield, one after the other, what runs at the same time, by worker."""
+        scratch.mkdir(parents=True, exist_ok=True)
+        match step.check.placement:
+            case Placement.PASSIVE:
+                yield {TELEMETRY: self._context(inventory, HOST, scratch)}
+            case Placement.NODE:
+                yield {NODE: self._context(inventory, HOST, scratch)}
+            case Placement.DEVICES:
+                for kind in dict.fromkeys(d.kind for d in inventory.devices):
+                    # Together: one at a time hides faults of power and cooling.
+                    yield {
+                        d.part: self._context(inventory, d, scratch)
+                        for d in inventory.devices
+                        if d.kind == kind
+                    }
+            case Placement.DEVICES_ALONE:
+                for device in inventory.devices:
+                    context = self._context(inventory, device, scratch)
+                    yield {device.part: context}
+
+    def _context(self, inventory: Inventory, device: Device, scratch: Path) -> Context:
+        shared = self.folder / f"shared-{scratch.name}-{device.kind}"
+        shared.mkdir(exist_ok=True)
+        return Context(
+            node=self.node,
+            device=device,
+            peers=tuple(d for d in inventory.devices if d.kind == device.kind),
+            inventory=inventory,
+            previous=self.memory.previous,
+            scratch=scratch,
+            shared=shared,
+            seed=self.seed,
+            rotation=self.memory.runs,
+        )
+
+    def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
+        left = self.plan.budget - self._elapsed()
+        params = msgspec.to_builtins(step.params)
+        tasks = {
+            worker: Measure(
+                name=step.name, packages=self.packages, params=params, context=context
+            )
+            for worker, context in phase.items()
+        }
+        return self.executor.run(tasks, max(0.0, min(step.timeout, left)))
+
+    def _observe(
+        self, step: Step, contexts: tuple[Context, ...], start: float
+    ) -> Answer:
+        passive = step.check.placement is Placement.PASSIVE
+        task = Observe(
+            name=step.name,
+            packages=self.packages,
+            params=msgspec.to_builtins(step.params),
+            contexts=contexts,
+            start=self._began if passive else start,
+            end=time.monotonic(),
+        )
+        return self.executor.run({TELEMETRY: task}, OBSERVE_SECONDS)[TELEMETRY]
+
+
+def probe_node(executor: LocalExecutor) -> tuple[Inventory, tuple[Holder, ...]]:
+    """List what the node is made of and who holds its GPUs, in a worker."""
+    answer = executor.run({TELEMETRY: Probe()}, PROBE_SECONDS)[TELEMETRY]
+    for reply in answer.replies:
+        if reply.inventory is not None:
+            return reply.inventory, reply.holders
+    problem = Finding(
+        code="probe_failed",
+        where="node",
+        text=f"the hardware could not be listed: {answer.outcome.reason}",
+    )
+    return Inventory(devices=(HOST,), problems=(problem,)), ()
+
+
+def _by_part(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Leave out what the telemetry had to say of a check that was skipped anyway."""
+    others = {name: a for name, a in answers.items() if name != TELEMETRY}
+    skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
+    return others if skipped and all(skipped) else dict(answers)
+
+
+def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
+    """
+    Answer for the devices that should be there and cannot be worked on.
+
+    They are known from the problems that the probe met and from the node's last
+    run: a node must not pass because its driver is broken.
+    """
+    gone = {p.where: (p.text, PROBLEM_CAUSES.get(p.code)) for p in inventory.problems}
+    here = {device.part for device in inventory.devices}
+    for device in previous.devices if previous else ():
+        if device.part not in here and device.part not in gone:
+            gone[device.part] = (f"{device.label} was here in the last run", None)
+    return {
+        part: Answer(
+            replies=(),
+            outcome=Outcome(
+                verdict=Verdict.ERROR,
+                reason=text,
+                cause=cause or Cause.MISSING,
+                remedy=Remedy.INSPECT,
+            ),
+        )
+        for part, (text, cause) in gone.items()
+    }
+
+
+def versions() -> dict[str, str]:
+    """Name the software that took part, as far as it can be known for nothing."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for package in ("hpcverify", "torch", "nvidia-ml-py"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

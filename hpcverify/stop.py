@@ -1,0 +1,38 @@
+"""Being told to stop, by Ctrl-C or by a scheduler that wants the node back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop:
+    """Remembers the first signal that came."""
+
+    def __init__(self) -> None:
+        """Nobody has said anything yet."""
+        self.signal: signal.Signals | None = None
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.signal is not None
+
+    def remember(self, number: int, _frame: FrameType | None) -> None:
+        """Take note; whoever waits looks often enough."""
+        self.signal = self.signal or signal.Signals(number)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """Turn signals into a question that the block can ask."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.remember) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

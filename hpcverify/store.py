@@ -1,0 +1,242 @@
+"""
+The index over all runs: SQLite, by hand, one writer.
+
+The documents beside it are the truth; the store can be deleted and is built again
+from them. Opening it brings its tables to this version and takes in the documents
+that it does not know yet, each exactly once by the run's id.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify import documents
+from hpcverify.errors import StoreError, UnknownNameError
+from hpcverify.limits import Past
+from hpcverify.model import Inventory, Run, Verdict
+
+BUSY_SECONDS = 5.0
+MIGRATIONS = (
+    """
+    create table runs (
+        id text primary key, node text not null, suite text not null,
+        started text not null, seconds real not null, verdict text not null,
+        complete integer not null, inventory blob not null
+    );
+    create index runs_by_node on runs (node, started);
+    create table results (
+        run text not null references runs (id), name text not null,
+        verdict text not null, reason text not null, cause text not null,
+        remedy text not null, seconds real not null
+    );
+    create index results_by_run on results (run);
+    create table measurements (
+        run text not null references runs (id), name text not null,
+        metric text not null, part text not null, value real, unit text not null
+    );
+    create index measurements_by_metric on measurements (name, metric, part);
+    """,
+)
+"""What brings the tables from one version to the next."""
+REMEMBERED = 30
+"""Runs that a baseline looks back on."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A run as the index knows it."""
+
+    id: str
+    node: str
+    suite: str
+    started: datetime
+    seconds: float
+    verdict: Verdict
+    complete: bool
+    reason: str
+    """Of its worst result."""
+
+
+class Store:
+    """Reads and writes the index in the state directory *state*."""
+
+    def __init__(self, state: Path) -> None:
+        """Open the index, or make it."""
+        self.path = state / "store.sqlite"
+        self.documents = state / "runs"
+        self.broken: list[str] = []
+        """Complaints about documents that could not be taken in."""
+        try:
+            self.documents.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StoreError(
+                f"the state directory {state} cannot be written: {exc.strerror}; "
+                "set HPCVERIFY_STATE to one that can"
+            ) from exc
+        with self._database() as db:
+            self._migrate(db)
+        self.take_in()
+
+    def document(self, run: str) -> Path:
+        """Say where the document of *run* lies."""
+        return self.documents / f"{run}.json"
+
+    def take_in(self) -> None:
+        """Index the documents that are new; each once, however often it is called."""
+        with self._database() as db:
+            known = {row[0] for row in db.execute("select id from runs")}
+            for path in sorted(self.documents.glob("*.json")):
+                if path.stem in known:
+                    continue
+                try:
+                    _insert(db, documents.read(path))
+                except StoreError as exc:
+                    self.broken.append(str(exc))
+
+    def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
+        """List runs, of *node* or of all, newest first."""
+        with self._database() as db:
+            rows = db.execute(
+                "select id, node, suite, started, seconds, verdict, complete,"
+                " coalesce((select reason from results where run = runs.id"
+                "   and results.verdict = runs.verdict limit 1), '')"
+                " from runs where ?1 is null or node = ?1"
+                " order by started desc limit ?2",
+                (node, limit),
+            ).fetchall()
+        names = ("id", "node", "suite", "started", "seconds", "verdict", "complete")
+        return [
+            msgspec.convert(
+                dict(zip((*names, "reason"), row, strict=True)), Entry, strict=False
+            )
+            for row in rows
+        ]
+
+    def load(self, run: str) -> Run:
+        """
+        Read the document of *run*: its id, the start of one, or ``last``.
+
+        Raises:
+            UnknownNameError: no run, or more than one, is called so.
+
+        """
+        entries = self.runs(limit=-1)
+        if run == "last" and entries:
+            return documents.read(self.document(entries[0].id))
+        ids = [e.id for e in entries if e.id.startswith(run)]
+        if len(ids) == 1 or run in ids:
+            return documents.read(self.document(run if run in ids else ids[0]))
+        raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
+
+    def previous(self, node: str) -> Inventory | None:
+        """
+        Recall what *node* is made of: its last inventory that was not refused.
+
+        A run that missed a part is no reference, or the second one would not.
+        """
+        with self._database() as db:
+            row = db.execute(
+                "select inventory from runs join results r on r.run = runs.id"
+                " where node = ? and r.name = 'inventory'"
+                " and r.verdict in ('pass', 'warn')"
+                " order by started desc limit 1",
+                (node,),
+            ).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Inventory)
+
+    def count(self, node: str) -> int:
+        """Count the runs of *node*."""
+        with self._database() as db:
+            row = db.execute("select count(*) from runs where node = ?", (node,))
+            found: int = row.fetchone()[0]
+        return found
+
+    def past(self, node: str, check: str, before: str = "9") -> Past:
+        """Recall what *check* measured on *node* in runs that started *before*."""
+
+        def values(metric: str, part: str) -> Sequence[float]:
+            with self._database() as db:
+                rows = db.execute(
+                    "select value from measurements m"
+                    " join runs on runs.id = m.run"
+                    " join results r on r.run = m.run and r.name = m.name"
+                    " where node = ? and m.name = ? and metric = ? and part = ?"
+                    " and value is not null and r.verdict in ('pass', 'warn')"
+                    " and started < ? order by started desc limit ?",
+                    (node, check, metric, part, before, REMEMBERED),
+                ).fetchall()
+            return [value for (value,) in rows]
+
+        return values
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """Open a transaction; every mishap names the file and the fix."""
+        try:
+            db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
+        except sqlite3.Error as exc:
+            raise StoreError(f"{self.path} cannot be opened: {exc}") from exc
+        try:
+            with db:  # commits, but does not close
+                yield db
+        except sqlite3.OperationalError as exc:
+            raise StoreError(
+                f"{self.path}: {exc}; if another hpcverify is at work wait for it, "
+                "else see who holds it with: fuser "
+                f"{self.path}"
+            ) from exc
+        except sqlite3.DatabaseError as exc:
+            raise StoreError(
+                f"{self.path} is damaged ({exc}): move it away, and it is built again "
+                f"from {self.documents}"
+            ) from exc
+        finally:
+            db.close()
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        version: int = db.execute("pragma user_version").fetchone()[0]
+        if version > len(MIGRATIONS):
+            raise StoreError(
+                f"{self.path} is of version {version}, this hpcverify knows "
+                f"{len(MIGRATIONS)}: upgrade hpcverify, or set HPCVERIFY_STATE"
+            )
+        for step in MIGRATIONS[version:]:
+            db.executescript(step)
+        db.execute(f"pragma user_version = {len(MIGRATIONS)}")
+
+
+def _insert(db: sqlite3.Connection, run: Run) -> None:
+    db.execute(
+        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run.id,
+            run.node,
+            run.suite,
+            run.started.isoformat(),
+            run.seconds,
+            run.verdict.value,
+            run.complete,
+            msgspec.json.encode(run.inventory),
+        ),
+    )
+    db.executemany(
+        "insert into results values (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (run.id, r.check, r.verdict.value, r.reason, r.cause, r.remedy, r.seconds)
+            for r in run.results
+        ],
+    )
+    db.executemany(
+        "insert into measurements values (?, ?, ?, ?, ?, ?)",
+        [
+            (run.id, r.check, m.name, m.where, m.value, m.unit)
+            for r in run.results
+            for m in r.measurements
+        ],
+    )

@@ -1,0 +1,200 @@
+"""
+Suites: which checks, in what order, with what parameters, in how much time.
+
+A suite is a TOML file: those that ship lie beside the checks, a site's own beside
+its site file and come first. `plan` turns one into typed values, and everything
+that can be wrong in a file is found there, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from importlib import import_module
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify import catalog
+from hpcverify.check import Check, Params, Rule
+from hpcverify.config import (
+    Setting,
+    Site,
+    convert,
+    read_toml,
+    refuse_if_others_can_write,
+    suites_dir,
+)
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.units import convert as convert_unit
+
+EVERY_OTHER = "*"
+"""As the name of an entry: every check that the suite does not name itself."""
+
+
+class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[check]]`` of a suite."""
+
+    name: str
+    params: dict[str, Any] = {}
+    limits: dict[str, Setting] = {}
+    required: bool = False
+    """Whether to skip it counts as ERROR."""
+    timeout: float | None = None
+    """Seconds after which it is ended; the check's own when left out."""
+
+
+class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A suite file."""
+
+    summary: str
+    budget: float
+    """Seconds for the whole."""
+    check: tuple[Entry, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One check of a plan, ready to run and to be judged."""
+
+    name: str
+    check: Check[Any]
+    params: Params
+    rules: Mapping[str, Rule]
+    required: bool = False
+    timeout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run does, in order, within *budget* seconds."""
+
+    suite: str
+    budget: float
+    steps: tuple[Step, ...]
+
+
+def suite_names() -> list[str]:
+    """Name the suites that there are, the site's own among them."""
+    return sorted({path.stem for path in _suite_files()})
+
+
+def _suite_files() -> Iterator[Path]:
+    site = suites_dir()
+    if site.is_dir():
+        yield from sorted(site.glob("*.toml"))
+    with as_file(files(catalog.BUILTIN) / "suites") as shipped:
+        yield from sorted(shipped.glob("*.toml"))
+
+
+def load_suite(name: str) -> Suite:
+    """Read the suite *name*, the site's own first."""
+    for path in _suite_files():
+        if path.stem == name:
+            return msgspec.structs.replace(read_toml(path, Suite), name=name)
+    raise UnknownNameError("suite", name, suite_names())
+
+
+def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
+    """
+    Make ready what *suite* asks for, or *only* these checks of it or of all.
+
+    Raises:
+        ConfigError: a check, a parameter, a limit or a unit that is not there.
+
+    """
+    _trust(site)
+    known = set(catalog.names(site.packages))
+    for name in (*only, *site.limits):
+        if name not in known:
+            raise UnknownNameError("check", name, known)
+    entries = [e for e in _expand(suite, known) if not only or e.name in only]
+    entries += [Entry(name=n) for n in only if n not in {e.name for e in entries}]
+    return Plan(
+        suite=suite.name,
+        budget=suite.budget,
+        steps=tuple(_step(entry, suite, site) for entry in entries),
+    )
+
+
+def _trust(site: Site) -> None:
+    """As root, run no check that others can change."""
+    for package in site.check_packages:
+        try:
+            found = import_module(package).__path__
+        except ModuleNotFoundError as exc:
+            raise ConfigError(
+                f"{site.path}: check package {package!r} cannot be imported: install "
+                "it, or take it out of check_packages"
+            ) from exc
+        for folder in found:
+            for path in (Path(folder), *Path(folder).glob("*.py")):
+                refuse_if_others_can_write(path)
+
+
+def _expand(suite: Suite, known: set[str]) -> Iterator[Entry]:
+    named = {entry.name for entry in suite.check}
+    for entry in suite.check:
+        if entry.name != EVERY_OTHER:
+            yield entry
+            continue
+        for name in sorted(known - named):
+            yield msgspec.structs.replace(entry, name=name)
+
+
+def _step(entry: Entry, suite: Suite, site: Site) -> Step:
+    check = catalog.load(entry.name, site.packages)
+    subject = f"suite {suite.name}: check {entry.name}"
+    params = convert(entry.params, check.params, f"{subject}: params")
+    rules = dict(check.rules)
+    for settings, source in (
+        (entry.limits, f"suite {suite.name}"),
+        (site.limits.get(entry.name, {}), site.path),
+    ):
+        for metric, setting in settings.items():
+            rules[metric] = _rule(check, entry.name, metric, setting, source)
+    return Step(
+        name=entry.name,
+        check=check,
+        params=params,
+        rules=rules,
+        required=entry.required,
+        timeout=check.timeout if entry.timeout is None else entry.timeout,
+    )
+
+
+def _rule(
+    check: Check[Any], name: str, metric: str, setting: Setting, source: str
+) -> Rule:
+    """Take a limit from a file, in the unit that the check measures in."""
+    measured = check.metric(metric) or next(
+        (m for n, m in check.metrics.items() if fnmatchcase(n, metric)), None
+    )
+    if measured is None:
+        unknown = UnknownNameError("measurement", metric, check.metrics)
+        raise ConfigError(f"{source}: limits.{name}: {unknown}")
+    try:
+        low, high = (
+            None
+            if bound is None or setting.unit is None
+            else convert_unit(bound, setting.unit, measured.unit)
+            for bound in (setting.low, setting.high)
+        )
+    except ConfigError as exc:
+        raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
+    given = msgspec.structs.asdict(setting)
+    unit = given.pop("unit")
+    rule = Rule(**given, source=source)
+    if unit is None:
+        return rule
+    return msgspec.structs.replace(rule, low=low, high=high)
+
+
+def with_timeout(step: Step, seconds: float) -> Step:
+    """Shorten *step* to at most *seconds*."""
+    return replace(step, timeout=min(step.timeout, seconds))

@@ -1,0 +1,204 @@
+"""
+The host's processor: what it is, what it can compute with, and how it runs.
+
+Sources: /proc/cpuinfo (x86 lists ``flags``, arm64 ``Features``), the topology and
+cpufreq folders of sysfs, ``thermal_throttle`` (Intel: milliseconds below the
+requested clock because of heat, kernel 5.6 and later), /proc/stat and
+/proc/loadavg (proc(5)).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from hpcverify.model import Part
+from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.reading import Reading
+
+CPUS = "sys/devices/system/cpu"
+
+DTYPE_FLAGS = {
+    "bf16": ({"avx512_bf16"}, {"amx_bf16"}, {"bf16"}),
+    "fp16": ({"avx512_fp16"}, {"amx_fp16"}, {"fphp", "asimdhp"}),
+    "int8": ({"avx512_vnni"}, {"avx_vnni"}, {"amx_int8"}, {"i8mm"}, {"asimddp"}),
+}
+"""The flags of which any one set means that a type is computed in hardware."""
+
+VECTOR_BITS = (
+    (512, {"avx512f"}),
+    (256, {"avx2", "avx"}),
+    (128, {"sse2", "asimd", "sve"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The logical CPUs by number: those this process may use, and all online."""
+
+    allowed: tuple[int, ...]
+    online: tuple[int, ...]
+
+
+def cores(root: Path = Path("/")) -> Cores:
+    """Say which logical CPUs there are; a cgroup may allow fewer."""
+    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    listed = sysfs.text(root / CPUS / "online")
+    return Cores(allowed, _cpu_list(listed) if listed else allowed)
+
+
+def _cpu_list(ranges: str) -> tuple[int, ...]:
+    """Expand the kernel's list format, as in ``0-3,8``."""
+    numbers: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)
+
+
+def cpuinfo(root: Path = Path("/")) -> dict[str, str]:
+    """Read the first processor of /proc/cpuinfo, by field."""
+    first = (sysfs.text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
+    fields = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in fields}
+
+
+def flags(info: dict[str, str]) -> frozenset[str]:
+    """List the instruction set extensions that *info* names."""
+    return frozenset((info.get("flags") or info.get("Features") or "").split())
+
+
+def native_dtypes(flags: frozenset[str]) -> frozenset[str]:
+    """Say which types the CPU computes in hardware rather than by emulation."""
+    extended = {
+        dtype
+        for dtype, ways in DTYPE_FLAGS.items()
+        if any(needed <= flags for needed in ways)
+    }
+    return frozenset({"fp64", "fp32"} | extended)
+
+
+def vector_bits(flags: frozenset[str]) -> int:
+    """Say how wide the widest vector register is; 64 if there is none."""
+    return next((bits for bits, any_of in VECTOR_BITS if any_of & flags), 64)
+
+
+def part(root: Path = Path("/")) -> Part:
+    """Describe the processors of the node as one part, called ``cpu``."""
+    info = cpuinfo(root)
+    sockets, physical = _topology(root)
+    has = flags(info)
+    facts = sysfs.known(
+        model=info.get("model name") or _arm_model(info),
+        sockets=str(sockets) if sockets else None,
+        cores=str(physical) if physical else None,
+        threads=str(len(cores(root).online)),
+        microcode=info.get("microcode"),
+        max_MHz=_max_mhz(root),
+        vector_bits=str(vector_bits(has)),
+        dtypes=" ".join(sorted(native_dtypes(has))),
+    )
+    return Part("cpu", "cpu", "CPU", facts)
+
+
+def _arm_model(info: dict[str, str]) -> str | None:
+    if "CPU part" not in info:
+        return None
+    return f"implementer {info.get('CPU implementer')} part {info['CPU part']}"
+
+
+def _topology(root: Path) -> tuple[int, int]:
+    """Count sockets and physical cores; 0 where the kernel does not say."""
+    seen: set[tuple[str, str]] = set()
+    for folder in sysfs.entries(root / CPUS, "cpu[0-9]*"):
+        socket = sysfs.text(folder / "topology/physical_package_id")
+        core = sysfs.text(folder / "topology/core_id")
+        if socket and core:
+            seen.add((socket, core))
+    return len({socket for socket, _ in seen}), len(seen)
+
+
+def _max_mhz(root: Path) -> str | None:
+    policies = sysfs.entries(root / CPUS / "cpufreq", "policy*")
+    khz = [sysfs.number(policy / "cpuinfo_max_freq") for policy in policies]
+    highest = max((k for k in khz if k is not None), default=None)
+    return None if highest is None else f"{highest / 1e3:.0f}"
+
+
+class CpuReader:
+    """Reads clocks, throttling, utilization and steal of the host's CPU."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """Find the files once: a large node has thousands."""
+        cpus = root / CPUS
+        self._root = root
+        self._clocks = [
+            policy / "scaling_cur_freq"
+            for policy in sysfs.entries(cpus / "cpufreq", "policy*")
+        ]
+        self._throttles = {
+            "throttled.hw_thermal": _throttle_files(
+                cpus, "physical_package_id", "package_throttle_total_time_ms"
+            ),
+            "throttled.cores": _throttle_files(
+                cpus, "core_id", "core_throttle_total_time_ms"
+            ),
+        }
+        self._ticks = _ticks(root)
+
+    def read(self) -> Iterator[Reading]:
+        """Yield what the kernel tells of the CPU as a whole."""
+        yield from self._read_clocks()
+        for name, files in self._throttles.items():
+            ms = [value for value in map(sysfs.number, files) if value is not None]
+            if ms:
+                yield Reading(name, "s", "cpu", sum(ms) / 1e3)
+        yield from self._read_shares()
+        load = (sysfs.text(self._root / "proc/loadavg") or "").split()
+        if load:
+            yield Reading("load", "", "cpu", float(load[0]))
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _read_clocks(self) -> Iterator[Reading]:
+        # The median for the trend, and the slowest core: one that is held down
+        # would vanish in a mean.
+        khz = [value for value in map(sysfs.number, self._clocks) if value is not None]
+        if khz:
+            yield Reading("clock", "MHz", "cpu", median(khz) / 1e3)
+            yield Reading("clock.slowest", "MHz", "cpu", min(khz) / 1e3)
+
+    def _read_shares(self) -> Iterator[Reading]:
+        before, self._ticks = self._ticks, _ticks(self._root)
+        spent = [now - then for now, then in zip(self._ticks, before, strict=False)]
+        total = sum(spent)
+        if total > 0:
+            _, _, _, idle, iowait, _, _, steal = spent
+            busy = total - idle - iowait
+            yield Reading("utilization", "ratio", "cpu", busy / total)
+            yield Reading("steal", "ratio", "cpu", steal / total)
+
+
+def _throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
+    """Find one counter for each package or core: its threads share the same."""
+    found: dict[tuple[str | None, str | None], Path] = {}
+    for folder in sysfs.entries(cpus, "cpu[0-9]*"):
+        counter = folder / "thermal_throttle" / name
+        if counter.exists():
+            package = sysfs.text(folder / "topology/physical_package_id")
+            found.setdefault(
+                (package, sysfs.text(folder / "topology" / scope)), counter
+            )
+    return list(found.values())
+
+
+def _ticks(root: Path) -> list[int]:
+    """Read the ticks that all CPUs spent, from user to steal (guest is in user)."""
+    line = (sysfs.text(root / "proc/stat") or "").partition("\n")[0]
+    fields = line.split()[1:9]
+    complete = 8
+    return [int(field) for field in fields] if len(fields) == complete else []

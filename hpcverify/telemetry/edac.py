@@ -1,0 +1,77 @@
+"""
+Memory errors of the host, as the kernel's EDAC drivers count them.
+
+Counters run from the loading of the driver (admin-guide/ras). A controller lists
+its DIMMs as ``dimmN`` and, in older drivers, its rows as ``csrowN``; what it could
+not assign to any is in ``ce_noinfo_count`` and ``ue_noinfo_count``. The total of
+the controller is the sum of these and not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcverify.model import Part
+from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.reading import Reading
+
+CONTROLLERS = "sys/devices/system/edac/mc"
+
+
+def parts(root: Path = Path("/")) -> Iterator[Part]:
+    """Describe what has counters of its own, by the label that the board gives it."""
+    for controller in _controllers(root):
+        for slot in _slots(controller):
+            where = f"{controller.name}/{slot.name}"
+            facts = sysfs.known(
+                size_MiB=sysfs.text(slot / "size") or sysfs.text(slot / "size_mb"),
+                type=sysfs.text(slot / "dimm_mem_type")
+                or sysfs.text(slot / "mem_type"),
+            )
+            if facts.get("size MiB") == "0":  # an empty row of an old driver
+                continue
+            label = sysfs.text(slot / "dimm_label") or sysfs.text(
+                slot / "ch0_dimm_label"
+            )
+            yield Part("edac", where, label or f"memory {where}", facts)
+
+
+class EdacReader:
+    """Reads the corrected and uncorrected errors of each DIMM."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """Find the counters once."""
+        self._counters = list(_counters(root))
+
+    def read(self) -> Iterator[Reading]:
+        """Yield both counters of every DIMM, and of what is assigned to none."""
+        for name, where, path in self._counters:
+            value = sysfs.number(path)
+            if value is not None:
+                yield Reading(name, "", where, value)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _controllers(root: Path) -> list[Path]:
+    return sysfs.entries(root / CONTROLLERS, "mc[0-9]*")
+
+
+def _slots(controller: Path) -> list[Path]:
+    dimms = sysfs.entries(controller, "dimm[0-9]*")
+    return dimms or sysfs.entries(controller, "csrow[0-9]*")
+
+
+def _counters(root: Path) -> Iterator[tuple[str, str, Path]]:
+    for controller in _controllers(root):
+        slots = _slots(controller)
+        for slot in slots:
+            prefix = "dimm_" if slot.name.startswith("dimm") else ""
+            where = f"{controller.name}/{slot.name}"
+            yield "ecc.corrected", where, slot / f"{prefix}ce_count"
+            yield "ecc.uncorrected", where, slot / f"{prefix}ue_count"
+        rest = "noinfo_" if slots else ""
+        yield "ecc.corrected", controller.name, controller / f"ce_{rest}count"
+        yield "ecc.uncorrected", controller.name, controller / f"ue_{rest}count"

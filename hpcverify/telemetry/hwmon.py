@@ -1,0 +1,156 @@
+"""
+Temperatures, power and voltages from the kernel's hwmon and thermal classes.
+
+Files and units are those of the kernel's sysfs-interface document: ``tempN_input``
+and ``tempN_crit`` in m°C, ``powerN_input`` in uW, ``inN_input`` in mV. A chip has
+many sensors and a node many chips of one kind, so the readings of a part are its
+hottest, its least headroom, and its power in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcverify.model import Part
+from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.reading import Reading
+
+CPU_CHIPS = frozenset(
+    {"coretemp", "k10temp", "k8temp", "zenpower", "fam15h_power", "cpu_thermal"}
+)
+CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")
+"""How the types of thermal zones that sit in the processor begin."""
+
+TOO_HOT = ("crit", "max", "emergency")
+"""The thresholds of a sensor, preferred first: hardware steps in at ``crit``."""
+
+ABSURD = 200.0
+"""°C: drivers report unset thresholds as 255, 65261.85 and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """A file with a number, the factor to its unit, and the part it belongs to."""
+
+    path: Path
+    name: str
+    unit: str
+    where: str
+    factor: float
+    too_hot: float | None = None
+
+    def value(self) -> float | None:
+        """Read it now; None if the chip does not answer."""
+        number = sysfs.number(self.path)
+        return None if number is None else number * self.factor
+
+
+class HwmonReader:
+    """Reads what the node's sensor chips and drives say."""
+
+    def __init__(self, root: Path = Path("/"), disks: Sequence[Part] = ()) -> None:
+        """Find the sensors once; a drive's go by the id that *disks* has for it."""
+        self._sensors = list(_find(root, disks))
+
+    def read(self) -> Iterator[Reading]:
+        """Yield one reading for each part and quantity."""
+        values = [(s, v) for s in self._sensors if (v := s.value()) is not None]
+        heat = [(s, v) for s, v in values if s.name == "temperature"]
+        yield from _merged(heat, max)
+        yield from _merged(
+            [
+                (_headroom_of(s), s.too_hot - v)
+                for s, v in heat
+                if s.too_hot is not None
+            ],
+            min,
+        )
+        yield from _merged([(s, v) for s, v in values if s.name == "power"], sum)
+        yield from _merged([(s, v) for s, v in values if s.unit == "V"], min)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _headroom_of(sensor: Sensor) -> Sensor:
+    return Sensor(
+        sensor.path, "temperature.headroom", sensor.unit, sensor.where, sensor.factor
+    )
+
+
+def _merged(
+    values: Iterable[tuple[Sensor, float]],
+    combine: Callable[[list[float]], float],
+) -> Iterator[Reading]:
+    parts: dict[tuple[str, str, str], list[float]] = {}
+    for sensor, value in values:
+        key = (sensor.name, sensor.unit, sensor.where)
+        parts.setdefault(key, []).append(value)
+    for (name, unit, where), each in parts.items():
+        yield Reading(name, unit, where, combine(each))
+
+
+def _find(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
+    found: list[Sensor] = []
+    for chip in sysfs.entries(root / "sys/class/hwmon", "hwmon*"):
+        found += _chip(chip, disks)
+    yield from found
+    if not any(s.where == "cpu" and s.name == "temperature" for s in found):
+        yield from _zones(root)
+
+
+def _chip(chip: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
+    where = _part_of(chip, disks)
+    for path in sysfs.entries(chip, "temp*_input"):
+        yield Sensor(path, "temperature", "°C", where, 1e-3, _threshold(path))
+    for kind in ("input", "average"):
+        for path in sysfs.entries(chip, f"power*_{kind}"):
+            yield Sensor(path, "power", "W", where, 1e-6)
+    for path in sysfs.entries(chip, "in*_input"):
+        channel = path.name.removesuffix("_input")
+        label = sysfs.text(chip / f"{channel}_label") or channel
+        yield Sensor(path, f"voltage.{label}", "V", where, 1e-3)
+
+
+def _part_of(chip: Path, disks: Sequence[Part]) -> str:
+    """Name the part that *chip* measures: the CPU, a drive, or the chip itself."""
+    name = sysfs.text(chip / "name") or chip.name
+    if name in CPU_CHIPS:
+        return "cpu"
+    device = sysfs.target(chip / "device")
+    if device is None:
+        return name
+    # nvme: the device is the controller nvme0, the disk nvme0n1; drivetemp: the
+    # device is the SCSI address, whose folder block/ names the disk.
+    held = {entry.name for entry in sysfs.entries(device / "block")}
+    for disk in disks:
+        if disk.label in held or disk.label.startswith(f"{device.name}n"):
+            return disk.id
+    return name
+
+
+def _threshold(path: Path) -> float | None:
+    """Find the lowest temperature at which the hardware defends itself, in °C."""
+    stem = path.name.removesuffix("input")
+    for kind in TOO_HOT:
+        value = sysfs.number(path.with_name(stem + kind))
+        if value is not None and 0 < value * 1e-3 < ABSURD:
+            return value * 1e-3
+    return None
+
+
+def _zones(root: Path) -> Iterator[Sensor]:
+    for zone in sysfs.entries(root / "sys/class/thermal", "thermal_zone*"):
+        if (sysfs.text(zone / "type") or "").lower().startswith(CPU_ZONES):
+            path = zone / "temp"
+            yield Sensor(path, "temperature", "°C", "cpu", 1e-3, _trip(zone))
+
+
+def _trip(zone: Path) -> float | None:
+    for kind in sysfs.entries(zone, "trip_point_*_type"):
+        if sysfs.text(kind) == "critical":
+            value = sysfs.number(kind.with_name(kind.name.replace("type", "temp")))
+            return None if value is None else value * 1e-3
+    return None

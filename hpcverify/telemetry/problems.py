@@ -1,0 +1,33 @@
+"""
+What can keep us from seeing a node's GPUs, by the code of the finding.
+
+Two kinds that must not be mixed: the node's set-up hides GPUs from us (which says
+nothing of the hardware), or a GPU that ought to answer does not.
+"""
+
+from __future__ import annotations
+
+from hpcverify.model import Cause, Finding, Inventory
+
+VIEW = {
+    "driver_not_loaded": Cause.MISCONFIGURED,
+    "driver_mismatch": Cause.MISCONFIGURED,
+    "nvml_failed": Cause.MISCONFIGURED,
+    "gpu_unreadable": Cause.MISCONFIGURED,
+    "partial_view": Cause.PARTIAL_VIEW,
+}
+"""Problems of the view, with the cause of the ERROR that they amount to."""
+
+BROKEN = (
+    "gpu_lost",
+    "gpu_missing",
+    "gpu_reset_required",
+    "gpu_inforom_corrupted",
+    "gpu_unpowered",
+)
+"""Problems of the hardware."""
+
+
+def of_view(inventory: Inventory) -> tuple[Finding, ...]:
+    """List what hides parts of the node; with none, absence means loss."""
+    return tuple(p for p in inventory.problems if p.code in VIEW)

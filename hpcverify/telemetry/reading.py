@@ -1,0 +1,29 @@
+"""What a reader of the hardware gives: one number of one part, now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One number; *where* is the id of a part, *unit* one of `hpcverify.units`."""
+
+    name: str
+    unit: str
+    where: str
+    value: float
+
+
+class Reader(Protocol):
+    """Something that can be read again and again while a check loads the node."""
+
+    def read(self) -> Iterator[Reading]:
+        """Yield what can be read now; what cannot be read is left out."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the reader holds; it is not read again."""
+        ...

@@ -1,0 +1,53 @@
+"""
+Small files under /sys and /proc, of which any may be missing or refuse a read.
+
+A machine lacks most of what some machine has, and a file that is there can still
+answer EIO, ENODATA or EACCES: all of that is "not known", never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def text(path: Path) -> str | None:
+    """Read *path* without the white space around it; None if there is nothing."""
+    try:
+        return path.read_text(errors="replace").strip("\0 \t\n") or None
+    except OSError:
+        return None
+
+
+def number(path: Path) -> float | None:
+    """Read *path* as one number, or as none."""
+    try:
+        return float(text(path) or "")
+    except ValueError:
+        return None
+
+
+def entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """List what matches in *folder*, in the order a person counts: cpu2, cpu10."""
+    try:
+        return sorted(folder.glob(pattern), key=_counting_order)
+    except OSError:
+        return []
+
+
+def _counting_order(path: Path) -> list[tuple[int, str]]:
+    words = re.findall(r"\d+|\D+", path.name)
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
+
+
+def target(link: Path) -> Path | None:
+    """Follow *link* to the end; None if it leads nowhere."""
+    try:
+        return link.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+
+
+def known(**facts: str | None) -> dict[str, str]:
+    """Keep the *facts* that could be read; ``_`` in a name stands for a space."""
+    return {key.replace("_", " "): value for key, value in facts.items() if value}

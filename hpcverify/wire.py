@@ -1,0 +1,136 @@
+"""
+What the engine and its workers say to each other, one line of JSON each.
+
+Orders go to a worker's standard input; replies come back through a file, so that
+nothing blocks when one side is gone, and what was found before a crash is kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Context
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Remedy,
+    Series,
+    Verdict,
+)
+
+T = TypeVar("T")
+
+
+class Probe(Struct, frozen=True, tag=True):
+    """Say what the node is made of, and begin to sample its telemetry."""
+
+
+class Measure(Struct, frozen=True, tag=True, kw_only=True):
+    """Run the check *name*; *since* is when the run began, for passive ones."""
+
+    name: str
+    packages: tuple[str, ...]
+    params: dict[str, Any]
+    context: Context
+
+
+class Observe(Struct, frozen=True, tag=True, kw_only=True):
+    """Make findings of the telemetry from *start* to *end*, for each context."""
+
+    name: str
+    packages: tuple[str, ...]
+    params: dict[str, Any]
+    contexts: tuple[Context, ...]
+    start: float
+    end: float
+
+
+Task = Probe | Measure | Observe
+
+
+class Order(Struct, frozen=True):
+    """A task with a number, by which its replies are known."""
+
+    number: int
+    task: Task
+
+
+class Holder(Struct, frozen=True):
+    """A process that uses a GPU."""
+
+    part: str
+    pid: int
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a task ended; PASS says only that it came to its end."""
+
+    verdict: Verdict = Verdict.PASS
+    reason: str = ""
+    cause: Cause = Cause.NONE
+    remedy: Remedy = Remedy.NONE
+    start: float = 0.0
+    end: float = 0.0
+    trace: str = ""
+    """The traceback of a bug, for the log."""
+
+
+class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing found, or the end of an order."""
+
+    number: int
+    measurement: Measurement | None = None
+    finding: Finding | None = None
+    series: Series | None = None
+    covered: Covered | None = None
+    inventory: Inventory | None = None
+    holders: tuple[Holder, ...] = ()
+    outcome: Outcome | None = None
+
+    @property
+    def found(self) -> Found | None:
+        """What was found, if that is what this says."""
+        return self.measurement or self.finding or self.series or self.covered
+
+
+def reply(number: int, found: Found) -> Reply:
+    """Wrap what a check yielded."""
+    match found:
+        case Measurement():
+            return Reply(number=number, measurement=found)
+        case Finding():
+            return Reply(number=number, finding=found)
+        case Series():
+            return Reply(number=number, series=found)
+        case Covered():
+            return Reply(number=number, covered=found)
+
+
+def encode(value: Struct) -> bytes:
+    """Make one line of *value*."""
+    return msgspec.json.encode(value, enc_hook=_path_to_text) + b"\n"
+
+
+def decode(line: bytes, kind: type[T]) -> T:
+    """Read one line."""
+    return msgspec.json.decode(line, type=kind, dec_hook=_text_to_path)
+
+
+def _path_to_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def _text_to_path(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind)

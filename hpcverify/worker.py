@@ -1,0 +1,152 @@
+"""
+Serve tasks in a process of its own, one after the other, until told to stop.
+
+``python -m hpcverify.worker REPLIES`` reads orders from standard input and appends
+replies to the file REPLIES. A worker stays alive between checks, so that torch is
+imported once for each device and not once for each check. It ends with the engine,
+however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from hpcverify import catalog
+from hpcverify.check import Placement, Skip, Unable, Watch
+from hpcverify.model import Cause, Found, Remedy, Verdict
+from hpcverify.telemetry import readers
+from hpcverify.telemetry.nvml import holders
+from hpcverify.telemetry.probe import probe
+from hpcverify.telemetry.sampler import Sampler
+from hpcverify.wire import (
+    Holder,
+    Measure,
+    Observe,
+    Order,
+    Outcome,
+    Probe,
+    Reply,
+    decode,
+    encode,
+    reply,
+)
+
+PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """Serves orders; the telemetry worker is the one that was told to probe."""
+
+    def __init__(self, replies: BinaryIO) -> None:
+        """Write replies to *replies*, which is not buffered."""
+        self._replies = replies
+        self._sampler: Sampler | None = None
+
+    def serve(self, order: Order) -> None:
+        """Carry out *order*; whatever happens becomes an outcome."""
+        start = time.monotonic()
+        outcome = Outcome()
+        try:
+            for item in self._carry_out(order):
+                self._say(item)
+        except Skip as exc:
+            outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
+        except Unable as exc:
+            outcome = Outcome(
+                verdict=Verdict.ERROR,
+                reason=str(exc),
+                cause=exc.cause,
+                remedy=exc.remedy,
+            )
+        except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
+            outcome = Outcome(
+                verdict=Verdict.ERROR,
+                reason=f"the check raised {type(exc).__name__}: {exc}",
+                cause=Cause.CRASHED,
+                remedy=Remedy.FIX_CHECKER,
+                trace=traceback.format_exc(),
+            )
+        release_memory()
+        ended = msgspec.structs.replace(outcome, start=start, end=time.monotonic())
+        self._say(Reply(number=order.number, outcome=ended))
+
+    def _carry_out(self, order: Order) -> Iterator[Reply]:
+        match order.task:
+            case Probe():
+                yield self._probe(order.number)
+            case Measure() as task:
+                yield from (reply(order.number, f) for f in self._measure(task))
+            case Observe() as task:
+                yield from (reply(order.number, f) for f in self._observe(task))
+
+    def _probe(self, number: int) -> Reply:
+        inventory = probe()
+        self._sampler = Sampler(readers(inventory))
+        self._sampler.start()
+        held = tuple(Holder(part, pid) for part, pid in holders())
+        return Reply(number=number, inventory=inventory, holders=held)
+
+    def _measure(self, task: Measure) -> Iterator[Found]:
+        check = catalog.load(task.name, task.packages)
+        params = msgspec.convert(task.params, check.params)
+        yield from check.measure(task.context, params)
+
+    def _observe(self, task: Observe) -> Iterator[Found]:
+        check = catalog.load(task.name, task.packages)
+        if check.observe is None or self._sampler is None:
+            return
+        params = msgspec.convert(task.params, check.params)
+        watch = Watch(
+            start=task.start,
+            end=task.end,
+            samples=self._sampler.window(task.start, task.end),
+        )
+        once = check.placement in (Placement.PASSIVE, Placement.NODE)
+        for context in task.contexts[:1] if once else task.contexts:
+            yield from check.observe(watch, context, params)
+
+    def _say(self, item: Reply) -> None:
+        self._replies.write(encode(item))
+
+
+def release_memory() -> None:
+    """Give back what the last check took, so that the next one has all of it."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when the engine dies, even by -9."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    parent = os.getppid()
+    end_with_parent()
+    if os.getppid() != parent:  # it died before we had asked
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
+    faulthandler.enable()
+    with Path(sys.argv[1]).open("ab", buffering=0) as replies:
+        worker = Worker(replies)
+        for line in sys.stdin.buffer:
+            worker.serve(decode(Path(os.fsdecode(line.strip())).read_bytes(), Order))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""
+The geometry of the charts: numbers in, paths ready to print out.
+
+Nothing is drawn by a script and no colour is a style, so that a chart stands in
+an archive, on paper and under a server that bans both. The templates turn these
+values into SVG and decide nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hpcverify.check import quantity
+from hpcverify_reports.words import Mark
+
+BUCKETS = 100
+"""Of a line: each keeps its least and greatest sample, so twice as many points."""
+
+NAMED = 12
+"""Lines that can all be told apart by a label; of more, only the extremes are."""
+
+HUES = (
+    "#3f78b5",
+    "#c2762b",
+    "#4b9560",
+    "#8d66b8",
+    "#2f9698",
+    "#bf5f80",
+    "#8a8636",
+    "#7a8491",
+)
+"""Of like weight on white and on black; lines are told apart by their labels."""
+
+WIDTH, HEIGHT = 560, 210
+"""Of a chart, in pixels."""
+
+STRIP = 132.0
+"""The width of a strip, in pixels."""
+
+SPARK = (120, 26)
+"""The width and the height of a sparkline, in pixels."""
+
+_TENTHS = 10
+_CHARACTER = 6.2
+"""The mean width of a character of the labels, in pixels."""
+
+_LEADING = 12
+"""From one label to the next below it, in pixels."""
+
+_TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+_UNITS_WORTH = 3
+"""So many of a unit must pass for an axis to be told in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps the range from *low* to *high* to the pixels from *start* to *end*."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Place *value*, to a tenth of a pixel."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was sampled on one part; *flagged* if the part is outside a limit."""
+
+    label: str
+    t: Sequence[float]
+    values: Sequence[float]
+    flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A trace, its place among the others, and the points that are left of it."""
+
+    trace: Trace
+    place: int
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """The last point."""
+        return self.points[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit to draw across a chart, and what stands at it."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A line's name at the right edge, and the *lead* from the line to it."""
+
+    text: str
+    x: float
+    y: float
+    lead: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One part's line; its *path* is in tenths of a pixel; at most one *label*."""
+
+    name: str
+    path: str
+    hue: str
+    width: float
+    weight: int
+    label: tuple[Label, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A time series of one part or more, on paper of `WIDTH` by `HEIGHT`."""
+
+    name: str
+    unit: str
+    description: str
+    x: Scale
+    y: Scale
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    x_name: str
+    lines: tuple[Line, ...]
+    bounds: tuple[Tick, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small line of earlier values, the last one a dot, the median a rule."""
+
+    title: str
+    path: str
+    x: float
+    y: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A value on a strip that is outside its limit, with the sign of its verdict."""
+
+    x: float
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """All values of one metric on one axis, with its limits and what they forbid."""
+
+    title: str
+    zones: tuple[tuple[float, float], ...]
+    """Start and width of what is out of bounds."""
+    bounds: tuple[float, ...]
+    ticks: tuple[float, ...]
+    signs: tuple[Signed, ...]
+
+
+def thin(trace: Trace, buckets: int = BUCKETS) -> list[tuple[float, float]]:
+    """
+    Keep the least and the greatest sample of each bucket, and both ends.
+
+    Unlike a mean or every n-th sample, this never loses a spike of one sample.
+    """
+    pairs = zip(trace.t, trace.values, strict=False)
+    points = [p for p in pairs if all(map(math.isfinite, p))]
+    if len(points) <= 2 * buckets:
+        return points
+    kept = {0, len(points) - 1}
+    for bucket in range(buckets):
+        first = bucket * len(points) // buckets
+        inside = range(first, (bucket + 1) * len(points) // buckets)
+        kept |= {
+            min(inside, key=lambda i: points[i][1]),
+            max(inside, key=lambda i: points[i][1]),
+        }
+    return [points[i] for i in sorted(kept)]
+
+
+def round_steps(low: float, high: float, about: int) -> list[float]:
+    """Choose *about* so many round numbers that embrace the range; at least two."""
+    if high <= low:
+        low, high = low - (abs(low) * 0.05 or 1), high + (abs(high) * 0.05 or 1)
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [i * step for i in range(first, last + 1)]
+
+
+def chart(
+    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Bound] = ()
+) -> Chart | None:
+    """Draw *traces* over time, with the limits of *bounds*; None without samples."""
+    drawn = [Drawn(trace, i, tuple(thin(trace))) for i, trace in enumerate(traces)]
+    drawn = [d for d in drawn if d.points]
+    if not drawn:
+        return None
+    named = _named(drawn)
+    y, y_ticks = _value_axis(drawn, bounds)
+    x, x_ticks, time_unit = _time_axis(drawn, max(map(_label_width, named)))
+    return Chart(
+        name=name,
+        unit=unit,
+        description=_describe(unit, traces),
+        x=x,
+        y=y,
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        x_name=f"{time_unit} since the check began",
+        lines=tuple(_lines(drawn, named, x, y)),
+        bounds=tuple(Tick(y(bound.value), bound.text) for bound in bounds),
+    )
+
+
+def _named(drawn: Sequence[Drawn]) -> list[Drawn]:
+    if len(drawn) <= NAMED:
+        return list(drawn)
+    flagged = [d for d in drawn if d.trace.flagged][: NAMED - 2]
+    by_end = sorted(drawn, key=lambda d: d.end[1])
+    return flagged + [d for d in (by_end[0], by_end[-1]) if d not in flagged]
+
+
+def _short(label: str) -> str:
+    # "GPU 3 (…4f21)" is told in the tables; on a line "GPU 3" is enough.
+    return label.split(" (", maxsplit=1)[0][:16]
+
+
+def _label_width(drawn: Drawn) -> float:
+    return _CHARACTER * len(_short(drawn.trace.label)) + 18
+
+
+def _value_axis(
+    drawn: Sequence[Drawn], bounds: Sequence[Bound]
+) -> tuple[Scale, tuple[Tick, ...]]:
+    values = [y for d in drawn for _, y in d.points] + [b.value for b in bounds]
+    steps = round_steps(min(values), max(values), about=4)
+    scale = Scale(steps[0], steps[-1], HEIGHT - 34, 10)
+    return scale, tuple(Tick(scale(step), quantity(step, "")) for step in steps)
+
+
+def _time_axis(
+    drawn: Sequence[Drawn], margin: float
+) -> tuple[Scale, tuple[Tick, ...], str]:
+    first = min(0.0, *(t for d in drawn for t, _ in d.points))
+    last = max(t for d in drawn for t, _ in d.points)
+    seconds, unit = next(
+        u for u in _TIME_UNITS if last >= u[0] * _UNITS_WORTH or u[0] == 1
+    )
+    end = last if last > first else first + 1
+    scale = Scale(first, end, 44, round(WIDTH - margin, 1))
+    steps = round_steps(first / seconds, end / seconds, about=5)
+    inside = (step for step in steps if first <= step * seconds <= end)
+    ticks = tuple(Tick(scale(s * seconds), quantity(s, "")) for s in inside)
+    return scale, ticks, unit
+
+
+def _lines(
+    drawn: Sequence[Drawn], named: Sequence[Drawn], x: Scale, y: Scale
+) -> Iterator[Line]:
+    wanted = [y(d.end[1]) for d in named]
+    places = dict(
+        zip((d.place for d in named), apart(wanted, y.end, y.start), strict=True)
+    )
+    for d in sorted(drawn, key=lambda d: d.trace.flagged):
+        at = places.get(d.place)
+        yield Line(
+            name=d.trace.label,
+            path=path([(x(t), y(v)) for t, v in d.points]),
+            hue=HUES[d.place % len(HUES)] if at is not None else HUES[-1],
+            width=2.2 if d.trace.flagged else 1.1,
+            weight=700 if d.trace.flagged else 400,
+            label=() if at is None else (_label(d, at, x, y),),
+        )
+
+
+def _label(drawn: Drawn, at: float, x: Scale, y: Scale) -> Label:
+    end_x, end_y = x(drawn.end[0]), y(drawn.end[1])
+    return Label(
+        text=_short(drawn.trace.label),
+        x=x.end + 14,
+        y=at,
+        lead=f"M{end_x:g} {end_y:g}L{x.end + 11:g} {at:g}",
+    )
+
+
+def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
+    """Move labels off one another, in their order, and keep them on the paper."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    placed = list(wanted)
+    floor = low
+    for i in order:
+        placed[i] = max(placed[i], floor)
+        floor = placed[i] + _LEADING
+    ceiling = high
+    for i in reversed(order):
+        placed[i] = round(min(placed[i], ceiling), 1)
+        ceiling = placed[i] - _LEADING
+    return placed
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """Write *points* as steps in tenths of a pixel, the shortest form there is."""
+    whole = [(round(x * _TENTHS), round(y * _TENTHS)) for x, y in points]
+    steps = [(bx - ax, by - ay) for (ax, ay), (bx, by) in pairwise(whole)]
+    text = " ".join(f"{x} {y}" for x, y in steps)
+    start = f"M{whole[0][0]} {whole[0][1]}"
+    # A line of one sample is a dot: a step of nothing with a round cap.
+    return f"{start}l{text or '0 0'}".replace(" -", "-")
+
+
+def _describe(unit: str, traces: Sequence[Trace]) -> str:
+    told = [
+        f"{trace.label}: {quantity(min(finite), '')} to {quantity(max(finite), unit)}"
+        for trace in traces[:NAMED]
+        if (finite := [v for v in trace.values if math.isfinite(v)])
+    ]
+    more = len(traces) - NAMED
+    return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+
+
+def strip(
+    unit: str,
+    values: Sequence[tuple[float, Mark | None]],
+    lows: Sequence[float],
+    highs: Sequence[float],
+) -> Strip | None:
+    """Put *values*, those outside a limit with its mark, on one axis with the limits."""
+    everything = [*(value for value, _ in values), *lows, *highs]
+    if not values or len(everything) < 2:  # noqa: PLR2004 - one value alone says nothing
+        return None
+    low, high = min(everything), max(everything)
+    pad = (high - low) * 0.08 or abs(high) * 0.05 or 1
+    x = Scale(low - pad, high + pad, 0, STRIP)
+    forbidden = [(0.0, x(min(lows)))] if lows else []
+    forbidden += [(x(max(highs)), STRIP - x(max(highs)))] if highs else []
+    return Strip(
+        title=_span(unit, [value for value, _ in values]),
+        zones=tuple(forbidden),
+        bounds=tuple(x(bound) for bound in (*lows, *highs)),
+        ticks=tuple(x(value) for value, mark in values if mark is None),
+        signs=tuple(Signed(x(value), mark) for value, mark in values if mark),
+    )
+
+
+def _span(unit: str, values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    if low == high:
+        return quantity(low, unit)
+    return f"from {quantity(low, '')} to {quantity(high, unit)}"
+
+
+def spark(title: str, values: Sequence[float], median: float) -> Spark:
+    """Draw *values* in their order, the last one as a dot, and their *median*."""
+    low, high = min(*values, median), max(*values, median)
+    pad = (high - low) * 0.1 or abs(high) * 0.05 or 1
+    y = Scale(low - pad, high + pad, SPARK[1] - 3, 3)
+    x = Scale(0, max(len(values) - 1, 1), 3, SPARK[0] - 5)
+    points = [(x(i), y(value)) for i, value in enumerate(values)]
+    return Spark(title, path(points), *points[-1], y(median))

@@ -1,0 +1,162 @@
+"""
+The closed vocabulary of the reports: verdicts, causes, remedies, times.
+
+A verdict is told three times over, by shape, by word and by colour, so that it
+survives a grey printer and an eye that takes red for green.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from hpcverify.model import Cause, Remedy, Result, Verdict
+
+NEXT = {
+    Remedy.NONE: "Nothing to do.",
+    Remedy.RERUN: "Run the check again before acting on it.",
+    Remedy.FIX_CHECKER: "Repair the check; the hardware is not accused.",
+    Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
+    Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
+    Remedy.RESET_GPU: "Drain the node and reset the GPU.",
+    Remedy.REBOOT: "Drain the node and reboot it.",
+    Remedy.REPLACE: "Take the part out of service and replace it.",
+    Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
+}
+"""One imperative sentence for each remedy."""
+
+BECAUSE = {
+    Cause.NONE: "",
+    Cause.BUSY: "Someone else holds the part.",
+    Cause.CHECKER: "The check found itself unsound.",
+    Cause.CRASHED: "The check crashed.",
+    Cause.DENIED: "A permission is missing.",
+    Cause.HUNG: "The check hung and could not be ended.",
+    Cause.INTERRUPTED: "The run was told to stop.",
+    Cause.MISCONFIGURED: "The node's software is at odds with itself.",
+    Cause.MISSING: "A tool or a library is not installed.",
+    Cause.NOISY: "The metric spreads too widely to be judged.",
+    Cause.NO_SPACE: "Too little disk or memory was free to measure.",
+    Cause.NOT_APPLICABLE: "The node has no such part.",
+    Cause.NOT_OBSERVABLE: "The node has no sensor for this.",
+    Cause.PARTIAL_VIEW: "A cgroup or an environment variable hides parts.",
+    Cause.TIMEOUT: "The deadline passed.",
+    Cause.UNMEASURED: "A limit stands for which nothing was measured.",
+}
+"""One sentence for each cause of an ERROR or a SKIP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    The sign of a verdict on a square of 16: a *shape*, with a *glyph* in it.
+
+    *fill* is an attribute and not a style, for servers that ban a page's styles;
+    *key* names the style that lightens it in the dark.
+    """
+
+    key: str
+    word: str
+    fill: str
+    shape: str
+    glyph: str
+
+
+MARKS = {
+    Verdict.PASS: Mark(
+        key="pass",
+        word="pass",
+        fill="#2c7a4b",
+        shape="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
+        glyph="M4.7 8.3 7 10.6l4.4-4.9",
+    ),
+    Verdict.SKIP: Mark(
+        key="skip",
+        word="skipped",
+        fill="#69727d",
+        shape="M4 4.5h8a3.5 3.5 0 0 1 0 7H4a3.5 3.5 0 0 1 0-7z",
+        glyph="M4.8 8h6.4",
+    ),
+    Verdict.WARN: Mark(
+        key="warn",
+        word="warning",
+        fill="#a86400",
+        shape="M8 1 15.5 14.5H.5z",
+        glyph="M8 6.2v3.8M8 12.1v.2",
+    ),
+    Verdict.ERROR: Mark(
+        key="error",
+        word="could not tell",
+        fill="#7548b0",
+        shape="M8 .3 15.7 8 8 15.7.3 8z",
+        glyph="M6.3 6.4a1.8 1.8 0 1 1 2.6 1.6q-.9.4-.9 1.3M8 11.4v.2",
+    ),
+    Verdict.FAIL: Mark(
+        key="fail",
+        word="fail",
+        fill="#bf3026",
+        shape="M1.2 1.2h13.6v13.6H1.2z",
+        glyph="M5 5l6 6M11 5l-6 6",
+    ),
+}
+"""Five shapes that stay apart without their colours."""
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
+"""Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
+
+_PICTURES = 0x2400
+_DELETE = 0x7F
+
+
+def printable(value: object) -> str:
+    """Show what cannot be printed as a picture of it, or as a white question mark."""
+    return _UNPRINTABLE.sub(lambda found: _picture(ord(found[0])), str(value))
+
+
+def _picture(code: int) -> str:
+    if code < 0x20:  # noqa: PLR2004 - the first printable character, a space
+        return chr(_PICTURES + code)
+    return "\u2421" if code == _DELETE else "\ufffd"
+
+
+def anchor(*names: str) -> str:
+    """Make the id of a place in the page from names alone: it outlives a rerun."""
+    return ".".join(quote(printable(name), safe="") for name in names)
+
+
+def standing(result: Result) -> Verdict:
+    """Say what *result* counts as: the skip of a required check is an ERROR."""
+    if result.required and result.verdict is Verdict.SKIP:
+        return Verdict.ERROR
+    return result.verdict
+
+
+def worst_first(results: tuple[Result, ...]) -> list[Result]:
+    """Order *results* by what they count as; the like keep the suite's order."""
+    return sorted(results, key=standing, reverse=True)
+
+
+def moment(when: datetime) -> str:
+    """Print a time of day in UTC; what names no zone is taken to be UTC."""
+    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def duration(seconds: float) -> str:
+    """Print a length of time in the two units that matter, as in ``2 min 41 s``."""
+    whole = round(seconds)
+    if whole < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for size, big, small, per in (
+        (86400, "d", "h", 3600),
+        (3600, "h", "min", 60),
+        (60, "min", "s", 1),
+    ):
+        if whole >= size:
+            return f"{whole // size} {big} {whole % size // per} {small}"
+    return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - tenths matter below

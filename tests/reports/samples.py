@@ -1,0 +1,398 @@
+"""
+Runs to print: an 8-GPU node with every verdict, and the ends of the scale.
+
+The figures are made up, by formulas and without chance, in the shape of real ones;
+verdicts and reasons are the engine's own, from `judge`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpcverify.check import judge
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Device,
+    Finding,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Ruling,
+    Run,
+    Series,
+    Verdict,
+    verdict_of,
+)
+
+STARTED = datetime(2026, 11, 21, 3, 21, tzinfo=UTC)
+HOSTILE = '<script>alert("x")</script> | a\nb \x00\x1b[31m\u202e & <b>'
+
+_TAILS = ("9a0c", "17e2", "b3d8", "4f21", "c650", "e19f", "02ab", "7d34")
+GPUS = tuple(
+    Part(
+        kind="gpu",
+        id=f"GPU-5c8e{i}b1a-1f0d-4c77-9e62-0d3a51f2{tail}",
+        label=f"GPU {i} (…{tail})",
+        facts={
+            "model": "NVIDIA H100 80GB HBM3",
+            "serial": f"16543220{i}1187",
+            "pci": f"0000:{bus}:00.0",
+            "vbios": "96.00.A5.00.01",
+            "memory": "81559 MiB",
+            "ecc": "on",
+            "power limit": "700 W",
+            "pcie": "gen 5 x16",
+        },
+    )
+    for i, (tail, bus) in enumerate(
+        zip(_TAILS, ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db"), strict=True)
+    )
+)
+DISKS = tuple(
+    Part(
+        kind="disk",
+        id=f"S64GNX0T{i}03517",
+        label=f"nvme{i}n1",
+        facts={"model": "SAMSUNG MZQL23T8HCLS-00A07", "firmware": "GDC5602Q"},
+    )
+    for i in range(2)
+)
+INVENTORY = Inventory(
+    parts=(
+        Part(
+            kind="system",
+            id="J90J6Y3",
+            label="PowerEdge XE9680",
+            facts={
+                "vendor": "Dell Inc.",
+                "bios": "2.3.6",
+                "kernel": "6.8.0-45-generic",
+            },
+        ),
+        Part(
+            kind="cpu",
+            id="cpu",
+            label="CPU",
+            facts={
+                "model": "Intel Xeon Platinum 8480+",
+                "sockets": "2",
+                "cores": "112",
+            },
+        ),
+        Part(kind="memory", id="memory", label="Memory", facts={"total": "2048 GiB"}),
+        *GPUS,
+        *DISKS,
+    ),
+    devices=tuple(Device(kind="cuda", part=g.id, label=g.label) for g in GPUS),
+    sensors=("clock", "memory_temperature", "power", "temperature", "utilization"),
+)
+SICK = GPUS[3].id
+H100 = "H100 SXM5"
+
+
+def wobble(i: int, seed: float) -> float:
+    """Give a value between -1 and 1 that looks like chance and is none."""
+    return math.sin(12.9898 * i + 78.233 * seed) * math.cos(4.1414 * i * (seed + 1))
+
+
+def result(
+    check: str,
+    found: Sequence[Measurement | Finding] = (),
+    limits: Sequence[Limit] = (),
+    rulings: Mapping[str, Ruling] | None = None,
+    **changes: Any,
+) -> Result:
+    """Judge what was *found* as the engine does."""
+    ruled = judge(found, limits, rulings or {}, INVENTORY.label)
+    base = Result(
+        check=check,
+        verdict=ruled.verdict,
+        reason=ruled.reason,
+        cause=ruled.cause,
+        remedy=ruled.remedy,
+        measurements=tuple(m for m in found if isinstance(m, Measurement)),
+        findings=tuple(f for f in found if isinstance(f, Finding)),
+        limits=tuple(limits),
+    )
+    return replace(base, **changes)
+
+
+def run(*results: Result, **changes: Any) -> Run:
+    """Put *results* into a run of an 8-GPU node."""
+    base = Run(
+        id="20261121T032100Z-n17-8c41d2",
+        node="n17",
+        suite="quick",
+        started=STARTED,
+        seconds=161.3,
+        verdict=verdict_of(results),
+        complete=True,
+        inventory=INVENTORY,
+        results=results,
+        versions={
+            "hpcverify": "0.1.0",
+            "python": "3.11.7",
+            "torch": "2.13.0",
+            "cuda": "12.8",
+            "driver": "565.57.01",
+            "nccl": "2.26.2",
+            "suite quick": "sha256:1f7b3c90",
+        },
+    )
+    return replace(base, **changes)
+
+
+_PEAKS = {"bf16": 742.0, "fp16": 731.0, "tf32": 402.0, "fp32": 51.4, "fp64": 58.8}
+_SPECS = {"bf16": 989.0, "fp16": 989.0, "tf32": 494.0, "fp32": 66.9, "fp64": 66.9}
+_FLOOR = 0.71
+
+
+def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
+    """Measure matrix products; with *sick*, GPU 3 is slow at bf16 when it is hot."""
+    found = list(_gemm_figures(sick=sick, drift=drift))
+    limits = [
+        Limit(
+            name=f"{kind}.sustained",
+            low=round(_FLOOR * spec, 1),
+            source=f"{_FLOOR} × spec {spec:g}, {H100}",
+            remedy=Remedy.REPLACE,
+        )
+        for kind, spec in _SPECS.items()
+    ]
+    limits += [
+        Limit(
+            name="bf16.burst",
+            low=0.95 * value,
+            otherwise=Verdict.WARN,
+            source=f"0.95 × median {value:.0f} of 12 runs",
+            where=gpu.id,
+        )
+        for i, gpu in enumerate(GPUS)
+        for value in (_figure("bf16", i, "burst"),)
+    ]
+    return result(
+        "gemm",
+        found,
+        limits,
+        seconds=63.2,
+        coverage=tuple(
+            Covered(gpu.id, "5 types, 14 shapes up to 16384³, 412 products")
+            for gpu in GPUS
+        ),
+        params={"seconds": 30.0, "types": ["bf16", "fp16", "tf32", "fp32", "fp64"]},
+    )
+
+
+def _figure(kind: str, gpu: int, mode: str) -> float:
+    gain = {"burst": 1.09, "sustained": 1.0}[mode]
+    return _PEAKS[kind] * gain * (1 + 0.012 * wobble(gpu, len(kind) + gain))
+
+
+def _gemm_figures(*, sick: bool, drift: float) -> Iterator[Measurement]:
+    for i, gpu in enumerate(GPUS):
+        for kind in _PEAKS:
+            for mode in ("burst", "sustained"):
+                value = _figure(kind, i, mode) * drift
+                slow = sick and gpu.id == SICK and (kind, mode) == ("bf16", "sustained")
+                value = 612.0 if slow else value
+                yield Measurement(f"{kind}.{mode}", value, "TFLOP/s", gpu.id)
+            spread = 0.8 + 0.3 * abs(wobble(i, 3.1))
+            yield Measurement(f"{kind}.spread", spread, "%", gpu.id)
+
+
+_RAILS = {
+    "temperature": ("°C", 34.0, 67.0),
+    "memory_temperature": ("°C", 40.0, 79.0),
+    "clock": ("MHz", 1980.0, 1755.0),
+    "power": ("W", 74.0, 689.0),
+    "utilization": ("%", 0.0, 99.0),
+    "fan": ("%", 38.0, 71.0),
+}
+
+
+def telemetry(samples: int = 600) -> tuple[Series, ...]:
+    """Sample six rails of eight GPUs, one reading a second; GPU 3 throttles once."""
+    return tuple(
+        Series(
+            name=name,
+            unit=unit,
+            where=gpu.id,
+            t=tuple(float(t) for t in range(samples)),
+            values=tuple(_sample(name, i, t, idle, hot) for t in range(samples)),
+        )
+        for name, (unit, idle, hot) in _RAILS.items()
+        for i, gpu in enumerate(GPUS)
+    )
+
+
+def _sample(name: str, gpu: int, t: int, idle: float, hot: float) -> float:
+    rise = 1 - math.exp(-max(t - 20, 0) / 55)
+    own = 0.035 * (hot - idle) * wobble(gpu, 1.7)
+    value = idle + (hot - idle) * rise + own + 0.012 * hot * wobble(t, gpu)
+    if GPUS[gpu].id == SICK:
+        value += {"temperature": 15.0, "memory_temperature": 9.0}.get(name, 0.0) * rise
+        if name == "clock" and t == 412:
+            return 345.0
+    return round(value, 1)
+
+
+def thermal(samples: int = 600) -> Result:
+    """Watch a soak: GPU 3 runs hot and throttles, and the fans cannot be read."""
+    found: list[Measurement | Finding] = []
+    for i, gpu in enumerate(GPUS):
+        hot = 15.0 if gpu.id == SICK else 0.0
+        found += [
+            Measurement("temperature.max", 68.2 + hot + wobble(i, 1.7), "°C", gpu.id),
+            Measurement("clock.mean", 1755 + 9 * wobble(i, 2.2), "MHz", gpu.id),
+            Measurement("power.mean", 688 + 4 * wobble(i, 5.0), "W", gpu.id),
+            Measurement("throttled.thermal", 1.0 if hot else 0.0, "s", gpu.id),
+            Measurement("throttled.power", 31.0 + i, "s", gpu.id),
+        ]
+    limits = (
+        Limit(name="temperature.max", high=87.0, source=f"maximum of {H100}"),
+        Limit(
+            name="throttled.thermal",
+            high=0.0,
+            otherwise=Verdict.WARN,
+            source="hpcverify default",
+        ),
+    )
+    return result(
+        "thermal",
+        found,
+        limits,
+        seconds=600.4,
+        series=telemetry(samples),
+        coverage=(Covered("node", "600 s at full load on all 8 GPUs at once"),),
+        params={"seconds": 600.0, "load": "bf16", "interval": 1.0},
+    )
+
+
+def sdc() -> Result:
+    """Find one corrupted word on GPU 3."""
+    finding = Finding(
+        code="corrupted_word",
+        where=SICK,
+        text="1 word of 1.2e13 differs from its exact product",
+        evidence={
+            "seed": "0x9b3f2d11",
+            "operation": "bf16 GEMM 8192³, tile (37, 112), product 18211",
+            "expected": "0x41a80000 (21.0)",
+            "read": "0x41a80400 (21.0078)",
+            "flipped": "bit 10",
+        },
+    )
+    checked = [Measurement("checked", 1.2e13, "", g.id) for g in GPUS]
+    return result(
+        "sdc",
+        [finding, *checked],
+        (Limit(name="checked", low=1e9, source="hpcverify default"),),
+        {"corrupted_word": Ruling(Verdict.FAIL, Remedy.REPLACE)},
+        seconds=44.0,
+        coverage=tuple(
+            Covered(g.id, "1.2e13 words in 18 400 products of known result")
+            for g in GPUS
+        ),
+    )
+
+
+def ecc() -> Result:
+    """Count memory errors: all is well."""
+    names = ("dram.corrected", "dram.uncorrected", "sram.uncorrected", "rows.pending")
+    found = [Measurement(name, 0.0, "", g.id) for g in GPUS for name in names]
+    limits = [Limit(name=name, high=0.0, source="hpcverify default") for name in names]
+    return result("ecc", found, limits, seconds=0.2)
+
+
+def allreduce() -> Result:
+    """Fail to start: a library is not there."""
+    return Result(
+        check="allreduce",
+        verdict=Verdict.ERROR,
+        reason="libnccl.so.2 is not installed: pip install nvidia-nccl-cu12",
+        cause=Cause.MISSING,
+        remedy=Remedy.FIX_CONFIGURATION,
+        required=True,
+        seconds=1.4,
+    )
+
+
+def storage() -> Result:
+    """Measure two disks, one of them slow to flush, one value not a number."""
+    found: list[Measurement] = []
+    for i, disk in enumerate(DISKS):
+        found += [
+            Measurement("fsync.p99", 1.9 + 11.2 * i, "ms", disk.id),
+            Measurement("fsync.p50", 0.4 + 0.1 * i, "ms", disk.id),
+            Measurement("read.sequential", 6.41 - 0.2 * i, "GB/s", disk.id),
+            Measurement("write.sequential", 3.87 - 0.1 * i, "GB/s", disk.id),
+            Measurement("read.iops", None if i else 812000.0, "1/s", disk.id),
+        ]
+    limits = (
+        Limit(
+            name="fsync.p99",
+            high=10.0,
+            otherwise=Verdict.WARN,
+            source="/etc/hpcverify/site.toml",
+        ),
+        Limit(name="read.sequential", low=5.0, high=8.0, source="hpcverify default"),
+    )
+    return result("storage", found, limits, seconds=21.7)
+
+
+def inventory() -> Result:
+    """Compare the parts with the last run's: nothing changed."""
+    found = [Measurement("gpus", 8.0), Measurement("disks", 2.0)]
+    limits = (Limit(name="gpus", low=8.0, high=8.0, source="/etc/hpcverify/site.toml"),)
+    return result("inventory", found, limits, seconds=0.1)
+
+
+def edac() -> Result:
+    """Find no sensor."""
+    return Result(
+        check="edac",
+        verdict=Verdict.SKIP,
+        reason="no memory controller reports errors in /sys/devices/system/edac",
+        cause=Cause.NOT_OBSERVABLE,
+    )
+
+
+def sick_node(samples: int = 600) -> Run:
+    """Verify a node with every verdict in it."""
+    return run(
+        inventory(),
+        gemm(),
+        sdc(),
+        thermal(samples),
+        ecc(),
+        allreduce(),
+        storage(),
+        edac(),
+        seconds=731.0,
+    )
+
+
+def well_node() -> Run:
+    """Verify a node on which all is well."""
+    return run(inventory(), gemm(sick=False), ecc())
+
+
+def past(count: int = 12) -> list[Run]:
+    """List the runs of the nights before, in which bf16 fades slowly."""
+    return [
+        replace(
+            run(inventory(), gemm(sick=False, drift=1 - 0.002 * i), ecc()),
+            id=f"20261109T0321-{i}",
+            started=STARTED - timedelta(days=count - i),
+        )
+        for i in range(count)
+    ]
