@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-tools lint format bench clean
+.PHONY: help verify test test-tools lint format bench schema clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report lies"
@@ -55,3 +55,9 @@ $(VENV)/tests-installed: $(BIN)/hpcverify
 
 clean:
 	rm -rf $(VENV) $(REPORT) .mypy_cache .pytest_cache .ruff_cache
+
+# The JSON Schema of run documents follows the code; a test holds the two together.
+schema: $(BIN)/hpcverify
+	$(BIN)/python -c "import json, msgspec; from hpcverify.model import Run; \
+	print(json.dumps(msgspec.json.schema(Run), indent=1, ensure_ascii=False))" \
+	> docs/schema/run.json

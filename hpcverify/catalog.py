@@ -22,9 +22,11 @@ def load(name: str, packages: tuple[str, ...] = (BUILTIN,)) -> Check[Any]:
         try:
             module = import_module(path)
         except ModuleNotFoundError as exc:
-            if exc.name != path:  # the check is there; what it imports is not
-                raise
-            continue
+            if exc.name == path:
+                continue
+            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
+        except (ImportError, SyntaxError) as exc:
+            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
         check: Check[Any] | None = getattr(module, "CHECK", None)
         if not isinstance(check, Check):
             raise ConfigError(f"{path}: CHECK is not a Check; see CONTRIBUTING.md")

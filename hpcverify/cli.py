@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from hpcverify.errors import HpcverifyError
+from hpcverify.errors import HpcverifyError, OutputClosedError
 
 COMMANDS = (
     "run",
@@ -21,7 +21,7 @@ COMMANDS = (
     "config",
     "doctor",
 )
-USAGE, UNVERIFIED = 2, 3
+UNVERIFIED = 3
 
 
 class LazyGroup(click.Group):
@@ -38,6 +38,16 @@ class LazyGroup(click.Group):
         command = import_module(f"hpcverify.commands.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101 - narrows the type
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; click itself would exit with 1, which means FAIL."""
+        try:
+            result: object = super().invoke(ctx)
+        except BrokenPipeError:
+            # Python flushes standard output as it ends, and would complain again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise OutputClosedError from None
+        return result
 
     def format_commands(
         self,
@@ -82,7 +92,6 @@ def main() -> None:
     """Run the CLI; an error of ours is one line and a status of its own."""
     try:
         status = cli.main(standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as exc:
         exc.show()
         status = exc.exit_code
@@ -91,14 +100,6 @@ def main() -> None:
     except HpcverifyError as exc:
         say(str(exc))
         status = exc.exit_code
-    except BrokenPipeError:
-        # Python flushes standard output once more as it ends, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say(
-            "standard output was closed before all was written; nothing is lost:"
-            " see hpcverify show last"
-        )
-        status = USAGE
     except Exception as exc:  # noqa: BLE001 - a bug of ours ends here, with a log
         from hpcverify.bug import keep_log  # noqa: PLC0415 - nobody should need it
 

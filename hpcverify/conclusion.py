@@ -13,7 +13,7 @@ import msgspec
 
 from hpcverify.check import Judgement, Rule, applies, judge, worst
 from hpcverify.config import plain
-from hpcverify.executors.local import Answer
+from hpcverify.executors import Answer
 from hpcverify.limits import Past, resolve
 from hpcverify.model import (
     Cause,

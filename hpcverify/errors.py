@@ -5,6 +5,7 @@ HpcverifyError          2
 ├── ConfigError         2   a file or an argument is wrong
 │   └── UnknownNameError    nothing is called so; says what is near
 ├── StoreError          2   what is stored cannot be used
+├── OutputClosedError   2   whoever read our output has gone
 └── UnverifiedError     3   the node could not be judged, as when another run is on
 """
 
@@ -37,6 +38,17 @@ class UnknownNameError(ConfigError):
 
 class StoreError(HpcverifyError):
     """What is stored cannot be read or written."""
+
+
+class OutputClosedError(HpcverifyError):
+    """Whoever read our output has gone."""
+
+    def __init__(self) -> None:
+        """Say that what was found is kept all the same."""
+        super().__init__(
+            "standard output was closed before all was written; nothing is lost, see: "
+            "hpcverify history"
+        )
 
 
 class UnverifiedError(HpcverifyError):

@@ -13,6 +13,7 @@ import math
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -243,7 +244,7 @@ class Result(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     limits: tuple[Limit, ...] = ()
-    params: dict[str, object] = {}
+    params: dict[str, Any] = {}
     """The parameters that were in force, for whoever wants to run it again."""
 
 

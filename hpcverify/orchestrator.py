@@ -22,7 +22,7 @@ import msgspec
 
 from hpcverify.check import Context, Placement
 from hpcverify.conclusion import conclude, not_run
-from hpcverify.executors.local import Answer, LocalExecutor
+from hpcverify.executors import Answer, Executor
 from hpcverify.limits import Past
 from hpcverify.model import (
     Cause,
@@ -90,7 +90,7 @@ class Verification:
     plan: Plan
     node: str
     packages: tuple[str, ...]
-    executor: LocalExecutor
+    executor: Executor
     folder: Path
     scratch: Path
     memory: Memory
@@ -238,7 +238,7 @@ class Verification:
         return self.executor.run({TELEMETRY: task}, OBSERVE_SECONDS)[TELEMETRY]
 
 
-def probe_node(executor: LocalExecutor) -> tuple[Inventory, tuple[Holder, ...]]:
+def probe_node(executor: Executor) -> tuple[Inventory, tuple[Holder, ...]]:
     """List what the node is made of and who holds its GPUs, in a worker."""
     answer = executor.run({TELEMETRY: Probe()}, PROBE_SECONDS)[TELEMETRY]
     for reply in answer.replies:

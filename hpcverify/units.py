@@ -61,4 +61,4 @@ def convert(value: float, unit: str, to: str) -> float:
     (dimension, factor), (wanted, per) = FACTORS[unit], FACTORS[to]
     if dimension != wanted:
         raise ConfigError(f"unit {unit!r} is a {dimension}; {to!r} is a {wanted}")
-    return value * factor / per
+    return value * (factor / per)

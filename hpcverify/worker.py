@@ -1,10 +1,10 @@
 """
 Serve tasks in a process of its own, one after the other, until told to stop.
 
-``python -m hpcverify.worker REPLIES`` reads orders from standard input and appends
-replies to the file REPLIES. A worker stays alive between checks, so that torch is
-imported once for each device and not once for each check. It ends with the engine,
-however that ends.
+``python -m hpcverify.worker REPLIES PARENT`` reads orders from standard input and
+appends replies to the file REPLIES; PARENT is the engine's process id. A worker stays
+alive between checks, so that torch is imported once for each device and not once for
+each check. It ends with the engine, however that ends.
 """
 
 from __future__ import annotations
@@ -136,9 +136,8 @@ def end_with_parent() -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    parent = os.getppid()
     end_with_parent()
-    if os.getppid() != parent:  # it died before we had asked
+    if os.getppid() != int(sys.argv[2]):  # it died before we had asked
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable()

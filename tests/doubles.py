@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcverify.check import Context
-from hpcverify.model import Device, Inventory, Part
+from hpcverify.executors import Answer
+from hpcverify.model import (
+    Covered,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Result,
+    Run,
+    Series,
+    Verdict,
+)
+from hpcverify.suite import Plan, Step
+from hpcverify.wire import Holder, Outcome, Probe, Reply, Task, reply
 
 CPU = Device(kind="cpu", part="cpu", label="CPU")
 
@@ -32,3 +52,91 @@ def context(tmp_path: Path, **changes: Any) -> Context:
         seed=1,
     )
     return dataclasses.replace(base, **changes)
+
+
+def a_result(check: str = "gemm", **changes: Any) -> Result:
+    """Make a result with one of everything in it."""
+    speed = Measurement("fp32.sustained", 150.0, "GFLOP/s", "cpu")
+    base = Result(
+        check=check,
+        verdict=Verdict.PASS,
+        seconds=2.0,
+        coverage=(Covered("cpu", "fp32 at 2048"),),
+        measurements=(speed,),
+        findings=(Finding("note", "cpu", "a fact", {"word": "0x1"}),),
+        series=(Series("rate", "GFLOP/s", "cpu", (0.0, 1.0), (149.0, 151.0)),),
+        limits=(Limit(name="fp32.sustained", low=100.0, source="a test"),),
+        params={"seconds": 2},
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def a_run(**changes: Any) -> Run:
+    """Make a run of one result."""
+    base = Run(
+        id="20260101-000000-abcdef",
+        node="n1",
+        suite="quick",
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        seconds=3.0,
+        verdict=Verdict.PASS,
+        complete=True,
+        inventory=INVENTORY,
+        results=(a_result(),),
+        versions={"hpcverify": "0.1.0"},
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+@dataclasses.dataclass
+class FakeExecutor:
+    """Answers every task as *answers* says, and remembers what it was asked."""
+
+    inventory: Inventory = INVENTORY
+    holders: tuple[Holder, ...] = ()
+    answers: dict[str, Answer] = dataclasses.field(default_factory=dict[str, Answer])
+    """By the name of the worker; what is not here comes to its end with nothing."""
+    phases: list[dict[str, Task]] = dataclasses.field(
+        default_factory=list[dict[str, Task]]
+    )
+    told_to_stop: bool = False
+    closed: bool = False
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """Answer at once."""
+        assert timeout >= 0
+        if any(isinstance(task, Probe) for task in tasks.values()):
+            found = Reply(number=1, inventory=self.inventory, holders=self.holders)
+            return {name: Answer(replies=(found,), outcome=Outcome()) for name in tasks}
+        self.phases.append(dict(tasks))
+        return {name: self.answers.get(name, ENDED) for name in tasks}
+
+    def stopped(self) -> bool:
+        """Whether the test said so."""
+        return self.told_to_stop
+
+    def close(self, *, hurry: bool = False) -> None:
+        """Remember that it was closed."""
+        del hurry
+        self.closed = True
+
+
+ENDED = Answer(replies=(), outcome=Outcome())
+
+
+def found(*items: Found) -> Answer:
+    """Make the answer of a worker that found *items*."""
+    return Answer(replies=tuple(reply(1, i) for i in items), outcome=Outcome())
+
+
+class SilentProgress:
+    """Is told how a run goes on, and tells nobody."""
+
+    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
+
+    def ended(self, result: Result) -> None:
+        """Say nothing."""

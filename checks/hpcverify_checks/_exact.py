@@ -28,8 +28,10 @@ PAD = 64
 SHIFT_STEP = 8
 """Keeps 16-byte alignment for two-byte operands."""
 SHIFTS = PAD // SHIFT_STEP + 1
-SCALE = 8
-"""Powers of two by which rows and columns are scaled; 255 x 2^8 still fits fp16."""
+SINGLE_POWERS = range(-14, 9)
+"""By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
+DOUBLE_POWERS = range(-60, 61)
+ALIKE = range(1)
 
 SINGLE_LIMIT = 2**24
 """fp32 holds every integer up to here, and tensor cores sum bf16, fp16 and tf32 in
@@ -69,8 +71,8 @@ class Plan:
     a: int
     b: int
     bias: int = 0
-    scaled: bool = False
-    """Whether rows and columns are multiplied by powers of two: moves exponents."""
+    powers: range = ALIKE
+    """Of two, by which each row and column is multiplied: exercises exponents."""
 
     @property
     def limit(self) -> int:
@@ -85,7 +87,7 @@ def single_plans(depth: int) -> tuple[Plan, ...]:
         Plan("plain", 1, 255, wide),
         Plan("bias+", 2, 255, half, bias=2**23),
         Plan("bias-", 3, half, 255, bias=-(2**23)),
-        Plan("scaled", 4, wide, 255, scaled=True),
+        Plan("scaled", 4, wide, 255, powers=SINGLE_POWERS),
     )
 
 
@@ -98,6 +100,7 @@ def double_plans(depth: int) -> tuple[Plan, ...]:
         Plan("double", 5, DOUBLE_OPERAND, bits),
         Plan("double+", 6, DOUBLE_OPERAND, bits, bias=2**52),
         Plan("double-", 7, DOUBLE_OPERAND, bits, bias=-(2**52)),
+        Plan("double scaled", 8, DOUBLE_OPERAND, bits, powers=DOUBLE_POWERS),
     )
 
 
@@ -185,11 +188,12 @@ def operands(plan: Plan, shape: Shape) -> Operands:
 def _factors(plan: Plan, size: int) -> Tensor:
     import torch
 
-    if not plan.scaled:
+    if len(plan.powers) == 1:
         return torch.ones(2, size, dtype=torch.float64)
     # Looked up, since a vectorised pow() may be wrong in the last bit.
-    powers = torch.tensor([2.0**e for e in range(-SCALE, SCALE + 1)]).double()
-    return powers[integers(-plan.key, 2, size, SCALE).long() + SCALE]
+    powers = torch.tensor([2.0**e for e in plan.powers], dtype=torch.float64)
+    half = len(plan.powers) // 2
+    return powers[integers(-plan.key, 2, size, half).long() + half]
 
 
 def view(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
@@ -208,15 +212,20 @@ def certificate(a: Tensor, b: Tensor) -> int:
     Bound every partial sum of the product of *a* and *b*, in any order or grouping.
 
     A sum over any of the products of an output is at most the sum of their
-    magnitudes, and that at most the sum over k of \|a\|[i, k] max_j \|b\|[k, j].
+    magnitudes, and that at most the sum over k of |a|[i, k] max_j |b|[k, j].
     """
     return min(_bound(a, b), _bound(b.T, a.T))
 
 
 def _bound(a: Tensor, b: Tensor) -> int:
     largest = b.abs().amax(dim=1).long()
-    rows = a.split(_BLOCK)
-    return max(int((block.abs().long() * largest).sum(dim=1).max()) for block in rows)
+    return max(int((m.abs().long() * largest).sum(dim=1).max()) for m in _blocks(a))
+
+
+def _blocks(matrix: Tensor) -> Iterator[Tensor]:
+    """Cut *matrix* into bands of rows, whose 64-bit copies stay small."""
+    for start in range(0, len(matrix), _BLOCK):
+        yield matrix[start : start + _BLOCK]
 
 
 def wrong_rows(operands: Operands, product: Tensor, seed: int) -> list[int]:
@@ -249,7 +258,7 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
     """Multiply modulo 2^64, block by block."""
     import torch
 
-    return torch.cat([(m.long() * vector).sum(dim=1) for m in matrix.split(_BLOCK)])
+    return torch.cat([(m.long() * vector).sum(dim=1) for m in _blocks(matrix)])
 
 
 def exact_product(operands: Operands, dtype: torch.dtype) -> Tensor:
@@ -276,7 +285,7 @@ def digest(tensor: Tensor) -> int:
     for start, chunk in _chunks(words(tensor)):
         place = _counted(start, chunk)
         total += int((chunk * (mixed(place) | 1)).sum())
-    return _wrapped(total)
+    return total % 2**64
 
 
 def _counted(start: int, chunk: Tensor) -> Tensor:
@@ -322,6 +331,23 @@ def universal_digest(plan: Plan, shape: Shape) -> int:
     return digest(exact_product(operands(plan, shape), dtype))
 
 
-UNIVERSAL: dict[tuple[str, int, int], int] = {}
+UNIVERSAL = {
+    ("plain", 512, 2048): 0xA3BA_EEE3_A0B7_0730,
+    ("bias+", 512, 2048): 0x2CE9_65B0_DE01_EE27,
+    ("bias-", 512, 2048): 0x70DB_B1E5_7A08_F641,
+    ("scaled", 512, 2048): 0x0EA4_9470_DC3D_6F10,
+    ("double", 512, 2048): 0x2FDC_67E3_7989_E4C0,
+    ("double+", 512, 2048): 0x6E04_455B_B1CC_4308,
+    ("double-", 512, 2048): 0x2517_F283_5E20_EB26,
+    ("double scaled", 512, 2048): 0x7047_4861_3869_2780,
+    ("plain", 4096, 8192): 0x7B01_B5A0_54E6_A450,
+    ("bias+", 4096, 8192): 0x4DC1_9C01_4A2F_8B78,
+    ("bias-", 4096, 8192): 0xDF2B_3B3E_6DB8_DA95,
+    ("scaled", 4096, 8192): 0x1E3C_0ABC_4C32_8AA0,
+    ("double", 4096, 8192): 0x5859_87DD_CD0E_E780,
+    ("double+", 4096, 8192): 0x98C7_70EA_69D9_FE49,
+    ("double-", 4096, 8192): 0x1E0E_94C1_4691_5121,
+    ("double scaled", 4096, 8192): 0x8ACB_8C64_FF35_4D80,
+}
 """The digests of the right products, by plan, size and depth, as `universal_digest`
 computes them: they hold for every part, vendor and library."""

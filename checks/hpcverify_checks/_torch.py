@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause
+from hpcverify.telemetry import cpu
 
 if TYPE_CHECKING:
     import torch
+
+CUDA_SINCE = {
+    "fp64": (0, 0),
+    "fp32": (0, 0),
+    "fp16": (7, 0),
+    "int8": (7, 5),
+    "bf16": (8, 0),
+    "tf32": (8, 0),
+    "fp8": (8, 9),
+}
+"""The compute capability from which a type has units of its own (for all but the
+first two: tensor cores; CUDA C++ programming guide, arithmetic instructions)."""
 
 
 def torch_device(ctx: Context) -> torch.device:
@@ -20,7 +33,12 @@ def torch_device(ctx: Context) -> torch.device:
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor the
     order in which CUDA lists the parts matters; it is made the current device.
     """
-    torch = imported()
+    try:
+        import torch
+    except ModuleNotFoundError as exc:
+        raise Unable(
+            "torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING
+        ) from exc
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     if torch.version.cuda is None:
@@ -37,17 +55,6 @@ def torch_device(ctx: Context) -> torch.device:
     return device
 
 
-def imported() -> type[torch]:  # type: ignore[valid-type]
-    """Import torch, or say how to install it."""
-    try:
-        import torch
-    except ModuleNotFoundError as exc:
-        raise Unable(
-            "torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING
-        ) from exc
-    return torch
-
-
 def index_of(part: str, uuids: Sequence[str]) -> int:
     """Find the GPU *part* among *uuids*, which torch prints without NVML's prefix."""
     wanted = part.removeprefix("GPU-").lower()
@@ -61,8 +68,31 @@ def index_of(part: str, uuids: Sequence[str]) -> int:
     )
 
 
+def dtypes_of(device: torch.device) -> frozenset[str]:
+    """Say which types *device* multiplies natively, rather than by emulation."""
+    import torch
+
+    if device.type == "cpu":
+        return cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
+    capability = torch.cuda.get_device_capability(device)
+    return frozenset(name for name, since in CUDA_SINCE.items() if capability >= since)
+
+
+def require_memory(device: torch.device, needed: int) -> None:
+    """Raise `Unable` unless *needed* bytes of the GPU's memory are free."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < needed:
+        raise Unable(
+            f"{free / 2**30:.1f} GiB of GPU memory are free and {needed / 2**30:.1f} "
+            "are needed: end the processes that nvidia-smi lists",
+            Cause.NO_SPACE,
+        )
+
+
 @contextmanager
-def float32_as(precision: str) -> Iterator[None]:
+def float32_as(precision: str) -> Generator[None]:
     """Let products of float32 use TF32 ("high") or not ("highest") for a while."""
     import torch
 

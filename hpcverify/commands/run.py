@@ -83,16 +83,16 @@ def command(
             todo, site, store, stop=stop, force=force, accept_parts=accept_parts
         )
         documents.write(run, store.document(run.id))
-    show(run, console)
-    if json_file:
-        write_json(run, json_file)
-    if html_file:
-        write_html(run, store, Path(html_file))
     try:
         store.take_in()
     except StoreError as exc:
         say(f"{exc}; the run is kept in {store.document(run.id)}")
+    show(run, console)
     console.print(f"kept as {run.id}: hpcverify show {run.id}", soft_wrap=True)
+    if html_file:
+        write_html(run, store, Path(html_file))
+    if json_file:
+        write_json(run, json_file)
     warned = strict and run.verdict is Verdict.WARN
     sys.exit(1 if warned else EXIT[run.verdict])
 

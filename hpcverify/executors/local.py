@@ -21,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.model import Cause, Found, Remedy, Verdict
+from hpcverify.executors import Answer
+from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 
 COMMAND = (sys.executable, "-m", "hpcverify.worker")
@@ -43,19 +44,6 @@ INTERRUPTED = Outcome(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """All that a worker replied to one task, and how the task ended."""
-
-    replies: tuple[Reply, ...]
-    outcome: Outcome
-
-    @property
-    def found(self) -> tuple[Found, ...]:
-        """What was found, in order."""
-        return tuple(r.found for r in self.replies if r.found is not None)
-
-
 class Worker:
     """A worker process, its files, and the order that it has in hand."""
 
@@ -69,7 +57,7 @@ class Worker:
         self._replies.touch()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, str(self._replies)],
+                [*command, str(self._replies), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

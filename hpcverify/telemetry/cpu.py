@@ -97,7 +97,7 @@ def part(root: Path = Path("/")) -> Part:
         cores=str(physical) if physical else None,
         threads=str(len(cores(root).online)),
         microcode=info.get("microcode"),
-        max_MHz=_max_mhz(root),
+        max_mhz=_max_mhz(root),
         vector_bits=str(vector_bits(has)),
         dtypes=" ".join(sorted(native_dtypes(has))),
     )

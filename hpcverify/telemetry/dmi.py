@@ -21,7 +21,7 @@ STRINGS = {
     "locator": 0x10,
     "manufacturer": 0x17,
     "serial": 0x18,
-    "part number": 0x1A,
+    "part_number": 0x1A,
 }
 """Where the formatted area has the number of a string."""
 PLACEHOLDERS = frozenset(
@@ -47,7 +47,7 @@ def _module(raw: bytes) -> Part | None:
     if not size:
         return None
     texts = raw[raw[1] :].split(b"\0")
-    facts = {"size MiB": str(size)}
+    facts = {"size_mib": str(size)}
     for name, offset in STRINGS.items():
         index = raw[offset] if offset < raw[1] else 0
         text = texts[index - 1].decode(errors="replace").strip() if index else ""

@@ -25,11 +25,11 @@ def parts(root: Path = Path("/")) -> Iterator[Part]:
         for slot in _slots(controller):
             where = f"{controller.name}/{slot.name}"
             facts = sysfs.known(
-                size_MiB=sysfs.text(slot / "size") or sysfs.text(slot / "size_mb"),
+                size_mib=sysfs.text(slot / "size") or sysfs.text(slot / "size_mb"),
                 type=sysfs.text(slot / "dimm_mem_type")
                 or sysfs.text(slot / "mem_type"),
             )
-            if facts.get("size MiB") == "0":  # an empty row of an old driver
+            if facts.get("size_mib") == "0":  # an empty row of an old driver
                 continue
             label = sysfs.text(slot / "dimm_label") or sysfs.text(
                 slot / "ch0_dimm_label"

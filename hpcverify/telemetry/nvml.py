@@ -18,10 +18,12 @@ event reasons miss what is shorter than their period.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,10 @@ FIXES = {
 }
 
 
+CUDA_DEVICE = re.compile(r"\s*(\d+|GPU-|MIG-)")
+"""How a valid entry of CUDA_VISIBLE_DEVICES begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU that NVML lists; *index* and *handle* hold for this session only."""
@@ -90,7 +96,7 @@ class Survey:
 
 
 @contextmanager
-def session() -> Iterator[None]:
+def session() -> Generator[None, None, None]:
     """Keep NVML initialised; raises `pynvml.NVMLError` if it does not start."""
     nv.nvmlInit()
     try:
@@ -99,9 +105,7 @@ def session() -> Iterator[None]:
         nv.nvmlShutdown()
 
 
-def survey(
-    root: Path = Path("/"), environ: Mapping[str, str] = os.environ
-) -> Survey:
+def survey(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Survey:
     """List the GPUs that NVML or the PCI bus below *root* knows of."""
     addresses = pci.nvidia_gpus(root)
     try:
@@ -111,8 +115,13 @@ def survey(
         return _without_driver(err, addresses, root)
 
 
+def _code(err: Any) -> int:
+    """Read the return code that an `NVMLError` stands for."""
+    return int(err.value)
+
+
 def _without_driver(err: Any, addresses: Sequence[str], root: Path) -> Survey:
-    code = NO_DRIVER.get(err.value, "nvml_failed")
+    code = NO_DRIVER.get(_code(err), "nvml_failed")
     if not addresses and code == "driver_not_loaded":
         return Survey()
     text = f"NVML does not start ({err}), the PCI bus has {len(addresses)} NVIDIA GPUs"
@@ -124,9 +133,7 @@ def _without_driver(err: Any, addresses: Sequence[str], root: Path) -> Survey:
 
 def _bare(address: str, root: Path) -> Part:
     """Describe a GPU of which only the PCI bus knows."""
-    facts = sysfs.known(
-        pci_address=address, pci_device_id=pci.device_id(address, root)
-    )
+    facts = sysfs.known(pci_address=address, pci_device_id=pci.device_id(address, root))
     return Part("gpu", address, f"GPU at {address}", facts)
 
 
@@ -139,8 +146,9 @@ def _look(addresses: Sequence[str], root: Path, environ: Mapping[str, str]) -> S
     problems += _hidden_from_cuda(len(listed), environ)
     parts = [_bare(address, root) for address in unlisted]
     devices: list[Device] = []
+    driver = str(nv.nvmlSystemGetDriverVersion())
     for gpu in listed:
-        facts, trouble = _describe(gpu)
+        facts, trouble = _describe(gpu, driver)
         parts.append(Part("gpu", gpu.uuid, gpu.label, facts))
         problems += trouble
         if not trouble:
@@ -159,8 +167,10 @@ def enumerate_gpus() -> tuple[list[Gpu], list[Finding]]:
             address = pci.normal(str(nv.nvmlDeviceGetPciInfo(handle).busId))
             listed.append(Gpu(index, uuid, address, handle))
         except nv.NVMLError as err:
-            code = NOT_LISTED.get(err.value, "gpu_unreadable")
-            nameless.append(Finding(code, "node", f"GPU with NVML index {index}: {err}"))
+            code = NOT_LISTED.get(_code(err), "gpu_unreadable")
+            nameless.append(
+                Finding(code, "node", f"GPU with NVML index {index}: {err}")
+            )
     return listed, nameless
 
 
@@ -169,7 +179,7 @@ def _why_unlisted(address: str, root: Path, environ: Mapping[str, str]) -> Findi
     try:
         nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByPciBusId(address))
     except nv.NVMLError as err:
-        code, why = NOT_LISTED.get(err.value, "gpu_unreadable"), str(err)
+        code, why = NOT_LISTED.get(_code(err), "gpu_unreadable"), str(err)
     else:
         code, why = "gpu_unreadable", "NVML has it by address and not by index"
     hidden = _hidden(address, root, environ) if code == "gpu_missing" else ""
@@ -205,32 +215,28 @@ def _hidden(address: str, root: Path, environ: Mapping[str, str]) -> str:
 def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
     """CUDA, unlike NVML, takes the first valid entries of a variable and no more."""
     value = environ.get("CUDA_VISIBLE_DEVICES")
-    entries = (value or "").split(",")
-    stop = next((i for i, e in enumerate(entries) if e.strip()[:1] in ("", "-")), None)
-    visible = len(entries) if stop is None else stop
-    if value is None or visible >= listed:
+    if value is None:
+        return []
+    visible = len(list(takewhile(CUDA_DEVICE.match, value.split(","))))
+    if visible >= listed:
         return []
     text = f"CUDA_VISIBLE_DEVICES={value} shows {visible} of {listed} GPUs: unset it"
     return [Finding("partial_view", "node", text)]
 
 
-def _describe(gpu: Gpu) -> tuple[dict[str, str], list[Finding]]:
+def _describe(gpu: Gpu, driver: str) -> tuple[dict[str, str], list[Finding]]:
     """Read what stays the same from run to run, and why it cannot be used."""
+    facts = {"pci_address": gpu.address, "driver": driver}
     try:
-        facts = _facts(gpu)
+        facts |= _facts(gpu)
         mig = ask(nv.nvmlDeviceGetMigMode, gpu.handle)
     except nv.NVMLError as err:
         text = f"{gpu.label}: NVML says {err}"
-        facts = {"pci address": gpu.address, "driver": _driver()}
-        return facts, [Finding(UNWELL[err.value], gpu.uuid, text)]
+        return facts, [Finding(UNWELL[_code(err)], gpu.uuid, text)]
     if mig and mig[0]:
         text = f"{gpu.label} is cut into MIG instances: nvidia-smi -mig 0 to verify it"
         return facts, [Finding("partial_view", gpu.uuid, text)]
     return facts, []
-
-
-def _driver() -> str:
-    return str(nv.nvmlSystemGetDriverVersion())
 
 
 def _facts(gpu: Gpu) -> dict[str, str]:
@@ -242,19 +248,16 @@ def _facts(gpu: Gpu) -> dict[str, str]:
         name=ask(nv.nvmlDeviceGetName, h),
         serial=ask(nv.nvmlDeviceGetSerial, h),
         board=ask(nv.nvmlDeviceGetBoardPartNumber, h),
-        pci_address=gpu.address,
-        pci_device_id=_pair(ids.pciDeviceId) if ids else None,
-        pci_subsystem_id=_pair(ids.pciSubSystemId) if ids else None,
+        pci_device_id=_device_id(ids.pciDeviceId) if ids else None,
         vbios=ask(nv.nvmlDeviceGetVbiosVersion, h),
-        driver=_driver(),
         memory=f"{memory.total / 2**30:.0f} GiB" if memory else None,
         compute_capability=".".join(map(str, capability)) if capability else None,
     )
 
 
-def _pair(device_and_vendor: int) -> str:
-    """Write NVML's 0x233010de as PCI does: ``10de:2330``."""
-    return f"{device_and_vendor & 0xFFFF:04x}:{device_and_vendor >> 16:04x}"
+def _device_id(device_and_vendor: int) -> str:
+    """Take the device out of NVML's 0x233010de: ``2330``."""
+    return f"{device_and_vendor >> 16:04x}"
 
 
 def ask(call: Callable[..., Any], *args: object) -> Any:
@@ -262,13 +265,13 @@ def ask(call: Callable[..., Any], *args: object) -> Any:
     Call NVML; None if this GPU, driver or user cannot have the answer.
 
     Raises:
-        pynvml.NVMLError: the GPU is unwell; its value is one of `UNWELL`.
+        pynvml.NVMLError: the GPU is unwell; its code is one of `UNWELL`.
 
     """
     try:
         return call(*args)
     except nv.NVMLError as err:
-        if err.value in UNWELL:
+        if _code(err) in UNWELL:
             raise
         return None
 
@@ -310,7 +313,7 @@ def invalid_inforoms() -> Iterator[tuple[str, str]]:
             try:
                 ask(nv.nvmlDeviceValidateInforom, gpu.handle)
             except nv.NVMLError as err:
-                if err.value == nv.NVML_ERROR_CORRUPTED_INFOROM:
+                if _code(err) == nv.NVML_ERROR_CORRUPTED_INFOROM:
                     yield gpu.uuid, str(err)
 
 
@@ -404,7 +407,7 @@ def _readings(gpu: Gpu) -> list[Reading]:
             if value is not None
         ]
     except nv.NVMLError as err:
-        return [Reading(UNWELL[err.value], "", gpu.uuid, 1.0)]
+        return [Reading(UNWELL[_code(err)], "", gpu.uuid, 1.0)]
 
 
 def _calls(h: Any) -> Iterator[tuple[str, str, float | None]]:

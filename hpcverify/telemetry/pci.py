@@ -32,10 +32,9 @@ def driver(device: Path) -> str | None:
 
 
 def device_id(address: str, root: Path = Path("/")) -> str | None:
-    """Say vendor and device of *address*, as in ``10de:2330``."""
-    folder = root / DEVICES / address
-    ids = [sysfs.text(folder / name) for name in ("vendor", "device")]
-    return ":".join(i.removeprefix("0x") for i in ids if i) or None
+    """Say which device is at *address*, by its maker's number, as in ``2330``."""
+    number = sysfs.text(root / DEVICES / address / "device")
+    return number.removeprefix("0x") if number else None
 
 
 def address_of(device: Path) -> str | None:

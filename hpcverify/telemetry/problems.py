@@ -12,6 +12,7 @@ from hpcverify.model import Cause, Finding, Inventory
 VIEW = {
     "driver_not_loaded": Cause.MISCONFIGURED,
     "driver_mismatch": Cause.MISCONFIGURED,
+    "probe_failed": Cause.CRASHED,
     "nvml_failed": Cause.MISCONFIGURED,
     "gpu_unreadable": Cause.MISCONFIGURED,
     "partial_view": Cause.PARTIAL_VIEW,

@@ -49,5 +49,5 @@ def target(link: Path) -> Path | None:
 
 
 def known(**facts: str | None) -> dict[str, str]:
-    """Keep the *facts* that could be read; ``_`` in a name stands for a space."""
-    return {key.replace("_", " "): value for key, value in facts.items() if value}
+    """Keep the *facts* that could be read."""
+    return {key: value for key, value in facts.items() if value}

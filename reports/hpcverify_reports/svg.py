@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcverify.check import quantity
+from hpcverify.telemetry.thinning import thin
 from hpcverify_reports.words import Mark
 
-BUCKETS = 100
-"""Of a line: each keeps its least and greatest sample, so twice as many points."""
+POINTS = 200
+"""Of a line at most: the least and the greatest sample of each short stretch."""
 
 NAMED = 12
 """Lines that can all be told apart by a label; of more, only the extremes are."""
@@ -43,6 +44,7 @@ STRIP = 132.0
 SPARK = (120, 26)
 """The width and the height of a sparkline, in pixels."""
 
+_VAST = 1e300
 _TENTHS = 10
 _CHARACTER = 6.2
 """The mean width of a character of the labels, in pixels."""
@@ -179,30 +181,22 @@ class Strip:
     signs: tuple[Signed, ...]
 
 
-def thin(trace: Trace, buckets: int = BUCKETS) -> list[tuple[float, float]]:
-    """
-    Keep the least and the greatest sample of each bucket, and both ends.
-
-    Unlike a mean or every n-th sample, this never loses a spike of one sample.
-    """
+def thinned(trace: Trace) -> tuple[tuple[float, float], ...]:
+    """Leave out what is no number, and then what no eye could see; no spike is lost."""
     pairs = zip(trace.t, trace.values, strict=False)
-    points = [p for p in pairs if all(map(math.isfinite, p))]
-    if len(points) <= 2 * buckets:
-        return points
-    kept = {0, len(points) - 1}
-    for bucket in range(buckets):
-        first = bucket * len(points) // buckets
-        inside = range(first, (bucket + 1) * len(points) // buckets)
-        kept |= {
-            min(inside, key=lambda i: points[i][1]),
-            max(inside, key=lambda i: points[i][1]),
-        }
-    return [points[i] for i in sorted(kept)]
+    finite = [pair for pair in pairs if all(map(drawable, pair))]
+    t, values = thin([t for t, _ in finite], [v for _, v in finite], POINTS)
+    return tuple(zip(t, values, strict=True))
+
+
+def drawable(value: float) -> bool:
+    """Whether *value* has a place on paper; differences must not overflow either."""
+    return abs(value) < _VAST
 
 
 def round_steps(low: float, high: float, about: int) -> list[float]:
     """Choose *about* so many round numbers that embrace the range; at least two."""
-    if high <= low:
+    if high - low <= max(abs(low), abs(high), 1e-9) * 1e-9:
         low, high = low - (abs(low) * 0.05 or 1), high + (abs(high) * 0.05 or 1)
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
@@ -215,7 +209,7 @@ def chart(
     name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Bound] = ()
 ) -> Chart | None:
     """Draw *traces* over time, with the limits of *bounds*; None without samples."""
-    drawn = [Drawn(trace, i, tuple(thin(trace))) for i, trace in enumerate(traces)]
+    drawn = [Drawn(trace, i, thinned(trace)) for i, trace in enumerate(traces)]
     drawn = [d for d in drawn if d.points]
     if not drawn:
         return None
@@ -336,7 +330,7 @@ def _describe(unit: str, traces: Sequence[Trace]) -> str:
     told = [
         f"{trace.label}: {quantity(min(finite), '')} to {quantity(max(finite), unit)}"
         for trace in traces[:NAMED]
-        if (finite := [v for v in trace.values if math.isfinite(v)])
+        if (finite := [v for v in trace.values if drawable(v)])
     ]
     more = len(traces) - NAMED
     return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
@@ -348,7 +342,7 @@ def strip(
     lows: Sequence[float],
     highs: Sequence[float],
 ) -> Strip | None:
-    """Put *values*, those outside a limit with its mark, on one axis with the limits."""
+    """Put *values* on one axis with the limits; what is outside one bears a mark."""
     everything = [*(value for value, _ in values), *lows, *highs]
     if not values or len(everything) < 2:  # noqa: PLR2004 - one value alone says nothing
         return None

@@ -93,10 +93,15 @@ INVENTORY = Inventory(
         *DISKS,
     ),
     devices=tuple(Device(kind="cuda", part=g.id, label=g.label) for g in GPUS),
-    sensors=("clock", "memory_temperature", "power", "temperature", "utilization"),
+    sensors=tuple(
+        f"{gpu.id}/{name}"
+        for name in ("clock", "fan", "memory_temperature", "power", "temperature")
+        for gpu in GPUS
+    ),
 )
 SICK = GPUS[3].id
 H100 = "H100 SXM5"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def wobble(i: int, seed: float) -> float:
@@ -163,7 +168,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
         Limit(
             name=f"{kind}.sustained",
             low=round(_FLOOR * spec, 1),
-            source=f"{_FLOOR} × spec {spec:g}, {H100}",
+            source=f"{_FLOOR} {TIMES} spec {spec:g}, {H100}",
             remedy=Remedy.REPLACE,
         )
         for kind, spec in _SPECS.items()
@@ -173,7 +178,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
             name="bf16.burst",
             low=0.95 * value,
             otherwise=Verdict.WARN,
-            source=f"0.95 × median {value:.0f} of 12 runs",
+            source=f"0.95 {TIMES} median {value:.0f} of 12 runs",
             where=gpu.id,
         )
         for i, gpu in enumerate(GPUS)

@@ -1,0 +1,240 @@
+"""
+Drive fio on files: one stream per file, and what came of it as plain numbers.
+
+Every block that is written carries a header with its own offset and a CRC-32C, and
+is checked when it is read. Streams begin at a random place in a sparse file, so
+that a block which still holds what an earlier pass or an earlier run wrote there
+carries the wrong offset: a write that was lost is found, and not only a bit that
+flipped. Several streams share the work because one thread of fio makes and checks
+little more than 1 GB/s of fresh data (measured on an EPYC core with fio 3.33), which
+is slower than a good disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import re
+import resource
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause
+from hpcverify.processes import Completed, run_tool
+
+MIB = 2**20
+BLOCK = MIB
+"""What sequential streams move at a time."""
+SECTOR = 4096
+"""What random accesses move, and what has a header of its own."""
+
+ENGINES = ("libaio", "io_uring")
+"""In order of preference: containers and hardened kernels often forbid io_uring."""
+
+REACH = 2**40
+"""Where a stream may begin: the oldest ext4 layout in use holds files of 16 TiB."""
+
+GRACE_S = 90.0
+SLOWEST = 10e6
+"""
+In B/s. A disk that is slower, or that stalls for longer than the grace, is timed out;
+the grace is well above the stall of 30 s that is a fault, so that this is measured.
+"""
+
+WAYS = ("read", "write")
+
+CORRUPT = frozenset({errno.EILSEQ})
+"""What fio says of a block that does not verify, and Linux of protection data."""
+
+
+class FaultError(Exception):
+    """An input or output failed, or did not read back as it was written."""
+
+    def __init__(
+        self, number: int, text: str, evidence: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep the error *number* of the kernel, with the *text* of who met it."""
+        super().__init__(text)
+        self.number = number
+        self.evidence = dict(evidence or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A stretch of one file, which one stream writes or reads; in bytes."""
+
+    path: Path
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What fio says of one job, stream by stream."""
+
+    jobs: Sequence[Mapping[str, Any]] = field(repr=False)
+
+    def moved(self, way: str) -> tuple[int, ...]:
+        """List the bytes that each stream moved."""
+        return tuple(job[way]["io_bytes"] for job in self.jobs)
+
+    def bandwidth(self, way: str) -> float:
+        """Say what all streams moved together while the slowest ran, in MB/s."""
+        return sum(self.moved(way)) / 1e6 / self._seconds(way)
+
+    def rate(self, way: str) -> float:
+        """Say how many accesses all streams made together, in 1/s."""
+        accesses = sum(int(job[way]["total_ios"]) for job in self.jobs)
+        return accesses / self._seconds(way)
+
+    def latency(self, way: str, quantile: float) -> float | None:
+        """Say what a *quantile* of the accesses (or of "sync") took, in ms."""
+        bins: Counter[int] = Counter()
+        for job in self.jobs:
+            times = job["sync"]["lat_ns"] if way == "sync" else job[way]["clat_ns"]
+            for nanoseconds, count in times.get("bins", {}).items():
+                bins[int(nanoseconds)] += count
+        return _quantile(bins, quantile)
+
+    def longest(self) -> float:
+        """Say what the one slowest access took, a flush included, in s."""
+        ways = (*WAYS, "sync")
+        slowest = [int(job[w]["lat_ns"]["max"]) for job in self.jobs for w in ways]
+        return max(slowest) / 1e9
+
+    def _seconds(self, way: str) -> float:
+        # fio counts in whole milliseconds.
+        return max(1, *(int(job[way]["runtime"]) for job in self.jobs)) / 1e3
+
+
+def _quantile(bins: Mapping[int, int], quantile: float) -> float | None:
+    seen, total = 0, sum(bins.values())
+    for nanoseconds in sorted(bins):
+        seen += bins[nanoseconds]
+        if seen >= quantile * total:
+            return nanoseconds / 1e6
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fio:
+    """How to call fio in one *folder*: past the page cache when *direct*."""
+
+    folder: Path
+    engine: str
+    direct: bool
+
+    def run(
+        self,
+        extents: Sequence[Extent],
+        *,
+        seed: int = 0,
+        seconds: float = 0.0,
+        **options: object,
+    ) -> Report:
+        """
+        Run one job with *options* on all *extents* at the same time.
+
+        Raises:
+            FaultError: an access failed, or did not verify.
+            Unable: fio did not end in time.
+
+        """
+        settings = {
+            "thread": 1,  # so that all of it dies with its first thread
+            "ioengine": self.engine,
+            "direct": int(self.direct),
+            "randrepeat": 0,
+            "randseed": seed,
+            "fallocate": "none",  # or else it would fill the hole before the extent
+            "verify_state_save": 0,
+            **({"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}),
+            **options,
+        }
+        size = sum(extent.size for extent in extents)
+        done = run_tool(
+            _command(settings, extents),
+            timeout=seconds + GRACE_S + size / SLOWEST,
+            cwd=self.folder,
+        )
+        return _report(done)
+
+
+def engine() -> str:
+    """
+    Name an engine of this fio that keeps several accesses in flight.
+
+    Raises:
+        Unable: fio is not installed, or has no such engine.
+
+    """
+    listing = run_tool(["fio", "--enghelp"], timeout=GRACE_S).stdout.decode().split()
+    for name in ENGINES:
+        if name in listing:
+            return name
+    raise Unable(
+        f"this fio has none of {', '.join(ENGINES)}: apt-get install fio",
+        Cause.MISSING,
+    )
+
+
+def lay_out(
+    folder: Path, size: int, streams: int, rng: random.Random
+) -> tuple[Extent, ...]:
+    """Divide *size* bytes among *streams*, each of its own file in *folder*."""
+    each = max(1, size // streams // BLOCK) * BLOCK
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    reach = REACH if limit == resource.RLIM_INFINITY else min(REACH, limit)
+    places = max(1, (reach - each) // BLOCK)
+    return tuple(
+        Extent(folder / f"stream{i}", rng.randrange(places) * BLOCK, each)
+        for i in range(streams)
+    )
+
+
+def _command(
+    settings: Mapping[str, object], extents: Sequence[Extent]
+) -> tuple[str, ...]:
+    common = [f"--{key}={value}" for key, value in settings.items()]
+    streams = [
+        option
+        for i, extent in enumerate(extents)
+        for option in (
+            f"--name=stream{i}",
+            "--filename=" + str(extent.path).replace(":", r"\:"),  # or it is a list
+            f"--offset={extent.offset}",
+            f"--size={extent.size}",
+        )
+    ]
+    return ("fio", "--output-format=json+", "--name=global", *common, *streams)
+
+
+def _report(done: Completed) -> Report:
+    before, brace, after = done.stdout.decode(errors="replace").partition("{\n")
+    said = done.stderr.decode(errors="replace") + before
+    jobs: list[Mapping[str, Any]] = []
+    if brace:
+        jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
+    number = next((job["error"] for job in jobs if job["error"]), 0) or _errno(said)
+    if number:
+        raise FaultError(number, _gist(said), {"fio": said.strip()[:2000]})
+    if done.returncode or not jobs:
+        raise RuntimeError(f"fio ended with {done.returncode}: {said.strip()[-500:]}")
+    return Report(jobs)
+
+
+def _errno(said: str) -> int:
+    # What fails before the job starts is in no report, but only in what fio prints.
+    match = re.search(r"\berr=(\d+)/", said)
+    return int(match[1]) if match else 0
+
+
+def _gist(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if "verify" in line or "error" in line]
+    return (telling or lines or ["fio says nothing"])[0]

@@ -1,0 +1,295 @@
+"""
+Measure what a part computes: the throughput of matrix products, type by type.
+
+Each type that the part has hardware for is multiplied, without a pause and in the
+shape that fills the part, first for a burst and then long enough for power and heat
+to settle; the two are judged apart, since a good part sustains less than it can burst.
+The operands are random normal numbers: zeros or small integers would toggle fewer
+wires, draw less power and look faster than any real work. On a GPU every step is timed
+by events on the device and the host only stays a few steps ahead, so that neither
+Python nor a wait falls into what is measured. On a CPU each core is also timed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Unable,
+)
+from hpcverify.limits.specs import DTYPES, find
+from hpcverify.model import Cause, Covered, Found, Measurement, Remedy, Series, Verdict
+from hpcverify.telemetry import cpu
+from hpcverify.telemetry.thinning import thin
+from hpcverify_checks._cores import listed, on_each, turn
+from hpcverify_checks._load import FORMS, on_host, product_step, timer_for
+from hpcverify_checks._stats import percentile
+from hpcverify_checks._torch import (
+    dtypes_of,
+    float32_as,
+    require_memory,
+    torch_device,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+GPU_SIZE = 8192
+CPU_SIZES = ((32, 4096), (8, 2048), (1, 1024))
+"""What fills a CPU of so many cores or more, in steps short enough to be many."""
+CORE_SIZE = 512
+SLOW_FP64_SIZE = 2048
+"""For fp64 on parts that compute it at 1/32 of fp32 or less: steps of < 0.1 s."""
+FAST_FP64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+"""Compute capabilities of the parts with fp64 at half of fp32 or more."""
+BYTES_PER_ELEMENT = 3 * 8
+"""Two operands and a product, in the largest type."""
+WARM_UP_SECONDS = 0.3
+POINTS = 300
+CORES_SECONDS = 15.0
+"""For all cores, one after the other; more of them wait for the node's next run."""
+GIGA = 1e9
+WIDTHS = {"fp64": 64, "fp32": 32}
+"""Bits of a lane."""
+FMA_UNITS = 2
+OPERATIONS_OF_FMA = 2
+
+
+class GemmParams(Params, frozen=True):
+    """Which types to multiply, for how long (seconds), and in what size."""
+
+    dtypes: tuple[str, ...] = ()
+    """Of fp64, fp32, tf32, fp16, bf16, fp8, int8; all native ones if empty."""
+    burst_seconds: float = 1.0
+    seconds: float = 5.0
+    """Of sustained load for each type, of which the second half counts."""
+    core_seconds: float = 0.2
+    """For each core of a CPU alone; 0 leaves them out."""
+    size: int = 0
+    """Rows, columns and depth; 0 takes what fills the part."""
+
+
+def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
+    """Measure each type in turn: burst, sustained, and how evenly the steps went."""
+    device = torch_device(ctx)
+    native = dtypes_of(device)
+    began = perf_counter()
+    for dtype in _wanted(params, native):
+        with float32_as(FORMS[dtype].precision):
+            size = params.size or size_for(dtype, device)
+            step = product_step(dtype, size, device)
+            timer = timer_for(device)
+            timer(step, WARM_UP_SECONDS)
+            burst = timer(step, params.burst_seconds)
+            start = perf_counter() - began
+            sustained = timer(step, params.seconds)
+        load = Load(dtype, ctx.device.part, 2.0 * size**3, peak_of(ctx, dtype))
+        yield from described(load, burst, sustained, start)
+        yield Covered(load.where, _said(load, size, burst, sustained))
+    if device.type == "cpu" and params.core_seconds:
+        yield from core_by_core(ctx, params)
+
+
+def _wanted(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
+    unknown = set(params.dtypes) - native
+    if unknown:
+        raise Unable(
+            f"this part does not multiply {', '.join(sorted(unknown))} natively: take "
+            f"it out of dtypes; there are {', '.join(sorted(native))}",
+            Cause.MISCONFIGURED,
+        )
+    return params.dtypes or tuple(d for d in DTYPES if d in native)
+
+
+def size_for(dtype: str, device: torch.device) -> int:
+    """Choose the size that fills the part: always the same one for the same part."""
+    import torch
+
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        return next(size for cores, size in CPU_SIZES if threads >= cores)
+    capability = torch.cuda.get_device_capability(device)
+    slow = dtype == "fp64" and capability not in FAST_FP64
+    size = SLOW_FP64_SIZE if slow else GPU_SIZE
+    require_memory(device, BYTES_PER_ELEMENT * size * size)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most that the part can compute in theory (GFLOP/s), and where from."""
+
+    value: float
+    derived: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was computed where, with how many operations a step, and the peak."""
+
+    dtype: str
+    where: str
+    operations: float
+    peak: Peak | None
+
+    @property
+    def unit(self) -> str:
+        """The unit of a throughput: integers do no floating-point operations."""
+        return "GOP/s" if self.dtype == "int8" else "GFLOP/s"
+
+    def rate(self, steps: Sequence[float]) -> float:
+        """Give the throughput over all *steps*, in 1e9 operations a second."""
+        return len(steps) * self.operations / sum(steps) / GIGA
+
+
+def described(
+    load: Load, burst: Sequence[float], sustained: Sequence[float], start: float
+) -> Iterator[Found]:
+    """Turn the times of the steps into measurements and a series from *start*."""
+    late = settled(sustained)
+    steady, typical = load.rate(late), percentile(late, 0.5)
+    slow = percentile(late, 0.95)
+    numbers = {
+        "burst": (load.operations / median(burst) / GIGA, load.unit),
+        "sustained": (steady, load.unit),
+        "step_p50": (typical * 1e3, "ms"),
+        "step_p95": (slow * 1e3, "ms"),
+        "spread": (slow / typical, "ratio"),
+    }
+    if load.peak:
+        numbers["of_peak"] = (steady / load.peak.value, "ratio")
+        if load.peak.derived:
+            numbers["peak_derived"] = (load.peak.value, load.unit)
+    for name, (value, unit) in numbers.items():
+        yield Measurement(f"{load.dtype}.{name}", value, unit, load.where)
+    times = [start + t for t in accumulate(sustained)]
+    rates = [load.operations / step / GIGA for step in sustained]
+    t, values = thin(times, rates, POINTS)
+    yield Series(f"{load.dtype}.rate", load.unit, load.where, tuple(t), tuple(values))
+
+
+def settled(steps: Sequence[float]) -> Sequence[float]:
+    """Leave out the steps of the first half of the time: clocks still fall then."""
+    half = sum(steps) / 2
+    late = [
+        step for step, end in zip(steps, accumulate(steps), strict=True) if end > half
+    ]
+    return late or steps
+
+
+def peak_of(ctx: Context, dtype: str) -> Peak | None:
+    """Find the dense peak of the part: of its data sheet, or derived for a CPU."""
+    if ctx.device.kind == "cpu":
+        return derived_peak(cpu.part().facts, cpu.cpuinfo(), dtype)
+    part = next((p for p in ctx.inventory.parts if p.id == ctx.device.part), None)
+    spec = find(part) if part else None
+    if spec is None or dtype not in spec.peaks:
+        return None
+    return Peak(spec.peaks[dtype], False, f"the data sheet of {spec.name}")  # noqa: FBT003 - named in the class
+
+
+def derived_peak(
+    facts: Mapping[str, str], info: Mapping[str, str], dtype: str
+) -> Peak | None:
+    """
+    Multiply cores, clock and vector width, where all are known (fp32 and fp64).
+
+    Two FMA units a core are supposed, as most server cores have: some have one for
+    their widest vectors, and a virtual machine may tell neither clock nor cores
+    right. So it is shown, and never judged by.
+    """
+    clock = facts.get("max_MHz") or info.get("cpu MHz")
+    if dtype not in WIDTHS or clock is None or "cores" not in facts:
+        return None
+    lanes = int(facts["vector_bits"]) // WIDTHS[dtype]
+    per_cycle = lanes * FMA_UNITS * OPERATIONS_OF_FMA
+    cores, mhz = int(facts["cores"]), float(clock)
+    return Peak(
+        cores * mhz * per_cycle / 1e3,
+        True,  # noqa: FBT003 - named in the class
+        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations a cycle "
+        f"({FMA_UNITS} FMA units of {lanes} lanes supposed)",
+    )
+
+
+def _said(
+    load: Load, size: int, burst: Sequence[float], sustained: Sequence[float]
+) -> str:
+    text = (
+        f"{load.dtype}: {len(burst)} products of {size}^3 random normal numbers in a "
+        f"burst of {sum(burst):.1f} s, {len(sustained)} more in {sum(sustained):.1f} s"
+    )
+    return f"{text}; peak from {load.peak.source}" if load.peak else text
+
+
+def core_by_core(ctx: Context, params: GemmParams) -> Iterator[Found]:
+    """Time each core alone, one after the other, so that none slows another."""
+    allowed = cpu.cores().allowed
+    fit = max(1, int(CORES_SECONDS / params.core_seconds))
+    chosen = turn(allowed, fit, ctx.rotation)
+    work = partial(_core_rate, params.core_seconds)
+    for core in chosen:
+        [rate] = on_each([core], work)
+        yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
+    yield Covered(
+        ctx.device.part,
+        f"fp32 on cores {listed(chosen)} of {listed(allowed)}, one at a time, "
+        f"{params.core_seconds:g} s each",
+    )
+
+
+def _core_rate(seconds: float, _core: int) -> float:
+    import torch
+
+    step = product_step("fp32", CORE_SIZE, torch.device("cpu"))
+    on_host(step, 0.0)
+    return 2.0 * CORE_SIZE**3 / median(on_host(step, seconds)) / GIGA
+
+
+CHECK = Check(
+    summary="throughput of matrix products, for each type the part computes natively",
+    measure=measure,
+    params=GemmParams,
+    metrics={
+        "int8.burst": Metric(unit="GOP/s", meaning="throughput of a short burst"),
+        "int8.sustained": Metric(unit="GOP/s", meaning="throughput that lasts"),
+        "*.burst": Metric(unit="GFLOP/s", meaning="throughput of a short burst"),
+        "*.sustained": Metric(unit="GFLOP/s", meaning="throughput that lasts"),
+        "*.step_p50": Metric(unit="ms", meaning="median time of a product"),
+        "*.step_p95": Metric(unit="ms", meaning="95 % of products take at most this"),
+        "*.spread": Metric(unit="ratio", meaning="step_p95 / step_p50"),
+        "*.of_peak": Metric(unit="ratio", meaning="sustained / dense peak of the part"),
+        "*.peak_derived": Metric(
+            unit="GFLOP/s", meaning="peak from cores, clock and vector width"
+        ),
+        "*.core": Metric(unit="GFLOP/s", meaning="throughput of one core alone"),
+    },
+    rules={
+        "*.sustained": Rule(
+            of_spec=0.85,
+            of_siblings=0.9,
+            optional=True,
+            remedy=Remedy.INSPECT,
+            source="hpcverify default: good GPUs of one node differ by 5 %",
+        ),
+        "*.burst": Rule(of_baseline=0.7, otherwise=Verdict.WARN, optional=True),
+        "*.step_p50": Rule(of_baseline=1.4, otherwise=Verdict.WARN, optional=True),
+        "*.spread": Rule(high=3.0, otherwise=Verdict.WARN, optional=True),
+        "*.core": Rule(of_siblings=0.5, otherwise=Verdict.WARN, optional=True),
+    },
+    placement=Placement.DEVICES,
+    timeout=600.0,
+)

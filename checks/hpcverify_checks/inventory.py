@@ -1,0 +1,260 @@
+"""
+Compare what the node is made of with what it was made of in an earlier run.
+
+Absence means loss only if we can see: while the driver is not loaded or a cgroup
+hides GPUs, nothing is said to be missing and the run could not tell (ERROR). Parts
+go by serial number or UUID, so that one which was swapped for a like one is told
+from one that is gone, and one that only moved to another index is the same.
+
+Software and firmware that changed are listed and pass: an upgrade says nothing of
+health, but whoever reads the next slow GEMM wants to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from msgspec.structs import replace
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Unable
+from hpcverify.model import (
+    Covered,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Part,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify.telemetry import problems
+
+COUNTED = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
+
+SOFTWARE = frozenset(
+    {"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"}
+)
+"""Facts that change when somebody installs something."""
+
+SHRUNK = 0.02
+"""Of the memory, below which a difference is the kernel's and no module's: the
+smallest module of a node with 32 alike is 3 % of it."""
+
+LOSSES = frozenset({"gpu", "disk", "nic", "dimm"})
+"""Kinds of parts that nobody takes out of a running node by the way."""
+
+
+class InventoryParams(Params, frozen=True):
+    """Nothing to set."""
+
+
+def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:  # noqa: ARG001 - the contract has it
+    """Count the parts, and yield what is amiss and what changed."""
+    now = ctx.inventory
+    yield from count(now)
+    facts = [*(identified(p, ctx.previous) for p in now.problems)]
+    facts += compare(now, ctx.previous) if ctx.previous else ()
+    yield from facts
+    yield Covered("node", coverage(ctx))
+    blocked = next((f for f in facts if f.code in problems.VIEW), None)
+    # A part that is broken for certain outweighs that we cannot see all of them.
+    if blocked and not any(f.code in HARD for f in facts):
+        raise Unable(blocked.text, problems.VIEW[blocked.code])
+
+
+def coverage(ctx: Context) -> str:
+    """Say how much was compared with what."""
+    found = f"{len(ctx.inventory.parts)} parts"
+    if ctx.previous is None:
+        return f"{found} listed; no earlier run to compare with"
+    return f"{found} compared with {len(ctx.previous.parts)} of the earlier run"
+
+
+def count(inventory: Inventory) -> Iterator[Measurement]:
+    """Count the parts by kind; a GPU that only the PCI bus knows is none."""
+    for name, kind in COUNTED.items():
+        usable = [p for p in inventory.of_kind(kind) if not unidentified(p)]
+        yield Measurement(name, len(usable))
+    for cpu in inventory.of_kind("cpu"):
+        if "threads" in cpu.facts:
+            yield Measurement("cpus", float(cpu.facts["threads"]), "", cpu.id)
+    for memory in inventory.of_kind("memory"):
+        if "total" in memory.facts:
+            yield Measurement("memory", gibibytes(memory), "GiB", memory.id)
+
+
+def gibibytes(memory: Part) -> float:
+    """Read the total of the part *memory*."""
+    return float(memory.facts["total"].partition(" ")[0])
+
+
+def unidentified(part: Part) -> bool:
+    """Whether *part* is a GPU that goes by its address, as nothing else is known."""
+    return part.kind == "gpu" and part.id == part.facts.get("pci_address")
+
+
+def identified(problem: Finding, previous: Inventory | None) -> Finding:
+    """Add which part the earlier run had at the address that *problem* names."""
+    for part in previous.of_kind("gpu") if previous else ():
+        if part.facts.get("pci_address") == problem.where != part.id:
+            evidence = problem.evidence | {"was": part.label, "uuid": part.id}
+            if "serial" in part.facts:
+                evidence["serial"] = part.facts["serial"]
+            return replace(problem, evidence=evidence)
+    return problem
+
+
+def compare(now: Inventory, before: Inventory) -> list[Finding]:
+    """List the differences between two inventories, worst first."""
+    return [
+        *come_and_gone(now, before),
+        *memory_shrunk(now, before),
+        *changed_facts(now, before),
+    ]
+
+
+def come_and_gone(now: Inventory, before: Inventory) -> Iterator[Finding]:
+    """Tell parts that are gone, that took the place of others, and that are new."""
+    kinds = dict.fromkeys(p.kind for p in (*before.parts, *now.parts))
+    for kind in kinds:
+        have, had = now.of_kind(kind), before.of_kind(kind)
+        if kind == "gpu":
+            have, had = without_unidentified(have, had), without_unidentified(had, have)
+        gone = absent(had, have)
+        new = absent(have, had)
+        for old, fresh in zip_longest(gone, new):
+            yield from differs(kind, old, fresh, now)
+
+
+def absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
+    """List those of *parts* whose id is not *among* the others."""
+    ids = {p.id for p in among}
+    return [p for p in parts if p.id not in ids]
+
+
+def without_unidentified(
+    parts: Iterable[Part], others: Iterable[Part]
+) -> tuple[Part, ...]:
+    """
+    Drop GPUs without a name, and those that the others have without one.
+
+    What became of these is in the problems of the inventory.
+    """
+    nameless = {p.id for p in others if unidentified(p)}
+    return tuple(
+        p
+        for p in parts
+        if not unidentified(p) and p.facts.get("pci_address") not in nameless
+    )
+
+
+def differs(
+    kind: str, old: Part | None, new: Part | None, now: Inventory
+) -> Iterator[Finding]:
+    """Say that *old* is gone, that *new* is new, or that one replaced the other."""
+    if old and new:
+        text = f"{kind} {describe(old)} was replaced by {describe(new)}"
+        yield Finding("part_replaced", new.id, text, new.facts)
+    elif new:
+        yield Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
+    elif old and kind == "gpu":
+        yield from lost_gpu(old, now)
+    elif old:
+        code = f"{kind}_missing" if kind in LOSSES else "part_missing"
+        text = f"{kind} {describe(old)} is gone since the last run"
+        yield Finding(code, old.id, text, old.facts)
+
+
+def lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
+    """Say that *gpu* is missing, if all that could hide it can be ruled out."""
+    if problems.of_view(now):
+        return
+    text = f"gpu {describe(gpu)} is gone since the last run"
+    if any("driver" in other.facts for other in now.of_kind("gpu")):
+        yield Finding("gpu_missing", gpu.id, text, gpu.facts)
+    else:
+        fix = "the PCI bus has no GPU and NVML does not start: see the kernel log"
+        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", gpu.facts)
+
+
+def describe(part: Part) -> str:
+    """Name *part* by what stands on its sticker."""
+    words = (part.facts.get("name") or part.facts.get("model"), part.label, part.id)
+    return " ".join(dict.fromkeys(word for word in words if word))
+
+
+def memory_shrunk(now: Inventory, before: Inventory) -> Iterator[Finding]:
+    """Compare the totals of the memory."""
+    for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
+        if "total" not in have.facts or "total" not in had.facts:
+            continue
+        is_less = gibibytes(have) < gibibytes(had) * (1 - SHRUNK)
+        if is_less:
+            text = f"{have.facts['total']} of memory, {had.facts['total']} before"
+            yield Finding("memory_shrunk", have.id, text)
+
+
+def changed_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+    """Compare the facts that both inventories have; like changes are told once."""
+    earlier = {p.id: p for p in before.parts}
+    changes: dict[tuple[str, str, str, str], list[Part]] = {}
+    for part in now.parts:
+        had = earlier[part.id].facts if part.id in earlier else {}
+        for fact in part.facts.keys() & had.keys() - {"total"}:
+            if part.facts[fact] != had[fact]:
+                change = (part.kind, fact, had[fact], part.facts[fact])
+                changes.setdefault(change, []).append(part)
+    for (kind, fact, old, new), parts in sorted(changes.items(), key=lambda c: c[0]):
+        code = "software_changed" if fact in SOFTWARE else "part_changed"
+        names = ", ".join(p.label for p in parts)
+        text = f"{kind} {fact} changed from {old} to {new} ({names})"
+        where = parts[0].id if len(parts) == 1 else "node"
+        yield Finding(code, where, text, {"from": old, "to": new})
+
+
+def could_not_tell(code: str) -> Ruling:
+    """Rule on a problem of the view."""
+    reboot = code == "driver_mismatch"
+    return Ruling(Verdict.ERROR, Remedy.REBOOT if reboot else Remedy.FIX_CONFIGURATION)
+
+
+RULINGS = {
+    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
+    "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "disk_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "nic_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "dimm_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "memory_shrunk": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "part_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
+    "part_replaced": Ruling(Verdict.WARN, Remedy.NONE),
+    "part_changed": Ruling(Verdict.WARN, Remedy.INSPECT),
+    "part_added": Ruling(Verdict.PASS, Remedy.NONE),
+    "software_changed": Ruling(Verdict.PASS, Remedy.NONE),
+    **{code: could_not_tell(code) for code in problems.VIEW},
+}
+
+HARD = frozenset(
+    code for code, ruling in RULINGS.items() if ruling.verdict is Verdict.FAIL
+)
+
+CHECK = Check(
+    summary="nothing is missing, hidden or changed since the last run",
+    measure=measure,
+    params=InventoryParams,
+    metrics={
+        "gpus": Metric(unit="", meaning="GPUs that NVML lists"),
+        "disks": Metric(unit="", meaning="drives"),
+        "nics": Metric(unit="", meaning="network ports and adapters"),
+        "dimms": Metric(unit="", meaning="memory modules, if the firmware tells"),
+        "cpus": Metric(unit="", meaning="logical CPUs that are online"),
+        "memory": Metric(unit="GiB", meaning="memory in all"),
+    },
+    rulings=RULINGS,
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

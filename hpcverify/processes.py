@@ -1,0 +1,163 @@
+"""
+Run an external program that may touch a device, and never wait for ever.
+
+A program that waits in the kernel for a device that is gone cannot be ended, and
+whoever waits for it hangs with it: so every wait here has a bound. Its output goes
+to memory files, neither to a pipe, which a surviving grandchild could hold open,
+nor to a disk, which may be what is broken.
+
+A program stays in its caller's process group, so that the engine ends it together
+with the worker, and dies when the thread that started it does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+from hpcverify.telemetry import sysfs
+
+PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
+"""The Debian package that each tool comes in."""
+
+GRACE_S = 5.0
+"""How long a program has to end after TERM, and again after KILL."""
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+_PRCTL = ctypes.CDLL(None).prctl
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a program ended (negative: minus the signal), and all that it wrote."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run_tool(
+    command: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Completed:
+    """
+    Run *command*, for *timeout* seconds at most, and give what came of it.
+
+    Raises:
+        Unable: it is not installed (MISSING), did not end in time and was ended
+            (TIMEOUT), or could not be ended (HUNG).
+
+    """
+    with _memory("stdout") as out, _memory("stderr") as err:
+        child = _start(command, out, err, cwd, env)
+        try:
+            _finish(child, command[0], timeout)
+        finally:  # also when a signal handler of ours raised meanwhile
+            if child.poll() is None:
+                child.kill()
+        return Completed(child.returncode, _content(out), _content(err))
+
+
+def _memory(name: str) -> closing[FileIO]:
+    return closing(FileIO(os.memfd_create(name), "r+"))
+
+
+def _content(file: FileIO) -> bytes:
+    file.seek(0)
+    return file.readall()
+
+
+def _start(
+    command: Sequence[str],
+    out: FileIO,
+    err: FileIO,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - the commands are ours, never a shell's
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=cwd,
+            env=env,
+            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
+        )
+    except FileNotFoundError as exc:
+        if cwd is not None and exc.filename == str(cwd):
+            raise
+        tool = command[0]
+        raise Unable(
+            f"{tool} is not installed: apt-get install {PACKAGES.get(tool, tool)}",
+            Cause.MISSING,
+        ) from exc
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33
+    # and Red Hat 8 ships 2.32.
+    def arrange() -> None:
+        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the request took hold
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return arrange
+
+
+def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> None:
+    if _ended(child, timeout):
+        return
+    child.terminate()
+    if not _ended(child, GRACE_S):
+        child.kill()
+        if not _ended(child, GRACE_S):
+            raise Unable(
+                f"{tool} (pid {child.pid}) cannot be ended, it waits in "
+                f"{wait_channel(child.pid)}: reboot the node",
+                Cause.HUNG,
+                Remedy.REBOOT,
+            )
+    raise Unable(
+        f"{tool} did not end within {timeout:g} s and was ended: see the kernel log "
+        "for what it waited for",
+        Cause.TIMEOUT,
+        Remedy.INSPECT,
+    )
+
+
+def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
+    """
+    Name the kernel functions that the threads of *pid* wait in.
+
+    All threads are asked: the first one is already a zombie when another of them
+    cannot end.
+    """
+    channels = {
+        name
+        for task in sysfs.entries(proc / str(pid) / "task")
+        if (name := sysfs.text(task / "wchan")) and name != "0"
+    }
+    return ", ".join(sorted(channels)) or "a place that /proc does not name"

@@ -1,0 +1,93 @@
+"""Which mount, and which whole disk, a path lies on."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcverify.telemetry import sysfs
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted file system, as /proc/self/mountinfo has it."""
+
+    point: Path
+    kind: str
+    source: str
+    options: tuple[str, ...] = ()
+    """Those of the file system, as ``upperdir=...`` of an overlay."""
+
+
+def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
+    """
+    Find the mount that *path* lies on.
+
+    The device number would not do: those of btrfs, overlay and network file
+    systems do not lead back to their mount. Of two mounts on one point, the later
+    one hides the earlier.
+    """
+    lines = (sysfs.text(root / "proc/self/mountinfo") or "").splitlines()
+    holding = [m for m in map(_mount, lines) if path.resolve().is_relative_to(m.point)]
+    return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
+
+
+def disk_of(path: Path, root: Path = Path("/")) -> str | None:
+    """
+    Name the one whole disk that holds *path* as the kernel does: nvme0n1, sda.
+
+    None for a network file system, for memory, and for what spreads over several
+    disks: no one part could then be blamed.
+    """
+    return _whole(_device(path, root), root)
+
+
+def _device(path: Path, root: Path) -> str | None:
+    number = path.stat().st_dev
+    if os.major(number):
+        return f"{os.major(number)}:{os.minor(number)}"
+    mount = mount_of(path, root)
+    return None if mount is None else _device_behind(mount, root)
+
+
+def _device_behind(mount: Mount, root: Path) -> str | None:
+    # The number of the file system is not that of a device: a btrfs names the
+    # device that it was mounted from, an overlay the directory that it writes to.
+    for option in mount.options:
+        name, _, value = option.partition("=")
+        if name == "upperdir" and Path(value).is_dir():
+            return _device(Path(value), root)
+    link = root / "sys/class/block" / Path(mount.source).name
+    return sysfs.text(link / "dev") if mount.source.startswith("/dev/") else None
+
+
+def _whole(device: str | None, root: Path) -> str | None:
+    folder = device and sysfs.target(root / "sys/dev/block" / device)
+    if not folder:
+        return None
+    if (folder / "partition").exists():
+        folder = folder.parent
+    below = sysfs.entries(folder / "slaves")  # of an LVM, LUKS or RAID device
+    if not below:
+        return folder.name
+    disks = {_whole(sysfs.text(slave / "dev"), root) for slave in below}
+    return disks.pop() if len(disks) == 1 else None
+
+
+def _mount(line: str) -> Mount:
+    # proc(5): the mount point is the fifth field; a dash ends the optional ones, and
+    # behind it are type, source and the options of the file system.
+    before, _, after = line.partition(" - ")
+    kind, source, options = after.split(" ")[:3]
+    return Mount(
+        Path(_unescaped(before.split(" ")[4])),
+        kind,
+        _unescaped(source),
+        tuple(_unescaped(option) for option in options.split(",")),
+    )
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)

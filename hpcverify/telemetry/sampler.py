@@ -1,0 +1,133 @@
+"""
+Samples all readers from a thread of its own while checks load the node.
+
+One thread, so that a slow reader delays the others rather than piling up. Memory is
+bounded for a run of any length: each series keeps its newest readings as they came,
+and of older ones the extremes, ever more thinly.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hpcverify.check import Sample
+from hpcverify.telemetry.reading import Reader, Reading
+from hpcverify.telemetry.thinning import thin
+
+KEPT = 4096
+"""Readings of one series that are kept: over half an hour unthinned at 1 Hz."""
+
+PATIENCE = 2.0
+"""Seconds to wait for a last round; a reader that is stuck must not stick us."""
+
+
+def _doubles() -> array[float]:
+    return array("d")
+
+
+@dataclass(slots=True)
+class _Track:
+    """One series, in 16 bytes a reading."""
+
+    t: array[float] = field(default_factory=_doubles)
+    values: array[float] = field(default_factory=_doubles)
+
+    def add(self, t: float, value: float) -> None:
+        self.t.append(t)
+        self.values.append(value)
+        if len(self.t) > KEPT:
+            old = KEPT // 2
+            times, values = thin(self.t[:old], self.values[:old], old // 2)
+            self.t[:old] = array("d", times)
+            self.values[:old] = array("d", values)
+
+
+class Sampler:
+    """Keeps what the readers say, once each *period* seconds."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        period: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Take over *readers*: `stop` closes them."""
+        self._patience = patience
+        self._readers = tuple(readers)
+        self._period = period
+        self._clock = clock
+        self._tracks: dict[tuple[str, str, str], _Track] = {}
+        self._round = threading.Condition()
+        self._newest = float("-inf")
+        self._nudge = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample; the first round is on its way when this returns."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End within `PATIENCE`, and close the readers unless one of them is stuck."""
+        self._stopping.set()
+        self._nudge.set()
+        if self._thread.ident is not None:
+            self._thread.join(self._patience)
+        if not self._thread.is_alive():
+            for reader in self._readers:
+                reader.close()
+
+    def window(self, start: float, end: float) -> list[Sample]:
+        """
+        Give the samples from *start* to *end*, in order of time.
+
+        A window that reaches up to now is completed by one round that is taken at
+        once, so that a short one is not empty; that round may be dated past *end*.
+        """
+        now = self._clock()
+        if self._thread.is_alive() and end > now - self._period:
+            self._await_round_after(min(end, now))
+            end = max(end, self._newest)
+        with self._round:
+            found = [
+                Sample(t, name, unit, where, value)
+                for (name, unit, where), track in self._tracks.items()
+                for t, value in zip(track.t, track.values, strict=True)
+                if start <= t <= end
+            ]
+        return sorted(found, key=lambda sample: sample.t)
+
+    def _await_round_after(self, t: float) -> None:
+        with self._round:
+            self._nudge.set()
+            self._round.wait_for(lambda: self._newest >= t, self._patience)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._nudge.clear()
+            t = self._clock()
+            readings = [r for reader in self._readers for r in _read(reader)]
+            with self._round:
+                self._keep(t, readings)
+                self._round.notify_all()
+            self._nudge.wait(max(0.0, t + self._period - self._clock()))
+
+    def _keep(self, t: float, readings: Sequence[Reading]) -> None:
+        for reading in readings:
+            key = (reading.name, reading.unit, reading.where)
+            self._tracks.setdefault(key, _Track()).add(t, reading.value)
+        self._newest = t
+
+
+def _read(reader: Reader) -> list[Reading]:
+    """Take what *reader* gives until it fails: the rest comes with the next round."""
+    readings: list[Reading] = []
+    with suppress(OSError):
+        readings.extend(reader.read())
+    return readings

@@ -1,0 +1,145 @@
+"""
+What a disk says of its own health, read with smartctl.
+
+Most nodes let only root ask, and a virtual disk has nothing to say: then it is
+not observable, which is no error. The counters span the life of the disk, so that
+a check which wants to know what its own load did compares two readings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcverify.check import Metric, Unable
+from hpcverify.model import Cause
+from hpcverify.processes import Completed, run_tool
+
+TIMEOUT_S = 30.0
+
+TEMPERATURE_BIT = 0x02
+"""In the NVMe critical warnings: too hot or too cold now; all others are damage."""
+
+ATTRIBUTES = {5: "reallocated", 197: "pending", 198: "uncorrectable"}
+"""ATA attributes that nearly all vendors number alike and count in sectors."""
+
+METRICS = {
+    "failing": Metric(unit="", meaning="1 if the disk predicts its own failure"),
+    "percentage_used": Metric(unit="%", meaning="rated endurance that is used up"),
+    "available_spare": Metric(unit="%", meaning="spare blocks left"),
+    "spare_margin": Metric(unit="%", meaning="spare left above the disk's threshold"),
+    "critical_warning": Metric(unit="", meaning="NVMe warnings but temperature, bits"),
+    "temperature_warning": Metric(unit="", meaning="1 if NVMe warns of temperature"),
+    "media_errors": Metric(unit="", meaning="data integrity errors, whole life"),
+    "unsafe_shutdowns": Metric(unit="", meaning="power losses, whole life"),
+    "reallocated": Metric(unit="", meaning="sectors or defects remapped, whole life"),
+    "pending": Metric(unit="", meaning="sectors that could not be read, at present"),
+    "uncorrectable": Metric(unit="", meaning="sectors or errors beyond repair"),
+    "temperature": Metric(unit="°C", meaning="temperature of the disk"),
+}
+
+ERRORS = ("media_errors", "reallocated", "pending", "uncorrectable")
+"""What must not grow while a disk is read and written."""
+
+Tool = Callable[..., Completed]
+"""`run_tool`, or a recording of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The values that could be read, by the names in `METRICS`."""
+
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    unread: str = ""
+    """Why there are none."""
+
+    def growth(self, before: Health) -> dict[str, float]:
+        """Say by how much each count of errors differs from *before*."""
+        return {
+            name: self.values[name] - before.values[name]
+            for name in ERRORS
+            if name in self.values and name in before.values
+        }
+
+
+def read(disk: str | None, tool: Tool = run_tool) -> Health:
+    """
+    Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
+
+    Raises:
+        Unable: smartctl did not end, which no healthy disk makes it do.
+
+    """
+    if disk is None:
+        return Health(unread="no single disk lies behind the scratch directory")
+    try:
+        done = tool(["smartctl", "--json", "-a", f"/dev/{disk}"], timeout=TIMEOUT_S)
+    except Unable as exc:
+        if exc.cause is not Cause.MISSING:
+            raise
+        return Health(unread=str(exc))
+    return parse(done.stdout)
+
+
+def parse(output: bytes) -> Health:
+    """Take the values out of what ``smartctl --json -a`` printed."""
+    try:
+        document = json.loads(output)
+    except ValueError:
+        return Health(unread="smartctl printed no JSON: version 7.0 or later is needed")
+    values = {name: float(value) for name, value in _values(document)}
+    return Health(values) if values else Health(unread=_complaint(document))
+
+
+def _complaint(document: Mapping[str, Any]) -> str:
+    messages = document.get("smartctl", {}).get("messages", [])
+    said = "; ".join(message["string"] for message in messages)
+    return said or "the disk has no SMART"
+
+
+def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    if "passed" in (status := document.get("smart_status", {})):
+        yield "failing", not status["passed"]
+    if "current" in (temperature := document.get("temperature", {})):
+        yield "temperature", temperature["current"]
+    yield from _nvme(document.get("nvme_smart_health_information_log", {}))
+    yield from _ata(document.get("ata_smart_attributes", {}))
+    yield from _scsi(document)
+
+
+def _nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name in (
+        "percentage_used",
+        "available_spare",
+        "media_errors",
+        "unsafe_shutdowns",
+    ):
+        if name in log:
+            yield name, log[name]
+    if "critical_warning" in log:
+        warning = log["critical_warning"]
+        yield "critical_warning", warning & ~TEMPERATURE_BIT
+        yield "temperature_warning", bool(warning & TEMPERATURE_BIT)
+    if "available_spare" in log and "available_spare_threshold" in log:
+        yield "spare_margin", log["available_spare"] - log["available_spare_threshold"]
+
+
+def _ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for row in attributes.get("table", []):
+        if row["id"] in ATTRIBUTES:
+            yield ATTRIBUTES[row["id"]], row["raw"]["value"]
+
+
+def _scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    if "scsi_grown_defect_list" in document:
+        yield "reallocated", document["scsi_grown_defect_list"]
+    log = document.get("scsi_error_counter_log", {})
+    counts = [
+        log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log
+    ]
+    if counts:
+        yield "uncorrectable", sum(counts)
+    if "scsi_percentage_used_endurance_indicator" in document:
+        yield "percentage_used", document["scsi_percentage_used_endurance_indicator"]

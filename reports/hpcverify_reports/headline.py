@@ -1,0 +1,49 @@
+"""What came of a run, in a sentence, and what to do next."""
+
+from __future__ import annotations
+
+from hpcverify.model import Remedy, Result, Run, Verdict
+from hpcverify_reports.words import standing
+
+_COUNTED = {
+    Verdict.PASS: "passed",
+    Verdict.SKIP: "were skipped",
+    Verdict.WARN: "gave a warning",
+    Verdict.ERROR: "could not tell",
+    Verdict.FAIL: "failed",
+}
+
+
+def decisive(run: Run) -> list[Result]:
+    """List the results that made the verdict what it is; none for PASS."""
+    return [
+        r
+        for r in run.results
+        if standing(r) is run.verdict and run.verdict is not Verdict.PASS
+    ]
+
+
+def lede(run: Run) -> str:
+    """Say in a sentence or two what came of the run."""
+    if not run.results:
+        return "No check had its turn, so nothing is known."
+    early = "" if run.complete else " It ended early: not every check had its turn."
+    verdicts = [standing(result) for result in run.results]
+    worst = max(verdicts)
+    if worst is Verdict.PASS:
+        return f"All {len(verdicts)} checks that ran passed.{early}"
+    milder = [
+        f"{verdicts.count(verdict)} {_COUNTED[verdict]}"
+        for verdict in (Verdict.ERROR, Verdict.WARN, Verdict.SKIP)
+        if verdict < worst and verdict in verdicts
+    ]
+    counted = f"{verdicts.count(worst)} of {len(verdicts)} checks {_COUNTED[worst]}"
+    return f"{', '.join([counted, *milder])}.{early}"
+
+
+def next_step(run: Run) -> Remedy:
+    """Choose the strongest remedy of those that decided the verdict."""
+    remedies = [r.remedy for r in decisive(run)]
+    if not run.complete or not run.results:
+        remedies.append(Remedy.RERUN)
+    return max(remedies, key=list(Remedy).index, default=Remedy.NONE)

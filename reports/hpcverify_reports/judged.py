@@ -1,0 +1,92 @@
+"""What was held against which limit, taken apart again for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hpcverify.check import Judgement, applies, judge, quantity
+from hpcverify.model import Finding, Limit, Measurement, Result, Verdict
+
+Labels = Callable[[str], str]
+"""Turns the id of a part into what a person calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A measurement, the limits that it was held against, and what came of each."""
+
+    item: Measurement
+    against: tuple[tuple[Limit, Judgement], ...]
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits that are meant for it."""
+        return tuple(limit for limit, _ in self.against)
+
+    @property
+    def broken(self) -> tuple[tuple[Limit, Judgement], ...]:
+        """The limits that it is outside of, or that are too noisy to judge by."""
+        return tuple(
+            (limit, judgement)
+            for limit, judgement in self.against
+            if judgement.verdict is not Verdict.PASS
+        )
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst that came of it; None if nothing was held against it."""
+        return max((j.verdict for _, j in self.against), default=None)
+
+
+def held(result: Result) -> tuple[Held, ...]:
+    """Hold every measurement of *result* against its limits, as the engine did."""
+    return tuple(
+        Held(
+            item,
+            tuple(
+                (limit, judge([item], [limit], {}))
+                for limit in result.limits
+                if applies(limit, item)
+            ),
+        )
+        for item in result.measurements
+    )
+
+
+def accused(result: Result) -> tuple[str, ...]:
+    """List the parts that *result* complains of, each once."""
+    broken = [one.item.where for one in held(result) if one.broken]
+    return tuple(dict.fromkeys([*broken, *(f.where for f in result.findings)]))
+
+
+def unmet(result: Result) -> Iterator[Limit]:
+    """Yield the limits of *result* that nothing was measured against."""
+    for limit in result.limits:
+        if not any(applies(limit, item) for item in result.measurements):
+            yield limit
+
+
+def verdict_of_finding(
+    finding: Finding, result: Result, label: Labels
+) -> Verdict | None:
+    """
+    Say how *finding* was ruled: as *result*, if the reason names it.
+
+    The run does not hold the rulings; a finding that the reason leaves out was
+    ruled milder than the result, and None says that we do not know how mild.
+    """
+    told = f"{label(finding.where)}: {finding.text}"
+    return result.verdict if told in result.reason else None
+
+
+def bound(limit: Limit) -> str:
+    """Print the range that *limit* admits."""
+    low, high = quantity(limit.low, ""), quantity(limit.high, "")
+    if limit.low is None and limit.high is None:
+        return "any number"
+    if limit.low is None:
+        return f"≤ {high}"
+    if limit.high is None:
+        return f"≥ {low}"
+    return f"= {low}" if limit.low == limit.high else f"{low} to {high}"

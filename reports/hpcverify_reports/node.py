@@ -1,0 +1,207 @@
+"""
+The health report of one node: one page that opens anywhere.
+
+For the operator who decides, the verdict and the next step stand on top in words;
+for the vendor's technician, every number stands below with its limit, the limit's
+source, and how to measure it again. The same run gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpcverify.model import Result, Run, Verdict
+from hpcverify_reports.headline import decisive, lede, next_step
+from hpcverify_reports.history import History, before
+from hpcverify_reports.judged import Labels, accused
+from hpcverify_reports.pages import page
+from hpcverify_reports.sections import (
+    Fact,
+    Kind,
+    Proof,
+    Section,
+    kinds,
+    proof,
+    section,
+)
+from hpcverify_reports.words import (
+    BECAUSE,
+    MARKS,
+    NEXT,
+    Mark,
+    anchor,
+    duration,
+    moment,
+    standing,
+    worst_first,
+)
+
+TOLD = 4
+"""Reasons at the top of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A check in the overview, with a link to its section."""
+
+    href: str
+    name: str
+    mark: Mark
+    took: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The first complaint of a check, and how many more there are."""
+
+    href: str
+    check: str
+    text: str
+    more: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """What a technician needs to pull the right part."""
+
+    label: str
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A check that did not look, and why."""
+
+    href: str
+    check: str
+    reason: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that the template prints, in its order."""
+
+    node: str
+    verdict: str
+    mark: Mark
+    lede: str
+    reasons: tuple[Reason, ...]
+    next: str
+    accused: tuple[Accused, ...]
+    facts: tuple[Fact, ...]
+    chips: tuple[Chip, ...]
+    why: tuple[Section, ...]
+    unseen: tuple[Unseen, ...]
+    checks: tuple[Section, ...]
+    history: tuple[History, ...]
+    kinds: tuple[Kind, ...]
+    problems: tuple[Proof, ...]
+    sensors: tuple[Fact, ...]
+    command: str
+    again: tuple[str, ...]
+    versions: tuple[Fact, ...]
+    id: str
+
+
+def render(run: Run, *, history: Sequence[Run] = ()) -> str:
+    """Print *run* as one HTML page; *history* are earlier runs of the same node."""
+    return page("node.html.j2", page=lay_out(run, history))
+
+
+def lay_out(run: Run, others: Sequence[Run]) -> Page:
+    """Decide all that the page says."""
+    label = _labels(run)
+    ordered = worst_first(run.results)
+    sections = {r.check: section(r, run.inventory, label) for r in ordered}
+    blamed = [r for r in ordered if standing(r) >= Verdict.WARN]
+    return Page(
+        node=run.node,
+        verdict=run.verdict.name,
+        mark=MARKS[run.verdict],
+        lede=lede(run),
+        reasons=tuple(_reason(r) for r in decisive(run)[:TOLD]),
+        next=NEXT[next_step(run)],
+        accused=tuple(_accused(run))[:TOLD],
+        facts=tuple(_facts(run)),
+        chips=tuple(_chip(r) for r in run.results),
+        why=tuple(sections[r.check] for r in blamed),
+        unseen=tuple(_unseen(r) for r in ordered if standing(r) is Verdict.SKIP),
+        checks=tuple(sections[r.check] for r in run.results),
+        history=before(run, others, label),
+        kinds=kinds(run.inventory),
+        problems=tuple(proof(f, None, label) for f in run.inventory.problems),
+        sensors=tuple(_sensors(run, label)),
+        command=command(run.suite),
+        again=tuple([command(run.suite, [r.check for r in blamed])] if blamed else []),
+        versions=tuple(run.versions.items()),
+        id=run.id,
+    )
+
+
+def _labels(run: Run) -> Labels:
+    labels = {part.id: part.label for part in run.inventory.parts}
+    return lambda where: labels.get(where, where)
+
+
+def _reason(result: Result) -> Reason:
+    first, *others = result.reason.split("; ")
+    return Reason(
+        href=anchor(result.check),
+        check=result.check,
+        text=first or BECAUSE[result.cause],
+        more=(f"and {len(others)} more",) if others else (),
+    )
+
+
+def _accused(run: Run) -> Iterator[Accused]:
+    if run.verdict is not Verdict.FAIL:
+        return
+    blamed = {where for result in decisive(run) for where in accused(result)}
+    for part in run.inventory.parts:
+        if part.id in blamed:
+            yield Accused(part.label, (("id", part.id), *part.facts.items()))
+
+
+def _facts(run: Run) -> Iterator[Fact]:
+    for system in run.inventory.of_kind("system"):
+        yield "Machine", f"{system.label}, {system.id}"
+    yield "Suite", run.suite
+    yield "Started", moment(run.started)
+    yield "Took", duration(run.seconds)
+    yield "Run", "complete" if run.complete else "interrupted"
+
+
+def _chip(result: Result) -> Chip:
+    return Chip(
+        href=anchor(result.check),
+        name=result.check,
+        mark=MARKS[result.verdict],
+        took=duration(result.seconds),
+    )
+
+
+def _unseen(result: Result) -> Unseen:
+    return Unseen(
+        href=anchor(result.check),
+        check=result.check,
+        reason=result.reason,
+        cause=BECAUSE[result.cause],
+    )
+
+
+def _sensors(run: Run, label: Labels) -> Iterator[Fact]:
+    parts: dict[str, list[str]] = {}
+    for sensor in run.inventory.sensors:
+        where, _, name = sensor.rpartition("/")
+        parts.setdefault(name, []).append(label(where))
+    for name, labels in sorted(parts.items()):
+        yield name, ", ".join(filter(None, labels))
+
+
+def command(suite: str, checks: Sequence[str] = ()) -> str:
+    """Write the command line that runs *suite*, or of it only *checks*, again."""
+    chosen = [word for check in checks for word in ("--check", check)]
+    return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])

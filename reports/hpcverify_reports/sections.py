@@ -1,0 +1,329 @@
+"""The parts of a node's page that are about one check, or about what the node is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpcverify.check import quantity
+from hpcverify.model import (
+    Cause,
+    Finding,
+    Inventory,
+    Limit,
+    Maturity,
+    Part,
+    Remedy,
+    Result,
+    Series,
+    Verdict,
+)
+from hpcverify_reports.grid import Grid, axis_of, grids
+from hpcverify_reports.judged import (
+    Held,
+    Labels,
+    accused,
+    bound,
+    held,
+    unmet,
+    verdict_of_finding,
+)
+from hpcverify_reports.svg import Bound, Chart, Strip, Trace, chart
+from hpcverify_reports.words import (
+    BECAUSE,
+    MARKS,
+    NEXT,
+    Mark,
+    anchor,
+    duration,
+    standing,
+)
+
+MOST = 16
+"""Complaints of one check that the top of the page shows; the rest is below."""
+
+EXCERPT = 4096
+"""Characters of one piece of evidence; the run's document holds the rest."""
+
+NATURAL = frozenset({"", "max", "min", "mean", "peak"})
+"""What a measurement may add to a series' name so that its limit can be drawn."""
+
+Fact = tuple[str, str]
+"""A name and what it is, both ready to print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A measurement outside its limit, or a limit that was never met."""
+
+    mark: Mark
+    href: str
+    part: str
+    name: str
+    value: str
+    strips: tuple[Strip, ...]
+    bound: str
+    source: str
+    remedy: tuple[str, ...]
+    """What to do, where that is not what the whole check calls for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A finding: where, what, and the evidence."""
+
+    marks: tuple[Mark, ...]
+    part: str
+    code: str
+    text: str
+    evidence: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """What a check did to one part, and what came of it."""
+
+    id: str
+    label: str
+    marks: tuple[Mark, ...]
+    word: str
+    covered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Everything about one check; *open* is the attribute of an unfolded section."""
+
+    id: str
+    check: str
+    mark: Mark
+    open: str
+    badges: tuple[str, ...]
+    took: str
+    why: tuple[str, ...]
+    """The reason, where neither complaints nor findings tell it in full."""
+    reason: tuple[str, ...]
+    cause: tuple[str, ...]
+    next: str
+    complaints: tuple[Complaint, ...]
+    more: tuple[str, ...]
+    proofs: tuple[Proof, ...]
+    parts: tuple[PartRow, ...]
+    wide: tuple[Grid, ...]
+    tall: tuple[Grid, ...]
+    charts: tuple[Chart, ...]
+    unmet: tuple[str, ...]
+    params: tuple[Fact, ...]
+
+
+def section(result: Result, inventory: Inventory, label: Labels) -> Section:
+    """Lay out all that is known of one check."""
+    everything = held(result)
+    complaints = tuple(_complaints(result, everything, label))
+    tables = grids(everything, inventory, label)
+    verdict = standing(result)
+    reason = tuple(filter(None, [result.reason]))
+    return Section(
+        id=anchor(result.check),
+        check=result.check,
+        mark=MARKS[result.verdict],
+        open="" if verdict in (Verdict.PASS, Verdict.SKIP) else "open",
+        badges=tuple(_badges(result)),
+        took=duration(result.seconds),
+        why=() if complaints or result.findings else reason,
+        reason=reason,
+        cause=tuple(filter(None, [BECAUSE[result.cause]])),
+        next=NEXT[result.remedy],
+        complaints=complaints[:MOST],
+        more=_more(len(complaints) - MOST),
+        proofs=tuple(_proof(f, result, label) for f in result.findings),
+        parts=tuple(_parts(result, everything, label)),
+        wide=tuple(table for table in tables if not table.tall),
+        tall=tuple(table for table in tables if table.tall),
+        charts=tuple(_charts(result, everything, label)),
+        unmet=tuple(f"{lim.name} {bound(lim)} ({lim.source})" for lim in unmet(result)),
+        params=tuple((name, value_of(v)) for name, v in result.params.items()),
+    )
+
+
+def value_of(value: object) -> str:
+    """Print a parameter as JSON, but text without its quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _more(count: int) -> tuple[str, ...]:
+    return (f"and {count} more below",) if count > 0 else ()
+
+
+def _badges(result: Result) -> Iterator[str]:
+    if result.maturity is Maturity.BETA:
+        yield "beta: never quarantines"
+    if result.required and result.verdict is Verdict.SKIP:
+        yield "required: counts as could not tell"
+
+
+def _complaints(
+    result: Result, everything: Sequence[Held], label: Labels
+) -> Iterator[Complaint]:
+    broken = [
+        (judgement, limit, one) for one in everything for limit, judgement in one.broken
+    ]
+    broken.sort(key=lambda found: found[0].verdict, reverse=True)
+    for judgement, limit, one in broken:
+        item = one.item
+        alike = [h for h in everything if h.item.name == item.name]
+        axis = axis_of(alike)
+        yield Complaint(
+            mark=MARKS[judgement.verdict],
+            href=anchor(result.check, item.where),
+            part=label(item.where),
+            name=item.name,
+            value=quantity(item.value, item.unit),
+            strips=() if axis is None else (axis,),
+            bound=bound(limit),
+            source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
+            remedy=_unlike(judgement.remedy, result),
+        )
+    if result.cause is Cause.UNMEASURED:
+        yield from (_unmeasured(limit, result, label) for limit in unmet(result))
+
+
+def _unlike(remedy: Remedy, result: Result) -> tuple[str, ...]:
+    return () if remedy is result.remedy else (NEXT[remedy],)
+
+
+def _unmeasured(limit: Limit, result: Result, label: Labels) -> Complaint:
+    return Complaint(
+        mark=MARKS[Verdict.ERROR],
+        href=anchor(result.check),
+        part=label(limit.where) if limit.where else "every part",
+        name=limit.name,
+        value="not measured",
+        strips=(),
+        bound=bound(limit),
+        source=limit.source,
+        remedy=_unlike(Remedy.FIX_CHECKER, result),
+    )
+
+
+def _proof(finding: Finding, result: Result, label: Labels) -> Proof:
+    return proof(finding, verdict_of_finding(finding, result, label), label)
+
+
+def proof(finding: Finding, verdict: Verdict | None, label: Labels) -> Proof:
+    """Lay out one finding; None is a verdict that the run does not tell."""
+    return Proof(
+        marks=() if verdict is None else (MARKS[verdict],),
+        part=label(finding.where),
+        code=finding.code,
+        text=finding.text,
+        evidence=tuple((name, excerpt(v)) for name, v in finding.evidence.items()),
+    )
+
+
+def excerpt(text: str) -> str:
+    """Cut *text* to what a page can hold, and say how much is left out."""
+    left = len(text) - EXCERPT
+    if left <= 0:
+        return text
+    return f"{text[:EXCERPT]} … ({left} more characters in the run's JSON document)"
+
+
+def _parts(
+    result: Result, everything: Sequence[Held], label: Labels
+) -> Iterator[PartRow]:
+    places = [
+        *(covered.where for covered in result.coverage),
+        *(one.item.where for one in everything),
+        *(finding.where for finding in result.findings),
+    ]
+    for where in dict.fromkeys(places):
+        verdict = _verdict_at(where, result, everything, label)
+        yield PartRow(
+            id=anchor(result.check, where),
+            label=label(where),
+            marks=() if verdict is None else (MARKS[verdict],),
+            word="no limit" if verdict is None else MARKS[verdict].word,
+            covered=tuple(c.text for c in result.coverage if c.where == where),
+        )
+
+
+def _verdict_at(
+    where: str, result: Result, everything: Sequence[Held], label: Labels
+) -> Verdict | None:
+    verdicts = [h.verdict for h in everything if h.item.where == where]
+    verdicts += [
+        verdict_of_finding(finding, result, label)
+        for finding in result.findings
+        if finding.where == where
+    ]
+    return max((v for v in verdicts if v is not None), default=None)
+
+
+def _charts(
+    result: Result, everything: Sequence[Held], label: Labels
+) -> Iterator[Chart]:
+    blamed = accused(result)
+    alike: dict[tuple[str, str], list[Series]] = {}
+    for series in result.series:
+        alike.setdefault((series.name, series.unit), []).append(series)
+    for (name, unit), some in alike.items():
+        traces = [
+            Trace(label(s.where), s.t, s.values, flagged=s.where in blamed)
+            for s in some
+        ]
+        drawn = chart(name, unit, traces, _drawn_limits(name, unit, everything))
+        if drawn is not None:
+            yield drawn
+
+
+def _drawn_limits(name: str, unit: str, everything: Sequence[Held]) -> list[Bound]:
+    limits = {
+        limit
+        for h in everything
+        if h.item.unit == unit and _natural(name, h.item.name)
+        for limit in h.limits
+    }
+    lows = {limit.low for limit in limits if limit.low is not None}
+    highs = {limit.high for limit in limits if limit.high is not None}
+    # Limits that differ from part to part would be a fence, not a line.
+    few = [*([*lows] if len(lows) == 1 else []), *([*highs] if len(highs) == 1 else [])]
+    return [Bound(value, f"limit {quantity(value, unit)}") for value in few]
+
+
+def _natural(series: str, measurement: str) -> bool:
+    base, _, rest = measurement.partition(".")
+    return measurement == series or (base == series and rest in NATURAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The parts of one kind: what all have in common, and a row for each."""
+
+    name: str
+    common: tuple[Fact, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+def kinds(inventory: Inventory) -> tuple[Kind, ...]:
+    """Lay out the parts of a node by kind; what they share is told once."""
+    names = dict.fromkeys(part.kind for part in inventory.parts)
+    return tuple(_kind(name, inventory.of_kind(name)) for name in names)
+
+
+def _kind(name: str, parts: Sequence[Part]) -> Kind:
+    facts = dict.fromkeys(fact for part in parts for fact in part.facts)
+    values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
+    common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
+    columns = tuple(fact for fact in facts if fact not in common)
+    return Kind(
+        name=name,
+        common=tuple((fact, parts[0].facts[fact]) for fact in common),
+        columns=columns,
+        rows=tuple(
+            (part.label, part.id, tuple(part.facts.get(c, "") for c in columns))
+            for part in parts
+        ),
+    )

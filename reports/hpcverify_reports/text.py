@@ -1,0 +1,167 @@
+"""A run as text for other programs: JUnit XML for CI, Markdown for a ticket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC
+from xml.etree import ElementTree as ET
+
+from hpcverify.check import quantity
+from hpcverify.model import Cause, Remedy, Result, Run, Verdict
+from hpcverify_reports.headline import lede, next_step
+from hpcverify_reports.judged import bound, held
+from hpcverify_reports.words import (
+    BECAUSE,
+    MARKS,
+    NEXT,
+    duration,
+    moment,
+    printable,
+    standing,
+    worst_first,
+)
+
+_ELEMENT = {
+    Verdict.FAIL: "failure",
+    Verdict.ERROR: "error",
+    Verdict.SKIP: "skipped",
+}
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&:@$])")
+_SIGNS = {
+    Verdict.PASS: "✓",
+    Verdict.SKIP: "\N{EN DASH}",
+    Verdict.WARN: "▲",
+    Verdict.ERROR: "◆",
+    Verdict.FAIL: "✗",
+}
+
+
+def junit(run: Run) -> str:
+    """
+    Write *run* as JUnit XML, a test case for each check.
+
+    A warning passes and says so in its output. What makes the run itself FAIL or
+    ERROR though no check does, as an interruption, is a test case of its own:
+    a CI server that counts must not count such a run as good.
+    """
+    cases = [*map(_case, run.results), *_unexplained(run)]
+    suite = ET.Element(
+        "testsuite",
+        name=printable(f"hpcverify {run.suite}"),
+        hostname=printable(run.node),
+        timestamp=_iso(run),
+        time=f"{run.seconds:.3f}",
+        tests=str(len(cases)),
+        failures=_count(cases, "failure"),
+        errors=_count(cases, "error"),
+        skipped=_count(cases, "skipped"),
+    )
+    properties = ET.SubElement(suite, "properties")
+    for name, value in _properties(run):
+        ET.SubElement(
+            properties, "property", name=printable(name), value=printable(value)
+        )
+    suite.extend(cases)
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+
+
+def _iso(run: Run) -> str:
+    aware = run.started if run.started.tzinfo else run.started.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _properties(run: Run) -> Iterator[tuple[str, str]]:
+    yield "run", run.id
+    yield "verdict", run.verdict.value
+    yield "complete", str(run.complete).lower()
+    for name, version in run.versions.items():
+        yield f"version.{name}", version
+
+
+def _count(cases: list[ET.Element], kind: str) -> str:
+    return str(sum(case.find(kind) is not None for case in cases))
+
+
+def _case(result: Result) -> ET.Element:
+    case = ET.Element(
+        "testcase",
+        classname="hpcverify",
+        name=printable(result.check),
+        time=f"{result.seconds:.3f}",
+    )
+    details = printable("\n".join(_details(result)))
+    kind = _ELEMENT.get(standing(result))
+    if kind is not None:
+        ET.SubElement(
+            case,
+            kind,
+            type=result.cause.value or result.remedy.value,
+            message=printable(result.reason),
+        ).text = details
+    elif result.verdict is Verdict.WARN:
+        ET.SubElement(case, "system-out").text = details
+    return case
+
+
+def _unexplained(run: Run) -> Iterator[ET.Element]:
+    if run.verdict < Verdict.ERROR or any(
+        standing(r) is run.verdict for r in run.results
+    ):
+        return
+    case = ET.Element("testcase", classname="hpcverify", name="the run", time="0.000")
+    ET.SubElement(
+        case,
+        _ELEMENT[run.verdict],
+        type=Cause.INTERRUPTED.value if not run.complete else run.verdict.value,
+        message=printable(lede(run)),
+    )
+    yield case
+
+
+def _details(result: Result) -> Iterator[str]:
+    yield f"{MARKS[result.verdict].word}: {result.reason}"
+    if result.cause is not Cause.NONE:
+        yield BECAUSE[result.cause]
+    if result.remedy is not Remedy.NONE:
+        yield f"Next: {NEXT[result.remedy]}"
+    for one in held(result):
+        for limit, _ in one.broken:
+            value = quantity(one.item.value, one.item.unit)
+            yield (
+                f"{one.item.where}: {one.item.name} {value}, "
+                f"limit {bound(limit)} ({limit.source})"
+            )
+    for finding in result.findings:
+        yield f"{finding.where}: {finding.code}: {finding.text}"
+        yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
+
+
+def markdown(run: Run) -> str:
+    """Write *run* as a short summary in GitHub's Markdown, worst first."""
+    rows = "".join(map(_row, worst_first(run.results)))
+    table = f"| | check | why | next |\n|---|---|---|---|\n{rows}\n" if rows else ""
+    state = "complete" if run.complete else "interrupted"
+    return (
+        f"## {_SIGNS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
+        f"{escape(lede(run))} **Next: {NEXT[next_step(run)]}**\n\n"
+        f"{table}"
+        f"Suite {escape(run.suite)}, {escape(moment(run.started))}, "
+        f"{duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
+    )
+
+
+def _row(result: Result) -> str:
+    verdict = standing(result)
+    why = result.reason or BECAUSE[result.cause]
+    step = "" if result.remedy is Remedy.NONE else NEXT[result.remedy]
+    word = f"{_SIGNS[verdict]} {MARKS[verdict].word}"
+    return f"| {word} | {escape(result.check)} | {escape(why)} | {step} |\n"
+
+
+def escape(text: str) -> str:
+    """Let *text* come out as it is, on one line, whatever Markdown would make of it."""
+    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))

@@ -1,0 +1,63 @@
+"""A worker computes on the part that it was told, whatever the order of the GPUs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Device
+from hpcverify_checks._torch import dtypes_of, float32_as, index_of, torch_device
+from tests.doubles import context
+
+UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
+GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
+
+
+def test_a_gpu_is_found_by_its_uuid_however_torch_prints_it() -> None:
+    assert index_of(GPU.part, UUIDS) == 1
+    assert index_of(GPU.part, UUIDS[::-1]) == 0
+    assert index_of(GPU.part, [f"GPU-{uuid}" for uuid in UUIDS]) == 1
+
+
+@pytest.mark.parametrize("uuids", [(), UUIDS[:1]])
+def test_a_gpu_that_torch_does_not_see_is_a_partial_view(
+    uuids: tuple[str, ...],
+) -> None:
+    with pytest.raises(Unable, match="CUDA_VISIBLE_DEVICES") as caught:
+        index_of(GPU.part, uuids)
+    assert caught.value.cause is Cause.PARTIAL_VIEW
+
+
+def test_a_gpu_and_a_torch_without_cuda_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(Unable, match="pip install") as caught:
+        torch_device(context(tmp_path, device=GPU, peers=(GPU,)))
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_no_torch_is_missing_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Unable, match=r"pip install 'hpcverify\[gpu\]'") as caught:
+        torch_device(context(tmp_path))
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
+    device = torch_device(context(tmp_path))
+    assert device == torch.device("cpu")
+    assert {"fp32", "fp64"} <= dtypes_of(device)
+
+
+def test_the_precision_of_float32_is_restored() -> None:
+    before = torch.get_float32_matmul_precision()
+    with float32_as("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before

@@ -1,0 +1,70 @@
+"""The command line with a state, a site and a node of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+COMMAND = (str(Path(sys.executable).with_name("hpcverify")),)
+HERE = Path(__file__).parents[1]
+
+
+@dataclass
+class Cli:
+    """Runs ``hpcverify`` and collects what it says."""
+
+    state: Path
+    config: Path
+    command: tuple[str, ...] = COMMAND
+    node: str = "n1"
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one command to its end."""
+        return subprocess.run(
+            [*self.command, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def site(self, text: str) -> None:
+        """Write the site file, which names the checks of the tests."""
+        self.config.write_text(f'check_packages = ["acme_checks"]\n{text}\n')
+
+    def suite(self, name: str, checks: str, budget: float = 120) -> None:
+        """Write a suite of the site's own."""
+        folder = self.config.parent / "suites"
+        folder.mkdir(exist_ok=True)
+        head = f'summary = "of the tests"\nbudget = {budget}\n'
+        (folder / f"{name}.toml").write_text(head + dedent(checks))
+
+    def suite_budget(self, name: str, seconds: float) -> None:
+        """Give a suite another budget."""
+        path = self.config.parent / "suites" / f"{name}.toml"
+        path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Make one whose state is empty."""
+    config = tmp_path / "etc" / "site.toml"
+    config.parent.mkdir()
+    made = Cli(state=tmp_path / "state", config=config)
+    made.environment = {
+        **os.environ,
+        "HPCVERIFY_STATE": str(made.state),
+        "HPCVERIFY_CONFIG": str(config),
+        "SLURMD_NODENAME": made.node,
+        "PYTHONPATH": str(HERE / "site"),
+        "COLUMNS": "120",
+    }
+    made.site("")
+    return made

@@ -1,0 +1,265 @@
+"""``hpcverify run`` as its user meets it: real processes, real files, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.commands.conftest import Cli
+
+SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
+GENEROUS = 60.0
+
+
+def documents(cli: Cli) -> list[Path]:
+    return sorted((cli.state / "runs").glob("*.json"))
+
+
+def naughty(cli: Cli, way: str, path: str = "") -> None:
+    """Make a suite of the site's own in which one check of two misbehaves."""
+    cli.suite(
+        "acme",
+        f"""
+        [[check]]
+        name = "naughty"
+        params = {{ way = "{way}", path = "{path}" }}
+        [[check]]
+        name = "steady"
+        """,
+    )
+
+
+def test_a_run_prints_a_table_keeps_itself_and_exits_by_its_verdict(cli: Cli) -> None:
+    done = cli("run", "--check", "steady")
+
+    assert done.returncode == 0
+    assert "level 5 ms" in done.stdout
+    assert len(documents(cli)) == 1
+
+
+def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> None:
+    run = json.loads(cli("run", "--check", "steady", "--json", "-").stdout)
+
+    jsonschema.validate(run, json.loads(SCHEMA.read_text()))
+    assert run == json.loads(documents(cli)[0].read_text())
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "verdict"), [(5, 0, "pass"), (11, 1, "fail")]
+)
+def test_the_exit_status_is_the_verdicts(
+    cli: Cli, value: float, status: int, verdict: str
+) -> None:
+    params = f'[[check]]\nname = "steady"\nparams = {{ value = {value} }}'
+    cli.suite("acme", params)
+    done = cli("run", "--suite", "acme", "--json", "-")
+
+    assert done.returncode == status
+    assert json.loads(done.stdout)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("strict", "status"), [((), 0), (("--strict",), 1)])
+def test_a_warning_is_a_failure_only_if_strict(
+    cli: Cli, strict: tuple[str, ...], status: int
+) -> None:
+    limit = '"level" = { high = 1, otherwise = "warn" }'
+    cli.suite("acme", f'[[check]]\nname = "steady"\nlimits = {{ {limit} }}')
+
+    assert cli("run", "--suite", "acme", *strict).returncode == status
+
+
+@pytest.mark.parametrize("way", ["raise", "segfault", "unable"])
+def test_a_broken_check_is_an_error_and_the_others_have_their_turn(
+    cli: Cli, way: str
+) -> None:
+    naughty(cli, way)
+    done = cli("run", "--suite", "acme", "--json", "-")
+    verdicts = [r["verdict"] for r in json.loads(done.stdout)["results"]]
+
+    assert done.returncode == 3
+    assert verdicts == ["error", "pass"]
+
+
+def start(cli: Cli, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*cli.command, *arguments],
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether *pid* runs; a zombie whose parent is gone does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_all_and_leaves_a_whole_document(
+    cli: Cli, tmp_path: Path, number: signal.Signals
+) -> None:
+    pidfile = tmp_path / "pid"
+    naughty(cli, "leave_child", str(pidfile))
+    run = start(cli, "run", "--suite", "acme")
+    wait_until(lambda: pidfile.exists() and pidfile.read_text().isdigit())
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=GENEROUS)
+    document = json.loads(documents(cli)[0].read_text())
+
+    assert run.returncode == 3, stderr
+    assert not document["complete"]
+    assert [r["cause"] for r in document["results"]] == ["interrupted"] * 2
+    assert document["results"][0]["measurements"][0]["name"] == "before"
+    assert not alive(int(pidfile.read_text()))
+    assert not list((cli.state / "scratch").iterdir())
+    assert not list((cli.state / "work").iterdir())
+
+
+def test_workers_die_with_an_engine_that_is_killed(cli: Cli) -> None:
+    naughty(cli, "wait")
+    run = start(cli, "run", "--suite", "acme")
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 2)  # telemetry and node
+    workers = [int(pid) for pid in children.read_text().split()]
+    run.kill()
+    run.communicate(timeout=GENEROUS)
+
+    wait_until(lambda: not any(alive(pid) for pid in workers))
+
+
+def test_what_a_killed_run_left_behind_is_removed_by_the_next(cli: Cli) -> None:
+    for root in ("scratch", "work"):
+        stale = cli.state / root / f"hpcverify-{cli.node}-stale"
+        stale.mkdir(parents=True)
+        (stale / "file").touch()
+    other = cli.state / "scratch/hpcverify-other-node"
+    other.mkdir()
+    cli("run", "--check", "steady")
+
+    assert list((cli.state / "scratch").iterdir()) == [other]
+    assert not list((cli.state / "work").iterdir())
+
+
+def test_a_second_run_is_told_who_holds_the_node(cli: Cli, tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    naughty(cli, "leave_child", str(pidfile))
+    first = start(cli, "run", "--suite", "acme")
+    wait_until(pidfile.exists)
+    second = cli("run", "--check", "steady")
+    first.terminate()
+    first.communicate(timeout=GENEROUS)
+
+    assert second.returncode == 3
+    assert f"process {first.pid}" in second.stderr
+
+
+def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(
+    cli: Cli,
+) -> None:
+    naughty(cli, "wait")
+    cli.suite_budget("acme", 2)
+    run = json.loads(cli("run", "--suite", "acme", "--json", "-").stdout)
+
+    assert [r["cause"] for r in run["results"]] == ["timeout", "timeout"]
+    assert "before it began" in run["results"][1]["reason"]
+
+
+def test_a_table_fits_forty_columns(cli: Cli) -> None:
+    cli.environment["COLUMNS"] = "40"
+    lines = cli("run", "--check", "steady").stdout.splitlines()
+
+    assert max(len(line) for line in lines if "hpcverify show" not in line) <= 40
+
+
+def test_a_closed_pipe_is_one_line_and_the_run_is_kept(cli: Cli) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*cli.command, "run", "--check", "steady", "--json", "-"],
+        env=cli.environment,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+
+    assert done.returncode == 2
+    assert "standard output was closed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(documents(cli)) == 1
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    code = "import sys, hpcverify.cli; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+
+    assert {"torch", "pandas", "numpy", "jinja2", "rich"}.isdisjoint(loaded)
+
+
+def test_a_run_on_a_node_with_markup_in_its_name_is_shown_as_text(cli: Cli) -> None:
+    cli.environment["SLURMD_NODENAME"] = "<b>[red]n1[/red]</b>"
+    done = cli("run", "--check", "steady")
+    shown = cli("history", "<b>[red]n1[/red]</b>")
+
+    assert "<b>[red]n1[/red]</b>" in done.stdout
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_read_only_scratch_directory_is_named(cli: Cli, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    subprocess.check_call(["mount", "-t", "tmpfs", "-o", "ro", "t", str(scratch)])
+    try:
+        cli.site(f'scratch = "{scratch}"')
+        done = cli("run", "--check", "steady")
+    finally:
+        subprocess.check_call(["umount", str(scratch)])
+
+    assert done.returncode == 2
+    assert f"{scratch} cannot be used: Read-only file system" in done.stderr
+
+
+def test_a_bug_of_ours_leaves_a_log_and_says_where(cli: Cli) -> None:
+    (cli.state / "runs").mkdir(parents=True)
+    (cli.state / "work").touch()  # what should be a directory is none
+    code = (
+        "import hpcverify.lock, hpcverify.cli, sys\n"
+        "hpcverify.lock.socket = None\n"
+        "sys.argv = ['hpcverify', 'run', '--check', 'steady']\n"
+        "hpcverify.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cli.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (log,) = (cli.state / "logs").iterdir()
+
+    assert done.returncode == 3
+    assert str(log) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "AttributeError" in log.read_text()

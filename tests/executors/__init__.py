@@ -1,0 +1,1 @@
+"""Running tasks in workers that may die."""

@@ -1,0 +1,181 @@
+"""A check that crashes, hangs or overruns becomes an answer, and takes nobody along."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcverify.executors.local import Answer, LocalExecutor
+from hpcverify.model import Cause, Measurement, Verdict
+from hpcverify.wire import Measure, Task
+
+from tests.doubles import context
+from tests.fuse import silent_file_system
+
+GENEROUS = 60.0
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[LocalExecutor]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    made = LocalExecutor(folder=folder, stopped=lambda: False)
+    yield made
+    made.close()
+
+
+def order(tmp_path: Path, way: str, path: str = "") -> Task:
+    return Measure(
+        name="naughty",
+        packages=("tests.site.acme_checks",),
+        params={"way": way, "path": path},
+        context=context(tmp_path),
+    )
+
+
+def run(
+    executor: LocalExecutor,
+    tmp_path: Path,
+    way: str,
+    path: str = "",
+    timeout: float = GENEROUS,
+) -> Answer:
+    return executor.run({"w": order(tmp_path, way, path)}, timeout)["w"]
+
+
+def names(answer: Answer) -> list[str]:
+    return [m.name for m in answer.found if isinstance(m, Measurement)]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_check_that_ends_gives_all_that_it_found(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    answer = run(executor, tmp_path, "nothing")
+
+    assert answer.outcome.verdict is Verdict.PASS
+    assert names(answer) == ["before", "after"]
+    assert answer.outcome.end > answer.outcome.start
+
+
+@pytest.mark.parametrize(
+    ("way", "cause", "reason"),
+    [
+        ("raise", Cause.CRASHED, "the check raised ZeroDivisionError: a bug"),
+        ("unable", Cause.MISSING, "frob is not installed: apt-get install frob"),
+        ("segfault", Cause.CRASHED, "its worker killed by SIGSEGV"),
+        ("exit", Cause.CRASHED, "its worker exited with 7"),
+    ],
+)
+def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
+    executor: LocalExecutor, tmp_path: Path, way: str, cause: Cause, reason: str
+) -> None:
+    answer = run(executor, tmp_path, way)
+
+    assert answer.outcome.verdict is Verdict.ERROR
+    assert answer.outcome.cause is cause
+    assert reason in answer.outcome.reason
+    assert names(answer) == ["before"]
+
+
+def test_a_check_that_does_not_apply_is_a_skip(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    outcome = run(executor, tmp_path, "skip").outcome
+
+    assert (outcome.verdict, outcome.cause) == (Verdict.SKIP, Cause.NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize("way", ["raise", "segfault", "exit"])
+def test_the_next_check_does_not_suffer(
+    executor: LocalExecutor, tmp_path: Path, way: str
+) -> None:
+    run(executor, tmp_path, way)
+
+    assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
+
+
+def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) -> None:
+    for _ in range(3):
+        run(executor, tmp_path, "raise")
+
+    assert len(list(executor.folder.glob("*.replies"))) == 1
+
+
+def test_one_workers_crash_is_not_anothers(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
+    answers = executor.run(tasks, GENEROUS)
+
+    assert answers["segfault"].outcome.cause is Cause.CRASHED
+    assert names(answers["nothing"]) == ["before", "after"]
+
+
+def test_a_check_past_its_deadline_is_ended_with_its_children(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    pidfile = tmp_path / "pid"
+    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=3)
+
+    assert answer.outcome.cause is Cause.TIMEOUT
+    assert "no end after 3 s" in answer.outcome.reason
+    assert names(answer) == ["before"]
+    assert eventually(lambda: gone(int(pidfile.read_text())))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_process_that_nobody_can_end_is_abandoned_and_named(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    with silent_file_system(mount):
+        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=3)
+        again = run(executor, tmp_path, "nothing")
+
+    assert answer.outcome.cause is Cause.HUNG
+    assert "request_wait_answer" in answer.outcome.reason
+    assert names(again) == ["before", "after"]
+    assert len(executor.hung) == 1
+
+
+def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) -> None:
+    told: list[bool] = []
+    executor = LocalExecutor(folder=tmp_path, stopped=lambda: bool(told))
+    replied = lambda: any(p.stat().st_size for p in tmp_path.glob("*.replies"))  # noqa: E731
+    executor.tick = lambda: told.append(True) if replied() and not told else None
+    answers = executor.run({n: order(tmp_path, "wait") for n in "ab"}, GENEROUS)
+    executor.close()
+
+    assert {a.outcome.cause for a in answers.values()} == {Cause.INTERRUPTED}
+    assert ["before"] in [names(a) for a in answers.values()]
+
+
+def test_workers_end_with_the_executor(tmp_path: Path) -> None:
+    executor = LocalExecutor(folder=tmp_path, stopped=lambda: False)
+    run(executor, tmp_path, "nothing")
+    pid = executor._workers["w"].pid
+    executor.close()
+
+    assert gone(pid)

@@ -1,0 +1,92 @@
+"""Where a limit comes from, and when there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcverify.check import Rule
+from hpcverify.limits import ENOUGH_RUNS, resolve
+from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
+
+H100 = {"pci_device_id": "2330", "name": "NVIDIA H100 80GB HBM3"}
+GPUS = Inventory(
+    parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", H100) for i in range(4))
+)
+
+
+def rates(*values: float, name: str = "bf16.sustained") -> list[Measurement]:
+    return [
+        Measurement(name, value, "GFLOP/s", f"gpu-{i}")
+        for i, value in enumerate(values)
+    ]
+
+
+def limits(
+    rule: Rule, found: list[Measurement], past: tuple[float, ...] = ()
+) -> tuple[Limit, ...]:
+    return resolve({"*.sustained": rule}, found, GPUS, lambda _name, _where: past)
+
+
+def test_an_absolute_limit_holds_by_pattern_whatever_was_measured() -> None:
+    (limit,) = limits(Rule(low=1, otherwise=Verdict.WARN, source="site.toml"), [])
+
+    assert (limit.name, limit.low, limit.source) == ("*.sustained", 1, "site.toml")
+    assert limit.otherwise is Verdict.WARN
+
+
+def test_an_optional_limit_is_gone_when_nothing_was_measured() -> None:
+    assert limits(Rule(low=1, optional=True), []) == ()
+    assert len(limits(Rule(low=1, optional=True), rates(2))) == 1
+
+
+def test_a_known_part_is_held_to_its_data_sheet() -> None:
+    (limit,) = limits(Rule(of_spec=0.85), rates(700e3))
+
+    assert limit.low is not None
+    assert 500e3 < limit.low < 700e3  # H100: 989 TFLOP/s dense, of which it keeps 0.74
+    assert "spec" in limit.source
+    assert "H100" in limit.source
+
+
+def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
+    unknown = Inventory(parts=(Part("gpu", "gpu-0", "GPU 0", {"name": "X"}),))
+
+    assert resolve({"*": Rule(of_spec=1)}, rates(1), unknown, lambda *_: ()) == ()
+
+
+def test_siblings_are_held_to_their_median() -> None:
+    found = limits(Rule(of_siblings=0.9), rates(100, 100, 100, 50))
+
+    assert {limit.low for limit in found} == {90.0}
+    assert "median of 4 siblings" in found[0].source
+
+
+@pytest.mark.parametrize("values", [(100.0,), (100.0, 50.0)])
+def test_two_that_differ_accuse_nobody(values: tuple[float, ...]) -> None:
+    assert limits(Rule(of_siblings=0.9), rates(*values)) == ()
+
+
+def test_a_node_is_held_to_its_own_past() -> None:
+    (limit,) = limits(Rule(of_baseline=0.8), rates(70), past=(100,) * ENOUGH_RUNS)
+
+    assert limit.low == 80
+    assert not limit.admits(70)
+
+
+def test_a_fraction_above_one_is_an_upper_limit() -> None:
+    (limit,) = limits(Rule(of_baseline=1.5), rates(70), past=(100,) * ENOUGH_RUNS)
+
+    assert (limit.low, limit.high) == (None, 150)
+
+
+def test_too_short_a_past_says_nothing() -> None:
+    past = (100.0,) * (ENOUGH_RUNS - 1)
+
+    assert limits(Rule(of_baseline=0.8), rates(1), past=past) == ()
+
+
+def test_a_past_that_spreads_too_widely_is_too_noisy_to_judge_by() -> None:
+    (limit,) = limits(Rule(of_baseline=0.9), rates(70), past=(50, 80, 100, 120, 150))
+
+    assert "spread by" in limit.noisy
+    assert limit.low is None

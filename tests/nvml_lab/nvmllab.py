@@ -1,0 +1,98 @@
+"""
+Builds and drives the NVML double (libnvidia-ml.so.1 from nvml_lab.c).
+
+A client loads NVML once per process, and a hang or a crash stays in there: so what
+is under test runs in a process of its own, with the double on its library path.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+HERE = Path(__file__).resolve().parent
+SONAME = "libnvidia-ml.so.1"
+FLAGS = (
+    *("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{SONAME}", "-Wl,-z,defs"),
+)
+BUSES = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
+ADDRESSES = tuple(f"0000:{bus}:00.0" for bus in BUSES)
+"""Where the eight GPUs of the double sit on the PCI bus."""
+
+
+def build(folder: Path) -> Path:
+    """Compile the double into *folder*; takes a second, and gcc or another cc."""
+    library = folder / SONAME
+    source = str(HERE / "nvml_lab.c")
+    libraries = ("-lpthread", "-ldl", "-lm")
+    subprocess.run(["cc", *FLAGS, "-o", library, source, *libraries], check=True)
+    return library
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A node with the GPUs that a scenario describes."""
+
+    folder: Path
+    library: Path
+
+    @property
+    def scenario(self) -> Path:
+        """The file that the double reads, again whenever it changes."""
+        return self.folder / "scenario.txt"
+
+    def write(self, *lines: str) -> None:
+        """Replace the scenario, atomically: a reader sees the old or the new one."""
+        new = self.scenario.with_suffix(".new")
+        new.write_text("\n".join(lines) + "\n")
+        new.replace(self.scenario)
+
+    def load(self, name: str, *more: str) -> None:
+        """Take the sample scenario *name*, and *more* lines after it."""
+        self.write((HERE / "scenarios" / f"{name}.txt").read_text(), *more)
+
+    def python(self, code: str, *args: object, **environ: str) -> str:
+        """Run *code* on this node, its root as first argument; return its output."""
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.endswith("_VISIBLE_DEVICES")
+        }
+        env |= {
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "NVML_LAB_SCENARIO": str(self.scenario),
+            **environ,
+        }
+        command = [sys.executable, "-W", "error", "-c", dedent(code), self.root]
+        done = subprocess.run(
+            [*command, *map(str, args)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def root(self) -> Path:
+        """Where the node's own /sys, /proc and /dev begin."""
+        return self.folder / "root"
+
+    def plug(self, *addresses: str, driver: str = "nvidia") -> None:
+        """Put NVIDIA GPUs on the PCI bus of this node."""
+        bound = self.root / "sys/bus/pci/drivers" / driver
+        bound.mkdir(parents=True, exist_ok=True)
+        for address in addresses:
+            device = self.root / "sys/bus/pci/devices" / address
+            device.mkdir(parents=True)
+            (device / "vendor").write_text("0x10de\n")
+            (device / "device").write_text("0x2330\n")
+            (device / "class").write_text("0x030200\n")
+            (device / "driver").symlink_to(bound)

@@ -1,0 +1,1 @@
+"""What a site may add."""

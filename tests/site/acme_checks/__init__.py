@@ -1,0 +1,1 @@
+"""A site's own checks, as CONTRIBUTING shows; some of them misbehave on purpose."""

@@ -1,0 +1,90 @@
+"""Misbehave in the way that the parameters name, after measuring something."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, Unable
+from hpcverify.model import Cause, Found, Measurement
+
+
+class NaughtyParams(Params, frozen=True):
+    """How to misbehave, and on what path."""
+
+    way: str = "raise"
+    path: str = ""
+
+
+def measure(ctx: Context, params: NaughtyParams) -> Iterator[Found]:
+    """Measure, write a scratch file, and then misbehave."""
+    yield Measurement("before", 1.0)
+    (ctx.scratch / "file").write_bytes(bytes(2**20))
+    WAYS[params.way](params.path)
+    yield Measurement("after", 1.0)
+
+
+def fail_to_raise(_path: str) -> None:
+    """Raise what no check should."""
+    raise ZeroDivisionError("a bug")
+
+
+def skip(_path: str) -> None:
+    """Skip."""
+    raise Skip("there is no such part")
+
+
+def unable(_path: str) -> None:
+    """Need what is not there."""
+    raise Unable("frob is not installed: apt-get install frob", Cause.MISSING)
+
+
+def segfault(_path: str) -> None:
+    """Read address zero."""
+    ctypes.string_at(0)
+
+
+def leave_child(path: str) -> None:
+    """Start a child that outlives us, and wait for ever."""
+    child = subprocess.Popen(["sleep", "3600"])
+    with open(path, "w") as file:  # noqa: PTH123 - as careless checks do
+        file.write(str(child.pid))
+    wait("")
+
+
+def wait(_path: str) -> None:
+    """Take for ever."""
+    time.sleep(3600)
+
+
+def stat(path: str) -> None:
+    """Ask a file system that does not answer."""
+    os.stat(path)  # noqa: PTH116 - nothing but the call
+
+
+WAYS: Mapping[str, Callable[[str], None]] = {
+    "raise": fail_to_raise,
+    "skip": skip,
+    "unable": unable,
+    "segfault": segfault,
+    "leave_child": leave_child,
+    "wait": wait,
+    "stat": stat,
+    "exit": lambda _path: os._exit(7),
+    "nothing": lambda _path: None,
+}
+
+CHECK = Check(
+    summary="misbehaves on purpose",
+    measure=measure,
+    params=NaughtyParams,
+    metrics={
+        "before": Metric(unit="", meaning="measured before it misbehaves"),
+        "after": Metric(unit="", meaning="measured only if it did not"),
+    },
+    placement=Placement.NODE,
+    timeout=60.0,
+)

@@ -1,0 +1,29 @@
+"""Measure a number that the parameters choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
+from hpcverify.model import Found, Measurement
+
+
+class SteadyParams(Params, frozen=True):
+    """What to say was measured."""
+
+    value: float = 5.0
+
+
+def measure(ctx: Context, params: SteadyParams) -> Iterator[Found]:
+    """Say it."""
+    yield Measurement("level", params.value, "ms", ctx.device.part)
+
+
+CHECK = Check(
+    summary="a number that the parameters choose",
+    measure=measure,
+    params=SteadyParams,
+    metrics={"level": Metric(unit="ms", meaning="the number")},
+    rules={"level": Rule(low=1.0, high=10.0)},
+    placement=Placement.NODE,
+)

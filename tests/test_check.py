@@ -1,0 +1,134 @@
+"""What limits and rulings make of what was found."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcverify.check import judge, quantity
+from hpcverify.model import (
+    Cause,
+    Finding,
+    Limit,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+
+SPEED = Limit(name="speed", low=700, source="0.71 x spec 989, H100 SXM5")
+
+
+def speed(value: float, where: str = "gpu-a") -> Measurement:
+    return Measurement("speed", value, "TFLOP/s", where)
+
+
+@pytest.mark.parametrize("value", [700, 700.1, 1e9])
+def test_a_value_on_or_inside_its_limit_passes(value: float) -> None:
+    assert judge([speed(value)], [SPEED], {}).verdict is Verdict.PASS
+
+
+def test_the_reason_names_part_value_limit_and_source() -> None:
+    told = judge([speed(612)], [SPEED], {}, label={"gpu-a": "GPU 3"}.__getitem__)
+
+    assert told.verdict is Verdict.FAIL
+    assert told.reason == (
+        "GPU 3: speed 612 TFLOP/s < 700 (0.71 x spec 989, H100 SXM5)"
+    )
+
+
+def test_an_upper_limit_is_said_as_one() -> None:
+    hot = Limit(name="speed", high=10, source="s")
+
+    assert "speed 11 TFLOP/s > 10 (s)" in judge([speed(11)], [hot], {}).reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("limit", [SPEED, Limit(name="speed", high=1e300)])
+def test_what_is_no_number_is_outside_every_limit(value: float, limit: Limit) -> None:
+    told = judge([speed(value)], [limit], {})
+
+    assert told.verdict is Verdict.FAIL
+    assert "not a number" in told.reason
+
+
+def test_a_limit_that_nothing_was_measured_against_is_an_error() -> None:
+    told = judge([], [SPEED], {})
+
+    assert told.verdict is Verdict.ERROR
+    assert told.cause is Cause.UNMEASURED
+
+
+def test_a_limit_may_only_warn() -> None:
+    soft = Limit(name="speed", low=700, otherwise=Verdict.WARN)
+
+    assert judge([speed(1)], [soft], {}).verdict is Verdict.WARN
+
+
+def test_the_worst_counts_and_speaks_alone() -> None:
+    soft = Limit(name="speed", low=900, otherwise=Verdict.WARN)
+    told = judge([speed(612), speed(800, "gpu-b")], [SPEED, soft], {})
+
+    assert told.verdict is Verdict.FAIL
+    assert "gpu-b" not in told.reason
+
+
+def test_a_limit_for_one_part_holds_for_no_other() -> None:
+    limit = Limit(name="speed", low=700, where="gpu-b")
+    told = judge([speed(1, "gpu-a"), speed(701, "gpu-b")], [limit], {})
+
+    assert told.verdict is Verdict.PASS
+
+
+def test_a_pattern_holds_for_every_name_that_it_fits() -> None:
+    limit = Limit(name="*.speed", low=1)
+    found = [Measurement("a.speed", 2), Measurement("b.speed", 0)]
+
+    assert "b.speed" in judge(found, [limit], {}).reason
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "verdict"),
+    [(Verdict.FAIL, Verdict.ERROR), (Verdict.WARN, Verdict.WARN)],
+)
+def test_too_noisy_to_judge_is_neither_pass_nor_fail(
+    otherwise: Verdict, verdict: Verdict
+) -> None:
+    noisy = Limit(name="speed", otherwise=otherwise, noisy="runs spread by 40%")
+    told = judge([speed(1)], [noisy], {})
+
+    assert told.verdict is verdict
+    assert "too noisy to judge (runs spread by 40%)" in told.reason
+
+
+def test_a_finding_is_ruled_on_by_its_code() -> None:
+    lost = Finding("gpu_lost", "gpu-a", "fell off the bus")
+    told = judge([lost], [], {"gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT)})
+
+    assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.REBOOT)
+    assert told.reason == "gpu-a: fell off the bus"
+
+
+def test_a_finding_that_nobody_ruled_on_is_an_error_of_the_check() -> None:
+    told = judge([Finding("odd", "gpu-a", "x")], [], {})
+
+    assert (told.verdict, told.cause) == (Verdict.ERROR, Cause.CHECKER)
+
+
+def test_the_strongest_remedy_is_given() -> None:
+    rulings = {
+        "a": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "b": Ruling(Verdict.FAIL, Remedy.REPLACE),
+    }
+    told = judge([Finding("b", "x", ""), Finding("a", "x", "")], [], rulings)
+
+    assert told.remedy is Remedy.REPLACE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123456, "0.1235 s"), (12345.0, "12345 s"), (None, "not a number s")],
+)
+def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:
+    assert quantity(value, "s") == text

@@ -1,0 +1,89 @@
+"""Files of a site: what is wrong in one is one line that names place and fix."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcverify.config import Site, load_site, read_toml, state_dir
+from hpcverify.errors import ConfigError
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    return path
+
+
+def complaint(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_toml(written(tmp_path, text), Site)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_without_a_file_every_default_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HPCVERIFY_CONFIG", raising=False)
+
+    assert load_site(Path("/nonexistent/site.toml")) == Site()
+
+
+def test_a_file_that_was_named_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "none.toml"))
+
+    with pytest.raises(ConfigError, match=r"none\.toml does not exist"):
+        load_site()
+
+
+def test_limits_are_read_as_they_stand(tmp_path: Path) -> None:
+    text = '[limits.gemm]\n"fp32.sustained" = {low = 1, unit = "TFLOP/s"}'
+    site = read_toml(written(tmp_path, text), Site)
+
+    assert site.limits["gemm"]["fp32.sustained"].low == 1
+
+
+def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> None:
+    text = '[limits.gemm]\n"fp32.sustained" = {lwo = 1}'
+
+    told = complaint(tmp_path, text)
+
+    assert "site.toml" in told
+    assert "`$.limits[...][...]`" in told
+    assert told.endswith("did you mean low?")
+
+
+def test_a_wrong_type_names_its_path(tmp_path: Path) -> None:
+    assert "$.scratch" in complaint(tmp_path, "scratch = 3")
+
+
+def test_a_syntax_error_names_line_and_column(tmp_path: Path) -> None:
+    assert "line 1, column" in complaint(tmp_path, "scratch = = 3")
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_toml(path, Site)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
+    path = written(tmp_path, "")
+    path.chmod(0o666)
+
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        read_toml(path, Site)
+
+
+def test_the_state_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCVERIFY_STATE", "/somewhere")
+
+    assert state_dir() == Path("/somewhere")

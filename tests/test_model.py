@@ -1,0 +1,85 @@
+"""Values that are kept: their order, their JSON, and what a run makes of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from hpcverify.model import Cause, Measurement, Result, Run, Verdict, verdict_of
+from tests.doubles import a_run
+
+SCHEMA = Path(__file__).parents[1] / "docs/schema/run.json"
+
+
+def result(verdict: Verdict, cause: Cause = Cause.NONE, **more: bool) -> Result:
+    return Result(check="c", verdict=verdict, cause=cause, **more)
+
+
+def test_verdicts_are_ordered_worst_last() -> None:
+    names = [v.value for v in sorted(Verdict)]
+
+    assert names == ["pass", "skip", "warn", "error", "fail"]
+    assert all(a < b for a, b in pairwise(Verdict))
+
+
+def test_a_run_is_as_bad_as_its_worst_result() -> None:
+    results = tuple(result(v) for v in (Verdict.PASS, Verdict.ERROR, Verdict.WARN))
+
+    assert verdict_of(results) is Verdict.ERROR
+
+
+def test_a_skip_that_is_not_applicable_is_left_out() -> None:
+    skip = result(Verdict.SKIP, Cause.NOT_APPLICABLE)
+
+    assert verdict_of((result(Verdict.PASS), skip)) is Verdict.PASS
+
+
+def test_a_skip_for_want_of_a_sensor_shows() -> None:
+    skip = result(Verdict.SKIP, Cause.NOT_OBSERVABLE)
+
+    assert verdict_of((result(Verdict.PASS), skip)) is Verdict.SKIP
+
+
+def test_to_skip_what_is_required_is_an_error() -> None:
+    skip = result(Verdict.SKIP, Cause.NOT_APPLICABLE, required=True)
+
+    assert verdict_of((result(Verdict.PASS), skip)) is Verdict.ERROR
+
+
+def test_a_run_without_results_could_not_judge() -> None:
+    assert verdict_of(()) is Verdict.ERROR
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_json_cannot_hold_comes_back_as_none(value: float) -> None:
+    kept = msgspec.json.encode(Measurement("m", value))
+
+    assert msgspec.json.decode(kept, type=Measurement).value is None
+
+
+def test_a_run_comes_back_from_json_as_it_was() -> None:
+    run = a_run()
+
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+
+
+def test_the_published_schema_fits_what_is_written() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    document = json.loads(msgspec.json.encode(a_run()))
+
+    jsonschema.validate(document, schema)
+    del document["verdict"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    of_the_code = json.loads(json.dumps(msgspec.json.schema(Run)))
+
+    assert json.loads(SCHEMA.read_text()) == of_the_code, "run: make schema"

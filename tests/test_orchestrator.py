@@ -1,0 +1,273 @@
+"""What runs where and when, and what a run makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.executors import Answer
+from hpcverify.model import (
+    Cause,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Limit,
+    Maturity,
+    Measurement,
+    Result,
+    Run,
+    Series,
+    Verdict,
+)
+from hpcverify.orchestrator import Memory, Verification
+from hpcverify.suite import Plan, Step
+from hpcverify.wire import Holder, Measure, Observe, Outcome
+from tests.doubles import CPU, FakeExecutor, SilentProgress, found
+
+GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
+NODE = Inventory(devices=(CPU, *GPUS))
+
+
+def measure(_ctx: Context, _params: Params) -> Iterator[Found]:
+    yield from ()
+
+
+def observe(_watch: Watch, _ctx: Context, _params: Params) -> Iterator[Found]:
+    yield from ()
+
+
+def step(placement: Placement = Placement.DEVICES, **changes: object) -> Step:
+    rules = {"speed": Rule(low=10.0, optional=True)}
+    check = Check(
+        summary="c",
+        measure=measure,
+        params=Params,
+        metrics={"speed": Metric(unit="", meaning="m")},
+        rules=rules,
+        placement=placement,
+        **changes,  # type: ignore[arg-type]
+    )
+    return Step(name="c", check=check, params=Params(), rules=rules, timeout=9)
+
+
+def verified(
+    tmp_path: Path,
+    executor: FakeExecutor,
+    *steps: Step,
+    memory: Memory | None = None,
+    **changes: object,
+) -> Run:
+    return Verification(
+        plan=Plan(suite="s", budget=100, steps=steps or (step(),)),
+        node="n1",
+        packages=(),
+        executor=executor,
+        folder=tmp_path,
+        scratch=tmp_path,
+        memory=memory or Memory(),
+        progress=SilentProgress(),
+        **changes,  # type: ignore[arg-type]
+    ).run()
+
+
+def only(run: Run) -> Result:
+    (result,) = run.results
+    return result
+
+
+@pytest.mark.parametrize(
+    ("placement", "phases"),
+    [
+        (Placement.PASSIVE, [["telemetry"]]),
+        (Placement.NODE, [["node"]]),
+        (Placement.DEVICES, [["cpu"], ["gpu-0", "gpu-1", "gpu-2"]]),
+        (Placement.DEVICES_ALONE, [["cpu"], ["gpu-0"], ["gpu-1"], ["gpu-2"]]),
+    ],
+)
+def test_a_check_runs_where_it_belongs_beside_whom_it_should(
+    tmp_path: Path, placement: Placement, phases: list[list[str]]
+) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor, step(placement))
+
+    assert [sorted(phase) for phase in executor.phases] == phases
+    assert executor.closed
+
+
+def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor)
+    tasks = [t for t in executor.phases[1].values() if isinstance(t, Measure)]
+
+    assert {t.context.peers for t in tasks} == {GPUS}
+    assert [t.context.rank for t in tasks] == [0, 1, 2]
+    assert len({t.context.seed for t in tasks}) == 1
+
+
+def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
+    answers = {g.part: found(Measurement("speed", 11, "", g.part)) for g in GPUS}
+    answers["gpu-1"] = found(Measurement("speed", 9, "", "gpu-1"))
+    result = only(verified(tmp_path, FakeExecutor(inventory=NODE, answers=answers)))
+
+    assert result.verdict is Verdict.FAIL
+    assert result.reason == "gpu-1: speed 9 < 10 (hpcverify default)"
+    assert len(result.measurements) == 3
+    assert [limit.name for limit in result.limits] == ["speed"]
+
+
+def failed(cause: Cause, *items: Found) -> Answer:
+    outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=cause)
+    return Answer(replies=found(*items).replies, outcome=outcome)
+
+
+def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"gpu-2": failed(Cause.CRASHED)})
+    result = only(verified(tmp_path, executor))
+
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
+    assert "gpu-2: it broke" in result.reason
+
+
+def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> None:
+    broke = failed(Cause.CRASHED, Measurement("speed", 1, "", "gpu-2"))
+    executor = FakeExecutor(inventory=NODE, answers={"gpu-2": broke})
+    result = only(verified(tmp_path, executor))
+
+    assert result.verdict is Verdict.FAIL
+    assert "speed 1 < 10" in result.reason
+
+
+def skipped(reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> Answer:
+    outcome = Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause)
+    return Answer(replies=(), outcome=outcome)
+
+
+def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
+    executor = FakeExecutor(answers={"cpu": skipped("no such part")})
+    result = only(verified(tmp_path, executor))
+
+    assert (result.verdict, result.reason) == (Verdict.SKIP, "no such part")
+    assert result.cause is Cause.NOT_APPLICABLE
+
+
+def test_skipped_on_some_devices_is_said_in_the_coverage(tmp_path: Path) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"cpu": skipped("not for CPUs")})
+    result = only(verified(tmp_path, executor))
+
+    assert result.verdict is Verdict.PASS
+    assert [c.text for c in result.coverage] == ["skipped: not for CPUs"]
+
+
+def test_a_broken_driver_is_an_error_of_every_check_of_devices(tmp_path: Path) -> None:
+    problem = Finding("driver_not_loaded", "node", "the NVIDIA driver is not loaded")
+    node = Inventory(devices=(CPU,), problems=(problem,))
+    result = only(verified(tmp_path, FakeExecutor(inventory=node)))
+
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+    assert problem.text in result.reason
+
+
+def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -> None:
+    memory = Memory(previous=NODE)
+    here = FakeExecutor(inventory=Inventory(devices=(CPU, *GPUS[:2])))
+    result = only(verified(tmp_path, here, memory=memory))
+
+    assert result.verdict is Verdict.ERROR
+    assert "GPU 2 was here in the last run" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("force", "placement", "cause"),
+    [
+        (False, Placement.DEVICES, Cause.BUSY),
+        (True, Placement.DEVICES, Cause.NONE),
+        (False, Placement.PASSIVE, Cause.NONE),
+    ],
+)
+def test_nobodys_work_on_a_gpu_is_disturbed(
+    tmp_path: Path, *, force: bool, placement: Placement, cause: Cause
+) -> None:
+    executor = FakeExecutor(inventory=NODE, holders=(Holder("gpu-0", 4242),))
+    result = only(verified(tmp_path, executor, step(placement), force=force))
+
+    assert result.cause is cause
+    assert ("4242" in result.reason) is (cause is Cause.BUSY)
+
+
+def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(
+    tmp_path: Path,
+) -> None:
+    class Blind(FakeExecutor):
+        def run(self, tasks, timeout):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            if "telemetry" in tasks:
+                return {"telemetry": failed(Cause.HUNG)}
+            return super().run(tasks, timeout)
+
+    run = verified(tmp_path, Blind())
+
+    assert run.verdict is Verdict.ERROR
+    assert "could not be listed: it broke" in only(run).reason
+
+
+def test_being_told_to_stop_leaves_a_run_that_is_not_complete(tmp_path: Path) -> None:
+    run = verified(tmp_path, FakeExecutor(told_to_stop=True), step(), step())
+
+    assert not run.complete
+    assert {r.cause for r in run.results} == {Cause.INTERRUPTED}
+    assert run.verdict is Verdict.ERROR
+
+
+def test_telemetry_is_asked_about_the_time_of_the_check(tmp_path: Path) -> None:
+    executor = FakeExecutor(
+        inventory=NODE,
+        answers={"telemetry": found(Series("t", "°C", "cpu", (0.0,), (50.0,)))},
+    )
+    result = only(verified(tmp_path, executor, step(observe=observe)))
+    (task,) = executor.phases[-1].values()
+
+    assert isinstance(task, Observe)
+    assert task.start <= task.end
+    assert [c.device.part for c in task.contexts] == ["cpu", "gpu-0", "gpu-1", "gpu-2"]
+    assert result.series[0].name == "t"
+
+
+def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
+    executor = FakeExecutor(
+        answers={"cpu": skipped("no sensor"), "telemetry": failed(Cause.CRASHED)}
+    )
+    result = only(verified(tmp_path, executor, step(observe=observe)))
+
+    assert result.verdict is Verdict.SKIP
+
+
+def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None:
+    run = verified(tmp_path, FakeExecutor(), step(maturity=Maturity.BETA))
+
+    assert only(run).maturity is Maturity.BETA
+
+
+def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
+    rules = {"speed": Rule(of_baseline=0.5)}
+    base = step()
+    planned = Step(name="c", check=base.check, params=Params(), rules=rules, timeout=9)
+    memory = Memory(past=lambda _check: lambda _name, _where: [100.0] * 9)
+    executor = FakeExecutor(answers={"cpu": found(Measurement("speed", 49))})
+    result = only(verified(tmp_path, executor, planned, memory=memory))
+
+    assert result.verdict is Verdict.FAIL
+    assert result.limits == (
+        Limit(
+            name="speed",
+            low=50.0,
+            where="node",
+            source="0.5 x 100, the median of this node's last 9 runs",
+        ),
+    )

@@ -1,0 +1,187 @@
+"""What is stored: each run once, nothing lost, and every mishap named."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcverify import documents
+from hpcverify.errors import StoreError, UnknownNameError
+from hpcverify.model import Inventory, Run, Verdict
+from hpcverify.store import Store
+from tests.doubles import INVENTORY, a_result, a_run
+
+
+def keep(state: Path, run: Run) -> Store:
+    store = Store(state)
+    documents.write(run, store.document(run.id))
+    store.take_in()
+    return store
+
+
+def run_of_day(day: int, value: float = 150.0, **changes: object) -> Run:
+    result = a_result()
+    measured = msgspec.structs.replace(result.measurements[0], value=value)
+    return a_run(
+        id=f"202601{day:02}-000000-abcdef",
+        started=datetime(2026, 1, day, tzinfo=UTC),
+        results=(msgspec.structs.replace(result, measurements=(measured,)),),
+        **changes,
+    )
+
+
+def test_a_run_comes_back_as_it_was_kept(tmp_path: Path) -> None:
+    assert keep(tmp_path, a_run()).load(a_run().id) == a_run()
+
+
+@pytest.mark.parametrize("name", ["last", "20260101", "20260101-000000-abcdef"])
+def test_a_run_is_found_by_its_id_or_the_start_of_it(tmp_path: Path, name: str) -> None:
+    assert keep(tmp_path, a_run()).load(name).id == a_run().id
+
+
+@pytest.mark.parametrize("name", ["2025", "2026", "last"])
+def test_no_run_or_more_than_one_is_an_error(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path)
+    if name == "2026":
+        keep(tmp_path, run_of_day(1))
+        store = keep(tmp_path, run_of_day(2))
+
+    with pytest.raises(UnknownNameError):
+        store.load(name)
+
+
+def test_a_document_is_taken_in_once_however_often(tmp_path: Path) -> None:
+    store = keep(tmp_path, a_run())
+    store.take_in()
+
+    assert len(Store(tmp_path).runs()) == 1
+
+
+def test_runs_are_listed_newest_first_with_their_reason(tmp_path: Path) -> None:
+    bad = a_result(verdict=Verdict.FAIL, reason="too slow")
+    keep(tmp_path, run_of_day(1))
+    failed = a_run(
+        id="x",
+        started=datetime(2026, 1, 2, tzinfo=UTC),
+        verdict=Verdict.FAIL,
+        results=(bad,),
+    )
+    entries = keep(tmp_path, failed).runs("n1")
+
+    assert [e.id for e in entries] == ["x", run_of_day(1).id]
+    assert entries[0].reason == "too slow"
+
+
+def test_a_document_cut_in_half_is_named_and_the_others_are_taken_in(
+    tmp_path: Path,
+) -> None:
+    store = keep(tmp_path, run_of_day(1))
+    whole = store.document(run_of_day(1).id).read_bytes()
+    store.document("half").write_bytes(whole[: len(whole) // 2])
+    keep(tmp_path, run_of_day(2))
+
+    store = Store(tmp_path)
+
+    assert len(store.runs()) == 2
+    assert "half.json is no whole run document" in store.broken[0]
+    assert store.document("half").exists()
+
+
+def test_a_lost_store_is_built_again_from_the_documents(tmp_path: Path) -> None:
+    keep(tmp_path, a_run()).path.unlink()
+
+    assert [e.id for e in Store(tmp_path).runs()] == [a_run().id]
+
+
+def test_a_damaged_store_is_named_with_the_fix(tmp_path: Path) -> None:
+    keep(tmp_path, a_run()).path.write_bytes(b"not a database, not at all" * 100)
+
+    with pytest.raises(StoreError, match="move it away, and it is built again"):
+        Store(tmp_path)
+
+
+def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = keep(tmp_path, a_run()).path
+    with sqlite3.connect(path) as db:
+        db.execute("pragma user_version = 99")
+    db.close()
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match=r"of version 99.*upgrade"):
+        Store(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_locked_store_is_named_after_a_bounded_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.05)
+    path = keep(tmp_path, a_run()).path
+    holder = sqlite3.connect(path)
+    holder.execute("begin exclusive")
+
+    with pytest.raises(StoreError, match="locked; if another hpcverify"):
+        Store(tmp_path)
+    holder.close()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="set HPCVERIFY_STATE"):
+        Store(tmp_path / "file")
+
+
+def test_a_document_of_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    documents.write(a_run(schema=99), path)
+
+    with pytest.raises(StoreError, match=r"schema 99.*upgrade"):
+        documents.read(path)
+
+
+def test_writing_leaves_no_other_file_behind(tmp_path: Path) -> None:
+    documents.write(a_run(), tmp_path / "r.json")
+
+    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_document_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be written"):
+        documents.write(a_run(), tmp_path / "none" / "r.json")
+
+
+def test_the_past_is_newest_first_and_without_what_failed(tmp_path: Path) -> None:
+    for day, value in ((1, 100.0), (2, 110.0)):
+        keep(tmp_path, run_of_day(day, value))
+    failed = run_of_day(3, 1.0)
+    failed = msgspec.structs.replace(
+        failed,
+        results=(msgspec.structs.replace(failed.results[0], verdict=Verdict.FAIL),),
+    )
+    store = keep(tmp_path, failed)
+
+    assert store.past("n1", "gemm")("fp32.sustained", "cpu") == [110.0, 100.0]
+    assert store.past("n2", "gemm")("fp32.sustained", "cpu") == []
+
+
+def inventory_run(day: int, verdict: Verdict, inventory: Inventory) -> Run:
+    return msgspec.structs.replace(
+        run_of_day(day),
+        results=(a_result("inventory", verdict=verdict),),
+        inventory=inventory,
+    )
+
+
+def test_a_run_that_missed_a_part_is_no_reference_for_the_next(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
+    store = keep(tmp_path, inventory_run(2, Verdict.FAIL, Inventory()))
+
+    assert store.previous("n1") == INVENTORY
+    assert store.previous("n2") is None

@@ -1,0 +1,120 @@
+"""Suites: what is wrong in a file is found before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcverify.config import Setting, Site
+from hpcverify.errors import ConfigError
+from hpcverify.model import Verdict
+from hpcverify.suite import Entry, Plan, Suite, load_suite, plan, suite_names
+
+SITE = Site(check_packages=("tests.site.acme_checks",), path="site.toml")
+
+
+def planned(*entries: Entry, site: Site = SITE, only: tuple[str, ...] = ()) -> Plan:
+    suite = Suite(name="s", summary="", budget=60, check=entries)
+    return plan(suite, site, only)
+
+
+def limited(**changes: object) -> Site:
+    setting = Setting(**changes)
+    return Site(
+        check_packages=SITE.check_packages,
+        path="site.toml",
+        limits={"steady": {"level": setting}},
+    )
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_suite_that_ships_can_be_planned(name: str) -> None:
+    assert plan(load_suite(name), Site()).steps
+
+
+def test_an_unknown_suite_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match="did you mean quick"):
+        load_suite("quik")
+
+
+def test_checks_run_in_the_order_of_the_file() -> None:
+    steps = planned(Entry(name="steady"), Entry(name="naughty")).steps
+
+    assert [s.name for s in steps] == ["steady", "naughty"]
+
+
+def test_the_star_stands_for_every_check_that_is_not_named() -> None:
+    steps = planned(Entry(name="*"), Entry(name="steady")).steps
+
+    assert steps[-1].name == "steady"
+    assert {"naughty", "gemm"} < {s.name for s in steps}
+    assert len({s.name for s in steps}) == len(steps)
+
+
+def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
+    entry = Entry(name="steady", params={"value": 9})
+    steps = planned(entry, only=("naughty", "steady")).steps
+
+    assert [s.name for s in steps] == ["steady", "naughty"]
+    assert msgspec.to_builtins(steps[0].params) == {"value": 9}
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (Entry(name="stedy"), "did you mean steady"),
+        (Entry(name="steady", params={"vlaue": 1}), "did you mean value"),
+        (Entry(name="steady", params={"value": "x"}), r"params: .*\$\.value"),
+        (
+            Entry(name="steady", limits={"levl": Setting(low=1)}),
+            "limits.steady: no measurement is called 'levl'; did you mean level",
+        ),
+    ],
+)
+def test_a_mistake_names_the_suite_and_what_was_meant(
+    entry: Entry, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        planned(entry)
+
+
+def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
+    site = limited(low=3, otherwise=Verdict.WARN)
+    rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
+
+    assert (rule.low, rule.high, rule.otherwise) == (3, None, Verdict.WARN)
+    assert rule.source == "site.toml"
+
+
+def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
+    site = limited(high=0.5, unit="s")
+    rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
+
+    assert rule.high == 500  # ms
+
+
+@pytest.mark.parametrize(
+    ("unit", "complaint"),
+    [("sec", "no unit is called 'sec'"), ("GB/s", "is a bandwidth")],
+)
+def test_a_limit_in_a_wrong_unit_is_refused(unit: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        planned(Entry(name="steady"), site=limited(high=1, unit=unit))
+
+
+def test_limits_on_a_check_that_is_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean gemm"):
+        planned(site=Site(limits={"gem": {}}))
+
+
+def test_a_site_has_suites_of_its_own_which_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
+    (tmp_path / "suites").mkdir()
+    text = 'summary = "ours"\nbudget = 5\n[[check]]\nname = "inventory"\n'
+    (tmp_path / "suites" / "quick.toml").write_text(text)
+
+    assert load_suite("quick").summary == "ours"
