@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from hpcverify.errors import UnverifiedError
@@ -19,7 +19,7 @@ NAME = "\0hpcverify.node"
 
 
 @contextmanager
-def node_lock(name: str = NAME) -> Iterator[None]:
+def node_lock(name: str = NAME) -> Generator[None]:
     """
     Hold the node for as long as the block runs.
 

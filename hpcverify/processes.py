@@ -29,7 +29,7 @@ from hpcverify.telemetry import sysfs
 PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
 """The Debian package that each tool comes in."""
 
-GRACE_S = 5.0
+GRACE_S = 2.0
 """How long a program has to end after TERM, and again after KILL."""
 
 PR_SET_PDEATHSIG = 1

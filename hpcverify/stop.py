@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -27,7 +27,7 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
+def stop_on_signals() -> Generator[Stop]:
     """Turn signals into a question that the block can ask."""
     stop = Stop()
     before = {number: signal.signal(number, stop.remember) for number in SIGNALS}

@@ -9,7 +9,7 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -176,7 +176,7 @@ class Store:
         return values
 
     @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
+    def _database(self) -> Generator[sqlite3.Connection]:
         """Open a transaction; every mishap names the file and the fix."""
         try:
             db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)

@@ -13,7 +13,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def silent_file_system(path: Path) -> Iterator[Path]:
+def silent_file_system(path: Path) -> Generator[Path]:
     """Mount one on *path*; whoever waits in it is let go at the end."""
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0"

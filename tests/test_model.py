@@ -17,8 +17,10 @@ from tests.doubles import a_run
 SCHEMA = Path(__file__).parents[1] / "docs/schema/run.json"
 
 
-def result(verdict: Verdict, cause: Cause = Cause.NONE, **more: bool) -> Result:
-    return Result(check="c", verdict=verdict, cause=cause, **more)
+def result(
+    verdict: Verdict, cause: Cause = Cause.NONE, *, required: bool = False
+) -> Result:
+    return Result(check="c", verdict=verdict, cause=cause, required=required)
 
 
 def test_verdicts_are_ordered_worst_last() -> None:

@@ -20,8 +20,7 @@ def planned(*entries: Entry, site: Site = SITE, only: tuple[str, ...] = ()) -> P
     return plan(suite, site, only)
 
 
-def limited(**changes: object) -> Site:
-    setting = Setting(**changes)
+def limited(setting: Setting) -> Site:
     return Site(
         check_packages=SITE.check_packages,
         path="site.toml",
@@ -81,7 +80,7 @@ def test_a_mistake_names_the_suite_and_what_was_meant(
 
 
 def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
-    site = limited(low=3, otherwise=Verdict.WARN)
+    site = limited(Setting(low=3, otherwise=Verdict.WARN))
     rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
 
     assert (rule.low, rule.high, rule.otherwise) == (3, None, Verdict.WARN)
@@ -89,7 +88,7 @@ def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
 
 
 def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
-    site = limited(high=0.5, unit="s")
+    site = limited(Setting(high=0.5, unit="s"))
     rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
 
     assert rule.high == 500  # ms
@@ -101,7 +100,7 @@ def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
 )
 def test_a_limit_in_a_wrong_unit_is_refused(unit: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        planned(Entry(name="steady"), site=limited(high=1, unit=unit))
+        planned(Entry(name="steady"), site=limited(Setting(high=1, unit=unit)))
 
 
 def test_limits_on_a_check_that_is_not_there_are_refused() -> None:

@@ -90,14 +90,12 @@ def _second_reading(fio: Fio, filled: Sequence[Extent]) -> str:
 def random_read(
     fio: Fio, filled: Sequence[Extent], rng: random.Random, seconds: float
 ) -> Report:
-    """Read 4 KiB blocks of *filled* at random for *seconds*, and verify each."""
+    """Read and verify each 4 KiB block of *filled*, at random, for *seconds* at most."""
     return fio.run(
         filled,
         seed=rng.getrandbits(31),
         seconds=seconds,
-        time_based=1,
         rw="randread",
-        norandommap=1,
         bs=SECTOR,
         iodepth=_each(RANDOM_DEPTH, filled),
         verify="crc32c",

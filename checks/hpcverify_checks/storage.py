@@ -90,7 +90,7 @@ class StorageParams(Params, frozen=True):
     repeats: Annotated[int, Meta(ge=2)] = 4
     """Checkpoints."""
     seconds: Annotated[float, Meta(gt=0)] = 3.0
-    """The longest that writing in sequence, and each random phase, may last."""
+    """How long the sequential write and each random phase last at most."""
     streams: Annotated[int, Meta(ge=1)] = 4
     """Files that are written at the same time; never more than there are cores."""
     files: Annotated[int, Meta(ge=1)] = 2000

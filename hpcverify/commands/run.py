@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -135,7 +135,7 @@ def verify(
 
 
 @contextmanager
-def choose_progress() -> Iterator[Progress]:
+def choose_progress() -> Generator[Progress]:
     """Show progress on standard error: a line that lives, or plain lines in a log."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -146,7 +146,7 @@ def choose_progress() -> Iterator[Progress]:
 
 
 @contextmanager
-def own_directory(root: Path, node: str, *, made: bool = True) -> Iterator[Path]:
+def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path]:
     """
     Make an empty directory in *root*, and remove it whatever happens.
 

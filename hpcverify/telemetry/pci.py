@@ -16,13 +16,14 @@ PASSED_ON = frozenset({"vfio-pci", "nvidia-vgpu-vfio", "pci-stub", "pciback"})
 
 def nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
     """List the addresses of the NVIDIA GPUs that belong to this node."""
-    return tuple(
+    addresses = (
         device.name.lower()
         for device in sysfs.entries(root / DEVICES)
         if sysfs.text(device / "vendor") == NVIDIA
         and (sysfs.text(device / "class") or "").startswith(DISPLAY_CLASSES)
         and driver(device) not in PASSED_ON
     )
+    return tuple(sorted(addresses))
 
 
 def driver(device: Path) -> str | None:

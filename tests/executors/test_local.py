@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.executors.local import Answer, LocalExecutor
+from hpcverify.executors import Answer
+from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import Cause, Measurement, Verdict
 from hpcverify.wire import Measure, Task
-
 from tests.doubles import context
 from tests.fuse import silent_file_system
 
@@ -161,10 +161,10 @@ def test_a_process_that_nobody_can_end_is_abandoned_and_named(
 
 
 def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) -> None:
-    told: list[bool] = []
-    executor = LocalExecutor(folder=tmp_path, stopped=lambda: bool(told))
-    replied = lambda: any(p.stat().st_size for p in tmp_path.glob("*.replies"))  # noqa: E731
-    executor.tick = lambda: told.append(True) if replied() and not told else None
+    def replied() -> bool:
+        return any(p.stat().st_size for p in tmp_path.glob("*.replies"))
+
+    executor = LocalExecutor(folder=tmp_path, stopped=replied)
     answers = executor.run({n: order(tmp_path, "wait") for n in "ab"}, GENEROUS)
     executor.close()
 
@@ -175,7 +175,10 @@ def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) ->
 def test_workers_end_with_the_executor(tmp_path: Path) -> None:
     executor = LocalExecutor(folder=tmp_path, stopped=lambda: False)
     run(executor, tmp_path, "nothing")
-    pid = executor._workers["w"].pid
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
     executor.close()
+    ended = before - set(children.read_text().split())
 
-    assert gone(pid)
+    assert len(ended) == 1
+    assert all(gone(int(pid)) for pid in ended)

@@ -14,6 +14,10 @@ GPUS = Inventory(
 )
 
 
+def no_past(_name: str, _where: str) -> tuple[float, ...]:
+    return ()
+
+
 def rates(*values: float, name: str = "bf16.sustained") -> list[Measurement]:
     return [
         Measurement(name, value, "GFLOP/s", f"gpu-{i}")
@@ -51,7 +55,7 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
     unknown = Inventory(parts=(Part("gpu", "gpu-0", "GPU 0", {"name": "X"}),))
 
-    assert resolve({"*": Rule(of_spec=1)}, rates(1), unknown, lambda *_: ()) == ()
+    assert resolve({"*": Rule(of_spec=1)}, rates(1), unknown, no_past) == ()
 
 
 def test_siblings_are_held_to_their_median() -> None:

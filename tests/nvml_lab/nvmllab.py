@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
+import msgspec
+
+from hpcverify.check import Sample, Watch
+
 HERE = Path(__file__).resolve().parent
 SONAME = "libnvidia-ml.so.1"
 FLAGS = (
@@ -72,6 +76,7 @@ class Lab:
         done = subprocess.run(
             [*command, *map(str, args)],
             env=env,
+            cwd=HERE.parents[1],  # from where tests can be imported
             capture_output=True,
             text=True,
             timeout=60,
@@ -79,6 +84,14 @@ class Lab:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def watch(self, name: str, seconds: int) -> Watch:
+        """Sample the scenario *name* once a second of its own time."""
+        code = (HERE / "sampled.py").read_text()
+        story = HERE / "scenarios" / f"{name}.txt"
+        output = self.python(code, story, *range(seconds + 1))
+        samples = msgspec.json.decode(output, type=list[Sample])
+        return Watch(start=0.0, end=float(seconds), samples=samples)
 
     @property
     def root(self) -> Path:

@@ -1,0 +1,261 @@
+"""What is missing, hidden or changed; and nothing on a node that nobody touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcverify.check import Unable, judge
+from hpcverify.model import (
+    Cause,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Part,
+    Verdict,
+)
+from hpcverify_checks.inventory import CHECK, InventoryParams
+from tests.doubles import context
+from tests.nvml_lab.nvmllab import ADDRESSES, Lab
+from tests.telemetry.test_nvml import probe
+
+GPUS = tuple(
+    Part(
+        "gpu",
+        f"GPU-{i}",
+        f"GPU {i} (…{i})",
+        {"pci_address": address, "driver": "565", "serial": f"165{i}"},
+    )
+    for i, address in enumerate(ADDRESSES)
+)
+NODE = Inventory(
+    parts=(
+        Part("system", "node", "node", {"kernel": "6.8.0", "vendor": "S"}),
+        Part("cpu", "cpu", "CPU", {"threads": "64"}),
+        Part("memory", "memory", "memory", {"total": "1024 GiB"}),
+        *GPUS,
+        Part("disk", "eui.1", "nvme0n1", {"firmware": "A"}),
+        Part("disk", "eui.2", "nvme1n1", {"firmware": "A"}),
+        Part("nic", "aa:bb", "ens1"),
+        Part("edac", "mc0/dimm0", "A1"),
+    ),
+    devices=(Device("cpu", "cpu", "CPU"),),
+)
+
+
+def without(node: Inventory, *ids: str) -> Inventory:
+    parts = tuple(p for p in node.parts if p.id not in ids)
+    return msgspec.structs.replace(node, parts=parts)
+
+
+def plus(node: Inventory, *parts: Part) -> Inventory:
+    return msgspec.structs.replace(node, parts=(*node.parts, *parts))
+
+
+def changed(node: Inventory, where: str, **facts: str) -> Inventory:
+    parts = tuple(
+        msgspec.structs.replace(p, facts=p.facts | facts) if p.id == where else p
+        for p in node.parts
+    )
+    return msgspec.structs.replace(node, parts=parts)
+
+
+def with_problem(node: Inventory, code: str, where: str = "node") -> Inventory:
+    return msgspec.structs.replace(node, problems=(Finding(code, where, code),))
+
+
+def compare(
+    tmp_path: Path, now: Inventory, before: Inventory | None
+) -> tuple[list[Found], Cause]:
+    found: list[Found] = []
+    ctx = context(tmp_path, inventory=now, previous=before)
+    try:
+        found.extend(CHECK.measure(ctx, InventoryParams()))
+    except Unable as exc:
+        return found, exc.cause
+    return found, Cause.NONE
+
+
+def findings(found: list[Found]) -> list[Finding]:
+    return [item for item in found if isinstance(item, Finding)]
+
+
+def verdict(found: list[Found]) -> Verdict:
+    return judge(findings(found), (), CHECK.rulings).verdict
+
+
+def test_a_node_that_nobody_touched_is_unchanged(tmp_path: Path) -> None:
+    found, cause = compare(tmp_path, NODE, NODE)
+    assert (findings(found), cause, verdict(found)) == ([], Cause.NONE, Verdict.PASS)
+
+
+def test_a_first_run_says_that_it_compared_with_nothing(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, NODE, None)
+    assert "no earlier run" in str(found[-1])
+    assert findings(found) == []
+
+
+def test_the_parts_are_counted(tmp_path: Path) -> None:
+    bare = Part("gpu", ADDRESSES[0], "GPU", {"pci_address": ADDRESSES[0]})
+    found, _ = compare(tmp_path, plus(without(NODE, "GPU-0"), bare), None)
+    counts = {m.name: m.value for m in found if isinstance(m, Measurement)}
+    assert counts == {
+        "gpus": 7,
+        "disks": 2,
+        "nics": 1,
+        "dimms": 0,
+        "cpus": 64,
+        "memory": 1024,
+    }
+
+
+@pytest.mark.parametrize(
+    ("gone", "code", "expected"),
+    [
+        ("GPU-3", "gpu_missing", Verdict.FAIL),
+        ("eui.2", "disk_missing", Verdict.FAIL),
+        ("aa:bb", "nic_missing", Verdict.FAIL),
+        ("mc0/dimm0", "part_missing", Verdict.WARN),
+    ],
+)
+def test_a_part_that_is_gone_is_named(
+    tmp_path: Path, gone: str, code: str, expected: Verdict
+) -> None:
+    found, cause = compare(tmp_path, without(NODE, gone), NODE)
+    (finding,) = findings(found)
+    assert (finding.code, finding.where, cause) == (code, gone, Cause.NONE)
+    assert verdict(found) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("partial_view", Cause.PARTIAL_VIEW),
+        ("driver_mismatch", Cause.MISCONFIGURED),
+        ("driver_not_loaded", Cause.MISCONFIGURED),
+        ("probe_failed", Cause.CRASHED),
+    ],
+)
+def test_nothing_is_missing_while_we_cannot_see(
+    tmp_path: Path, code: str, cause: Cause
+) -> None:
+    gpus = [gpu.id for gpu in GPUS]
+    now = with_problem(without(NODE, *gpus), code)
+    found, why = compare(tmp_path, now, NODE)
+    assert [f.code for f in findings(found)] == [code]
+    assert (why, verdict(found)) == (cause, Verdict.ERROR)
+
+
+def test_gpus_of_which_even_the_bus_knows_nothing_are_not_judged_without_nvml(
+    tmp_path: Path,
+) -> None:
+    found, cause = compare(tmp_path, without(NODE, *(g.id for g in GPUS)), NODE)
+    assert {f.code for f in findings(found)} == {"driver_not_loaded"}
+    assert cause is Cause.MISCONFIGURED
+
+
+def test_a_lost_gpu_is_a_fault_even_if_we_do_not_see_all(tmp_path: Path) -> None:
+    lost = Finding("gpu_lost", ADDRESSES[2], "lost")
+    hidden = Finding("partial_view", "node", "hidden")
+    now = msgspec.structs.replace(NODE, problems=(hidden, lost))
+    found, cause = compare(tmp_path, now, NODE)
+    assert (cause, verdict(found)) == (Cause.NONE, Verdict.FAIL)
+
+
+def test_a_gpu_known_by_its_address_only_is_told_once_and_by_its_serial(
+    tmp_path: Path,
+) -> None:
+    address = ADDRESSES[2]
+    bare = Part("gpu", address, f"GPU at {address}", {"pci_address": address})
+    now = with_problem(plus(without(NODE, "GPU-2"), bare), "gpu_lost", address)
+    (finding,) = findings(compare(tmp_path, now, NODE)[0])
+    assert finding.code == "gpu_lost"
+    assert finding.evidence == {
+        "was": "GPU 2 (…2)",
+        "uuid": "GPU-2",
+        "serial": "1652",
+    }
+
+
+def test_a_part_in_place_of_another_was_replaced(tmp_path: Path) -> None:
+    now = plus(without(NODE, "eui.2"), Part("disk", "eui.9", "nvme1n1"))
+    found, _ = compare(tmp_path, now, NODE)
+    (finding,) = findings(found)
+    assert (finding.code, finding.where) == ("part_replaced", "eui.9")
+    assert verdict(found) is Verdict.WARN
+
+
+def test_a_part_that_is_new_passes(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, plus(NODE, Part("nic", "cc:dd", "ens2")), NODE)
+    assert [f.code for f in findings(found)] == ["part_added"]
+    assert verdict(found) is Verdict.PASS
+
+
+def test_an_upgrade_passes_and_is_told_once_for_all_parts(tmp_path: Path) -> None:
+    now = NODE
+    for gpu in GPUS:
+        now = changed(now, gpu.id, driver="570")
+    now = changed(now, "eui.1", firmware="B")
+    found, _ = compare(tmp_path, now, NODE)
+    first, second = findings(found)
+    assert (first.code, first.where) == ("software_changed", "eui.1")
+    assert (second.where, second.evidence) == ("node", {"from": "565", "to": "570"})
+    assert verdict(found) is Verdict.PASS
+
+
+def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, changed(NODE, "cpu", threads="63"), NODE)
+    (finding,) = findings(found)
+    assert finding.text == "cpu threads changed from 64 to 63 (CPU)"
+    assert verdict(found) is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("total", "codes"),
+    [("992 GiB", ["memory_shrunk"]), ("1023 GiB", []), ("2048 GiB", [])],
+)
+def test_memory_that_a_module_was_lost_of_is_a_fault(
+    tmp_path: Path, total: str, codes: list[str]
+) -> None:
+    found, _ = compare(tmp_path, changed(NODE, "memory", total=total), NODE)
+    assert [f.code for f in findings(found)] == codes
+
+
+def test_every_finding_has_a_ruling() -> None:
+    kinds = ("gpu", "disk", "nic", "dimm")
+    assert {f"{kind}_missing" for kind in kinds} <= CHECK.rulings.keys()
+
+
+def test_a_healthy_board_is_unchanged_however_often_it_is_probed(
+    tmp_path: Path, lab: Lab
+) -> None:
+    lab.load("healthy-8xh100")
+    before = probe(lab)
+    for _ in range(5):
+        found, cause = compare(tmp_path, probe(lab), before)
+        assert (findings(found), cause) == ([], Cause.NONE)
+
+
+def test_the_board_that_lost_two_gpus_fails_by_name(tmp_path: Path, lab: Lab) -> None:
+    lab.write("node_id = lost-01")
+    before = probe(lab)
+    lab.load("lost-gpu", "freeze_t = 5")
+    found, cause = compare(tmp_path, probe(lab), before)
+    told = {(f.code, f.evidence.get("uuid")) for f in findings(found)}
+    gpus = before.of_kind("gpu")
+    assert told == {("gpu_lost", gpus[2].id), ("gpu_missing", gpus[6].id)}
+    assert (cause, verdict(found)) == (Cause.NONE, Verdict.FAIL)
+
+
+def test_a_driver_at_odds_with_its_library_is_no_fault_of_the_hardware(
+    tmp_path: Path, lab: Lab
+) -> None:
+    before = probe(lab)
+    lab.load("driver-mismatch")
+    found, cause = compare(tmp_path, probe(lab), before)
+    assert [f.code for f in findings(found)] == ["driver_mismatch"]
+    assert (cause, verdict(found)) == (Cause.MISCONFIGURED, Verdict.ERROR)

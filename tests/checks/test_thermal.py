@@ -1,0 +1,173 @@
+"""Heat and power under load: what holds a part back, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context, Sample, Skip, Watch, judge
+from hpcverify.limits import resolve
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Device,
+    Found,
+    Inventory,
+    Measurement,
+    Series,
+    Verdict,
+)
+from hpcverify_checks import thermal
+from hpcverify_checks.thermal import CHECK, ThermalParams
+from tests.doubles import INVENTORY, context
+from tests.nvml_lab.nvmllab import Lab
+
+SECONDS = 60
+
+
+def on(tmp_path: Path, part: str, *series: str) -> Context:
+    """Make the context of a device with sensors for *series*."""
+    device = Device("cuda", part, part)
+    sensors = tuple(f"{part}/{name}" for name in series)
+    inventory = Inventory(parts=INVENTORY.parts, devices=(device,), sensors=sensors)
+    return context(tmp_path, device=device, peers=(device,), inventory=inventory)
+
+
+def observed(watch: Watch, ctx: Context) -> list[Found]:
+    return list(thermal.observe(watch, ctx, ThermalParams()))
+
+
+def judged(found: Iterable[Found]) -> tuple[Verdict, str]:
+    numbers = [f for f in found if isinstance(f, Measurement)]
+    limits = resolve(CHECK.rules, numbers, Inventory(), lambda *_: ())
+    judgement = judge(numbers, limits, CHECK.rulings)
+    return judgement.verdict, judgement.reason
+
+
+def values(found: Iterable[Found]) -> dict[str, float | None]:
+    return {f.name: f.value for f in found if isinstance(f, Measurement)}
+
+
+def samples(name: str, *readings: float, unit: str = "") -> list[Sample]:
+    return [Sample(float(t), name, unit, "G", v) for t, v in enumerate(readings)]
+
+
+def watching(*series: list[Sample]) -> Watch:
+    return Watch(start=0, end=SECONDS, samples=[s for one in series for s in one])
+
+
+def gpus(lab: Lab, tmp_path: Path, story: str) -> list[tuple[Verdict, str]]:
+    watch = lab.watch(story, SECONDS)
+    parts = dict.fromkeys(s.where for s in watch.samples)  # by index, as NVML lists
+    return [judged(observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
+
+
+def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no temperature, clock or throttle sensor") as skip:
+        next(thermal.measure(context(tmp_path), ThermalParams(seconds=1e9)))
+    assert skip.value.cause is Cause.NOT_OBSERVABLE
+
+
+def test_the_load_is_work_whose_rate_is_told_over_time(tmp_path: Path) -> None:
+    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
+    ctx = context(tmp_path, inventory=sensors)
+    found = list(thermal.measure(ctx, ThermalParams(seconds=0.3)))
+    (series,) = [f for f in found if isinstance(f, Series)]
+    assert series.unit == "GFLOP/s"
+    assert all(rate > 0 for rate in series.values)
+    assert [f.where for f in found if isinstance(f, Covered)] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [([100.0] * 16, 0.0), ([100.0] * 8 + [60.0] * 8, 0.4), ([0.0] * 8, 0.0)],
+)
+def test_sag_is_what_the_end_lacks_of_the_beginning(
+    rates: list[float], expected: float
+) -> None:
+    assert thermal.sag(rates) == pytest.approx(expected)
+
+
+def test_a_healthy_board_passes_though_it_meets_its_power_cap(
+    tmp_path: Path, lab: Lab
+) -> None:
+    for _ in range(3):
+        answers = gpus(lab, tmp_path, "healthy-8xh100")
+        assert answers == [(Verdict.PASS, "")] * 8
+
+
+def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
+    tmp_path: Path, lab: Lab
+) -> None:
+    answers = gpus(lab, tmp_path, "thermal-throttle")
+    assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [
+        3,
+        6,
+    ]
+    hot, braked = answers[3][1], answers[6][1]
+    assert "throttled.hw_thermal 20 s" in hot
+    assert "throttled.sw_thermal.share 0.6667" in hot
+    assert "power_brake" not in hot
+    assert "throttled.hw_power_brake 10 s" in braked
+    assert "thermal" not in braked
+
+
+def test_a_report_gets_what_was_sampled_and_its_extremes(
+    tmp_path: Path, lab: Lab
+) -> None:
+    watch = lab.watch("thermal-throttle", SECONDS)
+    part = list(dict.fromkeys(s.where for s in watch.samples))[3]
+    found = observed(watch, on(tmp_path, part, "temperature"))
+    read = values(found)
+    assert (read["temperature.idle"], read["temperature.max"]) == (40, 90)
+    assert read["temperature.headroom.min"] == -3
+    assert (read["power.max"], read["samples"]) == (650, SECONDS + 1)
+    assert read["clock.sag"] == pytest.approx(1 - 690 / 1755)
+    shown = {f.name: f for f in found if isinstance(f, Series)}
+    assert {"temperature", "clock", "power", "utilization"} <= shown.keys()
+    assert len(shown["clock"].values) == SECONDS + 1
+
+
+def test_events_count_where_a_driver_has_no_counters(tmp_path: Path) -> None:
+    bits = samples("event.hw_thermal", 0, 1, 1, 1, 0, 0)
+    found = observed(
+        watching(samples("clock", *[1755] * 6, unit="MHz"), bits),
+        on(tmp_path, "G", "clock"),
+    )
+    assert values(found)["throttled.hw_thermal"] == 2
+    assert judged(found)[0] is Verdict.FAIL
+
+
+def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
+    bits = samples("event.hw_slowdown", *[0, 1, 0, 0, 1, 0] * 5)
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(bits, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 0
+    assert judged(found)[0] is Verdict.PASS
+
+
+def test_what_was_throttled_before_the_check_is_not_held_against_it(
+    tmp_path: Path,
+) -> None:
+    counted = samples("throttled.hw_thermal", *[900.0] * 30, unit="s")
+    temperature = samples("temperature", *[50.0] * 30, unit="°C")
+    found = observed(watching(counted, temperature), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.PASS
+
+
+def test_little_headroom_warns(tmp_path: Path) -> None:
+    near = samples("temperature.headroom", 30, 10, 1, unit="°C")
+    hot = samples("temperature", 50, 70, 79, unit="°C")
+    found = observed(watching(near, hot), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.WARN
+
+
+def test_sensors_that_fell_silent_are_no_pass(tmp_path: Path) -> None:
+    found = observed(watching(), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.ERROR
+
+
+def test_nothing_is_said_of_a_part_without_sensors(tmp_path: Path) -> None:
+    assert observed(watching(samples("load", 1, 2)), on(tmp_path, "G")) == []

@@ -1,0 +1,152 @@
+"""An external program gives all that it wrote, or is ended, or is named as hung."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+from hpcverify.processes import run_tool, wait_channel
+
+from tests.fuse import silent_file_system
+
+GENEROUS = 60.0
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def shell(script: str, *arguments: object) -> list[str]:
+    return ["bash", "-c", script, "bash", *map(str, arguments)]
+
+
+def pid_in(file: Path) -> int:
+    assert eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+    return int(file.read_text())
+
+
+def test_what_a_program_writes_and_returns_is_given() -> None:
+    done = run_tool(shell("echo out; echo err >&2; exit 3"), timeout=GENEROUS)
+
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_more_output_than_a_pipe_holds_stops_nobody() -> None:
+    done = run_tool(shell("head -c 5000000 /dev/zero"), timeout=GENEROUS)
+
+    assert done.stdout == bytes(5_000_000)
+
+
+def test_a_program_stays_in_the_group_that_the_engine_ends() -> None:
+    asking = "import os; print(os.getpgrp())"
+
+    done = run_tool([sys.executable, "-c", asking], timeout=GENEROUS)
+
+    assert int(done.stdout) == os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    ("tool", "package"), [("fio", "fio"), ("smartctl", "smartmontools")]
+)
+def test_a_program_that_is_not_installed_is_missing_and_the_fix_is_named(
+    tool: str, package: str
+) -> None:
+    with pytest.raises(Unable, match=f"apt-get install {package}$") as caught:
+        run_tool([tool], timeout=GENEROUS, env={"PATH": ""})
+
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_a_directory_that_is_not_there_is_not_taken_for_a_missing_program(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        run_tool(["true"], timeout=GENEROUS, cwd=tmp_path / "none")
+
+
+@pytest.mark.parametrize("manners", [":", "trap '' TERM"], ids=["polite", "deaf"])
+def test_a_program_that_overruns_is_ended_and_its_deadline_is_named(
+    tmp_path: Path, manners: str
+) -> None:
+    file = tmp_path / "pid"
+    script = manners + '; echo $$ > "$1"; while :; do read -t 60 <> <(:); done'
+
+    with pytest.raises(Unable, match=r"bash did not end within 0\.3 s") as caught:
+        run_tool(shell(script, file), timeout=0.3)
+
+    assert caught.value.cause is Cause.TIMEOUT
+    assert gone(pid_in(file))
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
+    tmp_path: Path,
+) -> None:
+    with (
+        silent_file_system(tmp_path) as silent,
+        pytest.raises(Unable, match=r"waits in .*fuse") as caught,
+    ):
+        run_tool(["cat", str(silent / "file")], timeout=0.2)
+
+    assert (caught.value.cause, caught.value.remedy) == (Cause.HUNG, Remedy.REBOOT)
+    pid = int(re.findall(r"pid (\d+)", str(caught.value))[0])
+    assert eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
+
+
+def test_a_program_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        "import sys; from hpcverify.processes import run_tool; "
+        "run_tool(sys.argv[1:], timeout=60)"
+    )
+    waiting = shell('echo $$ > "$1"; exec sleep 60', file)
+    with subprocess.Popen([sys.executable, "-c", code, *waiting]) as parent:
+        pid = pid_in(file)
+        parent.kill()
+
+    assert eventually(lambda: gone(pid))
+
+
+def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        script = f'echo $$ > "$1"; kill -USR1 {os.getpid()}; exec sleep 60'
+        with pytest.raises(KeyboardInterrupt):
+            run_tool(shell(script, file), timeout=GENEROUS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert os.waitpid(pid_in(file), 0)[1] == signal.SIGKILL
+
+
+def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:
+    for task, channel in (("7", "0"), ("8", "io_schedule"), ("9", "")):
+        (tmp_path / "7" / "task" / task).mkdir(parents=True)
+        (tmp_path / "7" / "task" / task / "wchan").write_text(channel)
+
+    assert wait_channel(7, tmp_path) == "io_schedule"
+    assert "does not name" in wait_channel(8, tmp_path)
