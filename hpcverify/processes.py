@@ -67,8 +67,9 @@ def run_tool(
         try:
             _finish(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
-            if child.poll() is None:
+            if child.returncode is None:
                 child.kill()
+                _ended(child, GRACE_S)
         return Completed(child.returncode, _content(out), _content(err))
 
 
@@ -99,9 +100,9 @@ def _start(
             preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
         )
     except FileNotFoundError as exc:
-        if cwd is not None and exc.filename == str(cwd):
-            raise
         tool = command[0]
+        if exc.filename != tool:  # it is the directory that is not there
+            raise
         raise Unable(
             f"{tool} is not installed: apt-get install {PACKAGES.get(tool, tool)}",
             Cause.MISSING,

@@ -110,9 +110,12 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     """
     _trust(site)
     known = set(catalog.names(site.packages))
-    for name in (*only, *site.limits):
+    for name in only:
         if name not in known:
             raise UnknownNameError("check", name, known)
+    for name in site.limits.keys() - known:
+        unknown = UnknownNameError("check", name, known)
+        raise ConfigError(f"{site.path}: limits: {unknown}")
     entries = [e for e in _expand(suite, known) if not only or e.name in only]
     entries += [Entry(name=n) for n in only if n not in {e.name for e in entries}]
     return Plan(

@@ -31,13 +31,14 @@ def _doubles() -> array[float]:
 
 
 @dataclass(slots=True)
-class _Track:
+class Track:
     """One series, in 16 bytes a reading."""
 
     t: array[float] = field(default_factory=_doubles)
     values: array[float] = field(default_factory=_doubles)
 
     def add(self, t: float, value: float) -> None:
+        """Keep one reading more, and thin out the older half when there are many."""
         self.t.append(t)
         self.values.append(value)
         if len(self.t) > KEPT:
@@ -62,7 +63,7 @@ class Sampler:
         self._readers = tuple(readers)
         self._period = period
         self._clock = clock
-        self._tracks: dict[tuple[str, str, str], _Track] = {}
+        self._tracks: dict[tuple[str, str, str], Track] = {}
         self._round = threading.Condition()
         self._newest = float("-inf")
         self._nudge = threading.Event()
@@ -121,7 +122,7 @@ class Sampler:
     def _keep(self, t: float, readings: Sequence[Reading]) -> None:
         for reading in readings:
             key = (reading.name, reading.unit, reading.where)
-            self._tracks.setdefault(key, _Track()).add(t, reading.value)
+            self._tracks.setdefault(key, Track()).add(t, reading.value)
         self._newest = t
 
 

@@ -57,10 +57,14 @@ def observed(watch: Watch, ctx: Context) -> list[Found]:
     return list(ecc.observe(watch, ctx, EccParams()))
 
 
+def no_past(_name: str, _where: str) -> tuple[float, ...]:
+    return ()
+
+
 def judged(found: Iterable[Found]) -> tuple[Verdict, Remedy, str]:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]
-    limits = resolve(CHECK.rules, numbers, Inventory(), lambda *_: ())
+    limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
     judgement = judge(items, limits, CHECK.rulings)
     return judgement.verdict, judgement.remedy, judgement.reason
 

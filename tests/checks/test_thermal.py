@@ -39,9 +39,13 @@ def observed(watch: Watch, ctx: Context) -> list[Found]:
     return list(thermal.observe(watch, ctx, ThermalParams()))
 
 
+def no_past(_name: str, _where: str) -> tuple[float, ...]:
+    return ()
+
+
 def judged(found: Iterable[Found]) -> tuple[Verdict, str]:
     numbers = [f for f in found if isinstance(f, Measurement)]
-    limits = resolve(CHECK.rules, numbers, Inventory(), lambda *_: ())
+    limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
     judgement = judge(numbers, limits, CHECK.rulings)
     return judgement.verdict, judgement.reason
 

@@ -72,9 +72,9 @@ class Lab:
             "NVML_LAB_SCENARIO": str(self.scenario),
             **environ,
         }
-        command = [sys.executable, "-W", "error", "-c", dedent(code), self.root]
+        command = [sys.executable, "-W", "error", "-c", dedent(code)]
         done = subprocess.run(
-            [*command, *map(str, args)],
+            [*command, str(self.root), *map(str, args)],
             env=env,
             cwd=HERE.parents[1],  # from where tests can be imported
             capture_output=True,
@@ -83,7 +83,7 @@ class Lab:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     def watch(self, name: str, seconds: int) -> Watch:
         """Sample the scenario *name* once a second of its own time."""

@@ -41,7 +41,7 @@ def test_this_machine_is_described_alike_twice_and_quickly() -> None:
 def test_a_machine_that_tells_nothing_has_still_a_cpu(tmp_path: Path) -> None:
     found = probe(tmp_path)
     assert [part.id for part in found.parts] == ["node", "cpu", "memory"]
-    assert found.problems == found.sensors == ()
+    assert (found.problems, found.sensors) == ((), ())
 
 
 def test_every_part_has_an_id_of_its_own() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hpcverify.telemetry.reading import Reading
-from hpcverify.telemetry.sampler import KEPT, Sampler, _Track
+from hpcverify.telemetry.sampler import KEPT, Sampler, Track
 
 LONG = 3600.0
 
@@ -96,11 +96,14 @@ def test_a_reader_that_is_stuck_does_not_stick_its_caller() -> None:
     assert sampling.window(0.0, time.monotonic()) == []
     sampling.stop()
     stuck.let_go.set()
-    sampling._thread.join(10)
+    for thread in threading.enumerate():
+        if thread.name == "sampler":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_run_of_a_day_keeps_its_ends_and_its_spikes_in_bounded_memory() -> None:
-    track = _Track()
+    track = Track()
     day = 86_400
     for second in range(day):
         track.add(float(second), 1e6 if second == 4321 else float(second))

@@ -1,0 +1,187 @@
+"""Bad input gets one line that names the thing and the fix, and a known status."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from hpcverify import documents
+from tests.commands.conftest import Cli
+from tests.doubles import a_run
+
+
+def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
+    """Run a command that must be refused; return the one line that it says."""
+    done = cli(*arguments)
+
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("run", "--suite", "quik"), "no suite is called 'quik'; did you mean quick?"),
+        (("run", "--check", "gem"), "no check is called 'gem'; did you mean gemm?"),
+        (("show", "20251231"), "no run is called '20251231'"),
+        (("report", "--node", "n9", "-o", "x"), "no node with a run is called 'n9'"),
+        (("history", "n9"), "no node is called 'n9'"),
+        (
+            ("run", "--check", "steady", "--json", "/no/such/x.json"),
+            "/no/such/x.json cannot be written: there is no directory /no/such",
+        ),
+    ],
+)
+def test_an_argument_that_names_nothing(
+    cli: Cli, arguments: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in refused(cli, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [("rnu",), ("run", "--siute", "quick"), ()])
+def test_an_unknown_command_or_option_is_usage(
+    cli: Cli, arguments: tuple[str, ...]
+) -> None:
+    done = cli(*arguments)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("scratsch = '/tmp'", "unknown field `scratsch`; did you mean scratch?"),
+        ("scratch = 3", "Expected `str`, got `int` - at `$.scratch`"),
+        ("scratch = = 3", "not TOML:"),
+        ("[limits.gem]", "no check is called 'gem'; did you mean gemm?"),
+        (
+            "[limits.steady]\nlevl = { low = 1 }",
+            "limits.steady: no measurement is called 'levl'; did you mean level?",
+        ),
+        (
+            '[limits.steady]\nlevel = { low = 1, unit = "msec" }',
+            "limits.steady.'level': no unit is called 'msec'; did you mean",
+        ),
+        (
+            '[limits.steady]\nlevel = { low = 1, otherwise = "fial" }',
+            "Invalid enum value 'fial'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None:
+    cli.site(text)
+
+    told = refused(cli, "run", "--check", "steady")
+    checked = cli("config", "check")
+
+    assert "site.toml" in told
+    assert complaint in told
+    assert (checked.returncode, checked.stderr.strip()) == (2, told)
+
+
+def test_a_check_package_that_is_not_there(cli: Cli) -> None:
+    cli.config.write_text('check_packages = ["no_such_checks"]')
+
+    told = refused(cli, "run", "--check", "gemm")
+
+    assert "'no_such_checks' cannot be imported: install it, or take it out" in told
+
+
+def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
+    cli.suite("acme", '[[check]]\nname = "steady"\nparams = { vlaue = 1 }')
+
+    told = refused(cli, "run", "--suite", "acme")
+
+    assert "suite acme: check steady: params" in told
+    assert "did you mean value?" in told
+    assert not list(cli.state.glob("runs/*.json"))
+
+
+def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
+    cli.site('scratch = "/no/such/scratch"')
+
+    told = refused(cli, "run", "--check", "steady")
+
+    assert "/no/such/scratch cannot be used: No such file" in told
+    assert "set scratch in the site file" in told
+
+
+def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cli.environment["HPCVERIFY_STATE"] = str(tmp_path / "file")
+
+    told = refused(cli, "run", "--check", "steady")
+
+    assert f"the state directory {tmp_path}/file cannot be written" in told
+    assert "set HPCVERIFY_STATE" in told
+
+
+@pytest.fixture
+def kept(cli: Cli) -> Cli:
+    """Have one run in the store."""
+    assert cli("run", "--check", "steady").returncode == 0
+    return cli
+
+
+def test_a_store_from_a_newer_version(kept: Cli) -> None:
+    db = sqlite3.connect(kept.state / "store.sqlite")
+    db.execute("pragma user_version = 99")
+    db.close()
+
+    assert "of version 99" in refused(kept, "run", "--check", "steady")
+    assert "upgrade hpcverify" in refused(kept, "history")
+
+
+def test_a_store_that_is_damaged_is_built_again_once_it_is_out_of_the_way(
+    kept: Cli,
+) -> None:
+    store = kept.state / "store.sqlite"
+    store.write_bytes(b"\0" * 4096)
+    told = refused(kept, "history")
+    store.unlink()
+
+    assert f"{store} is damaged" in told
+    assert "PASS" in kept("history").stdout
+
+
+def test_a_store_that_is_locked(kept: Cli) -> None:
+    holder = sqlite3.connect(kept.state / "store.sqlite")
+    holder.execute("begin exclusive")
+    told = refused(kept, "history")
+    holder.close()
+
+    assert "database is locked; if another hpcverify is at work wait for it" in told
+
+
+def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
+    half = kept.state / "runs" / "half.json"
+    documents.write(a_run(id="half"), half)
+    half.write_bytes(half.read_bytes()[:500])
+    done = kept("run", "--check", "steady")
+
+    assert done.returncode == 0
+    assert f"{half} is no whole run document" in done.stderr
+    assert half.exists()
+    assert kept("history").stdout.count("PASS") == 2
+
+
+def test_a_full_disk_for_the_state_is_named(cli: Cli) -> None:
+    cli.environment["HPCVERIFY_STATE"] = "/dev/full/state"
+
+    assert "cannot be written" in refused(cli, "run", "--check", "steady")
+
+
+def test_the_doctor_names_what_is_wrong_with_the_site(cli: Cli) -> None:
+    cli.site("scratsch = 1")
+    done = cli("doctor")
+
+    assert done.returncode == 3
+    assert "fix configuration:" in done.stdout
+    assert "did you mean scratch?" in done.stdout
