@@ -318,8 +318,8 @@ def worst(complaints: Sequence[Judgement]) -> Judgement:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Print *value* to four significant digits, with its unit."""
+    """Print *value* to four significant digits, with its unit; a ratio has none."""
     number = "not a number" if value is None else f"{value:.4g}"
     if value is not None and abs(value) >= 1e4 and value == round(value):  # noqa: PLR2004 - past which %g turns to exponents
         number = f"{value:.0f}"
-    return f"{number} {unit}".rstrip()
+    return f"{number} {unit}".rstrip() if unit != "ratio" else number

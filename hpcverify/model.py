@@ -270,13 +270,13 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
     """
     Say what *results* make of a node: the worst of them, after two steps.
 
-    Skips that are not applicable are left out, and the skip of a check that the
-    suite marks as required counts as ERROR. With nothing left we could not tell.
+    Skips are left out: the node has no such part, or no such sensor, and what it has
+    was verified. But the skip of a check that the suite marks as required counts as
+    ERROR. With nothing left we could not tell.
     """
     counted = [
-        Verdict.ERROR if r.required and r.verdict is Verdict.SKIP else r.verdict
+        Verdict.ERROR if r.verdict is Verdict.SKIP else r.verdict
         for r in results
-        if r.required
-        or not (r.verdict is Verdict.SKIP and r.cause is Cause.NOT_APPLICABLE)
+        if r.required or r.verdict is not Verdict.SKIP
     ]
     return max(counted, default=Verdict.ERROR)

@@ -65,12 +65,12 @@ def run_tool(
     with _memory("stdout") as out, _memory("stderr") as err:
         child = _start(command, out, err, cwd, env)
         try:
-            _finish(child, command[0], timeout)
+            status = _finish(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
             if child.returncode is None:
                 child.kill()
                 _ended(child, GRACE_S)
-        return Completed(child.returncode, _content(out), _content(err))
+        return Completed(status, _content(out), _content(err))
 
 
 def _memory(name: str) -> closing[FileIO]:
@@ -120,9 +120,9 @@ def _dying_with(parent: int) -> Callable[[], None]:
     return arrange
 
 
-def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> None:
+def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
     if _ended(child, timeout):
-        return
+        return child.wait()
     child.terminate()
     if not _ended(child, GRACE_S):
         child.kill()

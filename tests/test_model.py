@@ -36,16 +36,12 @@ def test_a_run_is_as_bad_as_its_worst_result() -> None:
     assert verdict_of(results) is Verdict.ERROR
 
 
-def test_a_skip_that_is_not_applicable_is_left_out() -> None:
-    skip = result(Verdict.SKIP, Cause.NOT_APPLICABLE)
+@pytest.mark.parametrize("cause", [Cause.NOT_APPLICABLE, Cause.NOT_OBSERVABLE])
+def test_a_skip_is_left_out(cause: Cause) -> None:
+    skip = result(Verdict.SKIP, cause)
 
     assert verdict_of((result(Verdict.PASS), skip)) is Verdict.PASS
-
-
-def test_a_skip_for_want_of_a_sensor_shows() -> None:
-    skip = result(Verdict.SKIP, Cause.NOT_OBSERVABLE)
-
-    assert verdict_of((result(Verdict.PASS), skip)) is Verdict.SKIP
+    assert verdict_of((skip,)) is Verdict.ERROR
 
 
 def test_to_skip_what_is_required_is_an_error() -> None:

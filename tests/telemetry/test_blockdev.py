@@ -1,0 +1,144 @@
+"""A path is traced to the one whole disk that holds it, or to none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcverify.telemetry.blockdev import disk_of, mount_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "root"
+    (made / "sys/dev/block").mkdir(parents=True)
+    (made / "proc/self").mkdir(parents=True)
+    return made
+
+
+def number(path: Path) -> str:
+    device = path.stat().st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def device(root: Path, place: str, number: str, *, partition: bool = False) -> Path:
+    folder = root / "sys/devices" / place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dev").write_text(number)
+    if partition:
+        (folder / "partition").write_text("1")
+    (root / "sys/dev/block" / number).symlink_to(folder)
+    return folder
+
+
+def slave(of: Path, disk: Path) -> None:
+    (of / "slaves").mkdir(exist_ok=True)
+    (of / "slaves" / disk.name).symlink_to(disk)
+
+
+def mounted(root: Path, *lines: str) -> None:
+    (root / "proc/self/mountinfo").write_text("\n".join(lines) + "\n")
+
+
+def test_a_disk_is_its_own_name(root: Path, tmp_path: Path) -> None:
+    device(root, "pci0/nvme/nvme0/nvme0n1", number(tmp_path))
+
+    assert disk_of(tmp_path, root) == "nvme0n1"
+
+
+def test_a_partition_leads_to_its_disk(root: Path, tmp_path: Path) -> None:
+    device(root, "pci0/sda/sda2", number(tmp_path), partition=True)
+
+    assert disk_of(tmp_path, root) == "sda"
+
+
+def test_a_logical_volume_leads_through_its_layers_to_its_disk(
+    root: Path, tmp_path: Path
+) -> None:
+    volume = device(root, "virtual/dm-1", number(tmp_path))
+    crypt = device(root, "virtual/dm-0", "252:0")
+    slave(volume, crypt)
+    slave(crypt, device(root, "pci0/sda/sda2", "8:2", partition=True))
+
+    assert disk_of(tmp_path, root) == "sda"
+
+
+def test_a_mirror_over_two_disks_is_no_one_disk(root: Path, tmp_path: Path) -> None:
+    mirror = device(root, "virtual/md0", number(tmp_path))
+    slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
+    slave(mirror, device(root, "pci0/sdb/sdb1", "8:17", partition=True))
+
+    assert disk_of(tmp_path, root) is None
+
+
+def test_a_mirror_over_two_parts_of_one_disk_is_on_that_disk(
+    root: Path, tmp_path: Path
+) -> None:
+    mirror = device(root, "virtual/md0", number(tmp_path))
+    slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
+    slave(mirror, device(root, "pci0/sda/sda2", "8:2", partition=True))
+
+    assert disk_of(tmp_path, root) == "sda"
+
+
+def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> None:
+    # /dev/shm has a number that is no device's, as every btrfs has.
+    disk = device(root, "pci0/sdc/sdc1", "8:33", partition=True)
+    (root / "sys/class/block").mkdir(parents=True)
+    (root / "sys/class/block/sdc1").symlink_to(disk)
+    mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/sdc1 rw,subvol=/@")
+
+    assert disk_of(Path("/dev/shm"), root) == "sdc"  # noqa: S108 - only looked at
+
+
+def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(
+    root: Path, tmp_path: Path
+) -> None:
+    device(root, "pci0/sda", number(tmp_path))
+    mounted(
+        root,
+        f"30 1 0:27 / /dev/shm rw - overlay overlay rw,lowerdir=/a,upperdir={tmp_path}",
+    )
+
+    assert disk_of(Path("/dev/shm"), root) == "sda"  # noqa: S108 - only looked at
+
+
+@pytest.mark.parametrize("kind", ["nfs4 server:/export", "tmpfs tmpfs", "zfs tank/a"])
+def test_what_is_mounted_from_no_device_is_on_no_disk(root: Path, kind: str) -> None:
+    mounted(root, f"30 1 0:27 / /dev/shm rw - {kind} rw")
+
+    assert disk_of(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
+
+
+def test_the_innermost_and_latest_mount_holds_a_path(
+    root: Path, tmp_path: Path
+) -> None:
+    mounted(
+        root,
+        "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw",
+        f"2 1 0:40 / {tmp_path} rw shared:1 master:2 - tmpfs hidden rw",
+        f"3 2 0:41 / {tmp_path} rw,nosuid - nfs4 server:/a rw,vers=4.2",
+        f"4 1 0:42 / {tmp_path}x rw - tmpfs beside rw",
+    )
+
+    mount = mount_of(tmp_path, root)
+
+    assert mount is not None
+    assert (mount.point, mount.kind, mount.source) == (tmp_path, "nfs4", "server:/a")
+    assert mount.options == ("rw", "vers=4.2")
+
+
+def test_a_space_in_a_mount_point_is_read_as_one(root: Path, tmp_path: Path) -> None:
+    (spaced := tmp_path / "a b").mkdir()
+    mounted(root, f"2 1 0:40 / {str(spaced).replace(' ', '\\040')} rw - xfs /dev/x rw")
+
+    mount = mount_of(spaced, root)
+
+    assert mount is not None
+    assert mount.point == spaced
+
+
+def test_without_proc_no_mount_is_known(root: Path, tmp_path: Path) -> None:
+    assert mount_of(tmp_path, root) is None

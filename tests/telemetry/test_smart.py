@@ -1,0 +1,212 @@
+"""
+What a disk says of its health is taken as it is; what it cannot say is no error.
+
+The documents are cut down from what smartctl 7.3 prints, in its own schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause
+from hpcverify.processes import Completed
+from hpcverify.telemetry import smart
+from hpcverify.units import FACTORS
+
+
+def printed(**document: Any) -> bytes:
+    common = {
+        "json_format_version": [1, 0],
+        "smartctl": {"version": [7, 3], "svn_revision": "5338", "exit_status": 0},
+    }
+    return json.dumps(common | document, indent=2).encode()
+
+
+def nvme(**log: int) -> bytes:
+    healthy = {
+        "critical_warning": 0,
+        "temperature": 29,
+        "available_spare": 100,
+        "available_spare_threshold": 10,
+        "percentage_used": 3,
+        "data_units_read": 20145988,
+        "data_units_written": 103902180,
+        "power_cycles": 22,
+        "power_on_hours": 12164,
+        "unsafe_shutdowns": 8,
+        "media_errors": 0,
+        "num_err_log_entries": 0,
+    }
+    return printed(
+        device={"name": "/dev/nvme0n1", "type": "nvme", "protocol": "NVMe"},
+        smart_status={"passed": True, "nvme": {"value": 0}},
+        nvme_smart_health_information_log=healthy | log,
+        temperature={"current": 29},
+    )
+
+
+def attribute(number: int, name: str, raw: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "name": name,
+        "value": 200,
+        "worst": 200,
+        "thresh": 140,
+        "when_failed": "",
+        "raw": {"value": raw, "string": str(raw)},
+    }
+
+
+ATA = printed(
+    device={"name": "/dev/sdb", "type": "sat", "protocol": "ATA"},
+    smart_status={"passed": False},
+    ata_smart_attributes={
+        "revision": 16,
+        "table": [
+            attribute(1, "Raw_Read_Error_Rate", 114),
+            attribute(5, "Reallocated_Sector_Ct", 7),
+            attribute(197, "Current_Pending_Sector", 2),
+            attribute(198, "Offline_Uncorrectable", 1),
+        ],
+    },
+    temperature={"current": 34},
+)
+
+SAS = printed(
+    device={"name": "/dev/sda", "type": "scsi", "protocol": "SCSI"},
+    smart_status={"passed": True},
+    temperature={"current": 27, "drive_trip": 85},
+    scsi_grown_defect_list=4,
+    scsi_percentage_used_endurance_indicator=11,
+    scsi_error_counter_log={
+        "read": {"total_errors_corrected": 90, "total_uncorrected_errors": 2},
+        "write": {"total_errors_corrected": 0, "total_uncorrected_errors": 1},
+        "verify": {"total_errors_corrected": 0, "total_uncorrected_errors": 5},
+    },
+)
+
+VIRTUAL = printed(
+    smartctl={
+        "messages": [
+            {"string": "/dev/vda: Unable to detect device type", "severity": "error"}
+        ],
+        "exit_status": 1,
+    }
+)
+
+
+def test_an_nvme_disk_tells_its_wear_its_spare_and_its_errors() -> None:
+    health = smart.parse(nvme(media_errors=2, available_spare=8, percentage_used=104))
+
+    assert health.values == {
+        "failing": 0,
+        "temperature": 29,
+        "percentage_used": 104,
+        "available_spare": 8,
+        "spare_margin": -2,
+        "media_errors": 2,
+        "unsafe_shutdowns": 8,
+        "critical_warning": 0,
+        "temperature_warning": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "damage", "temperature"), [(0, 0, 0), (2, 0, 1), (4, 4, 0), (11, 9, 1)]
+)
+def test_a_warning_of_temperature_is_kept_apart_from_those_of_damage(
+    bits: int, damage: int, temperature: int
+) -> None:
+    values = smart.parse(nvme(critical_warning=bits)).values
+
+    assert values["critical_warning"] == damage
+    assert values["temperature_warning"] == temperature
+
+
+def test_an_ata_disk_tells_its_bad_sectors_by_their_raw_values() -> None:
+    assert smart.parse(ATA).values == {
+        "failing": 1,
+        "temperature": 34,
+        "reallocated": 7,
+        "pending": 2,
+        "uncorrectable": 1,
+    }
+
+
+def test_a_sas_disk_tells_its_defects_and_what_no_retry_could_read_or_write() -> None:
+    assert smart.parse(SAS).values == {
+        "failing": 0,
+        "temperature": 27,
+        "reallocated": 4,
+        "percentage_used": 11,
+        "uncorrectable": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (VIRTUAL, "/dev/vda: Unable to detect device type"),
+        (printed(), "the disk has no SMART"),
+        (b"smartctl 6.5: unrecognized option '--json'", "version 7.0"),
+        (b"", "version 7.0"),
+    ],
+)
+def test_a_disk_that_says_nothing_gives_no_values_and_the_reason(
+    output: bytes, why: str
+) -> None:
+    health = smart.parse(output)
+
+    assert not health.values
+    assert why in health.unread
+
+
+def test_only_counts_of_errors_are_compared_and_only_those_read_twice() -> None:
+    before = smart.parse(nvme(media_errors=2, unsafe_shutdowns=8))
+    after = smart.parse(nvme(media_errors=5, unsafe_shutdowns=9))
+
+    assert after.growth(before) == {"media_errors": 3}
+    assert after.growth(smart.Health(unread="denied")) == {}
+
+
+def test_the_disk_is_asked_by_the_name_that_the_kernel_gives_it() -> None:
+    asked: list[str] = []
+
+    def tool(command: list[str], *, timeout: float) -> Completed:
+        asked.append(f"{' '.join(command)} within {timeout:g} s")
+        return Completed(0, nvme(), b"")
+
+    assert smart.read("nvme0n1", tool).values["available_spare"] == 100
+    assert asked == ["smartctl --json -a /dev/nvme0n1 within 30 s"]
+
+
+def test_where_there_is_no_one_disk_none_is_asked() -> None:
+    assert "no single disk" in smart.read(None, pytest.fail).unread
+
+
+def test_without_smartctl_health_is_not_observable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert "apt-get install smartmontools" in smart.read("sda").unread
+
+
+def test_a_disk_that_makes_smartctl_hang_is_not_passed_over() -> None:
+    def tool(_: list[str], *, timeout: float) -> Completed:
+        raise Unable(f"smartctl did not end within {timeout:g} s", Cause.TIMEOUT)
+
+    with pytest.raises(Unable, match="did not end"):
+        smart.read("sda", tool)
+
+
+def test_every_value_has_a_metric_and_every_metric_a_unit_that_exists() -> None:
+    values = {v for text in (nvme(), ATA, SAS) for v in smart.parse(text).values}
+
+    assert values == smart.METRICS.keys()
+    assert {metric.unit for metric in smart.METRICS.values()} <= FACTORS.keys()
