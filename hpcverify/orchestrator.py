@@ -42,6 +42,8 @@ HOST = Device(kind="cpu", part="cpu", label="CPU")
 """What checks compute on that are not about a device."""
 TELEMETRY, NODE = "telemetry", "node"
 """The names of the workers that belong to no device."""
+OBSERVED = "observed"
+"""Whose answer is what was made of the telemetry, beside those of the workers."""
 PROBE_SECONDS = 30.0
 OBSERVE_SECONDS = 30.0
 PROBLEM_CAUSES = {
@@ -164,7 +166,7 @@ class Verification:
         if step.check.placement is Placement.DEVICES:
             answers |= unreachable(inventory, self.memory.previous)
         if step.check.observe is not None:
-            answers[TELEMETRY] = self._observe(step, tuple(contexts), start)
+            answers[OBSERVED] = self._observe(step, tuple(contexts), start)
         seconds = time.monotonic() - start
         past = self.memory.past(step.name)
         return conclude(step, _by_part(answers), inventory, past, seconds)
@@ -254,7 +256,7 @@ def probe_node(executor: Executor) -> tuple[Inventory, tuple[Holder, ...]]:
 
 def _by_part(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     """Leave out what the telemetry had to say of a check that was skipped anyway."""
-    others = {name: a for name, a in answers.items() if name != TELEMETRY}
+    others = {name: a for name, a in answers.items() if name != OBSERVED}
     skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
     return others if skipped and all(skipped) else dict(answers)
 

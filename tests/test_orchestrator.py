@@ -248,6 +248,16 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     assert result.verdict is Verdict.SKIP
 
 
+def test_a_passive_check_is_heard_and_observed(tmp_path: Path) -> None:
+    executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
+    result = only(
+        verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe))
+    )
+
+    assert len(executor.phases) == 2
+    assert len(result.measurements) == 2
+
+
 def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None:
     run = verified(tmp_path, FakeExecutor(), step(maturity=Maturity.BETA))
 

@@ -41,7 +41,8 @@ def disk_of(path: Path, root: Path = Path("/")) -> str | None:
     None for a network file system, for memory, and for what spreads over several
     disks: no one part could then be blamed.
     """
-    return _whole(_device(path, root), root)
+    number = _device(path, root)
+    return None if number is None else whole_disk(number, root)
 
 
 def _device(path: Path, root: Path) -> str | None:
@@ -63,16 +64,18 @@ def _device_behind(mount: Mount, root: Path) -> str | None:
     return sysfs.text(link / "dev") if mount.source.startswith("/dev/") else None
 
 
-def _whole(device: str | None, root: Path) -> str | None:
-    folder = device and sysfs.target(root / "sys/dev/block" / device)
-    if not folder:
+def whole_disk(number: str, root: Path = Path("/")) -> str | None:
+    """Name the disk behind the block device *number*, as "8:2", if it is just one."""
+    folder = sysfs.target(root / "sys/dev/block" / number)
+    if folder is None:
         return None
     if (folder / "partition").exists():
         folder = folder.parent
     below = sysfs.entries(folder / "slaves")  # of an LVM, LUKS or RAID device
     if not below:
         return folder.name
-    disks = {_whole(sysfs.text(slave / "dev"), root) for slave in below}
+    numbers = [sysfs.text(slave / "dev") for slave in below]
+    disks = {whole_disk(number, root) for number in numbers if number}
     return disks.pop() if len(disks) == 1 else None
 
 

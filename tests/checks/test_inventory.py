@@ -18,6 +18,7 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
+from hpcverify.telemetry import problems
 from hpcverify_checks.inventory import CHECK, InventoryParams
 from tests.doubles import context
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
@@ -228,6 +229,7 @@ def test_memory_that_a_module_was_lost_of_is_a_fault(
 def test_every_finding_has_a_ruling() -> None:
     kinds = ("gpu", "disk", "nic", "dimm")
     assert {f"{kind}_missing" for kind in kinds} <= CHECK.rulings.keys()
+    assert {*problems.VIEW, *problems.BROKEN} <= CHECK.rulings.keys()
 
 
 def test_a_healthy_board_is_unchanged_however_often_it_is_probed(

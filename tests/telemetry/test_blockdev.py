@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.telemetry.blockdev import disk_of, mount_of
+from hpcverify.telemetry.blockdev import disk_of, mount_of, whole_disk
 
 
 @pytest.fixture
@@ -16,11 +16,6 @@ def root(tmp_path: Path) -> Path:
     (made / "sys/dev/block").mkdir(parents=True)
     (made / "proc/self").mkdir(parents=True)
     return made
-
-
-def number(path: Path) -> str:
-    device = path.stat().st_dev
-    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def device(root: Path, place: str, number: str, *, partition: bool = False) -> Path:
@@ -42,45 +37,41 @@ def mounted(root: Path, *lines: str) -> None:
     (root / "proc/self/mountinfo").write_text("\n".join(lines) + "\n")
 
 
-def test_a_disk_is_its_own_name(root: Path, tmp_path: Path) -> None:
-    device(root, "pci0/nvme/nvme0/nvme0n1", number(tmp_path))
+def test_a_disk_is_its_own_name(root: Path) -> None:
+    device(root, "pci0/nvme/nvme0/nvme0n1", "9:0")
 
-    assert disk_of(tmp_path, root) == "nvme0n1"
-
-
-def test_a_partition_leads_to_its_disk(root: Path, tmp_path: Path) -> None:
-    device(root, "pci0/sda/sda2", number(tmp_path), partition=True)
-
-    assert disk_of(tmp_path, root) == "sda"
+    assert whole_disk("9:0", root) == "nvme0n1"
 
 
-def test_a_logical_volume_leads_through_its_layers_to_its_disk(
-    root: Path, tmp_path: Path
-) -> None:
-    volume = device(root, "virtual/dm-1", number(tmp_path))
+def test_a_partition_leads_to_its_disk(root: Path) -> None:
+    device(root, "pci0/sda/sda2", "9:0", partition=True)
+
+    assert whole_disk("9:0", root) == "sda"
+
+
+def test_a_logical_volume_leads_through_its_layers_to_its_disk(root: Path) -> None:
+    volume = device(root, "virtual/dm-1", "9:0")
     crypt = device(root, "virtual/dm-0", "252:0")
     slave(volume, crypt)
     slave(crypt, device(root, "pci0/sda/sda2", "8:2", partition=True))
 
-    assert disk_of(tmp_path, root) == "sda"
+    assert whole_disk("9:0", root) == "sda"
 
 
-def test_a_mirror_over_two_disks_is_no_one_disk(root: Path, tmp_path: Path) -> None:
-    mirror = device(root, "virtual/md0", number(tmp_path))
+def test_a_mirror_over_two_disks_is_no_one_disk(root: Path) -> None:
+    mirror = device(root, "virtual/md0", "9:0")
     slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
     slave(mirror, device(root, "pci0/sdb/sdb1", "8:17", partition=True))
 
-    assert disk_of(tmp_path, root) is None
+    assert whole_disk("9:0", root) is None
 
 
-def test_a_mirror_over_two_parts_of_one_disk_is_on_that_disk(
-    root: Path, tmp_path: Path
-) -> None:
-    mirror = device(root, "virtual/md0", number(tmp_path))
+def test_a_mirror_over_two_parts_of_one_disk_is_on_that_disk(root: Path) -> None:
+    mirror = device(root, "virtual/md0", "9:0")
     slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
     slave(mirror, device(root, "pci0/sda/sda2", "8:2", partition=True))
 
-    assert disk_of(tmp_path, root) == "sda"
+    assert whole_disk("9:0", root) == "sda"
 
 
 def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> None:
@@ -96,13 +87,27 @@ def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> Non
 def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(
     root: Path, tmp_path: Path
 ) -> None:
-    device(root, "pci0/sda", number(tmp_path))
-    mounted(
+    status = tmp_path.stat().st_dev
+    number = f"{os.major(status)}:{os.minor(status)}"
+    disk = device(root, "pci0/sda", number)
+    (root / "sys/class/block").mkdir(parents=True)
+    (root / "sys/class/block/sda").symlink_to(disk)
+    mounted(  # the first line is for where tmp_path has itself no device's number
         root,
+        f"29 1 0:26 / {tmp_path} rw - btrfs /dev/sda rw",
         f"30 1 0:27 / /dev/shm rw - overlay overlay rw,lowerdir=/a,upperdir={tmp_path}",
     )
 
     assert disk_of(Path("/dev/shm"), root) == "sda"  # noqa: S108 - only looked at
+
+
+def test_a_path_on_a_device_leads_to_its_disk(root: Path) -> None:
+    status = Path(__file__).stat().st_dev
+    number = f"{os.major(status)}:{os.minor(status)}"
+    device(root, "pci0/nvme/nvme0/nvme0n1", number)
+
+    expected = "nvme0n1" if os.major(status) else None
+    assert disk_of(Path(__file__), root) == expected
 
 
 @pytest.mark.parametrize("kind", ["nfs4 server:/export", "tmpfs tmpfs", "zfs tank/a"])
@@ -132,7 +137,7 @@ def test_the_innermost_and_latest_mount_holds_a_path(
 
 def test_a_space_in_a_mount_point_is_read_as_one(root: Path, tmp_path: Path) -> None:
     (spaced := tmp_path / "a b").mkdir()
-    mounted(root, f"2 1 0:40 / {str(spaced).replace(' ', '\\040')} rw - xfs /dev/x rw")
+    mounted(root, rf"2 1 0:40 / {tmp_path}/a\040b rw - xfs /dev/x rw")
 
     mount = mount_of(spaced, root)
 
