@@ -56,11 +56,11 @@ def product_step(dtype: str, size: int, device: torch.device) -> Step:
     a, b = operands[0], operands[1].T if form.transposed else operands[1]
     out = torch.empty(size, size, dtype=getattr(torch, form.output), device=device)
     if dtype == "int8":
-        return partial(torch.ops.aten._int_mm.out, a, b, out=out)
+        return partial(torch.ops.aten._int_mm.out, a, b, out=out)  # noqa: SLF001 - torch has no public one
     if dtype == "fp8":
         one = torch.ones((), device=device)
         return partial(
-            torch.ops.aten._scaled_mm.out,
+            torch.ops.aten._scaled_mm.out,  # noqa: SLF001 - torch has no public one
             a,
             b,
             one,

@@ -50,16 +50,18 @@ def _device(path: Path, root: Path) -> str | None:
     if os.major(number):
         return f"{os.major(number)}:{os.minor(number)}"
     mount = mount_of(path, root)
-    return None if mount is None else _device_behind(mount, root)
+    return None if mount is None else _device_behind(mount, number, root)
 
 
-def _device_behind(mount: Mount, root: Path) -> str | None:
+def _device_behind(mount: Mount, number: int, root: Path) -> str | None:
     # The number of the file system is not that of a device: a btrfs names the
     # device that it was mounted from, an overlay the directory that it writes to.
+    # In a container that name is the host's, and may lead back to the overlay.
     for option in mount.options:
         name, _, value = option.partition("=")
-        if name == "upperdir" and Path(value).is_dir():
-            return _device(Path(value), root)
+        upper = Path(value)
+        if name == "upperdir" and upper.is_dir() and upper.stat().st_dev != number:
+            return _device(upper, root)
     link = root / "sys/class/block" / Path(mount.source).name
     return sysfs.text(link / "dev") if mount.source.startswith("/dev/") else None
 

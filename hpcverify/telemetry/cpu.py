@@ -147,7 +147,7 @@ class CpuReader:
                 cpus, "core_id", "core_throttle_total_time_ms"
             ),
         }
-        self._ticks = _ticks(root)
+        self._ticks: list[int] = []  # shares are those since the last reading
 
     def read(self) -> Iterator[Reading]:
         """Yield what the kernel tells of the CPU as a whole."""

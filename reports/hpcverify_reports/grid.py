@@ -23,6 +23,10 @@ FEW = 2
 """Limits on one metric that are shown unasked."""
 
 
+VAST = 1e9
+"""From here on digits are only counted, and an exponent says it better."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One value, with the sign of its verdict if it is outside a limit."""
@@ -131,7 +135,14 @@ def _row(metric: Sequence[Held], parts: Sequence[str], label: Labels) -> Row:
 def _figure(held: Held) -> Figure:
     marks = _marks(held)
     style = " ".join(f"out v-{mark.key}" for mark in marks)
-    return Figure(quantity(held.item.value, ""), marks, style)
+    return Figure(number(held.item.value), marks, style)
+
+
+def number(value: float | None) -> str:
+    """Print *value* without its unit, in no more room than a column has."""
+    if value is None or abs(value) < VAST:
+        return quantity(value, "")
+    return f"{value:.4g}".replace("e+", "e")
 
 
 def _marks(held: Held) -> tuple[Mark, ...]:

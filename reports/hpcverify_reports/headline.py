@@ -7,8 +7,8 @@ from hpcverify_reports.words import standing
 
 _COUNTED = {
     Verdict.PASS: "passed",
-    Verdict.SKIP: "were skipped",
-    Verdict.WARN: "gave a warning",
+    Verdict.SKIP: "skipped",
+    Verdict.WARN: "warned",
     Verdict.ERROR: "could not tell",
     Verdict.FAIL: "failed",
 }

@@ -82,13 +82,12 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class PartRow:
-    """What a check did to one part, and what came of it."""
+    """One part that a check looked at, and what came of it."""
 
     id: str
     label: str
     marks: tuple[Mark, ...]
     word: str
-    covered: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +109,7 @@ class Section:
     more: tuple[str, ...]
     proofs: tuple[Proof, ...]
     parts: tuple[PartRow, ...]
+    covered: tuple[Fact, ...]
     wide: tuple[Grid, ...]
     tall: tuple[Grid, ...]
     charts: tuple[Chart, ...]
@@ -139,6 +139,7 @@ def section(result: Result, inventory: Inventory, label: Labels) -> Section:
         more=_more(len(complaints) - MOST),
         proofs=tuple(_proof(f, result, label) for f in result.findings),
         parts=tuple(_parts(result, everything, label)),
+        covered=tuple(_covered(result, label)),
         wide=tuple(table for table in tables if not table.tall),
         tall=tuple(table for table in tables if table.tall),
         charts=tuple(_charts(result, everything, label)),
@@ -245,8 +246,18 @@ def _parts(
             label=label(where),
             marks=() if verdict is None else (MARKS[verdict],),
             word="no limit" if verdict is None else MARKS[verdict].word,
-            covered=tuple(c.text for c in result.coverage if c.where == where),
         )
+
+
+def _covered(result: Result, label: Labels) -> Iterator[Fact]:
+    """Tell once what several parts went through alike."""
+    alike: dict[str, list[str]] = {}
+    for covered in result.coverage:
+        alike.setdefault(covered.text, []).append(covered.where)
+    parts = {covered.where for covered in result.coverage}
+    for text, where in alike.items():
+        everyone = len(where) > 1 and set(where) == parts
+        yield text, "each part" if everyone else ", ".join(map(label, where))
 
 
 def _verdict_at(

@@ -46,8 +46,8 @@ SPARK = (120, 26)
 
 _VAST = 1e300
 _TENTHS = 10
-_CHARACTER = 6.2
-"""The mean width of a character of the labels, in pixels."""
+_CHARACTER = 7.4
+"""The width of a bold character of a wide font, in pixels."""
 
 _LEADING = 12
 """From one label to the next below it, in pixels."""

@@ -204,13 +204,13 @@ def _figure(kind: str, gpu: int, mode: str) -> float:
 
 def _gemm_figures(*, sick: bool, drift: float) -> Iterator[Measurement]:
     for i, gpu in enumerate(GPUS):
-        for kind in _PEAKS:
+        for kind, peak in _PEAKS.items():
             for mode in ("burst", "sustained"):
                 value = _figure(kind, i, mode) * drift
                 slow = sick and gpu.id == SICK and (kind, mode) == ("bf16", "sustained")
                 value = 612.0 if slow else value
                 yield Measurement(f"{kind}.{mode}", value, "TFLOP/s", gpu.id)
-            spread = 0.8 + 0.3 * abs(wobble(i, 3.1))
+            spread = 0.8 + 0.3 * abs(wobble(i, peak))
             yield Measurement(f"{kind}.spread", spread, "%", gpu.id)
 
 
@@ -247,7 +247,7 @@ def _sample(name: str, gpu: int, t: int, idle: float, hot: float) -> float:
         value += {"temperature": 15.0, "memory_temperature": 9.0}.get(name, 0.0) * rise
         if name == "clock" and t == 412:
             return 345.0
-    return round(value, 1)
+    return round(min(max(value, 0.0), 100.0) if name == "utilization" else value, 1)
 
 
 def thermal(samples: int = 600) -> Result:
@@ -395,7 +395,11 @@ def past(count: int = 12) -> list[Run]:
     """List the runs of the nights before, in which bf16 fades slowly."""
     return [
         replace(
-            run(inventory(), gemm(sick=False, drift=1 - 0.002 * i), ecc()),
+            run(
+                inventory(),
+                gemm(sick=False, drift=1 - 0.001 * i + 0.004 * wobble(i, 0.7)),
+                ecc(),
+            ),
             id=f"20261109T0321-{i}",
             started=STARTED - timedelta(days=count - i),
         )

@@ -101,6 +101,13 @@ def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(
     assert disk_of(Path("/dev/shm"), root) == "sda"  # noqa: S108 - only looked at
 
 
+def test_an_overlay_that_seems_to_write_to_itself_is_on_no_disk(root: Path) -> None:
+    line = "30 1 0:27 / /dev/shm rw - overlay overlay rw,upperdir=/dev/shm"
+    mounted(root, line)
+
+    assert disk_of(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
+
+
 def test_a_path_on_a_device_leads_to_its_disk(root: Path) -> None:
     status = Path(__file__).stat().st_dev
     number = f"{os.major(status)}:{os.minor(status)}"

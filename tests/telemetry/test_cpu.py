@@ -89,6 +89,7 @@ def test_throttled_time_is_counted_once_for_each_package(tmp_path: Path) -> None
 def test_shares_are_taken_between_two_readings(tmp_path: Path) -> None:
     grow(tmp_path, {"proc/stat": "cpu  100 0 0 100 0 0 0 0 0 0"})
     reader = cpu.CpuReader(tmp_path)
+    assert values(reader) == {}  # whenever it comes: nothing to compare with
     grow(tmp_path, {"proc/stat": "cpu  150 0 0 130 0 0 0 20 0 0"})
     read = values(reader)
     assert read["utilization"] == pytest.approx(0.7)

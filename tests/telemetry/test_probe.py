@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -29,11 +28,9 @@ def nic(root: Path, name: str, device: str | None, **files: object) -> None:
         link(root, f"sys/class/net/{name}/device", device)
 
 
-def test_this_machine_is_described_alike_twice_and_quickly() -> None:
+def test_this_machine_is_described_alike_every_time() -> None:
     first = probe()
-    start = time.process_time()
-    assert probe() == first
-    assert time.process_time() - start < 0.5
+    assert all(probe() == first for _ in range(50))
     assert {"system", "cpu", "memory"} <= {part.kind for part in first.parts}
     assert first.devices[0].part == "cpu"
 

@@ -1,0 +1,661 @@
+"""
+The disk's faults are found, each for what it is, and a sound disk has none.
+
+The disk is a real ext4 on a loop device: a byte is changed under it, its blocks are
+taken away, it is filled and mounted read-only. fio is the real one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Unable, judge
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Series,
+    Verdict,
+)
+from hpcverify.telemetry.blockdev import Mount
+from hpcverify.telemetry.smart import Health
+from hpcverify.units import FACTORS
+from hpcverify_checks import _fio
+from hpcverify_checks._fio import MIB, Extent, FaultError, Fio, Report
+from hpcverify_checks._fio_jobs import (
+    flush,
+    random_read,
+    random_write,
+    read_back,
+    write,
+    written,
+)
+from hpcverify_checks._scratch import (
+    Site,
+    Space,
+    described,
+    find_site,
+    require_room,
+    require_writable,
+    space_of,
+)
+from hpcverify_checks._storm import Times, storm
+from hpcverify_checks.storage import CHECK, StorageParams, conclude, health, measure
+from tests.doubles import INVENTORY, context
+
+SHORT = StorageParams(
+    size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50
+)
+
+
+@contextmanager
+def mounted(*arguments: object) -> Iterator[Path]:
+    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
+    point = Path(str(arguments[-1]))
+    point.mkdir(exist_ok=True)
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Make a sparse 4 GiB ext4, which takes a few MiB on the disk beneath."""
+    made = tmp_path / "image"
+    with made.open("wb") as file:
+        file.truncate(4 * 2**30)
+    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", made], check=True)
+    return made
+
+
+@pytest.fixture
+def disk(image: Path, tmp_path: Path) -> Iterator[Path]:
+    with mounted("-o", "loop", image, tmp_path / "disk") as point:
+        yield point
+
+
+@pytest.fixture
+def fio(disk: Path) -> Fio:
+    return Fio(folder=disk, engine=_fio.engine(), direct=True)
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(7)  # noqa: S311 - data to write, no secret
+
+
+def site(
+    folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object
+) -> Site:
+    made = Site(
+        folder=folder,
+        mount=Mount(folder, kind, "/dev/sda1"),
+        disk="sda",
+        part="S1",
+        direct=True,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type] # as in a test's context
+
+
+def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[Extent, ...]:
+    room = _fio.lay_out(fio.folder, mib * MIB, 2, rng)
+    return written(room, write(fio, room, rng))
+
+
+def flip(extent: Extent, at: int) -> None:
+    """Change one bit of what lies on the disk."""
+    file = os.open(extent.path, os.O_RDWR)
+    try:
+        (byte,) = os.pread(file, 1, extent.offset + at)
+        os.pwrite(file, bytes([byte ^ 1]), extent.offset + at)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def measured(found: list[Found]) -> dict[str, Measurement]:
+    return {item.name: item for item in found if isinstance(item, Measurement)}
+
+
+def findings(found: list[Found]) -> list[Finding]:
+    return [item for item in found if isinstance(item, Finding)]
+
+
+def covered(found: list[Found]) -> str:
+    return "\n".join(item.text for item in found if isinstance(item, Covered))
+
+
+# The whole check
+
+
+def test_a_sound_disk_has_no_findings_each_time_and_keeps_no_file(
+    tmp_path: Path, disk: Path
+) -> None:
+    for seed in range(3):
+        found = list(measure(context(tmp_path, scratch=disk, seed=seed), SHORT))
+
+        assert findings(found) == []
+        assert {path.name for path in disk.iterdir()} == {"lost+found"}
+
+
+def test_every_metric_is_measured_in_its_unit_and_every_rule_meets_one(
+    tmp_path: Path, disk: Path
+) -> None:
+    found = measured(list(measure(context(tmp_path, scratch=disk), SHORT)))
+
+    plain = {name for name in CHECK.metrics if not name.startswith(("c", "*", "smart"))}
+    assert plain <= found.keys()
+    for name, item in found.items():
+        metric = CHECK.metric(name)
+        assert metric is not None
+        assert metric.unit == item.unit in FACTORS
+        assert item.value is not None
+        assert item.value >= 0
+    for pattern in CHECK.rules:
+        elsewhere = pattern.startswith(("smart.", "remote."))
+        assert elsewhere or any(fnmatchcase(name, pattern) for name in found)
+
+
+def test_the_repeats_of_a_checkpoint_are_shown_one_by_one(
+    tmp_path: Path, disk: Path
+) -> None:
+    found = list(measure(context(tmp_path, scratch=disk), SHORT))
+
+    series = [item for item in found if isinstance(item, Series)]
+    assert [s.name for s in series] == ["checkpoint.read", "checkpoint.write"]
+    assert all(len(s.values) == len(s.t) == SHORT.repeats for s in series)
+
+
+def test_a_bit_that_flips_under_the_check_fails_the_disk(
+    tmp_path: Path, disk: Path
+) -> None:
+    found: list[Found] = []
+    for item in measure(context(tmp_path, scratch=disk), SHORT):
+        found.append(item)
+        if isinstance(item, Measurement) and item.name == "seq_write.longest":
+            (stream, *_) = disk.glob("stream*")
+            size = stream.stat().st_size
+            flip(Extent(stream, size - MIB, MIB), at=12345)
+
+    (finding,) = findings(found)
+    judged = judge([finding], [], CHECK.rulings)
+    assert (judged.verdict, judged.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert "crc32c: verify failed" in finding.text
+    assert finding.evidence["read again"] == str(finding.text).partition(": ")[2]
+    assert "seq_read.bandwidth" not in measured(found)
+    assert "SMART is not observable" in covered(found)
+
+
+def test_where_a_file_system_is_memory_its_speeds_are_not_judged(
+    tmp_path: Path,
+) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=2G", "tmpfs", tmp_path / "m") as point:
+        found = list(measure(context(tmp_path, scratch=point), SHORT))
+
+    assert "not direct: tmpfs is memory" in covered(found)
+    assert all(name.startswith("cached.") for name in measured(found))
+    judged = [p for p in CHECK.rules for n in measured(found) if fnmatchcase(n, p)]
+    assert judged == []
+
+
+def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
+    tmp_path: Path, disk: Path
+) -> None:
+    loop = find_site(disk, INVENTORY, direct=True).disk
+    part = Part(kind="disk", id="SERIAL", label=str(loop))
+    other = Part(kind="disk", id="OTHER", label="sdz")
+    inventory = Inventory(parts=(other, part))
+    tiny = StorageParams(size_mib=1, checkpoint_mib=1, repeats=2, seconds=0.1, files=1)
+
+    ctx = context(tmp_path, scratch=disk, inventory=inventory)
+    found = list(measure(ctx, tiny))
+
+    assert {item.where for item in found} == {"SERIAL"}
+    assert f"{disk} (ext4 on /dev/{loop}, {loop}), past the page cache" in covered(
+        found
+    )
+
+
+def test_without_fio_the_check_is_unable_and_names_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(Unable, match="apt-get install fio$") as caught:
+        list(measure(context(tmp_path), SHORT))
+
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
+    with (
+        mounted("-t", "tmpfs", "-o", "size=64M", "tmpfs", tmp_path / "m") as point,
+        pytest.raises(Unable, match=r"67\d+ bytes free; 8388608 are needed") as caught,
+    ):
+        list(measure(context(tmp_path, scratch=point), SHORT))
+
+    assert caught.value.cause is Cause.NO_SPACE
+
+
+def test_a_read_only_file_system_is_denied(tmp_path: Path, image: Path) -> None:
+    with (
+        mounted("-o", "loop,ro", image, tmp_path / "disk") as point,
+        pytest.raises(Unable, match="cannot be written") as caught,
+    ):
+        list(measure(context(tmp_path, scratch=point), SHORT))
+
+    assert caught.value.cause is Cause.DENIED
+
+
+# Wrong data
+
+
+def test_what_was_written_reads_back_each_time(fio: Fio, rng: random.Random) -> None:
+    for _ in range(6):
+        extents = filled(fio, rng)
+
+        assert sum(read_back(fio, extents).moved("read")) == 8 * MIB
+
+
+@pytest.mark.parametrize("at", [0, 5, 100, 4095, 4 * MIB - 1])
+def test_a_flipped_bit_is_found_wherever_it_is(
+    fio: Fio, rng: random.Random, at: int
+) -> None:
+    extents = filled(fio, rng)
+    flip(extents[1], at)
+
+    with pytest.raises(FaultError) as caught:
+        read_back(fio, extents)
+
+    assert caught.value.number == errno.EILSEQ
+    assert caught.value.evidence["read again"] == str(caught.value)
+
+
+class FlipsEachTime(Fio):
+    """A disk of which every other answer is wrong."""
+
+    def run(
+        self,
+        extents: Sequence[Extent],
+        *,
+        seed: int = 0,
+        seconds: float = 0.0,
+        **options: object,
+    ) -> Report:
+        flip(extents[0], at=99)
+        return super().run(extents, seed=seed, seconds=seconds, **options)
+
+
+def test_wrong_data_that_are_right_when_read_again_are_told_from_those_on_the_disk(
+    fio: Fio, rng: random.Random
+) -> None:
+    extents = filled(fio, rng)
+    flaky = FlipsEachTime(folder=fio.folder, engine=fio.engine, direct=True)
+
+    with pytest.raises(FaultError, match="crc32c: verify failed") as caught:
+        read_back(flaky, extents)
+
+    assert caught.value.evidence["read again"] == "clean"
+
+
+def test_a_lost_write_is_found_though_what_it_left_has_a_good_checksum(
+    fio: Fio, rng: random.Random
+) -> None:
+    extents = filled(fio, rng)
+    lost = [replace(extent, offset=extent.offset + 512 * MIB) for extent in extents]
+    for old, new in zip(extents, lost, strict=True):
+        file = os.open(old.path, os.O_RDWR)
+        os.pwrite(file, os.pread(file, old.size, old.offset), new.offset)
+        os.close(file)
+
+    with pytest.raises(FaultError, match="verify: bad header offset"):
+        read_back(fio, lost)
+
+
+def test_random_writes_read_back_each_time(fio: Fio, rng: random.Random) -> None:
+    extents = filled(fio, rng)
+    for _ in range(3):
+        wrote = random_write(fio, extents, rng, seconds=0.1)
+
+        assert sum(wrote.moved("write")) > 0
+        assert sum(read_back(fio, extents).moved("read")) == 8 * MIB
+
+
+def test_a_random_read_verifies(fio: Fio, rng: random.Random) -> None:
+    extents = filled(fio, rng, mib=2)
+    assert sum(random_read(fio, extents, rng, 30).moved("read")) == 2 * MIB
+    flip(extents[0], at=777)
+
+    with pytest.raises(FaultError, match="crc32c: verify failed"):
+        random_read(fio, extents, rng, 30)
+
+
+def test_a_write_that_time_cuts_short_is_read_back_as_far_as_it_went(
+    fio: Fio, rng: random.Random
+) -> None:
+    room = _fio.lay_out(fio.folder, 1024 * MIB, 2, rng)
+    wrote = write(fio, room, rng, seconds=0.05)
+    extents = written(room, wrote)
+
+    assert 0 < sum(e.size for e in extents) == sum(wrote.moved("write")) < 1024 * MIB
+    assert read_back(fio, extents).moved("read") == tuple(e.size for e in extents)
+
+
+def test_each_pass_writes_other_data_at_another_place(
+    fio: Fio, rng: random.Random
+) -> None:
+    first, second = filled(fio, rng, mib=2)[0], filled(fio, rng, mib=2)[0]
+
+    assert first.offset != second.offset
+    with second.path.open("rb") as file:
+        contents = {file.seek(e.offset) and file.read(e.size) for e in (first, second)}
+    assert len(contents) == 2
+
+
+def test_a_colon_in_the_scratch_directory_is_no_list_of_files(
+    disk: Path, rng: random.Random
+) -> None:
+    folder = disk / "a:b"
+    folder.mkdir()
+    fio = Fio(folder=folder, engine=_fio.engine(), direct=True)
+
+    read_back(fio, filled(fio, rng, mib=2))
+
+    assert {path.name for path in folder.iterdir()} == {"stream0", "stream1"}
+
+
+# Errors of the disk and of the directory
+
+
+def test_a_disk_that_cannot_read_its_blocks_fails_for_that(
+    tmp_path: Path, disk: Path, image: Path
+) -> None:
+    found: list[Found] = []
+    for item in measure(context(tmp_path, scratch=disk), SHORT):
+        found.append(item)
+        if isinstance(item, Measurement) and item.name == "seq_write.longest":
+            os.truncate(image, MIB)  # the blocks are gone from under the mount
+
+    (finding,) = findings(found)
+    judged = judge([finding], [], CHECK.rulings)
+    assert (finding.code, judged.verdict) == ("io_error", Verdict.FAIL)
+    assert "Input/output error" in finding.text
+    assert "err=5" in finding.evidence["fio"]
+
+
+def test_a_file_system_that_runs_full_is_no_fault_of_the_disk(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=4M", "tmpfs", tmp_path / "m") as point:
+        fio = Fio(folder=point, engine=_fio.engine(), direct=False)
+        with pytest.raises(FaultError) as caught:
+            filled(fio, rng)
+
+    with pytest.raises(Unable, match="ran full") as refused:
+        conclude(caught.value, site())
+    assert refused.value.cause is Cause.NO_SPACE
+
+
+def test_a_file_system_that_runs_out_of_files_is_no_fault_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    options = "size=2G,nr_inodes=40"
+    with (
+        mounted("-t", "tmpfs", "-o", options, "tmpfs", tmp_path / "m") as point,
+        pytest.raises(Unable, match="small files: .*No space left") as caught,
+    ):
+        list(measure(context(tmp_path, scratch=point), SHORT))
+
+    assert caught.value.cause is Cause.NO_SPACE
+
+
+def test_a_stall_is_measured(fio: Fio) -> None:
+    journal = Extent(fio.folder / "journal", 0, MIB)
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(flush, fio, journal, 4)
+        while not (journal.path.exists() and journal.path.stat().st_blocks):
+            time.sleep(0.01)
+        subprocess.run(["fsfreeze", "--freeze", fio.folder], check=True)
+        time.sleep(1)
+        subprocess.run(["fsfreeze", "--unfreeze", fio.folder], check=True)
+
+    assert flushed.result().longest() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [
+        (errno.EILSEQ, "ext4", "corruption"),
+        (errno.EIO, "ext4", "io_error"),
+        (errno.EROFS, "xfs", "io_error"),
+        (errno.ENODATA, "xfs", "io_error"),
+        (errno.EILSEQ, "lustre", "corruption"),
+        (errno.EIO, "nfs4", "remote_io_error"),
+        (errno.EIO, "fuse.sshfs", "remote_io_error"),
+    ],
+)
+def test_an_error_is_named_for_what_it_is_and_whose(
+    number: int, kind: str, code: str
+) -> None:
+    finding = conclude(FaultError(number, "said"), site(kind=kind))
+
+    assert (finding.code, finding.where) == (code, "S1")
+    assert code in CHECK.rulings
+
+
+def test_only_what_is_the_nodes_own_fails_the_node() -> None:
+    verdicts = {code: ruling.verdict for code, ruling in CHECK.rulings.items()}
+
+    assert verdicts == {
+        "corruption": Verdict.FAIL,
+        "io_error": Verdict.FAIL,
+        "remote_io_error": Verdict.ERROR,
+    }
+
+
+def test_an_error_that_nobody_knows_is_not_made_into_a_fault_of_the_disk() -> None:
+    with pytest.raises(FaultError):
+        conclude(FaultError(errno.EINVAL, "said"), site())
+
+
+def test_a_permission_that_is_lost_meanwhile_is_denied() -> None:
+    with pytest.raises(Unable) as caught:
+        conclude(FaultError(errno.EACCES, "said"), site())
+
+    assert caught.value.cause is Cause.DENIED
+
+
+def test_what_fio_does_not_understand_is_a_bug_of_ours(fio: Fio) -> None:
+    with pytest.raises(RuntimeError, match="fio ended with 1"):
+        fio.run([Extent(fio.folder / "x", 0, MIB)], rw="nonsense")
+
+
+# Room, engine and place
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "enough"),
+    [
+        (10 * 2**30, 2**30 + 100, True),
+        (10 * 2**30, 2**30 + 99, False),
+        (100 * 2**30, 5 * 2**30 + 100, True),
+        (100 * 2**30, 5 * 2**30 + 99, False),
+        (100 * 2**40, 32 * 2**30 + 100, True),
+    ],
+)
+def test_a_reserve_is_left_free(total: int, free: int, *, enough: bool) -> None:
+    expected = (
+        nullcontext() if enough else pytest.raises(Unable, match="100 are needed")
+    )
+    with expected:
+        require_room(Path("/scratch"), 100, Space(total, free))
+
+
+def test_what_is_kept_for_root_is_not_free(disk: Path) -> None:
+    answer = os.statvfs(disk)
+
+    assert space_of(disk).free == answer.f_bavail * answer.f_bsize
+    assert answer.f_bavail < answer.f_bfree
+
+
+def test_a_file_system_without_direct_access_is_found_out(
+    tmp_path: Path, disk: Path
+) -> None:
+    with mounted("-t", "ramfs", "ramfs", tmp_path / "m") as point:
+        assert not require_writable(point)
+
+    assert require_writable(disk)
+    assert "refuses O_DIRECT" in described(site(direct=False)).text
+
+
+def test_the_stall_of_a_server_does_not_fail_the_node() -> None:
+    assert site().stall("fsync") == "fsync.longest"
+    assert site(kind="nfs4").stall("fsync") == "remote.fsync.longest"
+    assert CHECK.rules["fsync.longest"].otherwise is Verdict.FAIL
+    assert CHECK.rules["remote.*.longest"].otherwise is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("listing", "chosen"),
+    [("sync io_uring libaio", "libaio"), ("io_uring", "io_uring")],
+)
+def test_an_engine_is_chosen_of_those_that_this_fio_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str, chosen: str
+) -> None:
+    (tmp_path / "fio").write_text(f"#!/bin/sh\necho Available IO engines: {listing}\n")
+    (tmp_path / "fio").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert _fio.engine() == chosen
+
+
+def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fio").write_text("#!/bin/sh\necho sync psync\n")
+    (tmp_path / "fio").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(Unable, match="libaio, io_uring"):
+        _fio.engine()
+
+
+def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, before[1]))
+    try:
+        extents = _fio.lay_out(Path("/scratch"), 8 * MIB, 2, rng)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert all(e.offset + e.size <= 16 * MIB for e in extents)
+
+
+# Numbers
+
+
+def job(moved: int, milliseconds: int, bins: dict[str, int]) -> dict[str, object]:
+    idle = {"io_bytes": 0, "runtime": 0, "total_ios": 0, "lat_ns": {"max": 0}}
+    read = {
+        "io_bytes": moved,
+        "runtime": milliseconds,
+        "total_ios": sum(bins.values()),
+        "lat_ns": {"max": max(map(int, bins)) + 5},
+        "clat_ns": {"bins": bins},
+    }
+    return {"read": read, "write": idle, "sync": {"lat_ns": {"max": 0}}}
+
+
+def test_streams_add_up_over_the_time_of_the_slowest() -> None:
+    report = Report([job(3 * 10**9, 1000, {"1": 8}), job(10**9, 2000, {"1": 2})])
+
+    assert report.bandwidth("read") == 2000
+    assert report.rate("read") == 5
+
+
+def test_percentiles_are_those_of_all_streams_together() -> None:
+    fast, slow = {"1000000": 98}, {"2000000": 1, "9000000": 1}
+    report = Report([job(1, 1, fast), job(1, 1, slow)])
+
+    quantiles = [report.latency("read", q) for q in (0.5, 0.98, 0.99, 0.999)]
+    assert quantiles == [1, 1, 2, 9]
+    assert report.longest() == pytest.approx(0.009000005)
+    assert report.latency("sync", 0.5) is None
+
+
+def test_small_files_are_timed_call_by_call_and_gone(tmp_path: Path) -> None:
+    times = storm(tmp_path / "files", 200)
+
+    assert list(times) == ["create", "write", "stat", "unlink"]
+    assert all(len(calls.taken) == 200 for calls in times.values())
+    assert all(0 < calls.p99 <= max(calls.taken) * 1e3 for calls in times.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_99th_percentile_leaves_out_one_call_of_a_hundred() -> None:
+    times = Times([*(0.001 for _ in range(98)), 0.002, 5.0])
+
+    assert times.p99 == 2
+    assert times.rate == pytest.approx(100 / 5.1)
+
+
+# SMART
+
+
+def test_what_grew_under_the_load_is_kept_apart_from_the_life_of_the_disk() -> None:
+    before = Health({"media_errors": 4, "temperature": 30})
+    after = Health({"media_errors": 5, "temperature": 41})
+
+    assert list(health(before, after, site())) == [
+        Measurement("smart.media_errors", 5, "", "S1"),
+        Measurement("smart.temperature", 41, "°C", "S1"),
+        Measurement("smart.media_errors.delta", 1, "", "S1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "verdict"),
+    [
+        ("failing", 1, Verdict.FAIL),
+        ("spare_margin", -1, Verdict.FAIL),
+        ("spare_margin", 0, Verdict.PASS),
+        ("critical_warning", 4, Verdict.FAIL),
+        ("temperature_warning", 1, Verdict.WARN),
+        ("percentage_used", 80, Verdict.PASS),
+        ("percentage_used", 120, Verdict.WARN),
+        ("media_errors.delta", 1, Verdict.FAIL),
+        ("media_errors.delta", 0, Verdict.PASS),
+        ("reallocated.delta", 1, Verdict.WARN),
+        ("pending", 1, Verdict.WARN),
+    ],
+)
+def test_the_health_of_a_disk_is_judged_by_what_it_means(
+    name: str, value: float, verdict: Verdict
+) -> None:
+    rule = CHECK.rules[f"smart.{name}"]
+    limit = Limit(f"smart.{name}", rule.low, rule.high, rule.otherwise, rule.source)
+
+    found = [Measurement(f"smart.{name}", value)]
+    assert judge(found, [limit], CHECK.rulings).verdict is verdict
+    assert rule.optional
