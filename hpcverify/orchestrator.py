@@ -36,6 +36,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.suite import Plan, Step
+from hpcverify.telemetry import problems
 from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe
 
 HOST = Device(kind="cpu", part="cpu", label="CPU")
@@ -46,13 +47,6 @@ OBSERVED = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
 PROBE_SECONDS = 30.0
 OBSERVE_SECONDS = 30.0
-PROBLEM_CAUSES = {
-    "driver_not_loaded": Cause.MISCONFIGURED,
-    "driver_mismatch": Cause.MISCONFIGURED,
-    "partial_view": Cause.PARTIAL_VIEW,
-    "probe_failed": Cause.CRASHED,
-}
-"""What a problem of the inventory means for checks that wanted the part."""
 
 
 class Progress(Protocol):
@@ -268,7 +262,7 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     They are known from the problems that the probe met and from the node's last
     run: a node must not pass because its driver is broken.
     """
-    gone = {p.where: (p.text, PROBLEM_CAUSES.get(p.code)) for p in inventory.problems}
+    gone = {p.where: (p.text, problems.VIEW.get(p.code)) for p in inventory.problems}
     here = {device.part for device in inventory.devices}
     for device in previous.devices if previous else ():
         if device.part not in here and device.part not in gone:

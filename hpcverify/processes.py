@@ -97,7 +97,7 @@ def _start(
             stderr=err,
             cwd=cwd,
             env=env,
-            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
+            preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
         )
     except FileNotFoundError as exc:
         tool = command[0]
@@ -109,7 +109,8 @@ def _start(
         ) from exc
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
+def dying_with(parent: int) -> Callable[[], None]:
+    """Make what a child of *parent* calls before it starts, so as to die with it."""
     # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33
     # and Red Hat 8 ships 2.32.
     def arrange() -> None:

@@ -19,17 +19,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from hpcverify import catalog
 from hpcverify.check import Placement, Skip, Unable, Watch
 from hpcverify.model import Cause, Found, Remedy, Verdict
-from hpcverify.telemetry import readers
-from hpcverify.telemetry.nvml import holders
-from hpcverify.telemetry.probe import probe
-from hpcverify.telemetry.sampler import Sampler
 from hpcverify.wire import (
     Holder,
     Measure,
@@ -42,6 +38,9 @@ from hpcverify.wire import (
     encode,
     reply,
 )
+
+if TYPE_CHECKING:
+    from hpcverify.telemetry.sampler import Sampler
 
 PR_SET_PDEATHSIG = 1
 
@@ -92,6 +91,12 @@ class Worker:
                 yield from (reply(order.number, f) for f in self._observe(task))
 
     def _probe(self, number: int) -> Reply:
+        # Only the telemetry worker pays for pynvml.
+        from hpcverify.telemetry import readers  # noqa: PLC0415
+        from hpcverify.telemetry.nvml import holders  # noqa: PLC0415
+        from hpcverify.telemetry.probe import probe  # noqa: PLC0415
+        from hpcverify.telemetry.sampler import Sampler  # noqa: PLC0415
+
         inventory = probe()
         self._sampler = Sampler(readers(inventory))
         self._sampler.start()

@@ -45,7 +45,7 @@ def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
 
     unequal = torch.ne(found, expected)
     first = unequal.view(torch.uint8).argmax()[None]
-    row[0] = unequal.sum()
+    row[0] = torch.count_nonzero(unequal)  # a sum of booleans is far slower
     row[1] = first[0]
     row[2] = (found.index_select(0, first) ^ expected.index_select(0, first))[0]
 

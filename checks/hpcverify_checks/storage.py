@@ -133,7 +133,7 @@ def load(
     yield from _blocks(site, fio, params, streams, rng)
     yield from _flushes(site, fio, params)
     yield from _checkpoints(site, fio, params, streams, rng)
-    yield from _small_files(site, params)
+    yield from small_files(site, params)
 
 
 def _blocks(
@@ -199,7 +199,14 @@ def _repeated(
     yield Series(site.name(name), "MB/s", site.part, tuple(t), tuple(values))
 
 
-def _small_files(site: Site, params: StorageParams) -> Iterator[Found]:
+def small_files(site: Site, params: StorageParams) -> Iterator[Found]:
+    """
+    Give the rate and the tail of each step that a small file goes through.
+
+    Raises:
+        FaultError: one of them failed.
+
+    """
     try:
         times = storm(site.folder / "files", params.files)
     except OSError as exc:

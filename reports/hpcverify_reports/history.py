@@ -30,6 +30,7 @@ SHOWN = 30
 FARTHEST = 20
 """Metrics in the table: those that lie farthest from their own past."""
 
+_KEY = ["check", "name", "where", "unit"]
 _PER_MAD = 1.4826
 """What makes a standard deviation of the median absolute deviation (normal law)."""
 
@@ -106,38 +107,38 @@ def _earlier(run: Run) -> Earlier:
 def _moved(run: Run, past: Sequence[Run], label: Labels) -> Iterator[Moved]:
     import pandas as pd  # noqa: PLC0415 - 300 ms, for nothing without a past
 
-    columns = [*_KEY, "value", "unit"]
     judged = set(_judged(run))
     same = [row for one in past if one.suite == run.suite for row in _values(one)]
-    before = pd.DataFrame([r for r in same if r[:3] in judged], columns=columns)
-    today = pd.DataFrame([r for r in _values(run) if r[:3] in judged], columns=columns)
-    earlier = before.groupby(list(_KEY))["value"]
-    frame = today.drop_duplicates(list(_KEY), keep="last").set_index(list(_KEY))
-    frame = frame.join(earlier.agg(["count", "median"]), how="inner")
-    frame = frame.join(earlier.agg(_spread).rename("spread"))
-    for key, row in _farthest(frame[frame["count"] >= ENOUGH]).iterrows():
-        values = [*earlier.get_group(key).tail(SHOWN), row["value"]]
+    earlier_rows = [row for row in same if row[:4] in judged]
+    rows = [row for row in _values(run) if row[:4] in judged]
+    if not earlier_rows or not rows:
+        return
+    columns = [*_KEY, "value"]
+    earlier = pd.DataFrame(earlier_rows, columns=columns).groupby(_KEY)["value"]
+    today = pd.DataFrame(rows, columns=columns).drop_duplicates(_KEY, keep="last")
+    stats = earlier.agg(["count", "median", spread])
+    frame = today.set_index(_KEY).join(stats, how="inner")
+    farthest = _farthest(frame.loc[frame["count"] >= ENOUGH])
+    for key, row in farthest.to_dict("index").items():
+        values = [*earlier.get_group(key).tail(SHOWN).tolist(), row["value"]]
         yield _told(key, row, values, label)
 
 
-_KEY = ("check", "name", "where")
-
-
-def _judged(run: Run) -> Iterator[tuple[str, str, str]]:
+def _judged(run: Run) -> Iterator[tuple[str, str, str, str]]:
     for result in run.results:
         for item in result.measurements:
             if any(applies(limit, item) for limit in result.limits):
-                yield result.check, item.name, item.where
+                yield result.check, item.name, item.where, item.unit
 
 
-def _values(run: Run) -> Iterator[tuple[str, str, str, float, str]]:
+def _values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
     for result in run.results:
         for item in result.measurements:
             if item.value is not None and drawable(item.value):
-                yield result.check, item.name, item.where, item.value, item.unit
+                yield result.check, item.name, item.where, item.unit, item.value
 
 
-def _spread(values: pd.Series) -> float:
+def spread(values: pd.Series) -> float:
     """Estimate the standard deviation in a way that one odd run cannot spoil."""
     return _PER_MAD * float((values - values.median()).abs().median())
 
@@ -150,15 +151,15 @@ def _farthest(frame: pd.DataFrame) -> pd.DataFrame:
     ordered = (
         frame.assign(distance=off / frame["spread"].clip(lower=floor))
         .reset_index()
-        .sort_values(["distance", *_KEY], ascending=[False, True, True, True])
+        .sort_values(["distance", *_KEY], ascending=[False, *(True for _ in _KEY)])
         .drop_duplicates(["check", "name"])
     )
-    return ordered.head(FARTHEST).set_index(list(_KEY))
+    return ordered.head(FARTHEST).set_index(_KEY)
 
 
 def _told(key: Any, row: Any, values: Sequence[float], label: Labels) -> Moved:
-    check, name, where = key
-    median, last, unit = float(row["median"]), float(row["value"]), row["unit"]
+    check, name, where, unit = key
+    median, last = float(row["median"]), float(row["value"])
     change = f"{last / median - 1:+.1%}" if median else f"{last - median:+.4g}"
     return Moved(
         check=check,

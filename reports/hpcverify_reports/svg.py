@@ -304,14 +304,24 @@ def _label(drawn: Drawn, at: float, x: Scale, y: Scale) -> Label:
 def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
     """Move labels off one another, in their order, and keep them on the paper."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed = list(wanted)
+    heights = [wanted[i] for i in order]
+    down = _pushed(heights, low, high)
+    up = [-y for y in _pushed([-y for y in reversed(heights)], -high, -low)]
+    # Both keep the distance, and so does their mean, which lies by the lines' ends.
+    middle = [(a + b) / 2 for a, b in zip(down, reversed(up), strict=True)]
+    placed = dict(zip(order, middle, strict=True))
+    return [round(placed[i], 1) for i in range(len(wanted))]
+
+
+def _pushed(heights: Sequence[float], low: float, high: float) -> list[float]:
+    placed = list(heights)
     floor = low
-    for i in order:
-        placed[i] = max(placed[i], floor)
+    for i, y in enumerate(placed):
+        placed[i] = max(y, floor)
         floor = placed[i] + _LEADING
     ceiling = high
-    for i in reversed(order):
-        placed[i] = round(min(placed[i], ceiling), 1)
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], ceiling)
         ceiling = placed[i] - _LEADING
     return placed
 

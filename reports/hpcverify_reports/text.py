@@ -27,7 +27,7 @@ _ELEMENT = {
     Verdict.ERROR: "error",
     Verdict.SKIP: "skipped",
 }
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&:@$])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
 _SIGNS = {
     Verdict.PASS: "✓",
     Verdict.SKIP: "\N{EN DASH}",

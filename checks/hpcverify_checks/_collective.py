@@ -1,0 +1,285 @@
+"""
+One rank of an all-reduce: rendezvous by a file, timed, and every sum verified.
+
+Rank r gives 2^r times a pattern of small integers, so that the sum is known exactly,
+in whatever order it is made, and a wrong one tells whose share is missing or double.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ELEMENT = 4
+"""Bytes of a float32."""
+PERIOD = 97
+"""Of the pattern: prime, so that no chunk of a ring is like its neighbour."""
+MOST_RANKS = 17
+"""PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
+WARM_UPS = 5
+LEAST_STEPS, MOST_STEPS = 10, 2000
+
+HEADROOM = 4
+"""Memory needed, as a multiple of a message: two buffers and temporaries."""
+
+Reduce = Callable[["Tensor"], object]
+"""Sums a tensor over all ranks, in place; tests put faulty ones here."""
+
+
+class Job(Struct, frozen=True):
+    """What the ranks of one all-reduce have in common."""
+
+    folder: str
+    """Where they meet; left as it is found by whoever made it."""
+    world: int
+    backend: str
+    sizes: tuple[int, ...]
+    """Of the messages, in bytes."""
+    seconds: float
+    """For all sizes together."""
+    timeout: float
+    """Seconds after which a peer that does not answer is taken for lost."""
+
+
+class Wrong(Struct, frozen=True):
+    """The first sum of a size that was wrong, and how many elements of it were."""
+
+    step: int
+    elements: int
+    index: int
+    found: float
+    expected: float
+
+
+class Timed(Struct, frozen=True):
+    """What one rank measured at one size: the time of each step, in seconds."""
+
+    size: int
+    times: tuple[float, ...]
+    checked: int
+    """Results verified, those of the warm-up among them."""
+    wrong: Wrong | None = None
+
+
+def all_reduce(tensor: Tensor) -> None:
+    """Sum *tensor* over all ranks, in place."""
+    import torch.distributed as dist
+
+    dist.all_reduce(tensor)
+
+
+def file_of(job: Job, name: str) -> Path:
+    """Name a file of *job* that all its ranks can see."""
+    return Path(job.folder) / name
+
+
+@contextmanager
+def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
+    """
+    Be *rank* of the process group of *job* for a while.
+
+    Raises:
+        Unable: Not all peers came in time.
+
+    """
+    import torch.distributed as dist
+
+    meeting = str(file_of(job, "rendezvous"))
+    # Public and documented, but torch does not list it as exported.
+    store = dist.FileStore(meeting, job.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        with _on_loopback():
+            dist.init_process_group(
+                job.backend,
+                store=store,
+                rank=rank,
+                world_size=job.world,
+                timeout=timedelta(seconds=job.timeout),
+                device_id=device if device.type == "cuda" else None,
+            )
+    except dist.DistStoreError as exc:
+        raise Unable(
+            f"not all {job.world} ranks came within {job.timeout:g} s: the worker of "
+            "one of them is gone",
+            Cause.TIMEOUT,
+            Remedy.RERUN,
+        ) from exc
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def share_of_threads(job: Job) -> Generator[None]:
+    """Compute with this rank's share of the threads, or ranks would spin in turns."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // job.world))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _on_loopback() -> Generator[None]:
+    """Have ranks of one node meet on its loopback, whatever its name resolves to."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    added = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "lo"))
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def reduced(
+    job: Job, rank: int, device: torch.device, reduce: Reduce
+) -> Iterator[Timed]:
+    """Reduce messages of each size that fits, all ranks in step."""
+    import torch
+
+    everyone = _least(_free(device), device)
+    for size in job.sizes:
+        if HEADROOM * size <= everyone:
+            yield Message(job.world, rank, size, device, reduce).measure(
+                job.seconds / len(job.sizes)
+            )
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _free(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _least(value: int, device: torch.device) -> int:
+    """Give the smallest *value* of all ranks, so that they decide alike."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor(value, dtype=torch.int64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+    return int(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Messages of one size, reduced again and again."""
+
+    world: int
+    rank: int
+    size: int
+    device: torch.device
+    reduce: Reduce
+
+    def measure(self, seconds: float) -> Timed:
+        """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
+        import torch
+
+        elements = max(1, self.size // ELEMENT)
+        period = torch.arange(1.0, PERIOD + 1, device=self.device)
+        pattern = period.repeat(elements // PERIOD + 1)[:elements]
+        buffers = Buffers(pattern, torch.empty_like(pattern))
+        start = perf_counter()
+        warm = self._steps(WARM_UPS, buffers)
+        fit = int(seconds * WARM_UPS / (perf_counter() - start))
+        count = _least(min(max(fit, LEAST_STEPS), MOST_STEPS), self.device)
+        timed = self._steps(count, buffers)
+        wrong = warm.wrong or timed.wrong
+        return Timed(self.size, timed.times, WARM_UPS + count, wrong)
+
+    def _steps(self, count: int, buffers: Buffers) -> Timed:
+        import torch
+
+        log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
+        marks: list[tuple[Any, Any]] = []
+        for row in log:
+            torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
+            self._meet()
+            before = mark(self.device)
+            self.reduce(buffers.message)
+            marks.append((before, mark(self.device)))
+            buffers.verify(self.total, row)
+        rows = log.tolist()  # waits for the last step
+        times = tuple(elapsed(before, after) for before, after in marks)
+        return Timed(self.size, times, count, self._first_wrong(rows))
+
+    @property
+    def total(self) -> float:
+        """What the sum must be, as a multiple of the pattern."""
+        return 2.0**self.world - 1
+
+    def _meet(self) -> None:
+        # Else the time of a step would hold what a peer still verifies of the last.
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.zeros(1, device=self.device))
+
+    def _first_wrong(self, rows: Sequence[Sequence[float]]) -> Wrong | None:
+        for step, (elements, index, found) in enumerate(rows):
+            if elements:
+                expected = (index % PERIOD + 1) * self.total
+                return Wrong(step, int(elements), int(index), found, expected)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The pattern that every message is a multiple of, and the message."""
+
+    pattern: Tensor
+    message: Tensor
+
+    def verify(self, total: float, row: Tensor) -> None:
+        """Note in *row* how many elements are wrong, and the first, without a wait."""
+        import torch
+
+        self.message.sub_(self.pattern, alpha=total)
+        # Integers, so that any difference at all is an error; NaN differs from zero.
+        first = (self.message != 0).view(torch.uint8).argmax()[None]
+        row[0] = torch.count_nonzero(self.message)
+        row[1] = first[0]
+        off = self.message.index_select(0, first)
+        row[2] = (off.double() + total * self.pattern.index_select(0, first))[0]
+
+
+def mark(device: torch.device) -> Any:
+    """Note the time: of the host, or an event among the work of a GPU."""
+    import torch
+
+    if device.type == "cpu":
+        return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def elapsed(before: Any, after: Any) -> float:
+    """Give the seconds between two marks."""
+    if isinstance(before, float):
+        return float(after - before)
+    return float(before.elapsed_time(after)) / 1e3

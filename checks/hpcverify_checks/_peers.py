@@ -1,0 +1,110 @@
+"""The other ranks of an all-reduce on the CPU: started, watched, ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from time import monotonic, sleep
+
+import msgspec
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+from hpcverify_checks._collective import Job, Timed, file_of
+
+POLL_SECONDS = 0.02
+GONE_SECONDS = 5.0
+"""For a killed rank to be gone."""
+NOTICE_SECONDS = 1.0
+"""Between a connection that breaks and the end of the process at its other end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank in a process of its own, in the process group of this one."""
+
+    job: Job
+    rank: int
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def started(cls, job: Job, rank: int) -> Peer:
+        """Start *rank*; what it prints goes to a file beside the rendezvous."""
+        program = [sys.executable, "-m", "hpcverify_checks._rank"]
+        order = [str(rank), str(os.getpid()), msgspec.json.encode(job).decode()]
+        with file_of(job, f"rank{rank}.log").open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [*program, *order], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        return cls(job, rank, process)
+
+    def await_ready(self) -> None:
+        """Wait until the rank is about to meet the others."""
+        ready = file_of(self.job, f"rank{self.rank}.ready")
+        self._await(ready.exists)
+
+    def result(self) -> list[Timed]:
+        """Wait for the rank to end well, and read what it found."""
+        self._await(lambda: self.process.poll() == 0)
+        written = file_of(self.job, f"rank{self.rank}.json").read_bytes()
+        return msgspec.json.decode(written, type=list[Timed])
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        deadline = monotonic() + self.job.timeout
+        while not condition():
+            self.require_alive()
+            if monotonic() > deadline:
+                raise Unable(
+                    f"rank {self.rank} did not answer for {self.job.timeout:g} s",
+                    Cause.TIMEOUT,
+                    Remedy.RERUN,
+                )
+            sleep(POLL_SECONDS)
+
+    def require_alive(self) -> None:
+        """Raise `Unable`, with the last that it said, if the rank has died."""
+        status = self.process.poll()
+        if not status:
+            return
+        said = file_of(self.job, f"rank{self.rank}.log").read_text(errors="replace")
+        last = (said.strip().splitlines() or ["it said nothing"])[-1]
+        raise Unable(
+            f"rank {self.rank} died with status {status}: {last}",
+            Cause.CRASHED,
+            Remedy.RERUN,
+        )
+
+    def noticed(self) -> None:
+        """After a broken connection: raise `Unable` if this is the rank that died."""
+        deadline = monotonic() + NOTICE_SECONDS
+        while monotonic() < deadline:
+            self.require_alive()
+            sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """Kill the rank if it still runs, and wait a bounded time."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(GONE_SECONDS)
+
+
+@contextmanager
+def peers(job: Job) -> Generator[list[Peer]]:
+    """Start all ranks of *job* but the first, and leave none of them behind."""
+    with ExitStack() as stack:
+        started: list[Peer] = []
+        for rank in range(1, job.world):
+            started.append(Peer.started(job, rank))
+            stack.callback(started[-1].end)
+        for peer in started:
+            peer.await_ready()
+        try:
+            yield started
+        except RuntimeError:  # gloo's word for a connection that broke
+            for peer in started:
+                peer.noticed()
+            raise

@@ -1,0 +1,193 @@
+"""
+Measure how fast the devices of a node sum with each other, and verify every sum.
+
+Each device's worker is one rank; they meet by a file, and talk over NVLink or PCIe
+(NCCL) or, on a node without several GPUs, over its loopback (gloo): there the ranks
+are processes of their own. The inputs are integers whose sum is known exactly, and
+each result is compared with it on the device, outside of what is timed. What is
+reported is the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which
+does not depend on the number of ranks and compares with the rate of the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.model import (
+    Covered,
+    Finding,
+    Found,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify_checks._collective import (
+    MOST_RANKS,
+    Job,
+    Reduce,
+    Timed,
+    all_reduce,
+    joined,
+    reduced,
+    share_of_threads,
+)
+from hpcverify_checks._peers import peers
+from hpcverify_checks._stats import percentile
+from hpcverify_checks._torch import torch_device
+
+if TYPE_CHECKING:
+    import torch
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
+GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
+LARGE = MIB
+"""Bytes from which the bandwidth and its evenness matter, and not the latency."""
+
+
+class AllreduceParams(Params, frozen=True):
+    """What to reduce, between how many ranks, for how long."""
+
+    sizes: tuple[int, ...] = ()
+    """Bytes of a message; those of the part if empty. What does not fit is left out."""
+    seconds: float = 3.0
+    """For all sizes together."""
+    ranks: int = 2
+    """Processes on a CPU; GPUs are one rank each."""
+    timeout_seconds: float = 30.0
+    """After which a rank that does not answer is taken for lost."""
+
+
+def measure(
+    ctx: Context, params: AllreduceParams, reduce: Reduce = all_reduce
+) -> Iterator[Found]:
+    """Reduce with all peers; the first rank reports the times, each its own errors."""
+    gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
+    if ctx.device.kind == "cuda" and len(ctx.peers) == 1:
+        raise Skip("one GPU: nothing to reduce with")
+    if ctx.device.kind == "cpu" and len(gpus) > 1:
+        raise Skip("the GPUs of this node reduce instead")
+    device = torch_device(ctx)
+    if device.type == "cuda":
+        yield from _between_gpus(ctx, _job(ctx, params, "nccl"), device, reduce)
+    else:
+        yield from _between_processes(ctx, _job(ctx, params, "gloo"), device, reduce)
+
+
+def _job(ctx: Context, params: AllreduceParams, backend: str) -> Job:
+    on_cpu = backend == "gloo"
+    world = params.ranks if on_cpu else len(ctx.peers)
+    if not 1 < world <= MOST_RANKS:
+        raise Skip(f"{world} ranks: sums are exact for 2 to {MOST_RANKS}")
+    return Job(
+        folder=str(ctx.shared),
+        world=world,
+        backend=backend,
+        sizes=params.sizes or (CPU_SIZES if on_cpu else GPU_SIZES),
+        seconds=params.seconds,
+        timeout=params.timeout_seconds,
+    )
+
+
+def _between_gpus(
+    ctx: Context, job: Job, device: torch.device, reduce: Reduce
+) -> Iterator[Found]:
+    from torch.cuda import nccl
+
+    with joined(job, ctx.rank, device):
+        timed = list(reduced(job, ctx.rank, device, reduce))
+    yield from wrong_sums(timed, ctx.rank, ctx.device.part)
+    if ctx.rank == 0:
+        version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
+        yield from described(job, timed, f"NCCL {version}")
+
+
+def _between_processes(
+    ctx: Context, job: Job, device: torch.device, reduce: Reduce
+) -> Iterator[Found]:
+    with peers(job) as others:
+        with share_of_threads(job), joined(job, 0, device):
+            timed = list(reduced(job, 0, device, reduce))
+        yield from wrong_sums(timed, 0, ctx.device.part)
+        for other in others:
+            yield from wrong_sums(other.result(), other.rank, ctx.device.part)
+    yield from described(job, timed, "gloo on the loopback")
+
+
+def wrong_sums(timed: Sequence[Timed], rank: int, where: str) -> Iterator[Finding]:
+    """Make a finding of each size at which *rank* got a wrong sum."""
+    for one in timed:
+        if one.wrong is None:
+            continue
+        wrong, size = one.wrong, sized(one.size)
+        yield Finding(
+            "wrong_sum",
+            where,
+            f"rank {rank} got a wrong sum of {size}: {wrong.elements} elements, the "
+            f"first at {wrong.index} is {wrong.found:g}, not {wrong.expected:g}",
+            {
+                "rank": str(rank),
+                "size": size,
+                "step": str(wrong.step),
+                "wrong_elements": str(wrong.elements),
+                "index": str(wrong.index),
+                "found": str(wrong.found),
+                "expected": str(wrong.expected),
+            },
+        )
+
+
+def described(job: Job, timed: Sequence[Timed], by: str) -> Iterator[Found]:
+    """Turn the times into measurements of the node, and say what was verified."""
+    for one in timed:
+        yield from _numbers(one, sized(one.size), 2 * (job.world - 1) / job.world)
+    checked = sum(one.checked for one in timed)
+    sizes = ", ".join(sized(one.size) for one in timed)
+    left_out = ", ".join(sized(s) for s in job.sizes[len(timed) :])
+    text = (
+        f"{job.world} ranks, {by}: {checked} sums of float32 ({sizes}) verified on "
+        "each rank, element by element"
+    )
+    yield Covered("node", f"{text}; too large: {left_out}" if left_out else text)
+
+
+def _numbers(one: Timed, size: str, bus: float) -> Iterator[Measurement]:
+    p50, p95, p99 = (percentile(one.times, share) for share in (0.5, 0.95, 0.99))
+    yield Measurement(f"busbw.{size}", one.size / p50 * bus / 1e9, "GB/s")
+    yield Measurement(f"time_p50.{size}", p50 * 1e6, "us")
+    yield Measurement(f"time_p95.{size}", p95 * 1e6, "us")
+    yield Measurement(f"time_p99.{size}", p99 * 1e6, "us")
+    if one.size >= LARGE:
+        yield Measurement(f"jitter.{size}", p99 / p50, "ratio")
+
+
+def sized(size: int) -> str:
+    """Print a number of bytes as nccl-tests does: 64KiB, 1GiB."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{name}"
+    return f"{size}B"
+
+
+CHECK = Check(
+    summary="all-reduce between the devices: bandwidth, evenness, every sum verified",
+    measure=measure,
+    params=AllreduceParams,
+    metrics={
+        "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),
+        "time_p50.*": Metric(unit="us", meaning="median time of an all-reduce"),
+        "time_p95.*": Metric(unit="us", meaning="95 % of them take at most this"),
+        "time_p99.*": Metric(unit="us", meaning="99 % of them take at most this"),
+        "jitter.*": Metric(unit="ratio", meaning="time_p99 / time_p50"),
+    },
+    rules={
+        "busbw.*": Rule(of_baseline=0.7, otherwise=Verdict.WARN, optional=True),
+        "jitter.*": Rule(high=20.0, otherwise=Verdict.WARN, optional=True),
+    },
+    rulings={"wrong_sum": Ruling(Verdict.FAIL, Remedy.INSPECT)},
+    placement=Placement.DEVICES,
+    timeout=180.0,
+)

@@ -1,0 +1,206 @@
+"""Every sum is verified, and a rank that is gone ends the check and is not left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpcverify.check import Skip, Unable, judge
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Verdict,
+)
+from hpcverify_checks import allreduce
+from hpcverify_checks._collective import Job, Timed, Wrong, all_reduce, joined
+from hpcverify_checks._stats import percentile
+from tests.doubles import CPU, context
+
+KIB, MIB = 2**10, 2**20
+QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
+
+
+def children(pid: int) -> list[int]:
+    """List the processes that *pid* has started and that are there yet."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = children(os.getpid())
+    yield
+    assert children(os.getpid()) == before
+
+
+def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[Found]:
+    return list(allreduce.measure(context(tmp_path), QUICK, reduce))
+
+
+def test_healthy_sums_pass_and_every_number_has_its_unit(tmp_path: Path) -> None:
+    found = found_by(tmp_path, all_reduce)
+    numbers = [f for f in found if isinstance(f, Measurement)]
+    assert not [f for f in found if isinstance(f, Finding)]
+    assert {m.where for m in numbers} == {"node"}
+    assert {m.name for m in numbers} >= {"busbw.1KiB", "time_p99.1KiB", "jitter.1MiB"}
+    for number in numbers:
+        metric = allreduce.CHECK.metric(number.name)
+        assert metric is not None
+        assert metric.unit == number.unit
+        assert number.value
+
+
+def test_coverage_counts_the_sums_that_were_verified(tmp_path: Path) -> None:
+    [covered] = [f for f in found_by(tmp_path, all_reduce) if isinstance(f, Covered)]
+    assert "2 ranks, gloo" in covered.text
+    assert "1KiB, 1MiB" in covered.text
+
+
+def test_no_file_is_left_outside_of_the_shared_directory(tmp_path: Path) -> None:
+    found_by(tmp_path, all_reduce)
+    assert not list((tmp_path / "scratch").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "shared"}
+
+
+@pytest.mark.parametrize("wrong", [1.0, float("nan")])
+def test_one_wrong_element_in_one_step_fails(tmp_path: Path, wrong: float) -> None:
+    calls = 0
+
+    def faulty(tensor: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        all_reduce(tensor)
+        if calls == 7:
+            tensor[100] += wrong
+
+    findings = [f for f in found_by(tmp_path, faulty) if isinstance(f, Finding)]
+    assert [f.evidence["index"] for f in findings] == ["100"]
+    assert findings[0].evidence["wrong_elements"] == "1"
+    assert findings[0].evidence["size"] == "1KiB"
+    judgement = judge(findings, [], allreduce.CHECK.rulings)
+    assert judgement.verdict is Verdict.FAIL
+
+
+def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
+    def loses_rank_one(tensor: Tensor) -> None:
+        own = tensor.clone()
+        all_reduce(tensor)
+        tensor[:5] = own[:5]
+
+    findings = [f for f in found_by(tmp_path, loses_rank_one) if isinstance(f, Finding)]
+    evidence = findings[0].evidence
+    assert (evidence["found"], evidence["expected"]) == ("1.0", "3.0")
+    assert evidence["wrong_elements"] == "5"
+
+
+def test_a_peers_wrong_sum_names_the_peer() -> None:
+    timed = Timed(MIB, (1.0,), 6, Wrong(3, 12, 5, 7.0, 18.0))
+    [finding] = allreduce.wrong_sums([timed, Timed(KIB, (1.0,), 6)], 1, "cpu")
+    assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
+
+
+def test_a_peer_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
+    def murderous(tensor: Tensor) -> None:
+        for child in children(os.getpid()):
+            os.kill(child, signal.SIGKILL)
+        all_reduce(tensor)
+
+    with pytest.raises(Unable, match="rank 1 died with status -9") as caught:
+        found_by(tmp_path, murderous)
+    assert caught.value.cause is Cause.CRASHED
+
+
+def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
+    def stops_the_other(tensor: Tensor) -> None:
+        for child in children(os.getpid()):
+            os.kill(child, signal.SIGSTOP)
+        all_reduce(tensor)
+
+    # Long enough for a peer to import torch on a busy machine.
+    params = allreduce.AllreduceParams(sizes=(KIB,), timeout_seconds=12.0)
+    with pytest.raises(RuntimeError, match=r"[Tt]ime"):
+        list(allreduce.measure(context(tmp_path), params, stops_the_other))
+
+
+def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
+    job = Job(str(tmp_path), 2, "gloo", (KIB,), 1.0, 1.0)
+    with pytest.raises(Unable, match="not all 2 ranks came") as caught:
+        joined(job, 0, torch.device("cpu")).__enter__()
+    assert caught.value.cause is Cause.TIMEOUT
+
+
+def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from tests.doubles import context;"
+        "from hpcverify_checks import allreduce;"
+        "params = allreduce.AllreduceParams(sizes=(1024,), seconds=60.0);"
+        f"list(allreduce.measure(context(Path({str(tmp_path)!r})), params))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    wait_for((tmp_path / "shared/rank1.ready").exists)
+    orphans = children(parent.pid)
+    parent.kill()
+    parent.wait()
+    assert orphans
+    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in orphans))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    job = Job("", 8, "nccl", (2**30,), 1.0, 1.0)
+    timed = Timed(2**30, (0.01, 0.004, 0.004), 8)
+    found = list(allreduce.described(job, [timed], "NCCL 2.27"))
+    [busbw] = [m for m in found if isinstance(m, Measurement) and "busbw" in m.name]
+    assert busbw.name == "busbw.1GiB"
+    assert busbw.value == pytest.approx(2**30 / 0.004 / 1e9 * 2 * 7 / 8)
+
+
+def gpus(count: int) -> tuple[Device, ...]:
+    return tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(count))
+
+
+def test_a_single_gpu_has_nothing_to_reduce_with(tmp_path: Path) -> None:
+    [gpu] = gpus(1)
+    this = context(tmp_path, device=gpu, peers=(gpu,))
+    with pytest.raises(Skip, match="one GPU") as caught:
+        list(allreduce.measure(this, QUICK))
+    assert caught.value.cause is Cause.NOT_APPLICABLE
+
+
+def test_the_cpu_leaves_it_to_several_gpus(tmp_path: Path) -> None:
+    inventory = Inventory(devices=(CPU, *gpus(2)))
+    with pytest.raises(Skip, match="GPUs of this node"):
+        list(allreduce.measure(context(tmp_path, inventory=inventory), QUICK))
+
+
+def test_a_percentile_is_a_time_that_was_measured() -> None:
+    times = [float(t) for t in range(100, 0, -1)]
+    assert [percentile(times, share) for share in (0.5, 0.95, 0.99)] == [50, 95, 99]
+    assert percentile([7.0], 0.99) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(4, "4B"), (1536, "1536B"), (KIB, "1KiB"), (64 * MIB, "64MiB")]
+)
+def test_sizes_are_printed_as_in_nccl_tests(size: int, text: str) -> None:
+    assert allreduce.sized(size) == text

@@ -1,0 +1,91 @@
+"""The past of a node: what came of its runs, and what has moved."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from msgspec.structs import replace
+
+from hpcverify_reports.history import ENOUGH, SHOWN, History, before
+from tests.reports import samples
+
+
+def history(count: int = 12, run: samples.Run | None = None) -> History:
+    run = run or samples.run(samples.gemm())
+    return before(run, samples.past(count), samples.INVENTORY.label)[0]
+
+
+def test_without_earlier_runs_there_is_no_section() -> None:
+    run = samples.well_node()
+    later = replace(samples.past(1)[0], started=samples.STARTED.replace(year=2027))
+
+    assert before(run, [], str) == ()
+    assert before(run, [run, later], str) == ()
+
+
+def test_runs_are_listed_newest_first_and_the_rest_counted() -> None:
+    made = history(SHOWN + 5)
+
+    days = [run.when for run in made.runs]
+    assert days == sorted(days, reverse=True)
+    assert len(days) == SHOWN
+    assert made.older == ("and 5 before these",)
+
+
+def test_what_moved_most_comes_first_with_its_part() -> None:
+    first = history().moved[0]
+
+    assert (first.name, first.part) == ("bf16.sustained", "GPU 3 (…4f21)")
+    assert first.last == "612 TFLOP/s"
+    assert first.change.startswith("\N{MINUS SIGN}17")
+    assert first.count == 12
+
+
+def test_each_judged_metric_is_told_once() -> None:
+    names = [moved.name for moved in history().moved]
+
+    assert len(names) == len(set(names)) == 6
+    assert "bf16.spread" not in names
+
+
+def test_too_few_runs_give_no_median() -> None:
+    assert history(ENOUGH - 1).moved == ()
+    assert history(ENOUGH).moved != ()
+
+
+def test_runs_of_another_suite_are_listed_and_not_compared() -> None:
+    made = history(run=replace(samples.run(samples.gemm()), suite="burnin"))
+
+    assert len(made.runs) == 12
+    assert made.moved == ()
+
+
+def test_one_odd_run_does_not_spoil_the_median() -> None:
+    past = samples.past()
+    odd = [replace(samples.run(samples.gemm(drift=0.01)), id="odd"), *past]
+    odd[0] = replace(odd[0], started=past[0].started)
+    well = samples.well_node()
+
+    moved = before(well, odd, str)[0].moved
+
+    medians = {m.name: float(m.median.split()[0]) for m in moved}
+    assert 700 < medians["bf16.sustained"] < 800
+
+
+def test_a_run_in_which_nothing_was_judged_is_only_listed() -> None:
+    made = history(run=samples.run(samples.allreduce()))
+
+    assert len(made.runs) == 12
+    assert made.moved == ()
+
+
+def test_pandas_waits_until_there_is_a_past() -> None:
+    code = (
+        "import sys; from tests.reports import samples;"
+        "from hpcverify_reports import node;"
+        "node.render(samples.well_node()); assert 'pandas' not in sys.modules;"
+        "node.render(samples.well_node(), history=samples.past(4));"
+        "assert 'pandas' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

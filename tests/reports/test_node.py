@@ -1,0 +1,383 @@
+"""The page of a node: complete, sound, self-contained, worst first."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hpcverify.check import quantity
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Inventory,
+    Limit,
+    Maturity,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Ruling,
+    Run,
+    Series,
+    Verdict,
+)
+from hpcverify_reports.grid import BROAD, number
+from hpcverify_reports.node import render
+from hpcverify_reports.sections import EXCERPT, MOST
+from tests.reports import samples
+from tests.reports.dom import Dom
+
+BUDGET = 300_000
+"""Bytes of the page of 8 GPUs with 6 series of 600 samples each."""
+
+
+@cache
+def sick() -> str:
+    return render(samples.sick_node(), history=samples.past())
+
+
+def dom(run: Run) -> Dom:
+    return Dom(render(run))
+
+
+def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
+    head = Dom(sick()).text.split("Why", maxsplit=1)[0]
+
+    for told in (
+        "n17: FAIL",
+        "2 of 8 checks failed, 1 could not tell, 2 warned, 1 skipped.",
+        "bf16.sustained 612 TFLOP/s < 702.2 (0.71 × spec 989, H100 SXM5)",  # noqa: RUF001 - as judged
+        "Take the part out of service and replace it.",
+        "1654322031187",
+        "2026-11-21 03:21 UTC",
+        "12 min 11 s",
+    ):
+        assert told in head
+
+
+def test_what_did_not_pass_is_told_worst_first() -> None:
+    order = re.findall(r'id="why-([a-z]+)"', sick())
+
+    assert order[1:] == ["gemm", "sdc", "allreduce", "thermal", "storage"]
+
+
+def test_checks_that_did_not_pass_are_open_and_the_others_folded() -> None:
+    folds = [d for d in Dom(sick()).every("details") if d.get("class") == "check"]
+
+    assert {d["id"] for d in folds if "open" in d} == {
+        *("gemm", "sdc", "allreduce", "thermal", "storage"),
+    }
+    assert len(folds) == 8
+
+
+def test_every_measurement_appears() -> None:
+    run = samples.sick_node(10)
+    shown = dom(run).text
+
+    for result in run.results:
+        for item in result.measurements:
+            assert item.name in shown
+            assert number(item.value) in shown
+
+
+def test_a_row_holds_its_values_in_the_order_of_the_parts() -> None:
+    values = [f"{v:.4g}" for v in (701.5, 702.5, 703.5)]
+    parts = samples.GPUS[:3]
+    found = [
+        Measurement("bf16.sustained", float(v), "TFLOP/s", part.id)
+        for v, part in zip(values, parts, strict=True)
+    ]
+
+    shown = dom(samples.run(samples.result("gemm", found))).text
+
+    assert f"bf16.sustained TFLOP/s {' '.join(values)}" in shown
+
+
+def test_many_parts_make_a_row_each() -> None:
+    cores = [
+        Measurement("clock", 3000.0 + i, "MHz", f"cpu{i}") for i in range(BROAD + 1)
+    ]
+
+    shown = dom(samples.run(samples.result("clocks", cores))).text
+
+    assert "cpu3 3003 cpu4 3004" in shown
+
+
+def test_each_limit_is_shown_with_what_follows_and_its_source() -> None:
+    shown = Dom(sick()).text
+
+    assert "≥ 702.2 , else fail" in shown or "≥ 702.2, else fail" in shown
+    assert "0.95 × median 816 of 12 runs" in shown  # noqa: RUF001 - as judged
+    assert "5 to 8" in shown
+
+
+def test_a_limit_that_nothing_met_is_a_complaint() -> None:
+    limit = Limit(name="fp8.sustained", low=1.0, source="site.toml")
+
+    shown = dom(samples.run(samples.result("gemm", [], [limit]))).text
+
+    assert "fp8.sustained" in shown
+    assert "not measured" in shown
+
+
+def test_what_is_no_number_is_said_to_be_none() -> None:
+    found = [Measurement("latency", None, "ms"), Measurement("latency.max", None)]
+    limit = Limit(name="latency", high=1.0, source="site.toml")
+
+    page = dom(samples.run(samples.result("storage", found, [limit])))
+
+    assert page.text.count("not a number") >= 3
+
+
+def test_findings_are_shown_with_their_evidence() -> None:
+    shown = Dom(sick()).text
+
+    assert "1 word of 1.2e13 differs from its exact product" in shown
+    assert "0x41a80400 (21.0078)" in shown
+
+
+def test_evidence_is_cut_and_says_so() -> None:
+    finding = Finding("log", "node", "Xid 79", {"dmesg": "x" * (EXCERPT + 123)})
+    rulings = {"log": Ruling(Verdict.FAIL)}
+
+    page = render(samples.run(samples.result("log", [finding], (), rulings)))
+
+    assert "(123 more characters in the run" in page
+    assert "x" * (EXCERPT + 1) not in page
+
+
+def test_many_complaints_are_counted_and_all_stay_below() -> None:
+    bad = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(MOST + 5)]
+    limit = Limit(name="rate", low=100.0, source="site.toml")
+
+    shown = dom(samples.run(samples.result("cores", bad, [limit]))).text
+
+    assert "and 5 more below" in shown
+    assert f"cpu{MOST + 4} fail {MOST + 4}" in shown
+
+
+def test_a_spike_of_one_sample_reaches_the_page() -> None:
+    values = (1980.0,) * 300 + (345.0,) + (1980.0,) * 299
+    t = tuple(map(float, range(600)))
+    series = Series("clock", "MHz", samples.SICK, t, values)
+
+    page = render(samples.run(replace(samples.ecc(), series=(series,))))
+
+    line = re.search(r'stroke-width="[\d.]+" d="M[\d ]+l([^"]+)"', page)
+    assert line is not None
+    falls = [int(n) for n in re.findall(r"-?\d+", line[1])[1::2]]
+    assert max(falls) == -min(falls) > 1000
+
+
+def test_a_limit_of_like_name_is_drawn_and_no_other() -> None:
+    page = sick()
+
+    assert page.count(">limit 87 °C</text>") == 1
+    assert ">limit 0 s</text>" not in page
+
+
+def test_one_line_is_drawn_for_each_part() -> None:
+    page = Dom(sick()).text
+
+    assert page.count("GPU 6 (…02ab): ") >= 6
+
+
+def test_the_page_needs_no_network() -> None:
+    page = Dom(sick())
+
+    assert all(link.startswith("#") for link in page.values("href"))
+    assert not list(page.values("src"))
+    assert not re.search(r"https?:|@import|url\(|//[a-z]", sick())
+
+
+def test_the_page_holds_no_script() -> None:
+    page = Dom(sick())
+
+    assert not {"script", "iframe", "object", "embed", "link", "form"} & page.tags()
+    assert not [name for _, a in page.elements for name in a if name.startswith("on")]
+    assert "default-src 'none'" in sick()
+
+
+def test_links_lead_somewhere_and_ids_are_unique() -> None:
+    page = Dom(sick())
+    ids = list(page.values("id"))
+
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in page.values("href")} <= set(ids)
+    assert {"gemm", f"gemm.{samples.SICK}"} <= set(ids)
+
+
+def test_labels_refer_to_what_is_there() -> None:
+    page = Dom(sick())
+    ids = set(page.values("id"))
+
+    assert all(set(names.split()) <= ids for names in page.values("aria-labelledby"))
+
+
+def test_headings_descend_one_level_at_a_time() -> None:
+    levels = [int(tag[1]) for tag in Dom(sick()).tags_in_order("h1", "h2", "h3", "h4")]
+
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+def test_table_headers_have_a_scope_and_pictures_a_name_or_none_at_all() -> None:
+    page = Dom(sick())
+
+    assert all("scope" in th for th in page.every("th"))
+    outer = [s for s in page.every("svg") if "x" not in s]
+    assert all(s.get("role") == "img" or s.get("aria-hidden") for s in outer)
+
+
+def test_colours_are_attributes_and_verdicts_are_words_too() -> None:
+    shown = Dom(sick())
+
+    assert not list(shown.values("style"))
+    for told in ("gemm: fail", "thermal: warning", "allreduce: could not tell"):
+        assert told in shown.text
+
+
+def hostile_run(text: str) -> Run:
+    part = Part(kind=text, id=f"id {text}", label=text, facts={text: text})
+    found = [
+        Measurement(text, 1.0, text, part.id),
+        Finding(text, part.id, text, {text: text}),
+    ]
+    limit = Limit(name="*", high=0.0, source=text)
+    bad = samples.result(text, found, [limit], {text: Ruling(Verdict.FAIL)})
+    series = Series(text, text, part.id, (0.0, 1.0), (1.0, 2.0))
+    return samples.run(
+        replace(
+            bad,
+            reason=text,
+            series=(series,),
+            coverage=(Covered(part.id, text),),
+            params={text: [text]},
+        ),
+        id=text,
+        node=text,
+        suite=text,
+        versions={text: text},
+        inventory=Inventory(
+            parts=(part,), problems=(Finding(text, text, text),), sensors=(text,)
+        ),
+    )
+
+
+@cache
+def harmless() -> set[str]:
+    return Dom(render(hostile_run("harmless"))).tags()
+
+
+def test_hostile_markup_comes_out_as_text() -> None:
+    page = dom(hostile_run(samples.HOSTILE))
+
+    assert page.tags() == harmless()
+    assert page.text.count('<script>alert("x")</script> | a b ␀␛[31m� & <b>') > 10
+
+
+@given(st.text(min_size=1))
+def test_no_text_can_add_an_element_or_an_attribute(text: str) -> None:
+    shown, plain = dom(hostile_run(text)), dom(hostile_run("harmless"))
+
+    assert shown.tags() == plain.tags()
+    names = {name for _, attributes in shown.elements for name in attributes}
+    assert names == {name for _, attributes in plain.elements for name in attributes}
+    render(hostile_run(text)).encode()
+
+
+def test_the_same_run_gives_the_same_bytes() -> None:
+    assert render(samples.sick_node(), history=samples.past()) == sick()
+
+
+def test_the_page_keeps_to_its_budget() -> None:
+    assert len(sick().encode()) <= BUDGET
+
+
+def test_an_empty_run_is_an_error_and_says_that_nothing_is_known() -> None:
+    shown = dom(samples.run(inventory=Inventory())).text
+
+    assert "n17: ERROR" in shown
+    assert "nothing is known" in shown
+    assert "no part was recognised" in shown
+
+
+def test_an_interrupted_run_says_so_and_asks_for_another() -> None:
+    run = samples.run(samples.ecc(), complete=False, verdict=Verdict.ERROR)
+
+    head = dom(run).text.split("Every check")[0]
+
+    assert "not every check had its turn" in head
+    assert "interrupted" in head
+    assert "Run the check again" in head
+
+
+def test_a_well_node_shows_no_complaint() -> None:
+    shown = dom(samples.well_node()).text
+
+    assert "n17: PASS" in shown
+    assert "All 3 checks that ran passed." in shown
+    assert "Why" not in shown
+
+
+@pytest.mark.parametrize("cause", [c for c in Cause if c is not Cause.NONE])
+def test_what_could_not_tell_says_why_and_what_to_do(cause: Cause) -> None:
+    result = Result(
+        check="gemm", verdict=Verdict.ERROR, cause=cause, remedy=Remedy.RERUN
+    )
+
+    shown = dom(samples.run(result)).text
+
+    assert "gemm: could not tell" in shown
+    assert "Run the check again" in shown
+
+
+def test_a_required_skip_is_among_what_did_not_pass() -> None:
+    shown = dom(samples.run(replace(samples.edac(), required=True))).text
+
+    assert "n17: ERROR" in shown
+    assert "required: counts as could not tell" in shown
+    assert "Not looked at" not in shown
+
+
+def test_a_check_in_beta_says_that_it_never_quarantines() -> None:
+    shown = dom(samples.run(replace(samples.gemm(), maturity=Maturity.BETA))).text
+
+    assert "beta: never quarantines" in shown
+
+
+def test_a_noisy_limit_says_that_it_cannot_judge() -> None:
+    item = Measurement("rate", 3.0, "1/s")
+    limit = Limit(name="rate", low=1.0, source="baseline", noisy="spread 40 %")
+
+    shown = dom(samples.run(samples.result("cores", [item], [limit]))).text
+
+    assert "too noisy: spread 40 %" in shown
+
+
+def test_how_to_measure_it_again_is_a_command_line() -> None:
+    run = samples.sick_node(10)
+    shown = dom(replace(run, suite="my suite")).text
+
+    assert "hpcverify run --suite 'my suite'" in shown
+    assert "--check gemm --check sdc --check allreduce" in shown
+    assert "565.57.01" in shown
+
+
+def test_what_parts_have_in_common_is_told_once() -> None:
+    shown = dom(samples.run()).text
+
+    assert shown.count("NVIDIA H100 80GB HBM3") == 1
+    assert shown.count("1654322031187") == 1
+
+
+def test_a_number_of_many_digits_keeps_to_its_column() -> None:
+    assert number(1.2e13) == "1.2e13"
+    assert number(None) == quantity(None, "")

@@ -1,0 +1,128 @@
+"""JUnit that counts right, Markdown that is only text."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from msgspec.structs import replace
+
+from hpcverify.model import Cause, Run, Verdict
+from hpcverify_reports.text import escape, junit, markdown
+from tests.reports import samples
+from tests.reports.dom import Dom
+
+
+def suite_of(run: Run) -> ET.Element:
+    suite = ET.fromstring(junit(run)).find("testsuite")  # noqa: S314 - our own text
+    assert suite is not None
+    return suite
+
+
+def rendered(text: str) -> Dom:
+    return Dom(MarkdownIt("commonmark").enable("table").render(text))
+
+
+def test_each_check_is_a_case_and_each_verdict_its_element() -> None:
+    suite = suite_of(samples.sick_node(10))
+
+    kinds = {case.get("name"): [e.tag for e in case] for case in suite.iter("testcase")}
+    assert kinds == {
+        "inventory": [],
+        "gemm": ["failure"],
+        "sdc": ["failure"],
+        "thermal": ["system-out"],
+        "ecc": [],
+        "allreduce": ["error"],
+        "storage": ["system-out"],
+        "edac": ["skipped"],
+    }
+
+
+def test_the_counts_are_those_of_the_cases() -> None:
+    suite = suite_of(samples.sick_node(10))
+
+    names = ("tests", "failures", "errors", "skipped")
+    assert [suite.get(name) for name in names] == ["8", "2", "1", "1"]
+
+
+def test_a_failure_tells_the_part_the_limit_and_the_next_step() -> None:
+    case = suite_of(samples.run(samples.gemm())).find("testcase/failure")
+
+    assert case is not None
+    assert "bf16.sustained 612 TFLOP/s" in (case.get("message") or "")
+    assert samples.SICK in (case.text or "")
+    assert "replace it" in (case.text or "")
+
+
+def test_a_required_skip_is_an_error() -> None:
+    run = samples.run(replace(samples.edac(), required=True))
+
+    assert suite_of(run).get("errors") == "1"
+
+
+@pytest.mark.parametrize("results", [(), (samples.inventory(),)])
+def test_an_unfinished_run_is_never_green(results: tuple[samples.Result, ...]) -> None:
+    run = samples.run(*results, verdict=Verdict.ERROR, complete=False)
+
+    error = suite_of(run).find("testcase[@name='the run']/error")
+    assert error is not None
+    assert error.get("type") == Cause.INTERRUPTED.value
+
+
+@given(st.text())
+def test_whatever_a_node_says_is_sound_xml(text: str) -> None:
+    run = samples.run(
+        samples.result(text, reason=text, verdict=Verdict.FAIL), node=text
+    )
+
+    suite = suite_of(run)
+    assert suite.get("failures") == "1"
+    junit(run).encode()
+
+
+@given(st.text())
+def test_whatever_a_node_says_is_one_line_of_markdown_text(text: str) -> None:
+    shown = rendered(f"| a |\n|---|\n| x{escape(text)}x |\n")
+
+    assert shown.tags() == {"table", "thead", "tbody", "tr", "th", "td"}
+    assert len(shown.every("td")) == 1
+
+
+def test_markdown_shows_hostile_text_as_it_is() -> None:
+    hostile = samples.result(
+        "a|b", verdict=Verdict.FAIL, reason=samples.HOSTILE + "[x](http://x) `c`"
+    )
+
+    page = rendered(markdown(samples.run(hostile, node="<img src=x>")))
+
+    assert not {"script", "img", "a", "b", "code"} & page.tags()
+    assert '<script>alert("x")</script> | a b' in page.text
+    assert "[x](http://x) `c`" in page.text
+    assert "<img src=x>: FAIL" in page.text
+
+
+def test_markdown_lists_the_worst_first() -> None:
+    lines = markdown(samples.sick_node(10)).splitlines()
+    rows = [line.split("|")[2].strip() for line in lines if line.startswith("| ")]
+
+    assert rows[1:] == [
+        *("gemm", "sdc", "allreduce", "thermal", "storage", "edac"),
+        *("inventory", "ecc"),
+    ]
+
+
+def test_markdown_of_an_empty_run_says_that_nothing_is_known() -> None:
+    text = markdown(samples.run())
+
+    assert "n17: ERROR" in text
+    assert "nothing is known" in text
+    assert "|" not in text
+
+
+def test_text_is_the_same_twice() -> None:
+    assert junit(samples.sick_node(10)) == junit(samples.sick_node(10))
+    assert markdown(samples.sick_node(10)) == markdown(samples.sick_node(10))
