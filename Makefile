@@ -17,8 +17,10 @@ help:
 # in an error: 3 says that not all could be judged.
 verify: $(BIN)/hpcverify
 	@./.ci/need --optional fio:fio smartctl:smartmontools
-	@status=0; $(BIN)/hpcverify run --html $(REPORT) || status=$$?; \
-	if [ -f $(REPORT) ]; then echo "report: $$(pwd)/$(REPORT)"; fi; \
+	@rm -f $(REPORT); status=0; \
+	$(BIN)/hpcverify run --html $(REPORT) || status=$$?; \
+	[ -f $(REPORT) ] || exit $$status; \
+	echo "report: $$(pwd)/$(REPORT)"; \
 	[ $$status -eq 3 ] || exit $$status
 
 test: test-tools lint

@@ -111,6 +111,7 @@ def _start(
 
 def dying_with(parent: int) -> Callable[[], None]:
     """Make what a child of *parent* calls before it starts, so as to die with it."""
+
     # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33
     # and Red Hat 8 ships 2.32.
     def arrange() -> None:

@@ -136,7 +136,8 @@ def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        script = f'echo $$ > "$1"; kill -USR1 {os.getpid()}; exec sleep 60'
+        # Not before it has been started for good, and is being waited for.
+        script = f'echo $$ > "$1"; sleep 1; kill -USR1 {os.getpid()}; exec sleep 60'
         with pytest.raises(KeyboardInterrupt):
             run_tool(shell(script, file), timeout=GENEROUS)
     finally:

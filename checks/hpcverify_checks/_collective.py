@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -94,7 +94,7 @@ def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
     Be *rank* of the process group of *job* for a while.
 
     Raises:
-        Unable: Not all peers came in time.
+        Unable: A peer did not come, or did not answer, in time.
 
     """
     import torch.distributed as dist
@@ -102,7 +102,8 @@ def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
     meeting = str(file_of(job, "rendezvous"))
     # Public and documented, but torch does not list it as exported.
     store = dist.FileStore(meeting, job.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(_in_time(job))
         with _on_loopback():
             dist.init_process_group(
                 job.backend,
@@ -112,17 +113,23 @@ def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
                 timeout=timedelta(seconds=job.timeout),
                 device_id=device if device.type == "cuda" else None,
             )
-    except dist.DistStoreError as exc:
+        stack.callback(dist.destroy_process_group)
+        yield
+
+
+@contextmanager
+def _in_time(job: Job) -> Generator[None]:
+    """Make an `Unable` of the errors by which gloo and torch tell of a time-out."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
+            raise
         raise Unable(
-            f"not all {job.world} ranks came within {job.timeout:g} s: the worker of "
-            "one of them is gone",
+            f"one of {job.world} ranks did not come or answer within {job.timeout:g} s",
             Cause.TIMEOUT,
             Remedy.RERUN,
         ) from exc
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def _second_reading(fio: Fio, filled: Sequence[Extent]) -> str:
 def random_read(
     fio: Fio, filled: Sequence[Extent], rng: random.Random, seconds: float
 ) -> Report:
-    """Read and verify each 4 KiB block of *filled*, at random, for *seconds* at most."""
+    """Read and verify 4 KiB blocks of *filled* at random, each once at most."""
     return fio.run(
         filled,
         seed=rng.getrandbits(31),

@@ -46,7 +46,7 @@ FORMS = {
 }
 
 
-def product_step(dtype: str, size: int, device: torch.device) -> Step:
+def product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]:
     """Make a step: one product of *size* in each dimension, into a fixed output."""
     import torch
 

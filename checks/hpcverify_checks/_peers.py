@@ -104,7 +104,7 @@ def peers(job: Job) -> Generator[list[Peer]]:
             peer.await_ready()
         try:
             yield started
-        except RuntimeError:  # gloo's word for a connection that broke
+        except (RuntimeError, Unable):  # a connection broke: gloo knows no better word
             for peer in started:
                 peer.noticed()
             raise

@@ -157,12 +157,18 @@ def measure(
     outcomes: list[Outcome] = []
     for name in sorted(names):
         task = Task(ctx, name, shape, device, seams)
-        with float32_as(task.family.precision):
-            jobs, found = prepare(task)
-            found += examine(task, jobs, params.seconds / len(names))
-        yield Covered(ctx.device.part, coverage(task, jobs, found))
+        covered, found = explored(task, params.seconds / len(names))
+        yield covered
         outcomes += found
     yield from summed(outcomes, shape)
+
+
+def explored(task: Task, seconds: float) -> tuple[Covered, list[Outcome]]:
+    """Prepare and hunt with one type; its operands are let go of on return."""
+    with float32_as(task.family.precision):
+        jobs, found = prepare(task)
+        found += examine(task, jobs, seconds)
+    return Covered(task.ctx.device.part, coverage(task, jobs, found)), found
 
 
 def prepare(task: Task) -> tuple[tuple[Job, ...], list[Outcome]]:

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcverify.check import quantity
 from hpcverify.model import Inventory, Limit, Verdict
 from hpcverify_reports.judged import Held, Labels, bound
 from hpcverify_reports.svg import Strip, drawable, strip
-from hpcverify_reports.words import MARKS, Mark
+from hpcverify_reports.words import MARKS, Mark, number, unit_of
 
 BROAD = 10
 """Parts that still fit in one row of a page."""
 
+FEW_PARTS = 4
+"""Parts that leave room for the unit beside the name of the metric."""
+
 FEW = 2
 """Limits on one metric that are shown unasked."""
-
-
-VAST = 1e9
-"""From here on digits are only counted, and an exponent says it better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +69,7 @@ class Grid:
     """What was measured on one kind of part."""
 
     kind: str
+    style: str
     parts: tuple[str, ...]
     rows: tuple[Row, ...]
 
@@ -108,7 +107,8 @@ def _grid(kind: str, some: Sequence[Held], label: Labels) -> Grid:
     # What is outside a limit comes first; the rest keeps the check's own order.
     ordered = sorted(metrics.values(), key=_worst, reverse=True)
     rows = tuple(_row(metric, parts, label) for metric in ordered)
-    return Grid(kind, tuple(map(label, parts)), rows)
+    style = "few" if len(parts) <= FEW_PARTS else ""
+    return Grid(kind, style, tuple(map(label, parts)), rows)
 
 
 def _worst(metric: Sequence[Held]) -> Verdict:
@@ -124,7 +124,7 @@ def _row(metric: Sequence[Held], parts: Sequence[str], label: Labels) -> Row:
     many = len(bounds) > FEW
     return Row(
         name=metric[0].item.name,
-        unit=metric[0].item.unit,
+        unit=unit_of(metric[0].item.unit),
         cells=tuple(map(tuple, by_part.values())),
         strips=() if axis is None else (axis,),
         bounds=() if many else bounds,
@@ -136,13 +136,6 @@ def _figure(held: Held) -> Figure:
     marks = _marks(held)
     style = " ".join(f"out v-{mark.key}" for mark in marks)
     return Figure(number(held.item.value), marks, style)
-
-
-def number(value: float | None) -> str:
-    """Print *value* without its unit, in no more room than a column has."""
-    if value is None or abs(value) < VAST:
-        return quantity(value, "")
-    return f"{value:.4g}".replace("e+", "e")
 
 
 def _marks(held: Held) -> tuple[Mark, ...]:

@@ -29,15 +29,16 @@ def lede(run: Run) -> str:
         return "No check had its turn, so nothing is known."
     early = "" if run.complete else " It ended early: not every check had its turn."
     verdicts = [standing(result) for result in run.results]
-    worst = max(verdicts)
-    if worst is Verdict.PASS:
+    # An interrupted run is an ERROR of which none of its checks need be one.
+    leading = run.verdict if run.verdict in verdicts else max(verdicts)
+    if all(verdict is Verdict.PASS for verdict in verdicts):
         return f"All {len(verdicts)} checks that ran passed.{early}"
     milder = [
         f"{verdicts.count(verdict)} {_COUNTED[verdict]}"
         for verdict in (Verdict.ERROR, Verdict.WARN, Verdict.SKIP)
-        if verdict < worst and verdict in verdicts
+        if verdict is not leading and verdict in verdicts
     ]
-    counted = f"{verdicts.count(worst)} of {len(verdicts)} checks {_COUNTED[worst]}"
+    counted = f"{verdicts.count(leading)} of {len(verdicts)} checks {_COUNTED[leading]}"
     return f"{', '.join([counted, *milder])}.{early}"
 
 

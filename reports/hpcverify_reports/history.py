@@ -12,11 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import applies, quantity
+from hpcverify.check import applies
 from hpcverify.model import Run, Verdict
 from hpcverify_reports.judged import Labels
 from hpcverify_reports.svg import Spark, drawable, spark
-from hpcverify_reports.words import MARKS, Mark, duration, moment, standing
+from hpcverify_reports.words import (
+    MARKS,
+    Mark,
+    duration,
+    measured,
+    moment,
+    standing,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,11 +173,11 @@ def _told(key: Any, row: Any, values: Sequence[float], label: Labels) -> Moved:
         name=name,
         part=label(where),
         spark=spark(
-            f"{len(values)} runs, the last one {quantity(last, unit)}", values, median
+            f"{len(values)} runs, the last one {measured(last, unit)}", values, median
         ),
-        median=quantity(median, unit),
-        spread=quantity(float(row["spread"]), unit),
-        last=quantity(last, unit),
+        median=measured(median, unit),
+        spread=measured(float(row["spread"]), unit),
+        last=measured(last, unit),
         change=change.replace("-", "\N{MINUS SIGN}"),
         count=int(row["count"]),
     )

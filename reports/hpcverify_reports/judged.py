@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hpcverify.check import Judgement, applies, judge, quantity
+from hpcverify.check import Judgement, applies, judge
 from hpcverify.model import Finding, Limit, Measurement, Result, Verdict
+from hpcverify_reports.words import number
 
 Labels = Callable[[str], str]
 """Turns the id of a part into what a person calls it."""
@@ -82,7 +83,7 @@ def verdict_of_finding(
 
 def bound(limit: Limit) -> str:
     """Print the range that *limit* admits."""
-    low, high = quantity(limit.low, ""), quantity(limit.high, "")
+    low, high = number(limit.low), number(limit.high)
     if limit.low is None and limit.high is None:
         return "any number"
     if limit.low is None:

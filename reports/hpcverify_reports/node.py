@@ -167,7 +167,10 @@ def _accused(run: Run) -> Iterator[Accused]:
 
 def _facts(run: Run) -> Iterator[Fact]:
     for system in run.inventory.of_kind("system"):
-        yield "Machine", f"{system.label}, {system.id}"
+        names = (system.facts.get(fact) for fact in ("vendor", "product", "serial"))
+        known = ", ".join(filter(None, names))
+        if known:
+            yield "Machine", known
     yield "Suite", run.suite
     yield "Started", moment(run.started)
     yield "Took", duration(run.seconds)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcverify.check import quantity
 from hpcverify.model import (
     Cause,
     Finding,
@@ -37,6 +36,7 @@ from hpcverify_reports.words import (
     Mark,
     anchor,
     duration,
+    measured,
     standing,
 )
 
@@ -180,7 +180,7 @@ def _complaints(
             href=anchor(result.check, item.where),
             part=label(item.where),
             name=item.name,
-            value=quantity(item.value, item.unit),
+            value=measured(item.value, item.unit),
             strips=() if axis is None else (axis,),
             bound=bound(limit),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
@@ -300,7 +300,7 @@ def _drawn_limits(name: str, unit: str, everything: Sequence[Held]) -> list[Boun
     highs = {limit.high for limit in limits if limit.high is not None}
     # Limits that differ from part to part would be a fence, not a line.
     few = [*([*lows] if len(lows) == 1 else []), *([*highs] if len(highs) == 1 else [])]
-    return [Bound(value, f"limit {quantity(value, unit)}") for value in few]
+    return [Bound(value, f"limit {measured(value, unit)}") for value in few]
 
 
 def _natural(series: str, measurement: str) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hpcverify.check import quantity
 from hpcverify.telemetry.thinning import thin
-from hpcverify_reports.words import Mark
+from hpcverify_reports.words import Mark, measured, number
 
 POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""
@@ -253,7 +252,7 @@ def _value_axis(
     values = [y for d in drawn for _, y in d.points] + [b.value for b in bounds]
     steps = round_steps(min(values), max(values), about=4)
     scale = Scale(steps[0], steps[-1], HEIGHT - 34, 10)
-    return scale, tuple(Tick(scale(step), quantity(step, "")) for step in steps)
+    return scale, tuple(Tick(scale(step), number(step)) for step in steps)
 
 
 def _time_axis(
@@ -268,7 +267,7 @@ def _time_axis(
     scale = Scale(first, end, 44, round(WIDTH - margin, 1))
     steps = round_steps(first / seconds, end / seconds, about=5)
     inside = (step for step in steps if first <= step * seconds <= end)
-    ticks = tuple(Tick(scale(s * seconds), quantity(s, "")) for s in inside)
+    ticks = tuple(Tick(scale(s * seconds), number(s)) for s in inside)
     return scale, ticks, unit
 
 
@@ -338,7 +337,7 @@ def path(points: Sequence[tuple[float, float]]) -> str:
 
 def _describe(unit: str, traces: Sequence[Trace]) -> str:
     told = [
-        f"{trace.label}: {quantity(min(finite), '')} to {quantity(max(finite), unit)}"
+        f"{trace.label}: {measured(min(finite), '')} to {measured(max(finite), unit)}"
         for trace in traces[:NAMED]
         if (finite := [v for v in trace.values if drawable(v)])
     ]
@@ -373,8 +372,8 @@ def strip(
 def _span(unit: str, values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     if low == high:
-        return quantity(low, unit)
-    return f"from {quantity(low, '')} to {quantity(high, unit)}"
+        return measured(low, unit)
+    return f"from {measured(low, '')} to {measured(high, unit)}"
 
 
 def spark(title: str, values: Sequence[float], median: float) -> Spark:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC
 from xml.etree import ElementTree as ET
 
-from hpcverify.check import quantity
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from hpcverify_reports.headline import lede, next_step
 from hpcverify_reports.judged import bound, held
@@ -16,6 +15,7 @@ from hpcverify_reports.words import (
     MARKS,
     NEXT,
     duration,
+    measured,
     moment,
     printable,
     standing,
@@ -130,7 +130,7 @@ def _details(result: Result) -> Iterator[str]:
         yield f"Next: {NEXT[result.remedy]}"
     for one in held(result):
         for limit, _ in one.broken:
-            value = quantity(one.item.value, one.item.unit)
+            value = measured(one.item.value, one.item.unit)
             yield (
                 f"{one.item.where}: {one.item.name} {value}, "
                 f"limit {bound(limit)} ({limit.source})"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from hpcverify.check import quantity
 from hpcverify.model import Cause, Remedy, Result, Verdict
 
 NEXT = {
@@ -109,6 +110,9 @@ _UNPRINTABLE = re.compile(
 )
 """Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
 
+_LONG, _VAST = 1e4, 1e9
+"""Between them a number is written out; beyond, digits would only be counted."""
+
 _PICTURES = 0x2400
 _DELETE = 0x7F
 
@@ -122,6 +126,23 @@ def _picture(code: int) -> str:
     if code < 0x20:  # noqa: PLR2004 - the first printable character, a space
         return chr(_PICTURES + code)
     return "\u2421" if code == _DELETE else "\ufffd"
+
+
+def number(value: float | None) -> str:
+    """Print *value* without its unit, in no more room than a column has."""
+    if value is None or abs(value) < _LONG:
+        return quantity(value, "")
+    return f"{value:.0f}" if abs(value) < _VAST else f"{value:.4g}".replace("e+", "e")
+
+
+def unit_of(unit: str) -> str:
+    """Print a unit; that of a ratio is none."""
+    return "" if unit == "ratio" else unit
+
+
+def measured(value: float | None, unit: str) -> str:
+    """Print *value* with its unit."""
+    return f"{number(value)} {unit_of(unit)}".rstrip()
 
 
 def anchor(*names: str) -> str:

@@ -70,10 +70,12 @@ INVENTORY = Inventory(
     parts=(
         Part(
             kind="system",
-            id="J90J6Y3",
-            label="PowerEdge XE9680",
+            id="node",
+            label="node",
             facts={
                 "vendor": "Dell Inc.",
+                "product": "PowerEdge XE9680",
+                "serial": "J90J6Y3",
                 "bios": "2.3.6",
                 "kernel": "6.8.0-45-generic",
             },

@@ -7,11 +7,12 @@ import sys
 
 from msgspec.structs import replace
 
+from hpcverify.model import Run
 from hpcverify_reports.history import ENOUGH, SHOWN, History, before
 from tests.reports import samples
 
 
-def history(count: int = 12, run: samples.Run | None = None) -> History:
+def history(count: int = 12, run: Run | None = None) -> History:
     run = run or samples.run(samples.gemm())
     return before(run, samples.past(count), samples.INVENTORY.label)[0]
 

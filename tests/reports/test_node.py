@@ -28,9 +28,10 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify_reports.grid import BROAD, number
+from hpcverify_reports.grid import BROAD
 from hpcverify_reports.node import render
 from hpcverify_reports.sections import EXCERPT, MOST
+from hpcverify_reports.words import number
 from tests.reports import samples
 from tests.reports.dom import Dom
 
@@ -56,6 +57,7 @@ def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
         "bf16.sustained 612 TFLOP/s < 702.2 (0.71 × spec 989, H100 SXM5)",  # noqa: RUF001 - as judged
         "Take the part out of service and replace it.",
         "1654322031187",
+        "Dell Inc., PowerEdge XE9680, J90J6Y3",
         "2026-11-21 03:21 UTC",
         "12 min 11 s",
     ):
@@ -246,7 +248,7 @@ def test_colours_are_attributes_and_verdicts_are_words_too() -> None:
 
 def hostile_run(text: str) -> Run:
     part = Part(kind=text, id=f"id {text}", label=text, facts={text: text})
-    found = [
+    found: list[Measurement | Finding] = [
         Measurement(text, 1.0, text, part.id),
         Finding(text, part.id, text, {text: text}),
     ]
@@ -371,6 +373,18 @@ def test_how_to_measure_it_again_is_a_command_line() -> None:
     assert "565.57.01" in shown
 
 
+def test_a_ratio_has_no_unit() -> None:
+    item = Measurement("jitter", 4.44, "ratio")
+
+    assert "ratio" not in dom(samples.run(samples.result("allreduce", [item]))).text
+
+
+def test_skips_do_not_hide_what_passed() -> None:
+    run = samples.run(samples.ecc(), samples.edac(), verdict=Verdict.PASS)
+
+    assert "1 of 2 checks passed, 1 skipped." in dom(run).text
+
+
 def test_what_parts_have_in_common_is_told_once() -> None:
     shown = dom(samples.run()).text
 
@@ -380,4 +394,6 @@ def test_what_parts_have_in_common_is_told_once() -> None:
 
 def test_a_number_of_many_digits_keeps_to_its_column() -> None:
     assert number(1.2e13) == "1.2e13"
+    assert number(53281.7) == "53282"
+    assert number(0.0004543) == "0.0004543"
     assert number(None) == quantity(None, "")

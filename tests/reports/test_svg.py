@@ -6,6 +6,7 @@ import math
 import re
 from itertools import accumulate, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,5 +165,5 @@ def test_one_value_without_a_limit_makes_no_strip() -> None:
 def test_a_sparkline_ends_in_its_last_value() -> None:
     made = spark("3 runs", [1.0, 2.0, 3.0], 2.0)
 
-    assert points(made.path)[-1] == (made.x, made.y)
+    assert points(made.path)[-1] == pytest.approx((made.x, made.y))
     assert made.y < made.median

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from hpcverify.model import Cause, Run, Verdict
+from hpcverify.model import Cause, Result, Run, Verdict
 from hpcverify_reports.text import escape, junit, markdown
 from tests.reports import samples
 from tests.reports.dom import Dom
@@ -65,7 +65,7 @@ def test_a_required_skip_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("results", [(), (samples.inventory(),)])
-def test_an_unfinished_run_is_never_green(results: tuple[samples.Result, ...]) -> None:
+def test_an_unfinished_run_is_never_green(results: tuple[Result, ...]) -> None:
     run = samples.run(*results, verdict=Verdict.ERROR, complete=False)
 
     error = suite_of(run).find("testcase[@name='the run']/error")

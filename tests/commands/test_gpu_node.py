@@ -1,0 +1,101 @@
+"""A whole run on a node with GPUs that only NVML shows: nothing passes unseen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.commands.conftest import Cli
+from tests.nvml_lab.nvmllab import Lab
+
+GPUS = 8
+
+
+@pytest.fixture
+def node(cli: Cli, lab: Lab) -> Cli:
+    """Put the double's GPUs into this node."""
+    cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
+    cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    return cli
+
+
+def results(node: Cli, *checks: str, status: int) -> dict[str, Any]:
+    """Run *checks*; return what each came to."""
+    names = [word for check in checks for word in ("--check", check)]
+    done = node("run", "--json", "-", *names)
+
+    assert done.returncode == status, done.stderr
+    return {r["check"]: r for r in json.loads(done.stdout)["results"]}
+
+
+def test_healthy_gpus_pass_run_after_run(node: Cli) -> None:
+    for _ in range(3):
+        found = results(node, "inventory", "ecc", status=0)
+
+        assert {r["verdict"] for r in found.values()} == {"pass"}
+        (gpus,) = (m for m in found["inventory"]["measurements"] if m["name"] == "gpus")
+        assert gpus["value"] == GPUS
+
+
+def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(
+    node: Cli,
+) -> None:
+    gemm = results(node, "gemm", status=3)["gemm"]
+
+    assert (gemm["verdict"], gemm["cause"]) == ("error", "missing")
+    assert "without CUDA" in gemm["reason"]
+    assert gemm["reason"].count("GPU ") >= GPUS
+
+
+def test_a_gpu_that_someone_uses_is_left_alone(node: Cli, lab: Lab) -> None:
+    lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
+    found = results(node, "gemm", "inventory", status=3)
+
+    assert found["gemm"]["cause"] == "busy"
+    assert "process 4242" in found["gemm"]["reason"]
+    assert found["gemm"]["measurements"] == []
+    assert found["inventory"]["verdict"] == "pass"
+
+
+def test_a_gpu_that_fell_off_the_bus_fails_again_and_again(node: Cli, lab: Lab) -> None:
+    results(node, "inventory", status=0)
+    lab.load("lost-gpu")
+
+    for _ in range(2):
+        inventory = results(node, "inventory", status=1)["inventory"]
+        assert inventory["verdict"] == "fail"
+        assert inventory["remedy"] == "reboot"
+
+
+def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
+    results(node, "inventory", status=0)
+    lab.write("gpus = 7")
+    results(node, "inventory", status=1)
+
+    accepted = node("run", "--check", "inventory", "--accept-parts")
+
+    assert accepted.returncode == 0, accepted.stderr
+    results(node, "inventory", status=0)
+
+
+def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(
+    node: Cli, lab: Lab
+) -> None:
+    results(node, "inventory", status=0)
+    lab.load("driver-mismatch")
+    found = results(node, "inventory", "sdc", status=3)
+
+    assert {r["cause"] for r in found.values()} == {"misconfigured"}
+
+
+def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(
+    node: Cli, lab: Lab
+) -> None:
+    lab.load("ecc-row-remap-failure")
+    ecc = results(node, "ecc", status=1)["ecc"]
+
+    assert ecc["verdict"] == "fail"
+    assert "remap.failed 1 > 0" in ecc["reason"]
+    assert "GPU " in ecc["reason"]
