@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
@@ -103,23 +104,22 @@ def _start(
         tool = command[0]
         if exc.filename != tool:  # it is the directory that is not there
             raise
-        raise Unable(
-            f"{tool} is not installed: apt-get install {PACKAGES.get(tool, tool)}",
-            Cause.MISSING,
-        ) from exc
+        fix = f"apt-get install {PACKAGES[tool]}" if tool in PACKAGES else "install it"
+        raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
 
 def dying_with(parent: int) -> Callable[[], None]:
     """Make what a child of *parent* calls before it starts, so as to die with it."""
-
     # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33
     # and Red Hat 8 ships 2.32.
-    def arrange() -> None:
-        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request took hold
-            os.kill(os.getpid(), signal.SIGKILL)
+    return partial(die_with, parent)
 
-    return arrange
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when *parent* ends, even by -9."""
+    _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request took hold
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:

@@ -9,7 +9,6 @@ each check. It ends with the engine, however that ends.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -26,6 +25,7 @@ import msgspec
 from hpcverify import catalog
 from hpcverify.check import Placement, Skip, Unable, Watch
 from hpcverify.model import Cause, Found, Remedy, Verdict
+from hpcverify.processes import die_with
 from hpcverify.wire import (
     Holder,
     Measure,
@@ -41,8 +41,6 @@ from hpcverify.wire import (
 
 if TYPE_CHECKING:
     from hpcverify.telemetry.sampler import Sampler
-
-PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -134,16 +132,9 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to kill this process when the engine dies, even by -9."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     """Serve until standard input ends."""
-    end_with_parent()
-    if os.getppid() != int(sys.argv[2]):  # it died before we had asked
-        return
+    die_with(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable()
     with Path(sys.argv[1]).open("ab", buffering=0) as replies:

@@ -196,12 +196,20 @@ def _unseen(result: Result) -> Unseen:
 
 
 def _sensors(run: Run, label: Labels) -> Iterator[Fact]:
-    parts: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for sensor in run.inventory.sensors:
         where, _, name = sensor.rpartition("/")
-        parts.setdefault(name, []).append(label(where))
-    for name, labels in sorted(parts.items()):
-        yield name, ", ".join(filter(None, labels))
+        alike.setdefault(name, []).append(where)
+    for name, places in sorted(alike.items()):
+        yield name, _whose(places, run, label)
+
+
+def _whose(places: Sequence[str], run: Run, label: Labels) -> str:
+    for kind in dict.fromkeys(part.kind for part in run.inventory.parts):
+        ids = {part.id for part in run.inventory.of_kind(kind)}
+        if len(ids) > 1 and ids == set(places):
+            return f"each {kind}"
+    return ", ".join(filter(None, map(label, places)))
 
 
 def command(suite: str, checks: Sequence[str] = ()) -> str:

@@ -93,7 +93,7 @@ def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(
 def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(
     node: Cli, lab: Lab
 ) -> None:
-    lab.load("ecc-row-remap-failure")
+    lab.load("ecc-row-remap-failure", "freeze_t = 600")
     ecc = results(node, "ecc", status=1)["ecc"]
 
     assert ecc["verdict"] == "fail"

@@ -385,6 +385,16 @@ def test_skips_do_not_hide_what_passed() -> None:
     assert "1 of 2 checks passed, 1 skipped." in dom(run).text
 
 
+def test_sensors_are_listed_with_the_parts_that_have_them() -> None:
+    both = [f"{disk.id}/temperature" for disk in samples.DISKS]
+    parts = replace(samples.INVENTORY, sensors=(*both, f"{samples.SICK}/power"))
+
+    shown = dom(samples.run(inventory=parts)).text
+
+    assert "power GPU 3 (…4f21)" in shown
+    assert "temperature each disk" in shown
+
+
 def test_what_parts_have_in_common_is_told_once() -> None:
     shown = dom(samples.run()).text
 

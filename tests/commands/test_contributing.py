@@ -1,0 +1,66 @@
+"""The check that CONTRIBUTING.md walks through is one file, and all there is to add."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Cli
+
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def site(cli: Cli, tmp_path: Path) -> Cli:
+    """Add the file of the walk-through to a package of the site's."""
+    block = re.search(r"```python\n(.*?)```", CONTRIBUTING.read_text(), re.DOTALL)
+    assert block is not None
+    package = tmp_path / "walkthrough_checks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "clock.py").write_text(block[1])
+    cli.config.write_text('check_packages = ["walkthrough_checks"]')
+    cli.environment["PYTHONPATH"] = str(tmp_path)
+    return cli
+
+
+def chronyd_says(cli: Cli, tmp_path: Path, offset: float) -> None:
+    """Stand in for the time daemon, which a test must not start."""
+    tools = tmp_path / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "chronyc").write_text(f"#!/bin/sh\necho id,true.example,2,0,{offset}\n")
+    (tools / "chronyc").chmod(0o755)
+    cli.environment["PATH"] = f"{tools}:{cli.environment['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("offset", "verdict"), [(0.001, "pass"), (-0.499, "pass"), (-0.7, "warn")]
+)
+def test_it_is_run_and_judged(
+    site: Cli, tmp_path: Path, offset: float, verdict: str
+) -> None:
+    chronyd_says(site, tmp_path, offset)
+    run = json.loads(site("run", "--check", "clock", "--json", "-").stdout)
+
+    assert run["verdict"] == verdict
+
+
+def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
+    chronyd_says(site, tmp_path, -0.7)
+    site("run", "--check", "clock")
+
+    assert "the clock against true time" in site("checks").stdout
+    assert "suite quick: 8 checks" in site("config", "check").stdout
+    assert "offset 700 ms > 500 (our job timeouts)" in site("show").stdout
+    assert "our job timeouts" in site("report", "-o", "-").stdout
+
+
+def test_without_its_tool_it_is_an_error_that_names_it(site: Cli) -> None:
+    done = site("run", "--check", "clock", "--json", "-")
+    (result,) = json.loads(done.stdout)["results"]
+
+    assert done.returncode == 3
+    assert result["reason"] == "chronyc is not installed: install it"
