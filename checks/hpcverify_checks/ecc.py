@@ -57,7 +57,7 @@ class EccParams(Params, frozen=True):
     """Seconds: the worst stretch of this length counts."""
 
 
-def measure(ctx: Context, params: EccParams) -> Iterator[Found]:  # noqa: ARG001 - the contract has it
+def measure(ctx: Context, params: EccParams) -> Iterator[Found]:
     """Yield what the counters show now, and what they have gathered so far."""
     yield from read_counters(ctx, Path("/"))
 
@@ -111,7 +111,7 @@ def inforoms(counters: Sequence[Reading]) -> Iterator[Finding]:
         yield Finding("gpu_inforom_corrupted", uuid, text)
 
 
-def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[Found]:  # noqa: ARG001 - the contract has it
+def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[Found]:
     """Yield what the counters did from the first sample of the run to the last."""
     for name in CHANGING:
         for where, samples in watch.series(name):

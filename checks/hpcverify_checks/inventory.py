@@ -50,7 +50,7 @@ class InventoryParams(Params, frozen=True):
     """Nothing to set."""
 
 
-def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:  # noqa: ARG001 - the contract has it
+def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:
     """Count the parts, and yield what is amiss and what changed."""
     now = ctx.inventory
     yield from count(now)

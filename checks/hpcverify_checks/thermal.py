@@ -152,7 +152,7 @@ def sag(values: Sequence[float]) -> float:
     return 1 - late / early if early else 0.0
 
 
-def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Found]:  # noqa: ARG001 - the contract has it
+def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Found]:
     """Yield what was sampled of the device while it was loaded."""
     if has_gauge(ctx, ctx.device.part):
         yield from bearing(watch, ctx.device.part)

@@ -86,11 +86,17 @@ def state() -> Iterator[Advice]:
 def packages() -> Iterator[Advice]:
     """Look at the Python packages that the extras bring."""
     for package, extra in EXTRAS.items():
-        try:
-            yield Advice(package, version(package))
-        except PackageNotFoundError:
-            fix = f"pip install 'hpcverify[{extra}]'"
-            yield Advice(package, "not installed", fix)
+        found = _installed(package)
+        fix = "" if found else f"pip install 'hpcverify[{extra}]'"
+        yield Advice(package, found or "not installed", fix)
+
+
+def _installed(package: str) -> str:
+    """Name the version of *package*, without importing it; empty if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def tools() -> Iterator[Advice]:
@@ -113,7 +119,7 @@ def hardware() -> Iterator[Advice]:
     yield Advice("sensors", _sensors(inventory))
     for problem in inventory.problems:
         yield Advice(problem.code, problem.text, "see above")
-    if inventory.of_kind("gpu") and version("torch").endswith("+cpu"):
+    if inventory.of_kind("gpu") and _installed("torch").endswith("+cpu"):
         fix = "pip install the CUDA build of the same version"
         yield Advice("torch", "a CPU build, on a node with GPUs", fix)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -80,6 +80,15 @@ def healthy(_: Tensor) -> None:
 
 def task(tmp_path: Path, name: str = "fp32", shape: Shape = SHAPE) -> sdc.Task:
     return sdc.Task(context(tmp_path), name, shape, torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    # On a busy machine two threads mostly wait for each other.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -241,6 +241,27 @@ def test_a_read_only_scratch_directory_is_named(cli: Cli, tmp_path: Path) -> Non
     assert f"{scratch} cannot be used: Read-only file system" in done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_full_scratch_directory_is_an_error_that_says_how_much_is_needed(
+    cli: Cli, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=8m", "t", str(scratch)])
+    try:
+        cli.site(f'scratch = "{scratch}"')
+        done = cli("run", "--check", "storage", "--json", "-")
+        left = list(scratch.iterdir())
+    finally:
+        subprocess.check_call(["umount", str(scratch)])
+    (result,) = json.loads(done.stdout)["results"]
+
+    assert done.returncode == 3
+    assert result["cause"] == "no_space"
+    assert str(scratch) in result["reason"]
+    assert left == []
+
+
 def test_a_bug_of_ours_leaves_a_log_and_says_where(cli: Cli) -> None:
     (cli.state / "runs").mkdir(parents=True)
     (cli.state / "work").touch()  # what should be a directory is none
