@@ -10,8 +10,9 @@ from __future__ import annotations
 import platform
 import secrets
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -175,38 +176,22 @@ class Verification:
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
         scratch.mkdir(parents=True, exist_ok=True)
-        match step.check.placement:
-            case Placement.PASSIVE:
-                yield {TELEMETRY: self._context(inventory, HOST, scratch)}
-            case Placement.NODE:
-                yield {NODE: self._context(inventory, HOST, scratch)}
-            case Placement.DEVICES:
-                for kind in dict.fromkeys(d.kind for d in inventory.devices):
-                    # Together: one at a time hides faults of power and cooling.
-                    yield {
-                        d.part: self._context(inventory, d, scratch)
-                        for d in inventory.devices
-                        if d.kind == kind
-                    }
-            case Placement.DEVICES_ALONE:
-                for device in inventory.devices:
-                    context = self._context(inventory, device, scratch)
-                    yield {device.part: context}
-
-    def _context(self, inventory: Inventory, device: Device, scratch: Path) -> Context:
-        shared = self.folder / f"shared-{scratch.name}-{device.kind}"
-        shared.mkdir(exist_ok=True)
-        return Context(
-            node=self.node,
-            device=device,
-            peers=tuple(d for d in inventory.devices if d.kind == device.kind),
-            inventory=inventory,
-            previous=self.memory.previous,
-            scratch=scratch,
-            shared=shared,
-            seed=self.seed,
-            rotation=self.memory.runs,
-        )
+        for workers in _workers(step.check.placement, inventory.devices):
+            shared = Path(tempfile.mkdtemp(prefix="shared-", dir=self.folder))
+            yield {
+                name: Context(
+                    node=self.node,
+                    device=device,
+                    peers=tuple(d for d in inventory.devices if d.kind == device.kind),
+                    inventory=inventory,
+                    previous=self.memory.previous,
+                    scratch=scratch,
+                    shared=shared,
+                    seed=self.seed,
+                    rotation=self.memory.runs,
+                )
+                for name, device in workers.items()
+            }
 
     def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
         left = self.plan.budget - self._elapsed()
@@ -232,6 +217,24 @@ class Verification:
             end=time.monotonic(),
         )
         return self.executor.run({TELEMETRY: task}, OBSERVE_SECONDS)[TELEMETRY]
+
+
+def _workers(
+    placement: Placement, devices: Sequence[Device]
+) -> Iterator[dict[str, Device]]:
+    """Yield, one after the other, who works at the same time, and on what."""
+    match placement:
+        case Placement.PASSIVE:
+            yield {TELEMETRY: HOST}
+        case Placement.NODE:
+            yield {NODE: HOST}
+        case Placement.DEVICES:
+            # Together: one at a time hides faults of power and cooling.
+            for kind in dict.fromkeys(d.kind for d in devices):
+                yield {d.part: d for d in devices if d.kind == kind}
+        case Placement.DEVICES_ALONE:
+            for device in devices:
+                yield {device.part: device}
 
 
 def probe_node(executor: Executor) -> tuple[Inventory, tuple[Holder, ...]]:

@@ -8,13 +8,11 @@ dies.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import sys
 
 import msgspec
 
+from hpcverify.processes import die_with
 from hpcverify_checks._collective import (
     Job,
     all_reduce,
@@ -24,16 +22,12 @@ from hpcverify_checks._collective import (
     share_of_threads,
 )
 
-PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Be one rank until all sizes are done."""
     rank, parent = int(sys.argv[1]), int(sys.argv[2])
     job = msgspec.json.decode(sys.argv[3], type=Job)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we had asked
-        return
+    die_with(parent)
     import torch
 
     device = torch.device("cpu")

@@ -21,7 +21,7 @@ from hpcverify.store import Store
 from hpcverify.suite import load_suite, plan, suite_names
 
 UNVERIFIED = 3
-EXTRAS = {"torch": "gpu", "numpy": "gpu", "jinja2": "report", "pandas": "report"}
+EXTRAS = {"torch": "gpu", "jinja2": "report", "pandas": "report"}
 TOOLS = {
     "fio": ("storage is not verified without it", "apt-get install fio"),
     "smartctl": ("wear of disks is not seen", "apt-get install smartmontools"),

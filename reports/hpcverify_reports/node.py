@@ -84,6 +84,7 @@ class Unseen:
 class Page:
     """All that the template prints, in its order."""
 
+    signs: tuple[Mark, ...]
     node: str
     verdict: str
     mark: Mark
@@ -118,6 +119,7 @@ def lay_out(run: Run, others: Sequence[Run]) -> Page:
     sections = {r.check: section(r, run.inventory, label) for r in ordered}
     blamed = [r for r in ordered if standing(r) >= Verdict.WARN]
     return Page(
+        signs=tuple(MARKS.values()),
         node=run.node,
         verdict=run.verdict.name,
         mark=MARKS[run.verdict],

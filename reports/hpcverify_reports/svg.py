@@ -19,6 +19,9 @@ from hpcverify_reports.words import Mark, measured, number
 POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""
 
+CROWD, CROWDED = 8, 40
+"""From so many lines on they share the points of so many, down to this each."""
+
 NAMED = 12
 """Lines that can all be told apart by a label; of more, only the extremes are."""
 
@@ -175,16 +178,17 @@ class Strip:
     title: str
     zones: tuple[tuple[float, float], ...]
     """Start and width of what is out of bounds."""
-    bounds: tuple[float, ...]
-    ticks: tuple[float, ...]
+    bounds: str
+    """One path of a stroke for each limit, as *ticks* is for each value."""
+    ticks: str
     signs: tuple[Signed, ...]
 
 
-def thinned(trace: Trace) -> tuple[tuple[float, float], ...]:
+def thinned(trace: Trace, points: int = POINTS) -> tuple[tuple[float, float], ...]:
     """Leave out what is no number, and then what no eye could see; no spike is lost."""
     pairs = zip(trace.t, trace.values, strict=False)
     finite = [pair for pair in pairs if all(map(drawable, pair))]
-    t, values = thin([t for t, _ in finite], [v for _, v in finite], POINTS)
+    t, values = thin([t for t, _ in finite], [v for _, v in finite], points)
     return tuple(zip(t, values, strict=True))
 
 
@@ -208,7 +212,8 @@ def chart(
     name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Bound] = ()
 ) -> Chart | None:
     """Draw *traces* over time, with the limits of *bounds*; None without samples."""
-    drawn = [Drawn(trace, i, thinned(trace)) for i, trace in enumerate(traces)]
+    points = max(CROWDED, POINTS * CROWD // max(CROWD, len(traces)))
+    drawn = [Drawn(trace, i, thinned(trace, points)) for i, trace in enumerate(traces)]
     drawn = [d for d in drawn if d.points]
     if not drawn:
         return None
@@ -363,10 +368,15 @@ def strip(
     return Strip(
         title=_span(unit, [value for value, _ in values]),
         zones=tuple(forbidden),
-        bounds=tuple(x(bound) for bound in (*lows, *highs)),
-        ticks=tuple(x(value) for value, mark in values if mark is None),
+        bounds=_strokes([x(bound) for bound in (*lows, *highs)], 1, 18),
+        ticks=_strokes([x(value) for value, mark in values if mark is None], 5, 10),
         signs=tuple(Signed(x(value), mark) for value, mark in values if mark),
     )
+
+
+def _strokes(places: Sequence[float], top: int, height: int) -> str:
+    """Draw an upright stroke at each of *places*; what coincides is drawn once."""
+    return "".join(f"M{x:g} {top}v{height}" for x in dict.fromkeys(places))
 
 
 def _span(unit: str, values: Sequence[float]) -> str:

@@ -303,6 +303,22 @@ def test_the_page_keeps_to_its_budget() -> None:
     assert len(sick().encode()) <= BUDGET
 
 
+def test_hundreds_of_cores_keep_to_the_budget_too() -> None:
+    t = tuple(map(float, range(600)))
+    series = [
+        Series("clock", "MHz", f"cpu{i}", t, tuple(3000.0 + (i * x) % 97 for x in t))
+        for i in range(256)
+    ]
+    cores = [
+        Measurement("fp64.core", 3.0 + i, "GFLOP/s", f"cpu{i}") for i in range(256)
+    ]
+    result = samples.result("gemm", cores, [Limit(name="*", low=9.0, source="x")])
+
+    page = render(samples.run(replace(result, series=tuple(series))))
+
+    assert len(page.encode()) <= BUDGET
+
+
 def test_an_empty_run_is_an_error_and_says_that_nothing_is_known() -> None:
     shown = dom(samples.run(inventory=Inventory())).text
 

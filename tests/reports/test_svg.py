@@ -153,10 +153,11 @@ def test_a_strip_shades_what_the_limit_forbids() -> None:
     made = strip("TFLOP/s", [(612.0, MARKS[Verdict.FAIL]), (750.0, None)], [700.0], [])
 
     assert made is not None
-    (start, width), limit = made.zones[0], made.bounds[0]
+    (start, width) = made.zones[0]
     assert start == 0
-    assert width == limit
-    assert made.signs[0].x < limit < made.ticks[0] < STRIP
+    assert made.bounds == f"M{width:g} 1v18"
+    tick = float(made.ticks.removeprefix("M").split()[0])
+    assert made.signs[0].x < width < tick < STRIP
 
 
 def test_one_value_without_a_limit_makes_no_strip() -> None:
