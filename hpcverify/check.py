@@ -317,9 +317,16 @@ def worst(complaints: Sequence[Judgement]) -> Judgement:
     )
 
 
+WHOLE, VAST = 1e4, 1e9
+"""Between these a number is clearer in full than with an exponent."""
+
+
 def quantity(value: float | None, unit: str) -> str:
-    """Print *value* to four significant digits, with its unit; a ratio has none."""
-    number = "not a number" if value is None else f"{value:.4g}"
-    if value is not None and abs(value) >= 1e4 and value == round(value):  # noqa: PLR2004 - past which %g turns to exponents
+    """Print *value* to four digits or to the unit, with its unit; a ratio has none."""
+    if value is None:
+        number = "not a number"
+    elif WHOLE <= abs(value) < VAST:
         number = f"{value:.0f}"
-    return f"{number} {unit}".rstrip() if unit != "ratio" else number
+    else:
+        number = f"{value:.4g}"
+    return number if unit == "ratio" else f"{number} {unit}".rstrip()

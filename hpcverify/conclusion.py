@@ -124,6 +124,7 @@ def judged(
         cause=total.cause,
         remedy=total.remedy,
         limits=tuple(limits),
+        rulings={code: rulings[code] for code in _codes(result) if code in rulings},
     )
 
 
@@ -159,6 +160,10 @@ def not_run(step: Step, reason: str, cause: Cause) -> Result:
         maturity=step.check.maturity,
         required=step.required,
     )
+
+
+def _codes(result: Result) -> list[str]:
+    return sorted({finding.code for finding in result.findings})
 
 
 def _measured(limit: Limit, result: Result) -> bool:

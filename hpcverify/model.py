@@ -244,6 +244,8 @@ class Result(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     limits: tuple[Limit, ...] = ()
+    rulings: dict[str, Ruling] = {}
+    """What the codes of the findings meant when this was judged."""
     params: dict[str, Any] = {}
     """The parameters that were in force, for whoever wants to run it again."""
 

@@ -128,7 +128,12 @@ def test_the_strongest_remedy_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.123456, "0.1235 s"), (12345.0, "12345 s"), (None, "not a number s")],
+    [
+        (0.123456, "0.1235 s"),
+        (12345.6, "12346 s"),
+        (1e20, "1e+20 s"),
+        (None, "not a number s"),
+    ],
 )
 def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:
     assert quantity(value, "s") == text

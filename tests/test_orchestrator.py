@@ -19,6 +19,7 @@ from hpcverify.model import (
     Maturity,
     Measurement,
     Result,
+    Ruling,
     Run,
     Series,
     Verdict,
@@ -256,6 +257,15 @@ def test_a_passive_check_is_heard_and_observed(tmp_path: Path) -> None:
 
     assert len(executor.phases) == 2
     assert len(result.measurements) == 2
+
+
+def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:
+    rulings = {"old": Ruling(Verdict.WARN), "unseen": Ruling(Verdict.FAIL)}
+    executor = FakeExecutor(answers={"cpu": found(Finding("old", "cpu", "it is old"))})
+    result = only(verified(tmp_path, executor, step(rulings=rulings)))
+
+    assert result.verdict is Verdict.WARN
+    assert result.rulings == {"old": rulings["old"]}
 
 
 def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None:

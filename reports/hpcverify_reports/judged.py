@@ -58,7 +58,12 @@ def held(result: Result) -> tuple[Held, ...]:
 def accused(result: Result) -> tuple[str, ...]:
     """List the parts that *result* complains of, each once."""
     broken = [one.item.where for one in held(result) if one.broken]
-    return tuple(dict.fromkeys([*broken, *(f.where for f in result.findings)]))
+    ruled = [
+        finding.where
+        for finding in result.findings
+        if verdict_of_finding(finding, result) > Verdict.SKIP
+    ]
+    return tuple(dict.fromkeys([*broken, *ruled]))
 
 
 def unmet(result: Result) -> Iterator[Limit]:
@@ -68,17 +73,10 @@ def unmet(result: Result) -> Iterator[Limit]:
             yield limit
 
 
-def verdict_of_finding(
-    finding: Finding, result: Result, label: Labels
-) -> Verdict | None:
-    """
-    Say how *finding* was ruled: as *result*, if the reason names it.
-
-    The run does not hold the rulings; a finding that the reason leaves out was
-    ruled milder than the result, and None says that we do not know how mild.
-    """
-    told = f"{label(finding.where)}: {finding.text}"
-    return result.verdict if told in result.reason else None
+def verdict_of_finding(finding: Finding, result: Result) -> Verdict:
+    """Say how *finding* was ruled; one that nobody ruled on is an ERROR."""
+    ruling = result.rulings.get(finding.code)
+    return Verdict.ERROR if ruling is None else ruling.verdict
 
 
 def bound(limit: Limit) -> str:

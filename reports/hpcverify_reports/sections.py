@@ -209,7 +209,7 @@ def _unmeasured(limit: Limit, result: Result, label: Labels) -> Complaint:
 
 
 def _proof(finding: Finding, result: Result, label: Labels) -> Proof:
-    return proof(finding, verdict_of_finding(finding, result, label), label)
+    return proof(finding, verdict_of_finding(finding, result), label)
 
 
 def proof(finding: Finding, verdict: Verdict | None, label: Labels) -> Proof:
@@ -240,7 +240,7 @@ def _parts(
         *(finding.where for finding in result.findings),
     ]
     for where in dict.fromkeys(places):
-        verdict = _verdict_at(where, result, everything, label)
+        verdict = _verdict_at(where, result, everything)
         yield PartRow(
             id=anchor(result.check, where),
             label=label(where),
@@ -261,11 +261,11 @@ def _covered(result: Result, label: Labels) -> Iterator[Fact]:
 
 
 def _verdict_at(
-    where: str, result: Result, everything: Sequence[Held], label: Labels
+    where: str, result: Result, everything: Sequence[Held]
 ) -> Verdict | None:
     verdicts = [h.verdict for h in everything if h.item.where == where]
     verdicts += [
-        verdict_of_finding(finding, result, label)
+        verdict_of_finding(finding, result)
         for finding in result.findings
         if finding.where == where
     ]

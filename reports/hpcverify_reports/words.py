@@ -110,9 +110,6 @@ _UNPRINTABLE = re.compile(
 )
 """Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
 
-_LONG, _VAST = 1e4, 1e9
-"""Between them a number is written out; beyond, digits would only be counted."""
-
 _PICTURES = 0x2400
 _DELETE = 0x7F
 
@@ -130,9 +127,7 @@ def _picture(code: int) -> str:
 
 def number(value: float | None) -> str:
     """Print *value* without its unit, in no more room than a column has."""
-    if value is None or abs(value) < _LONG:
-        return quantity(value, "")
-    return f"{value:.0f}" if abs(value) < _VAST else f"{value:.4g}".replace("e+", "e")
+    return quantity(value, "").replace("e+", "e")
 
 
 def unit_of(unit: str) -> str:

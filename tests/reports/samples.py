@@ -129,6 +129,7 @@ def result(
         measurements=tuple(m for m in found if isinstance(m, Measurement)),
         findings=tuple(f for f in found if isinstance(f, Finding)),
         limits=tuple(limits),
+        rulings=dict(rulings or {}),
     )
     return replace(base, **changes)
 
