@@ -34,7 +34,7 @@ class Peer:
     @classmethod
     def started(cls, job: Job, rank: int) -> Peer:
         """Start *rank*; what it prints goes to a file beside the rendezvous."""
-        program = [sys.executable, "-m", "hpcverify_checks._rank"]
+        program = [sys.executable, "-P", "-m", "hpcverify_checks._rank"]
         order = [str(rank), str(os.getpid()), msgspec.json.encode(job).decode()]
         with file_of(job, f"rank{rank}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module

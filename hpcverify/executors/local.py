@@ -25,7 +25,8 @@ from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 
-COMMAND = (sys.executable, "-m", "hpcverify.worker")
+COMMAND = (sys.executable, "-P", "-m", "hpcverify.worker")
+"""Without -P whatever lies in the current directory could be imported."""
 GRACE = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
 REAP = 2.0
