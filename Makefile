@@ -28,7 +28,7 @@ test: test-tools lint
 
 test-tools: $(VENV)/tests-installed
 	@./.ci/need fio:fio smartctl:smartmontools gcc:gcc chromium:chromium \
-		fusermount3:fuse3
+		mkfs.ext4:e2fsprogs
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
