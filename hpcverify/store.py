@@ -95,7 +95,7 @@ class Store:
                 if path.stem in known:
                     continue
                 try:
-                    _insert(db, documents.read(path))
+                    _insert(db, _named_as_it_is(path))
                 except StoreError as exc:
                     self.broken.append(str(exc))
 
@@ -157,8 +157,13 @@ class Store:
             found: int = row.fetchone()[0]
         return found
 
-    def past(self, node: str, check: str, before: str = "9") -> Past:
-        """Recall what *check* measured on *node* in runs that started *before*."""
+    def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
+        """
+        Recall what *check* measured on *node* in runs of *suite*, from *before*.
+
+        Only what passed counts: were warnings taken in, a part that has become slow
+        would be its own measure after a while.
+        """
 
         def values(metric: str, part: str) -> Sequence[float]:
             with self._database() as db:
@@ -166,10 +171,10 @@ class Store:
                     "select value from measurements m"
                     " join runs on runs.id = m.run"
                     " join results r on r.run = m.run and r.name = m.name"
-                    " where node = ? and m.name = ? and metric = ? and part = ?"
-                    " and value is not null and r.verdict in ('pass', 'warn')"
+                    " where node = ? and suite = ? and m.name = ? and metric = ?"
+                    " and part = ? and value is not null and r.verdict = 'pass'"
                     " and started < ? order by started desc limit ?",
-                    (node, check, metric, part, before, REMEMBERED),
+                    (node, suite, check, metric, part, before, REMEMBERED),
                 ).fetchall()
             return [value for (value,) in rows]
 
@@ -184,6 +189,8 @@ class Store:
             raise StoreError(f"{self.path} cannot be opened: {exc}") from exc
         try:
             with db:  # commits, but does not close
+                # At once, or what is read could change before it is acted on.
+                db.execute("begin immediate")
                 yield db
         except sqlite3.OperationalError as exc:
             raise StoreError(
@@ -206,13 +213,20 @@ class Store:
                 f"{self.path} is of version {version}, this hpcverify knows "
                 f"{len(MIGRATIONS)}: upgrade hpcverify, or set HPCVERIFY_STATE"
             )
-        for step in MIGRATIONS[version:]:
-            db.executescript(step)
+        for statement in ";".join(MIGRATIONS[version:]).split(";"):
+            db.execute(statement)
         db.execute(f"pragma user_version = {len(MIGRATIONS)}")
 
 
+def _named_as_it_is(path: Path) -> Run:
+    run = documents.read(path)
+    if run.id != path.stem:
+        raise StoreError(f"{path} holds run {run.id}: name it so, or move it away")
+    return run
+
+
 def _insert(db: sqlite3.Connection, run: Run) -> None:
-    db.execute(
+    inserted = db.execute(
         "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run.id,
@@ -225,6 +239,8 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
             msgspec.json.encode(run.inventory),
         ),
     )
+    if not inserted.rowcount:  # another process was faster
+        return
     db.executemany(
         "insert into results values (?, ?, ?, ?, ?, ?, ?)",
         [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -165,8 +167,42 @@ def test_the_past_is_newest_first_and_without_what_failed(tmp_path: Path) -> Non
     )
     store = keep(tmp_path, failed)
 
-    assert store.past("n1", "gemm")("fp32.sustained", "cpu") == [110.0, 100.0]
-    assert store.past("n2", "gemm")("fp32.sustained", "cpu") == []
+    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 100.0]
+    assert store.past("n2", "quick", "gemm")("fp32.sustained", "cpu") == []
+    assert store.past("n1", "idle", "gemm")("fp32.sustained", "cpu") == []
+
+
+def test_processes_that_open_the_store_at_once_take_each_run_in_once(
+    tmp_path: Path,
+) -> None:
+    documents_of = tmp_path / "runs"
+    documents_of.mkdir()
+    for day in range(1, 6):
+        run = run_of_day(day)
+        documents.write(run, documents_of / f"{run.id}.json")
+    code = (
+        "import sys, pathlib; from hpcverify.store import Store;"
+        "print(len(Store(pathlib.Path(sys.argv[1])).broken))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(6)]
+    said = [other.communicate()[0] for other in others]
+
+    assert said == [b"0\n"] * 6
+    past = Store(tmp_path).past("n1", "quick", "gemm")("fp32.sustained", "cpu")
+    assert len(past) == 5
+
+
+def test_a_document_under_another_name_is_named_and_not_taken_in(
+    tmp_path: Path,
+) -> None:
+    store = keep(tmp_path, run_of_day(1))
+    store.document(run_of_day(1).id).rename(tmp_path / "runs" / "other.json")
+    store.path.unlink()
+    store = Store(tmp_path)
+
+    assert "other.json holds run 20260101-000000-abcdef" in store.broken[0]
+    assert store.runs() == []
 
 
 def inventory_run(day: int, verdict: Verdict, inventory: Inventory) -> Run:

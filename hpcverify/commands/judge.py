@@ -86,7 +86,8 @@ def changed(run: Run, site: Site, store: Store) -> list[Change]:
 
 def rejudged(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by what holds today, but by the past as it was then."""
-    past = store.past(run.node, result.check, before=run.started.isoformat())
+    before = run.started.isoformat()
+    past = store.past(run.node, run.suite, result.check, before=before)
     rulings = step.check.rulings
     return judge_again(result, step.rules, rulings, run.inventory, past)
 

@@ -110,7 +110,7 @@ def verify(
     node = node_name()
     memory = Memory(
         previous=None if accept_parts else store.previous(node),
-        past=lambda check: store.past(node, check),
+        past=lambda check: store.past(node, todo.suite, check),
         runs=store.count(node),
     )
     with ExitStack() as stack:
