@@ -39,7 +39,7 @@ def names(packages: tuple[str, ...] = (BUILTIN,)) -> Iterator[str]:
     for package in packages:
         try:
             path = import_module(package).__path__
-        except ModuleNotFoundError as exc:
+        except (ImportError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"check package {package!r} cannot be imported: install it, or take "
                 "it out of check_packages"

@@ -275,7 +275,7 @@ def _hold_against(
         return [
             Judgement(
                 verdict=Verdict.ERROR if could_fail else Verdict.WARN,
-                reason=f"{subject}: too noisy to judge ({limit.noisy})",
+                reason=f"{subject}: {limit.noisy}",
                 cause=Cause.NOISY if could_fail else Cause.NONE,
                 remedy=Remedy.RERUN,
             )

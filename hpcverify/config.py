@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -107,7 +108,8 @@ def read_toml(path: Path, kind: type[T]) -> T:
         ConfigError: one line that names the file, the place and the fix.
 
     """
-    refuse_if_others_can_write(path)
+    for guarded in (path.parent, path):
+        refuse_if_others_can_write(guarded)
     try:
         return convert(tomllib.loads(path.read_text(encoding="utf-8")), kind, str(path))
     except FileNotFoundError:
@@ -150,7 +152,9 @@ def refuse_if_others_can_write(path: Path) -> None:
     if os.geteuid() != 0 or not path.exists():
         return
     found = path.stat()
-    if found.st_uid != 0 or found.st_mode & 0o002:
+    # In a sticky directory, as /tmp, nobody can replace what is another's.
+    loose = found.st_mode & 0o002 and not found.st_mode & stat.S_ISVTX
+    if found.st_uid != 0 or loose:
         raise ConfigError(
             f"{path} can be changed by other users, and root would act on it: "
             f"chown root {path} && chmod go-w {path}"

@@ -7,14 +7,17 @@ flushed to the disk, and renamed before anybody acts on it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import msgspec
 
-from hpcverify.errors import StoreError
+from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import SCHEMA, Run
 
+STDOUT = "-"
+"""As the name of a file: standard output."""
 LARGEST = 64 * 2**20
 """Bytes past which a document is not read: a burn-in of eight GPUs has 1 MB."""
 
@@ -34,12 +37,18 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     Put *content* into the file *path*: all of it, or nothing changes.
 
+    What is no regular file, as a device or a pipe, is written to and never replaced.
+
     Raises:
         StoreError: the directory cannot be written.
 
     """
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
@@ -47,8 +56,30 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _sync_directory(path.parent)
     except OSError as exc:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+def refuse_unwritable(file: str) -> None:
+    """
+    Find out now, and not after an hour, whether *file* can be written.
+
+    Raises:
+        ConfigError: it cannot, and why.
+
+    """
+    if file == STDOUT:
+        return
+    path = Path(file).absolute()
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"{file} cannot be written: there is no directory {path.parent}"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{file!r} cannot be written: it is a directory")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{file} cannot be written: permission denied")
 
 
 def read(path: Path) -> Run:

@@ -9,7 +9,7 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -134,6 +134,14 @@ class Store:
             return documents.read(self.document(run if run in ids else ids[0]))
         raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
 
+    def readable(self, entries: Iterable[Entry]) -> Iterator[Run]:
+        """Read the documents of *entries*; keep complaints of those that are not."""
+        for entry in entries:
+            try:
+                yield documents.read(self.document(entry.id))
+            except StoreError as exc:
+                self.broken.append(str(exc))
+
     def previous(self, node: str) -> Inventory | None:
         """
         Recall what *node* is made of: its last inventory that was not refused.
@@ -193,6 +201,11 @@ class Store:
                 db.execute("begin immediate")
                 yield db
         except sqlite3.OperationalError as exc:
+            if "readonly" in str(exc):
+                raise StoreError(
+                    f"{self.path} cannot be written: run as its owner, or set "
+                    "HPCVERIFY_STATE"
+                ) from exc
             raise StoreError(
                 f"{self.path}: {exc}; if another hpcverify is at work wait for it, "
                 "else see who holds it with: fuser "

@@ -8,8 +8,9 @@ that can be wrong in a file is found there, before anything runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.resources import as_file, files
@@ -30,8 +31,10 @@ from hpcverify.config import (
     suites_dir,
 )
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import Verdict
 from hpcverify.units import convert as convert_unit
 
+LARGEST_FRACTION = 10
 EVERY_OTHER = "*"
 """As the name of an entry: every check that the suite does not name itself."""
 
@@ -130,18 +133,21 @@ def _trust(site: Site) -> None:
     for package in site.check_packages:
         try:
             found = import_module(package).__path__
-        except ModuleNotFoundError as exc:
+        except (ImportError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"{site.path}: check package {package!r} cannot be imported: install "
                 "it, or take it out of check_packages"
             ) from exc
         for folder in found:
-            for path in (Path(folder), *Path(folder).glob("*.py")):
+            whole = Path(folder)
+            for path in (whole.parent, whole, *whole.glob("*.py")):
                 refuse_if_others_can_write(path)
 
 
 def _expand(suite: Suite, known: set[str]) -> Iterator[Entry]:
     named = {entry.name for entry in suite.check}
+    if len(named) < len(suite.check):
+        raise ConfigError(f"suite {suite.name}: a check is listed twice")
     for entry in suite.check:
         if entry.name != EVERY_OTHER:
             yield entry
@@ -190,6 +196,8 @@ def _rule(
         )
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
+    if complaint := _unsound(setting):
+        raise ConfigError(f"{source}: limits.{name}.{metric!r}: {complaint}")
     given = msgspec.structs.asdict(setting)
     unit = given.pop("unit")
     rule = Rule(**given, source=source)
@@ -198,6 +206,19 @@ def _rule(
     return msgspec.structs.replace(rule, low=low, high=high)
 
 
-def with_timeout(step: Step, seconds: float) -> Step:
-    """Shorten *step* to at most *seconds*."""
-    return replace(step, timeout=min(step.timeout, seconds))
+def _unsound(setting: Setting) -> str | None:
+    """Say what is wrong with a limit that can be read and makes no sense."""
+    low, high = setting.low, setting.high
+    fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
+    given = [v for v in (low, high, *fractions) if v is not None]
+    if not given:
+        return "there is no bound: give low, high or a fraction"
+    if not all(map(math.isfinite, given)):
+        return "a bound must be a finite number"
+    if low is not None and high is not None and low > high:
+        return f"low {low:g} is above high {high:g}"
+    if any(f is not None and not 0 < f <= LARGEST_FRACTION for f in fractions):
+        return f"a fraction must lie between 0 and {LARGEST_FRACTION}: 0.85, not 85"
+    if setting.otherwise in (Verdict.PASS, Verdict.SKIP):
+        return "otherwise must be warn, error or fail"
+    return None

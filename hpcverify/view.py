@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from hpcverify.check import applies, quantity
-from hpcverify.model import Limit, Measurement, Result, Run, Verdict
+from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.suite import Plan, Step
 
 COLOURS = {
@@ -31,6 +31,14 @@ COLOURS = {
 }
 NARROW = 72
 """Columns below which a table would break every word."""
+
+
+class Console(RichConsole):
+    """A console that leaves a closed pipe to the command line, which names it."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise; rich would exit with 1, which means FAIL."""
+        raise BrokenPipeError
 
 
 def clock(seconds: float) -> str:
@@ -66,7 +74,7 @@ class LiveProgress:
     _task: TaskID = field(init=False)
     _began: float = field(default_factory=time.monotonic)
     _drawn: float = 0.0
-    _step_began: float = 0.0
+    _step_began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         """Draw the line; it is drawn again by `tick`, not by a thread of its own."""
@@ -204,11 +212,16 @@ def conclusion(run: Run) -> Text:
         for v in sorted(Verdict, reverse=True)
         if any(r.verdict is v for r in run.results)
     ]
+    remedy = next(
+        (r.remedy for r in worst_first(run.results) if r.remedy is not Remedy.NONE),
+        None,
+    )
     return Text.assemble(
         f"{run.node}: ",
         badge(run.verdict),
         "" if run.complete else " (interrupted)",
         f" after {clock(run.seconds)} of suite {run.suite}: {', '.join(counts)}",
+        f"; next: {remedy.value.replace('_', ' ')}" if remedy else "",
     )
 
 

@@ -112,6 +112,8 @@ def reply(number: int, found: Found) -> Reply:
             return Reply(number=number, series=found)
         case Covered():
             return Reply(number=number, covered=found)
+        case _:
+            raise TypeError(f"a check may not yield {found!r}")
 
 
 def encode(value: Struct) -> bytes:

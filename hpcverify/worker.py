@@ -17,14 +17,15 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from hpcverify import catalog
-from hpcverify.check import Placement, Skip, Unable, Watch
-from hpcverify.model import Cause, Found, Remedy, Verdict
+from hpcverify.check import Check, Placement, Skip, Unable, Watch
+from hpcverify.model import Cause, Found, Measurement, Remedy, Verdict
 from hpcverify.processes import die_with
 from hpcverify.wire import (
     Holder,
@@ -104,7 +105,9 @@ class Worker:
     def _measure(self, task: Measure) -> Iterator[Found]:
         check = catalog.load(task.name, task.packages)
         params = msgspec.convert(task.params, check.params)
-        yield from check.measure(task.context, params)
+        yield from map(
+            partial(in_declared_unit, check), check.measure(task.context, params)
+        )
 
     def _observe(self, task: Observe) -> Iterator[Found]:
         check = catalog.load(task.name, task.packages)
@@ -118,10 +121,23 @@ class Worker:
         )
         once = check.placement in (Placement.PASSIVE, Placement.NODE)
         for context in task.contexts[:1] if once else task.contexts:
-            yield from check.observe(watch, context, params)
+            found = check.observe(watch, context, params)
+            yield from map(partial(in_declared_unit, check), found)
 
     def _say(self, item: Reply) -> None:
         self._replies.write(encode(item))
+
+
+def in_declared_unit(check: Check[Any], item: Found) -> Found:
+    """Refuse a measurement in another unit than its limits are written in."""
+    if isinstance(item, Measurement):
+        metric = check.metric(item.name)
+        if metric is not None and metric.unit != item.unit:
+            raise ValueError(
+                f"{item.name} was measured in {item.unit!r} and is declared in "
+                f"{metric.unit!r}"
+            )
+    return item
 
 
 def release_memory() -> None:

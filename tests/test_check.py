@@ -95,7 +95,11 @@ def test_a_pattern_holds_for_every_name_that_it_fits() -> None:
 def test_too_noisy_to_judge_is_neither_pass_nor_fail(
     otherwise: Verdict, verdict: Verdict
 ) -> None:
-    noisy = Limit(name="speed", otherwise=otherwise, noisy="runs spread by 40%")
+    noisy = Limit(
+        name="speed",
+        otherwise=otherwise,
+        noisy="too noisy to judge (runs spread by 40%)",
+    )
     told = judge([speed(1)], [noisy], {})
 
     assert told.verdict is verdict

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 import msgspec
-from rich.console import Console
 
 from hpcverify.catalog import load, names
 from hpcverify.config import load_site
-from hpcverify.view import plain_table
+from hpcverify.view import Console, plain_table
 
 
 @click.command("checks")

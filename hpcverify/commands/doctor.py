@@ -69,6 +69,8 @@ def configuration() -> Iterator[Advice]:
         yield Advice("configuration", str(exc), "mend the file")
         return
     yield Advice("configuration", site.path)
+    if site.scratch and not Path(site.scratch).is_dir():
+        yield Advice("scratch", f"{site.scratch} is no directory", "make it")
 
 
 def state() -> Iterator[Advice]:

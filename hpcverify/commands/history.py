@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import click
 import msgspec
-from rich.console import Console
 
 from hpcverify.config import node_name, state_dir
 from hpcverify.errors import UnknownNameError
 from hpcverify.store import Store
-from hpcverify.view import clock, plain_table
+from hpcverify.view import Console, clock, plain_table
 
 
 @click.command("history")
 @click.argument("node", required=False)
-@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    help="How many, newest first.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(node: str | None, limit: int, *, as_json: bool) -> None:
     """

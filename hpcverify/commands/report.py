@@ -45,6 +45,7 @@ def command(
       hpcverify report -o node.html
       hpcverify report --node n17 --format junit -o n17.xml
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    documents.refuse_unwritable(output)
     store = Store(state_dir())
     run = store.load(run_id) if run_id else newest(store, node or node_name())
     writers: dict[str, Callable[[], str]] = {
@@ -78,11 +79,9 @@ def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
     earlier = [
         entry
         for entry in entries
-        if entry.started < run.started
-        and began_by(entry, since)
-        and store.document(entry.id).exists()
+        if entry.started < run.started and began_by(entry, since)
     ]
-    history = [documents.read(store.document(e.id)) for e in earlier[:HISTORY]]
+    history = list(store.readable(earlier[:HISTORY]))
     page: str = reports("node").render(run, history=history)
     return page
 

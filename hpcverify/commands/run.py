@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from hpcverify import documents
 from hpcverify.cli import say
 from hpcverify.commands.report import render_html, reports
 from hpcverify.config import Site, load_site, node_name, state_dir
+from hpcverify.documents import STDOUT
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.lock import node_lock
@@ -25,7 +25,13 @@ from hpcverify.orchestrator import Memory, Progress, Verification
 from hpcverify.stop import Stop, stop_on_signals
 from hpcverify.store import Store
 from hpcverify.suite import Plan, load_suite, plan
-from hpcverify.view import LiveProgress, PlainProgress, conclusion, results_table
+from hpcverify.view import (
+    Console,
+    LiveProgress,
+    PlainProgress,
+    conclusion,
+    results_table,
+)
 
 EXIT = {
     Verdict.PASS: 0,
@@ -34,7 +40,6 @@ EXIT = {
     Verdict.ERROR: 3,
     Verdict.FAIL: 1,
 }
-STDOUT = "-"
 
 
 @click.command("run")
@@ -71,7 +76,7 @@ def command(
     site = load_site()
     todo = plan(load_suite(suite), site, checks)
     for file in filter(None, (json_file, html_file)):
-        refuse_unwritable(file)
+        documents.refuse_unwritable(file)
     if html_file:
         reports("node")  # what is missing shows now, and not after an hour
     store = Store(state_dir())
@@ -169,15 +174,6 @@ def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def refuse_unwritable(file: str) -> None:
-    """Find out now, and not after an hour, that *file* cannot be written."""
-    if file == STDOUT:
-        return
-    folder = Path(file).absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{file} cannot be written: there is no directory {folder}")
 
 
 def show(run: Run, console: Console) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 import msgspec
-from rich.console import Console
 
 from hpcverify.check import applies, quantity
 from hpcverify.config import state_dir
 from hpcverify.model import Measurement, Result, Run
 from hpcverify.store import Store
 from hpcverify.view import (
+    Console,
     bounds,
     conclusion,
     headline,

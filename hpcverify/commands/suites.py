@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 import msgspec
-from rich.console import Console
 
 from hpcverify.suite import load_suite, suite_names
-from hpcverify.view import clock, plain_table
+from hpcverify.view import Console, clock, plain_table
 
 
 @click.command("suites")

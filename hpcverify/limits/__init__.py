@@ -40,9 +40,12 @@ def resolve(
         matching = [m for m in measurements if fnmatchcase(m.name, name)]
         limits += _absolute(name, rule, matched=bool(matching))
         for item in matching:
-            limits += _of_spec(rule, item, inventory)
-            limits += _of_siblings(rule, item, matching, inventory)
-            limits += _of_baseline(rule, item, past)
+            relative = [
+                *_of_spec(rule, item, inventory),
+                *_of_siblings(rule, item, matching, inventory),
+                *_of_baseline(rule, item, past),
+            ]
+            limits += relative or _unresolved(rule, item)
     return tuple(dict.fromkeys(limits))
 
 
@@ -71,6 +74,20 @@ def _relative(  # a limit is a fraction of a reference, for one part
         otherwise=rule.otherwise,
         remedy=rule.remedy,
         source=source,
+    )
+
+
+def _unresolved(rule: Rule, item: Measurement) -> Iterator[Limit]:
+    """Say that a limit that was asked for could not be made; the past may be short."""
+    if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
+        return
+    yield Limit(
+        name=item.name,
+        where=item.where,
+        otherwise=rule.otherwise,
+        source=rule.source,
+        noisy=f"not judged: neither a data sheet nor {ENOUGH_SIBLINGS} siblings to "
+        f"make the limit of ({rule.source})",
     )
 
 
@@ -141,7 +158,10 @@ def _of_baseline(rule: Rule, item: Measurement, past: Past) -> Iterator[Limit]:
     room = abs(1 - rule.of_baseline) * abs(middle)
     if STEADY * deviation > room:
         share = deviation / middle if middle else float("inf")
-        noisy = f"past runs spread by {share:.0%}, the limit leaves {room / middle:.0%}"
+        noisy = (
+            f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves "
+            f"{abs(1 - rule.of_baseline):.0%})"
+        )
         limit = Limit(
             name=limit.name,
             where=limit.where,

@@ -55,7 +55,9 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
     unknown = Inventory(parts=(Part("gpu", "gpu-0", "GPU 0", {"name": "X"}),))
 
-    assert resolve({"*": Rule(of_spec=1)}, rates(1), unknown, no_past) == ()
+    assert (
+        resolve({"*": Rule(of_spec=1, optional=True)}, rates(1), unknown, no_past) == ()
+    )
 
 
 def test_siblings_are_held_to_their_median() -> None:
@@ -67,7 +69,14 @@ def test_siblings_are_held_to_their_median() -> None:
 
 @pytest.mark.parametrize("values", [(100.0,), (100.0, 50.0)])
 def test_two_that_differ_accuse_nobody(values: tuple[float, ...]) -> None:
-    assert limits(Rule(of_siblings=0.9), rates(*values)) == ()
+    assert limits(Rule(of_siblings=0.9, optional=True), rates(*values)) == ()
+
+
+def test_a_limit_that_was_asked_for_and_cannot_be_made_is_not_passed_over() -> None:
+    (limit,) = limits(Rule(of_siblings=0.9, source="site.toml"), rates(1))
+
+    assert "neither a data sheet nor 3 siblings" in limit.noisy
+    assert "site.toml" in limit.noisy
 
 
 def test_a_node_is_held_to_its_own_past() -> None:
