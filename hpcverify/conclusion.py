@@ -7,7 +7,7 @@ do its part is an ERROR beside it, and hides no FAIL that was found before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -26,12 +26,10 @@ from hpcverify.model import (
     Result,
     Ruling,
     Series,
+    Shortfall,
     Verdict,
 )
 from hpcverify.suite import Step
-
-JUDGED = frozenset({Cause.NONE, Cause.UNMEASURED, Cause.NOISY, Cause.CHECKER})
-"""Causes that judging gives; with any other, a part of the check did not run."""
 
 
 def conclude(
@@ -78,19 +76,18 @@ def conclude(
             cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
             coverage=(),
         )
-    failures = [
-        Judgement(
-            verdict=outcome.verdict,
+    shortfalls = tuple(
+        Shortfall(
+            where=part,
             reason=_attributed(inventory.label(part), outcome.reason, len(outcomes)),
             cause=outcome.cause,
             remedy=outcome.remedy,
         )
         for part, outcome in outcomes.items()
         if outcome.verdict is Verdict.ERROR
-    ]
-    return judged(
-        result, step.rules, step.check.rulings, inventory, past, beside=failures
     )
+    result = msgspec.structs.replace(result, shortfalls=shortfalls)
+    return judged(result, step.rules, step.check.rulings, inventory, past)
 
 
 def _attributed(label: str, reason: str, parts: int) -> str:
@@ -104,19 +101,23 @@ def judged(
     rulings: Mapping[str, Ruling],
     inventory: Inventory,
     past: Past,
-    *,
-    beside: Sequence[Judgement] = (),
 ) -> Result:
-    """Judge *result* by today's *rules* and *rulings*, *beside* what stands anyway."""
+    """Judge *result* by today's *rules* and *rulings*; its shortfalls stand."""
     limits = resolve(rules, result.measurements, inventory, past)
-    holding = [lim for lim in limits if not beside or _measured(lim, result)]
+    short = [
+        Judgement(
+            verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy
+        )
+        for s in result.shortfalls
+    ]
+    holding = [lim for lim in limits if not short or _measured(lim, result)]
     verdict = judge(
         (*result.measurements, *result.findings),
         holding,
         rulings,
         _labels(inventory),
     )
-    total = worst([verdict, *beside])
+    total = worst([verdict, *short])
     return msgspec.structs.replace(
         result,
         verdict=total.verdict,
@@ -135,18 +136,10 @@ def judge_again(
     inventory: Inventory,
     past: Past,
 ) -> Result:
-    """Judge a stored result again; what kept the check from running still counts."""
+    """Judge a stored result again; a check that was skipped stays skipped."""
     if result.verdict is Verdict.SKIP:
         return result
-    if result.cause in JUDGED:
-        return judged(result, rules, rulings, inventory, past)
-    stands = Judgement(
-        verdict=Verdict.ERROR,
-        reason=result.reason,
-        cause=result.cause,
-        remedy=result.remedy,
-    )
-    return judged(result, rules, rulings, inventory, past, beside=[stands])
+    return judged(result, rules, rulings, inventory, past)
 
 
 def not_run(step: Step, reason: str, cause: Cause) -> Result:
@@ -157,6 +150,7 @@ def not_run(step: Step, reason: str, cause: Cause) -> Result:
         reason=reason,
         cause=cause,
         remedy=Remedy.RERUN,
+        shortfalls=(Shortfall("node", reason, cause),),
         maturity=step.check.maturity,
         required=step.required,
     )

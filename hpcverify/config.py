@@ -74,7 +74,11 @@ def load_site(path: Path | None = None) -> Site:
 
     """
     path = path or site_path()
-    if not path.exists() and "HPCVERIFY_CONFIG" not in os.environ:
+    try:
+        there = path.exists()
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
+    if not there and "HPCVERIFY_CONFIG" not in os.environ:
         return Site()
     site = read_toml(path, Site)
     return msgspec.structs.replace(site, path=str(path))
@@ -153,7 +157,8 @@ def refuse_if_others_can_write(path: Path) -> None:
         return
     found = path.stat()
     # In a sticky directory, as /tmp, nobody can replace what is another's.
-    loose = found.st_mode & 0o002 and not found.st_mode & stat.S_ISVTX
+    others = 0o022 if found.st_gid else 0o002
+    loose = found.st_mode & others and not found.st_mode & stat.S_ISVTX
     if found.st_uid != 0 or loose:
         raise ConfigError(
             f"{path} can be changed by other users, and root would act on it: "

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 
 from hpcverify.errors import UnverifiedError
 
+HOLDER_SECONDS = 0.5
+"""To be told who holds the lock: nobody accepts, and the queue may be full."""
 NAME = "\0hpcverify.node"
 
 
@@ -41,6 +43,7 @@ def node_lock(name: str = NAME) -> Generator[None]:
 
 def _holder(name: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asker.settimeout(HOLDER_SECONDS)
         try:
             asker.connect(name)
         except OSError:  # it has just ended

@@ -228,6 +228,15 @@ class Inventory(Struct, frozen=True):
         return tuple(p for p in self.parts if p.kind == kind)
 
 
+class Shortfall(Struct, frozen=True):
+    """What kept a part from being verified, which no limit can undo."""
+
+    where: str
+    reason: str
+    cause: Cause
+    remedy: Remedy = Remedy.RERUN
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """Everything worth keeping about one check in one run, over all its devices."""
 
@@ -246,6 +255,7 @@ class Result(Struct, frozen=True, kw_only=True):
     limits: tuple[Limit, ...] = ()
     rulings: dict[str, Ruling] = {}
     """What the codes of the findings meant when this was judged."""
+    shortfalls: tuple[Shortfall, ...] = ()
     params: dict[str, Any] = {}
     """The parameters that were in force, for whoever wants to run it again."""
 
@@ -272,13 +282,19 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
     """
     Say what *results* make of a node: the worst of them, after two steps.
 
-    Skips are left out: the node has no such part, or no such sensor, and what it has
-    was verified. But the skip of a check that the suite marks as required counts as
+    A check in beta can do no more than warn. Skips are left out: the node has no such
+    part, or no such sensor, and what it has was verified. But the skip of a check that the suite marks as required counts as
     ERROR. With nothing left we could not tell.
     """
     counted = [
-        Verdict.ERROR if r.verdict is Verdict.SKIP else r.verdict
-        for r in results
-        if r.required or r.verdict is not Verdict.SKIP
+        _weight(r) for r in results if r.required or r.verdict is not Verdict.SKIP
     ]
     return max(counted, default=Verdict.ERROR)
+
+
+def _weight(result: Result) -> Verdict:
+    if result.verdict is Verdict.SKIP:
+        return Verdict.ERROR
+    if result.maturity is Maturity.BETA and result.verdict is Verdict.FAIL:
+        return Verdict.WARN
+    return result.verdict

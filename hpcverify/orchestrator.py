@@ -102,14 +102,18 @@ class Verification:
         inventory, holders = probe_node(self.executor)
         results = tuple(self._results(inventory, holders))
         self.executor.close(hurry=self.executor.stopped())
+        interrupted = any(
+            short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls
+        )
         return Run(
             id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
             node=self.node,
             suite=self.plan.suite,
             started=started,
             seconds=round(self._elapsed(), 3),
-            verdict=verdict_of(results),
-            complete=not any(r.cause is Cause.INTERRUPTED for r in results),
+            # Inconclusive, whatever had been found by then.
+            verdict=Verdict.ERROR if interrupted else verdict_of(results),
+            complete=not interrupted,
             inventory=inventory,
             results=results,
             versions=versions(),
@@ -158,7 +162,7 @@ class Verification:
                 contexts += phase.values()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        if step.check.placement is Placement.DEVICES:
+        if step.check.placement in (Placement.DEVICES, Placement.DEVICES_ALONE):
             answers |= unreachable(inventory, self.memory.previous)
         if step.check.observe is not None:
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
@@ -267,8 +271,10 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     """
     gone = {p.where: (p.text, problems.VIEW.get(p.code)) for p in inventory.problems}
     here = {device.part for device in inventory.devices}
+    taken = {_address(inventory, part) for part in here} - {""}
     for device in previous.devices if previous else ():
-        if device.part not in here and device.part not in gone:
+        replaced = previous is not None and _address(previous, device.part) in taken
+        if device.part not in here and device.part not in gone and not replaced:
             gone[device.part] = (f"{device.label} was here in the last run", None)
     return {
         part: Answer(
@@ -282,6 +288,12 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
         )
         for part, (text, cause) in gone.items()
     }
+
+
+def _address(inventory: Inventory, part: str) -> str:
+    """Say where *part* sits on the PCI bus, if it does."""
+    facts = next((p.facts for p in inventory.parts if p.id == part), {})
+    return facts.get("pci_address", "")
 
 
 def versions() -> dict[str, str]:

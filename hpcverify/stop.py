@@ -30,7 +30,11 @@ class Stop:
 def stop_on_signals() -> Generator[Stop]:
     """Turn signals into a question that the block can ask."""
     stop = Stop()
-    before = {number: signal.signal(number, stop.remember) for number in SIGNALS}
+    before = {
+        number: signal.signal(number, stop.remember)
+        for number in SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup asked for
+    }
     try:
         yield stop
     finally:

@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import import_module
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify import catalog
 from hpcverify.check import Check, Params, Rule
@@ -57,7 +57,7 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     summary: str
     budget: float
     """Seconds for the whole."""
-    check: tuple[Entry, ...]
+    check: Annotated[tuple[Entry, ...], Meta(min_length=1)]
     name: str = ""
 
 
@@ -131,14 +131,16 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
 def _trust(site: Site) -> None:
     """As root, run no check that others can change."""
     for package in site.check_packages:
-        try:
-            found = import_module(package).__path__
-        except (ImportError, AttributeError, TypeError) as exc:
+        try:  # to find it is not to run it: what is in there may be anybody's
+            spec = find_spec(package)
+        except (ImportError, ValueError, TypeError) as exc:
+            raise ConfigError(f"{site.path}: check package {package!r}: {exc}") from exc
+        if spec is None or spec.submodule_search_locations is None:
             raise ConfigError(
                 f"{site.path}: check package {package!r} cannot be imported: install "
                 "it, or take it out of check_packages"
-            ) from exc
-        for folder in found:
+            )
+        for folder in spec.submodule_search_locations:
             whole = Path(folder)
             for path in (whole.parent, whole, *whole.glob("*.py")):
                 refuse_if_others_can_write(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -95,7 +96,8 @@ class LiveProgress:
 
     def __exit__(self, *_exc: object) -> None:
         """Take the line away."""
-        self._bar.stop()
+        with suppress(OSError):
+            self._bar.stop()
 
     def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Show that *step* is at work."""
@@ -119,6 +121,28 @@ class LiveProgress:
     def ended(self, result: Result) -> None:
         """Leave the verdict standing above the line."""
         self._bar.console.print(headline(result))
+
+
+@dataclass(frozen=True)
+class Unheard:
+    """Progress that a run can do without: the terminal may be gone by now."""
+
+    told: PlainProgress | LiveProgress
+
+    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.begins(step, place, plan, where)
+
+    def tick(self) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.tick()
+
+    def ended(self, result: Result) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.ended(result)
 
 
 def badge(verdict: Verdict) -> Text:

@@ -111,8 +111,14 @@ class Worker:
 
     def _observe(self, task: Observe) -> Iterator[Found]:
         check = catalog.load(task.name, task.packages)
-        if check.observe is None or self._sampler is None:
+        if check.observe is None:
             return
+        if self._sampler is None or not self._sampler.reaches(task.end):
+            raise Unable(
+                "the telemetry stopped under way: what it missed cannot be judged",
+                Cause.CRASHED,
+                Remedy.RERUN,
+            )
         params = msgspec.convert(task.params, check.params)
         watch = Watch(
             start=task.start,
@@ -125,7 +131,9 @@ class Worker:
             yield from map(partial(in_declared_unit, check), found)
 
     def _say(self, item: Reply) -> None:
-        self._replies.write(encode(item))
+        line = encode(item)
+        decode(line, Reply)  # what a check yields may be of the wrong types within
+        self._replies.write(line)
 
 
 def in_declared_unit(check: Check[Any], item: Found) -> Found:

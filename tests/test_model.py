@@ -11,7 +11,15 @@ import jsonschema
 import msgspec
 import pytest
 
-from hpcverify.model import Cause, Measurement, Result, Run, Verdict, verdict_of
+from hpcverify.model import (
+    Cause,
+    Maturity,
+    Measurement,
+    Result,
+    Run,
+    Verdict,
+    verdict_of,
+)
 from tests.doubles import a_run
 
 SCHEMA = Path(__file__).parents[1] / "docs/schema/run.json"
@@ -42,6 +50,12 @@ def test_a_skip_is_left_out(cause: Cause) -> None:
 
     assert verdict_of((result(Verdict.PASS), skip)) is Verdict.PASS
     assert verdict_of((skip,)) is Verdict.ERROR
+
+
+def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
+    beta = Result(check="c", verdict=Verdict.FAIL, maturity=Maturity.BETA)
+
+    assert verdict_of((result(Verdict.PASS), beta)) is Verdict.WARN
 
 
 def test_to_skip_what_is_required_is_an_error() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.conclusion import judge_again
 from hpcverify.executors import Answer
 from hpcverify.model import (
     Cause,
@@ -18,6 +19,7 @@ from hpcverify.model import (
     Limit,
     Maturity,
     Measurement,
+    Part,
     Result,
     Ruling,
     Run,
@@ -291,3 +293,34 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
             source="0.5 x 100, the median of this node's last 9 runs",
         ),
     )
+
+
+def test_an_interrupted_run_never_fails_a_node(tmp_path: Path) -> None:
+    broke = failed(Cause.INTERRUPTED, Measurement("speed", 1, "", "cpu"))
+    run = verified(tmp_path, FakeExecutor(answers={"cpu": broke}))
+
+    assert only(run).verdict is Verdict.FAIL
+    assert (run.verdict, run.complete) == (Verdict.ERROR, False)
+
+
+def test_a_gpu_that_was_replaced_is_not_missed_as_well(tmp_path: Path) -> None:
+    def node(uuid: str) -> Inventory:
+        part = Part("gpu", uuid, uuid, {"pci_address": "0000:18:00.0"})
+        return Inventory(parts=(part,), devices=(Device("cuda", uuid, uuid),))
+
+    memory = Memory(previous=node("old"))
+    run = verified(tmp_path, FakeExecutor(inventory=node("new")), memory=memory)
+
+    assert only(run).verdict is Verdict.PASS
+
+
+def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(
+    tmp_path: Path,
+) -> None:
+    answers = {"cpu": failed(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
+    result = only(verified(tmp_path, FakeExecutor(answers=answers)))
+    relaxed = {"speed": Rule(low=0.0)}
+    again = judge_again(result, relaxed, {}, Inventory(), lambda *_: ())  # pyright: ignore[reportUnknownLambdaType]
+
+    assert result.verdict is Verdict.FAIL
+    assert (again.verdict, again.cause) == (Verdict.ERROR, Cause.TIMEOUT)

@@ -221,3 +221,16 @@ def test_a_run_that_missed_a_part_is_no_reference_for_the_next(
 
     assert store.previous("n1") == INVENTORY
     assert store.previous("n2") is None
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "target.json"
+    target.touch()
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    documents.write(a_run(), link)
+    documents.write(a_run(), Path("/dev/null"))
+
+    assert link.is_symlink()
+    assert documents.read(target) == a_run()
+    assert Path("/dev/null").is_char_device()

@@ -113,6 +113,10 @@ def inforoms(counters: Sequence[Reading]) -> Iterator[Finding]:
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[Found]:
     """Yield what the counters did from the first sample of the run to the last."""
+    for name in problems.BROKEN:
+        for where, _ in watch.series(name):
+            text = f"the GPU stopped answering during the run: {name.replace('_', ' ')}"
+            yield Finding(name, where, text)
     for name in CHANGING:
         for where, samples in watch.series(name):
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
@@ -211,6 +215,8 @@ CHECK = Check(
         "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
         "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
         "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
+        "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
     },
     placement=Placement.PASSIVE,
     timeout=60,

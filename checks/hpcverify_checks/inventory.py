@@ -55,7 +55,9 @@ def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:
     now = ctx.inventory
     yield from count(now)
     facts = [*(identified(p, ctx.previous) for p in now.problems)]
-    facts += compare(now, ctx.previous) if ctx.previous else ()
+    # A probe that failed saw nothing: what it did not see is not gone.
+    seen = not any(p.code == "probe_failed" for p in now.problems)
+    facts += compare(now, ctx.previous) if ctx.previous and seen else ()
     yield from facts
     yield Covered("node", coverage(ctx))
     blocked = next((f for f in facts if f.code in problems.VIEW), None)
@@ -228,7 +230,8 @@ RULINGS = {
     "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
     "disk_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
     "nic_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
-    "dimm_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    # Only root may read which modules there are; lost memory shows in the total.
+    "dimm_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
     "memory_shrunk": Ruling(Verdict.FAIL, Remedy.INSPECT),
     "part_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
     "part_replaced": Ruling(Verdict.WARN, Remedy.NONE),

@@ -43,6 +43,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import sensor
 from hpcverify.telemetry.thinning import thin, thinned
+from hpcverify_checks._torch import torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,7 @@ def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
         )
     where = ctx.device.part
     began = time.monotonic()
-    t, rates = work(ctx.device.kind, params.seconds)
+    t, rates = work(torch_device(ctx), params.seconds)
     kept = thin([moment - began for moment in t], rates)
     yield Series("work", "GFLOP/s", where, tuple(kept[0]), tuple(kept[1]))
     if len(rates) >= FEWEST:
@@ -111,10 +112,10 @@ def has_gauge(ctx: Context, where: str) -> bool:
     return any(sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
 
 
-def work(kind: str, seconds: float) -> tuple[list[float], list[float]]:
+def work(device: torch.device, seconds: float) -> tuple[list[float], list[float]]:
     """Multiply matrices for *seconds*; return when, and how fast in GFLOP/s."""
-    multiply, wait = load(kind)
-    flop = 2.0 * SIZES[kind] ** 3
+    multiply, wait = load(device)
+    flop = 2.0 * SIZES[device.type] ** 3
     multiply(1)
     wait()
     times, rates = [time.monotonic()], list[float]()
@@ -129,20 +130,20 @@ def work(kind: str, seconds: float) -> tuple[list[float], list[float]]:
     return times[1:], rates
 
 
-def load(kind: str) -> tuple[Callable[[int], None], Callable[[], None]]:
+def load(device: torch.device) -> tuple[Callable[[int], None], Callable[[], None]]:
     """Make the two steps of the load: send so many products, and wait for them."""
     import torch
 
-    n = SIZES[kind]
-    dtype = torch.bfloat16 if kind == "cuda" else torch.float32
-    left, right = (torch.randn(n, n, device=kind).to(dtype) for _ in range(2))
+    n = SIZES[device.type]
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     out: torch.Tensor = torch.empty_like(left)
 
     def multiply(repeats: int) -> None:
         for _ in range(repeats):
             torch.mm(left, right, out=out)
 
-    return multiply, torch.cuda.synchronize if kind == "cuda" else lambda: None
+    return multiply, torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 def sag(values: Sequence[float]) -> float:

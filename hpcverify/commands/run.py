@@ -29,6 +29,7 @@ from hpcverify.view import (
     Console,
     LiveProgress,
     PlainProgress,
+    Unheard,
     conclusion,
     results_table,
 )
@@ -144,10 +145,10 @@ def choose_progress() -> Generator[Progress]:
     """Show progress on standard error: a line that lives, or plain lines in a log."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield PlainProgress(console)
+        yield Unheard(PlainProgress(console))
         return
     with LiveProgress(console) as progress:
-        yield progress
+        yield Unheard(progress)
 
 
 @contextmanager

@@ -38,7 +38,12 @@ def resolve(
     limits: list[Limit] = []
     for name, rule in rules.items():
         matching = [m for m in measurements if fnmatchcase(m.name, name)]
-        limits += _absolute(name, rule, matched=bool(matching))
+        absolute = list(_absolute(name, rule, matched=bool(matching)))
+        limits += absolute
+        if not (matching or absolute or rule.optional):  # a typo must not pass
+            limits.append(
+                Limit(name=name, otherwise=rule.otherwise, source=rule.source)
+            )
         for item in matching:
             relative = [
                 *_of_spec(rule, item, inventory),
@@ -146,6 +151,8 @@ def _of_baseline(rule: Rule, item: Measurement, past: Past) -> Iterator[Limit]:
     if rule.of_baseline is None or len(values) < ENOUGH_RUNS:
         return
     middle = median(values)
+    if not middle:  # nothing is a fraction of zero
+        return
     deviation = NOISE * median(abs(v - middle) for v in values)
     limit = _relative(
         rule,
@@ -157,7 +164,7 @@ def _of_baseline(rule: Rule, item: Measurement, past: Past) -> Iterator[Limit]:
     )
     room = abs(1 - rule.of_baseline) * abs(middle)
     if STEADY * deviation > room:
-        share = deviation / middle if middle else float("inf")
+        share = deviation / abs(middle)
         noisy = (
             f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves "
             f"{abs(1 - rule.of_baseline):.0%})"

@@ -104,6 +104,12 @@ class Sampler:
             ]
         return sorted(found, key=lambda sample: sample.t)
 
+    def reaches(self, end: float) -> bool:
+        """Whether samples were taken up to *end*, or can still be."""
+        if self._thread.is_alive():
+            self._await_round_after(min(end, self._clock()))
+        return self._newest >= end - self._period
+
     def _await_round_after(self, t: float) -> None:
         with self._round:
             self._nudge.set()

@@ -73,6 +73,10 @@ def test_an_unknown_command_or_option_is_usage(
             '[limits.steady]\nlevel = { low = 1, otherwise = "fial" }',
             "Invalid enum value 'fial'",
         ),
+        ("[limits.steady]\nlevel = { low = 5, high = 1 }", "low 5 is above high 1"),
+        ("[limits.steady]\nlevel = { low = nan }", "must be a finite number"),
+        ("[limits.steady]\nlevel = { of_spec = 85 }", "0.85, not 85"),
+        ("[limits.steady]\nlevel = {}", "there is no bound"),
     ],
 )
 def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None:

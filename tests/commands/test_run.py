@@ -284,3 +284,34 @@ def test_a_bug_of_ours_leaves_a_log_and_says_where(cli: Cli) -> None:
     assert str(log) in done.stderr
     assert "Traceback" not in done.stderr
     assert "AttributeError" in log.read_text()
+
+
+def test_a_run_whose_terminal_is_gone_is_kept(cli: Cli) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    subprocess.run(
+        [*cli.command, "run", "--check", "steady"],
+        env=cli.environment,
+        stdout=writer,
+        stderr=writer,
+        check=False,
+    )
+    os.close(writer)
+
+    assert json.loads(documents(cli)[0].read_text())["verdict"] == "pass"
+
+
+def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
+    cli("run", "--check", "steady")
+    reader, writer = os.pipe()
+    os.close(reader)
+    shown = subprocess.run(
+        [*cli.command, "show"],
+        env=cli.environment,
+        stdout=writer,
+        check=False,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writer)
+
+    assert shown.returncode == 2

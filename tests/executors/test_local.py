@@ -85,6 +85,8 @@ def test_a_check_that_ends_gives_all_that_it_found(
         ("unable", Cause.MISSING, "frob is not installed: apt-get install frob"),
         ("segfault", Cause.CRASHED, "its worker killed by SIGSEGV"),
         ("exit", Cause.CRASHED, "its worker exited with 7"),
+        ("other_unit", Cause.CRASHED, "measured in 's' and is declared in ''"),
+        ("no_finding", Cause.CRASHED, "a check may not yield None"),
     ],
 )
 def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(

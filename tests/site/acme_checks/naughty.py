@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, Unable
 from hpcverify.model import Cause, Found, Measurement
@@ -23,6 +24,10 @@ def measure(ctx: Context, params: NaughtyParams) -> Iterator[Found]:
     """Measure, write a scratch file, and then misbehave."""
     yield Measurement("before", 1.0)
     (ctx.scratch / "file").write_bytes(bytes(2**20))
+    if params.way == "other_unit":
+        yield Measurement("after", 1.0, "s")
+    if params.way == "no_finding":
+        yield cast("Found", None)
     WAYS[params.way](params.path)
     yield Measurement("after", 1.0)
 
