@@ -283,8 +283,9 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
     Say what *results* make of a node: the worst of them, after two steps.
 
     A check in beta can do no more than warn. Skips are left out: the node has no such
-    part, or no such sensor, and what it has was verified. But the skip of a check that the suite marks as required counts as
-    ERROR. With nothing left we could not tell.
+    part, or no such sensor, and what it has was verified. But the skip of a check
+    that the suite marks as required counts as ERROR. With nothing left we could not
+    tell.
     """
     counted = [
         _weight(r) for r in results if r.required or r.verdict is not Verdict.SKIP
