@@ -34,7 +34,7 @@ class Probe(Struct, frozen=True, tag=True):
 
 
 class Measure(Struct, frozen=True, tag=True, kw_only=True):
-    """Run the check *name*; *since* is when the run began, for passive ones."""
+    """Run the check *name*."""
 
     name: str
     packages: tuple[str, ...]
