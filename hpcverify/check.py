@@ -24,6 +24,7 @@ from hpcverify.model import (
     Found,
     Inventory,
     Limit,
+    Mark,
     Maturity,
     Measurement,
     Remedy,
@@ -102,11 +103,20 @@ class Context:
     """Differs from run to run; the same for all devices of one run."""
     rotation: int = 0
     """How many runs this node has had: what to take next when not all fits."""
+    marks: tuple[Mark, ...] = ()
+    """What this check asked to be told again, in the node's last run that had it."""
 
     @property
     def rank(self) -> int:
         """The place of this worker's device among its peers."""
         return self.peers.index(self.device)
+
+    def mark(self, name: str, where: str = "node") -> str | None:
+        """Recall the mark *name* of the part *where*, if there is one."""
+        for mark in self.marks:
+            if (mark.name, mark.where) == (name, where):
+                return mark.value
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +272,7 @@ def _rule_on(
     return Judgement(
         verdict=ruling.verdict,
         reason=f"{label(finding.where)}: {finding.text}",
+        cause=ruling.cause,
         remedy=ruling.remedy,
     )
 

@@ -21,6 +21,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Limit,
+    Mark,
     Measurement,
     Remedy,
     Result,
@@ -65,6 +66,7 @@ def conclude(
         measurements=tuple(i for i in found if isinstance(i, Measurement)),
         findings=tuple(i for i in found if isinstance(i, Finding)),
         series=tuple(i for i in found if isinstance(i, Series)),
+        marks=tuple(i for i in found if isinstance(i, Mark)),
         params=plain(msgspec.to_builtins(step.params)),
     )
     if skipped and len(skipped) == len(outcomes):

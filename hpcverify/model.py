@@ -149,7 +149,20 @@ class Covered(Struct, frozen=True):
     text: str
 
 
-Found = Measurement | Finding | Series | Covered
+class Mark(Struct, frozen=True):
+    """
+    What a check wants to know again in the node's next run: a cursor, a counter.
+
+    It comes back in `Context.marks`, whatever the suite of that run. What is not
+    in a document that was written is not remembered, so that nothing is missed.
+    """
+
+    name: str
+    value: str
+    where: str = "node"
+
+
+Found = Measurement | Finding | Series | Covered | Mark
 """Everything that a check may yield."""
 
 
@@ -185,6 +198,8 @@ class Ruling(Struct, frozen=True):
 
     verdict: Verdict
     remedy: Remedy = Remedy.INSPECT
+    cause: Cause = Cause.NONE
+    """Why we could not tell, if the verdict is ERROR."""
 
 
 class Part(Struct, frozen=True):
@@ -252,6 +267,7 @@ class Result(Struct, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
+    marks: tuple[Mark, ...] = ()
     limits: tuple[Limit, ...] = ()
     rulings: dict[str, Ruling] = {}
     """What the codes of the findings meant when this was judged."""

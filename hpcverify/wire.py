@@ -20,6 +20,7 @@ from hpcverify.model import (
     Finding,
     Found,
     Inventory,
+    Mark,
     Measurement,
     Remedy,
     Series,
@@ -91,6 +92,7 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     finding: Finding | None = None
     series: Series | None = None
     covered: Covered | None = None
+    mark: Mark | None = None
     inventory: Inventory | None = None
     holders: tuple[Holder, ...] = ()
     outcome: Outcome | None = None
@@ -98,7 +100,9 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def found(self) -> Found | None:
         """What was found, if that is what this says."""
-        return self.measurement or self.finding or self.series or self.covered
+        return (
+            self.measurement or self.finding or self.series or self.covered or self.mark
+        )
 
 
 def reply(number: int, found: Found) -> Reply:
@@ -112,6 +116,8 @@ def reply(number: int, found: Found) -> Reply:
             return Reply(number=number, series=found)
         case Covered():
             return Reply(number=number, covered=found)
+        case Mark():
+            return Reply(number=number, mark=found)
         case _:
             raise TypeError(f"a check may not yield {found!r}")
 

@@ -92,14 +92,13 @@ class Worker:
     def _probe(self, number: int) -> Reply:
         # Only the telemetry worker pays for pynvml.
         from hpcverify.telemetry import readers  # noqa: PLC0415
-        from hpcverify.telemetry.nvml import holders  # noqa: PLC0415
-        from hpcverify.telemetry.probe import probe  # noqa: PLC0415
+        from hpcverify.telemetry.probe import look  # noqa: PLC0415
         from hpcverify.telemetry.sampler import Sampler  # noqa: PLC0415
 
-        inventory = probe()
+        inventory, holders = look()
         self._sampler = Sampler(readers(inventory))
         self._sampler.start()
-        held = tuple(Holder(part, pid) for part, pid in holders())
+        held = tuple(Holder(part, pid) for part, pid in holders)
         return Reply(number=number, inventory=inventory, holders=held)
 
     def _measure(self, task: Measure) -> Iterator[Found]:

@@ -3,8 +3,10 @@ Readers of the hardware: what the machine says of itself.
 
 Series are named alike for all parts, so that one check judges CPUs and GPUs:
 ``temperature``, ``temperature.headroom``, ``clock``, ``power``, ``utilization``,
-``throttled.CAUSE`` (seconds, counted up), ``event.CAUSE`` (1 while it lasts),
-``ecc.corrected``, ``ecc.uncorrected``, ``remap.*``, ``retired.*``.
+``energy`` (counted up), ``throttled.CAUSE`` (seconds, counted up), ``event.CAUSE``
+(1 while it lasts), ``ecc.*``, ``remap.*``, ``retired.*``, ``pcie.generation``,
+``pcie.width``, ``pcie.replays``, ``pcie.recoveries``, ``nvlink.errors`` (counted up),
+``xid`` (its number, once), and a code of `problems` (1) for a GPU in trouble.
 """
 
 from __future__ import annotations
@@ -17,22 +19,27 @@ from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.hwmon import HwmonReader
 from hpcverify.telemetry.reading import Reader, Reading
 
-__all__ = ["Reader", "Reading", "readers", "sensor"]
+__all__ = ["Reader", "Reading", "host_readers", "readers", "sensor"]
 
 
 def readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
     """Make the readers for what *inventory* lists; the caller closes them."""
-    host: tuple[Reader, ...] = (
+    host = host_readers(inventory, root)
+    has_driver = any("driver" in gpu.facts for gpu in inventory.of_kind("gpu"))
+    if not has_driver:
+        return host
+    from hpcverify.telemetry.nvml.gauges import NvmlReader  # noqa: PLC0415 - 30 ms, for nothing without a GPU
+
+    return (*host, NvmlReader())
+
+
+def host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
+    """Make the readers for what is there without a GPU."""
+    return (
         CpuReader(root),
         HwmonReader(root, inventory.of_kind("disk")),
         EdacReader(root),
     )
-    has_driver = any("driver" in gpu.facts for gpu in inventory.of_kind("gpu"))
-    if not has_driver:
-        return host
-    from hpcverify.telemetry.nvml import NvmlReader  # noqa: PLC0415 - 30 ms, for nothing without a GPU
-
-    return (*host, NvmlReader())
 
 
 def sensor(where: str, name: str) -> str:

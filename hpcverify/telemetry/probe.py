@@ -13,20 +13,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from hpcverify.model import Device, Inventory, Part
-from hpcverify.telemetry import cpu, dmi, edac, pci, readers, sensor, sysfs
+from hpcverify.telemetry import cpu, dmi, edac, host_readers, pci, sensor, sysfs
+from hpcverify.telemetry.reading import Reading
+
+if TYPE_CHECKING:
+    from hpcverify.telemetry.nvml.survey import Survey
+
+Holders = tuple[tuple[str, int], ...]
+"""Who holds which GPU: its UUID, and the id of the process."""
 
 CPU_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 
 
 def probe(root: Path = Path("/")) -> Inventory:
     """List the parts of this node, what can be computed on, and what is amiss."""
-    from hpcverify.telemetry import nvml  # noqa: PLC0415 - 30 ms that only a probe needs
+    inventory, _ = look(root)
+    return inventory
 
-    gpus = nvml.survey(root)
+
+def look(root: Path = Path("/")) -> tuple[Inventory, Holders]:
+    """List what this node is made of and what is amiss, and who holds its GPUs."""
+    gpus = _gpus(root)
     inventory = Inventory(
         parts=(
             system(root),
@@ -41,13 +53,21 @@ def probe(root: Path = Path("/")) -> Inventory:
         devices=(CPU_DEVICE, *gpus.devices),
         problems=gpus.problems,
     )
-    return replace(inventory, sensors=tuple(sorted(_sensors(inventory, root))))
+    read = [*gpus.readings, *_host_readings(inventory, root)]
+    sensors = sorted({sensor(r.where, r.name) for r in read})
+    return replace(inventory, sensors=tuple(sensors)), gpus.holders
 
 
-def _sensors(inventory: Inventory, root: Path) -> Iterator[str]:
-    for reader in readers(inventory, root):
+def _gpus(root: Path) -> Survey:
+    from hpcverify.telemetry.nvml.survey import survey  # noqa: PLC0415 - 30 ms that only a probe needs
+
+    return survey(root)
+
+
+def _host_readings(inventory: Inventory, root: Path) -> Iterator[Reading]:
+    for reader in host_readers(inventory, root):
         with closing(reader):
-            yield from {sensor(r.where, r.name) for r in reader.read()}
+            yield from reader.read()
 
 
 def system(root: Path) -> Part:

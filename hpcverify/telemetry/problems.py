@@ -7,7 +7,7 @@ nothing of the hardware), or a GPU that ought to answer does not.
 
 from __future__ import annotations
 
-from hpcverify.model import Cause, Finding, Inventory
+from hpcverify.model import Cause, Finding, Inventory, Remedy, Ruling, Verdict
 
 VIEW = {
     "driver_not_loaded": Cause.MISCONFIGURED,
@@ -15,6 +15,7 @@ VIEW = {
     "probe_failed": Cause.CRASHED,
     "nvml_failed": Cause.MISCONFIGURED,
     "gpu_unreadable": Cause.MISCONFIGURED,
+    "gpu_hung": Cause.HUNG,
     "partial_view": Cause.PARTIAL_VIEW,
 }
 """Problems of the view, with the cause of the ERROR that they amount to."""
@@ -27,6 +28,27 @@ BROKEN = (
     "gpu_unpowered",
 )
 """Problems of the hardware."""
+
+REBOOT = ("driver_mismatch", "gpu_hung")
+"""Problems of the view that only a restart undoes."""
+
+RULINGS = {
+    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
+    "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    "gpu_flaky": Ruling(Verdict.WARN, Remedy.RERUN),
+    **{
+        code: Ruling(
+            Verdict.ERROR,
+            Remedy.REBOOT if code in REBOOT else Remedy.FIX_CONFIGURATION,
+            cause,
+        )
+        for code, cause in VIEW.items()
+    },
+}
+"""What each of them means, for every check that meets one."""
 
 
 def of_view(inventory: Inventory) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from hpcverify.check import Sample
-from hpcverify.telemetry.nvml import NvmlReader
+from hpcverify.telemetry.nvml.gauges import NvmlReader
 
 
 def main() -> None:

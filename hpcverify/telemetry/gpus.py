@@ -1,0 +1,158 @@
+"""
+What GPUs say of themselves: the questions, and the shape of the answers.
+
+`GpuSource` is the seam between the checks and the library of a vendor. A GPU that
+is unwell, hangs or cannot be read costs none of the others their answers: it is a
+finding beside them, whichever call it was that met it, with a code of
+`hpcverify.telemetry.problems`. What a GPU, its driver or this user cannot answer is
+None, and said in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from hpcverify.model import Covered, Finding
+from hpcverify.telemetry.reading import Reading
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard(Generic[T_co]):
+    """The answers of all GPUs to one question."""
+
+    answers: Mapping[str, T_co] = field(default_factory=dict[str, T_co])
+    """By UUID, which is the id of the part; of a GPU in trouble, if it said any."""
+    findings: tuple[Finding, ...] = ()
+    """GPUs that are lost, need a reset, hang, or gave an answer that says nothing."""
+    unanswered: tuple[Covered, ...] = ()
+    """What a GPU, its driver or this user cannot have, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """One link of a GPU."""
+
+    number: int
+    active: bool | None
+    speed_gbs: float | None
+    """One direction, GB/s, as signalled: 0.941 of it is in data sheets."""
+    errors: Mapping[str, int]
+    """Counted since the driver started, by kind: ``replay``, ``recovery``, ``crc``;
+    from Blackwell on ``receive``, ``recovered``, ``recovery_failed``, ``effective``
+    (left after correction) and ``symbol`` (corrected, as is normal)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """How a GPU stands with the NVSwitch fabric, as its manager set it up."""
+
+    state: str
+    """``not_started``, ``in_progress`` or ``completed``."""
+    status: str
+    """``ok``, or NVML's words for why the last step did not work."""
+    trouble: tuple[str, ...]
+    """Of ``degraded_bandwidth``, ``route_recovery``, ``route_unhealthy``,
+    ``access_timeout``, ``incorrect_configuration``, ``partition``, ``manager``."""
+    summary: str
+    """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linkage:
+    """The NVLinks of a GPU (none on a part without them) and its fabric, if any."""
+
+    links: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """The PCIe link of a GPU, now; an idle GPU lowers its generation to save power."""
+
+    address: str
+    generation: int | None
+    width: int | None
+    max_generation: int | None
+    """What GPU and slot can do together."""
+    gpu_max_generation: int | None
+    """What the GPU alone can do."""
+    max_width: int | None
+    counters: Mapping[str, int]
+    """Since the driver started: ``replays``, ``replay_rollovers``, ``recoveries``
+    (L0 to recovery), ``correctable``, ``naks_received``, ``receiver``, ``bad_tlp``,
+    ``naks_sent``, ``bad_dllp``, ``non_fatal``, ``fatal``, ``unsupported``, ``lcrc``,
+    ``lane``; those that this GPU counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that uses a GPU; *memory* in bytes, if it is known."""
+
+    pid: int
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How a GPU is set up, and what is left on it."""
+
+    persistence: bool | None
+    mig: bool | None
+    mig_pending: bool | None
+    compute_mode: str | None
+    """``default``, ``exclusive_thread``, ``prohibited`` or ``exclusive_process``."""
+    ecc: bool | None
+    ecc_pending: bool | None
+    power_limit_w: float | None
+    power_enforced_w: float | None
+    """After all that limits it: what is in force."""
+    power_default_w: float | None
+    clock_max_mhz: float | None
+    clock_applications_mhz: float | None
+    """A lower wish for the SM clock, where the driver still has such."""
+    memory_used: int | None
+    """Bytes, without what the driver keeps for itself."""
+    processes: tuple[Process, ...] | None
+    firmware: Mapping[str, str]
+    """Versions that ought to be the same on like GPUs: ``vbios``, ``inforom``,
+    ``gsp`` (on or off)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What the driver wants done about a GPU."""
+
+    action: str | None
+    """``none``, ``gpu_reset``, ``node_reboot``, ``drain_p2p``, ``drain_and_reset``,
+    ``recover_imex``, ``bus_reset``, ``system_reboot``; None before R565."""
+    channel_repair_pending: bool | None
+    tpc_repair_pending: bool | None
+    unrepairable_memory: bool | None
+
+
+class GpuSource(Protocol):
+    """Asks all GPUs of a node; each question is answered within a bounded time."""
+
+    def memory_errors(self) -> Heard[tuple[Reading, ...]]:
+        """Read ``ecc.*``, ``remap.*``, ``retired.*``; see `telemetry`."""
+        ...
+
+    def links(self) -> Heard[Linkage]:
+        """Read every NVLink and the fabric."""
+        ...
+
+    def pcie(self) -> Heard[PcieLink]:
+        """Read the PCIe links and their counters."""
+        ...
+
+    def setup(self) -> Heard[Setup]:
+        """Read how the GPUs are set up and who uses them."""
+        ...
+
+    def recovery(self) -> Heard[Recovery]:
+        """Read what the driver wants done; an InfoROM that is corrupt is a finding."""
+        ...

@@ -1,0 +1,70 @@
+"""
+Xids as they happen, from NVML's own events.
+
+They need no root and no kernel log, but only what happens after the registration is
+told, and only the number of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pynvml as nv
+
+from hpcverify import trail
+from hpcverify.telemetry.nvml.interview import Gpu
+from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.reading import Reading
+
+PATIENCE = 3.0
+
+
+class XidEvents:
+    """Registers with the GPUs at the first reading, and takes what has come since."""
+
+    def __init__(self) -> None:
+        """Wait with the registration until the first reading."""
+        self._set: Any = None
+        self._dead = False
+        """Whether a wait for events has not come back: nobody asks again."""
+
+    def read(self, gpus: Iterable[Gpu]) -> Iterator[Reading]:
+        """Yield the Xids of *gpus* since the last call; none of before the first."""
+        if self._dead:
+            return
+        listed = tuple(gpus)
+        begun = self._set is not None
+        step = self._drain if begun else lambda: self._register(listed)
+        visited = Round([step], lambda todo: todo(), PATIENCE)
+        self._dead = bool(visited.left)
+        for _, found in visited.answers:
+            yield from found
+
+    def _register(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
+        trail.leave("nvmlDeviceRegisterEvents")
+        with suppress(nv.NVMLError):  # no events on this driver: the kernel log has it
+            self._set = nv.nvmlEventSetCreate()
+            for gpu in gpus:
+                with suppress(nv.NVMLError):
+                    nv.nvmlDeviceRegisterEvents(
+                        gpu.handle, nv.nvmlEventTypeXidCriticalError, self._set
+                    )
+        return []
+
+    def _drain(self) -> list[Reading]:
+        trail.leave("nvmlEventSetWait")
+        found: list[Reading] = []
+        with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
+            while True:
+                event = nv.nvmlEventSetWait_v2(self._set, 0)
+                uuid = str(nv.nvmlDeviceGetUUID(event.device))
+                found.append(Reading("xid", "", uuid, float(event.eventData)))
+        return found
+
+    def close(self) -> None:
+        """Free the set, unless somebody is stuck in it."""
+        if self._set is not None and not self._dead:
+            with suppress(nv.NVMLError):
+                nv.nvmlEventSetFree(self._set)

@@ -1,0 +1,142 @@
+"""
+What a GPU shows under load, read once a second.
+
+Throttled time comes from the cumulative counters (ns), because samples of the event
+reasons miss what is shorter than their period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pynvml as nv
+
+from hpcverify.model import Finding
+from hpcverify.telemetry.nvml import source
+from hpcverify.telemetry.nvml.events import XidEvents
+from hpcverify.telemetry.nvml.interview import Interview
+from hpcverify.telemetry.nvml.questions import memory_errors, nvlinks, times
+from hpcverify.telemetry.nvml.session import NoAnswerError
+from hpcverify.telemetry.reading import Reading
+
+NANO, MILLI = 1e-9, 1e-3
+FIELDS: Mapping[int, tuple[str, str, float]] = {
+    nv.NVML_FI_DEV_MEMORY_TEMP: ("temperature.memory", "°C", 1),
+    nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: ("energy", "J", MILLI),
+    nv.NVML_FI_DEV_PCIE_REPLAY_COUNTER: ("pcie.replays", "", 1),
+    nv.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: ("pcie.recoveries", "", 1),
+    **{
+        field: (f"throttled.{cause}", "s", NANO)
+        for field, cause in (
+            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "sw_power_cap"),
+            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "sync_boost"),
+            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "sw_thermal"),
+            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "hw_thermal"),
+            (
+                nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+                "hw_power_brake",
+            ),
+        )
+    },
+}
+"""The fields that are read in one call: name, unit, and factor to the unit."""
+
+EVENTS: Mapping[str, int] = {
+    "idle": nv.nvmlClocksEventReasonGpuIdle,
+    "applications_clocks": nv.nvmlClocksEventReasonApplicationsClocksSetting,
+    "sw_power_cap": nv.nvmlClocksEventReasonSwPowerCap,
+    "hw_slowdown": nv.nvmlClocksEventReasonHwSlowdown,
+    "sync_boost": nv.nvmlClocksEventReasonSyncBoost,
+    "sw_thermal": nv.nvmlClocksEventReasonSwThermalSlowdown,
+    "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
+    "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+}
+"""The bits of the event reasons, of which several may be set at once."""
+
+BENIGN = frozenset({"recovered", "symbol"})
+"""Errors of links that were corrected, as is normal."""
+
+
+class NvmlReader:
+    """Reads all GPUs; a GPU that is in trouble yields that beside what it answers."""
+
+    def __init__(self) -> None:
+        """Wait with NVML until the first reading."""
+        self._events = XidEvents()
+
+    def read(self) -> Iterator[Reading]:
+        """Yield what each GPU answers, and the Xids since the last time."""
+        try:
+            heard = source().hear(readings)
+        except (nv.NVMLError, NoAnswerError):  # the next round tries again
+            return
+        for answers in heard.answers.values():
+            yield from answers
+        yield from map(_trouble, heard.findings)
+        yield from self._events.read(source().reachable())
+
+    def close(self) -> None:
+        """Let go of the events; NVML itself stays with the process."""
+        self._events.close()
+
+
+def _trouble(finding: Finding) -> Reading:
+    return Reading(finding.code, "", finding.where, 1.0)
+
+
+def readings(gpu: Interview) -> list[Reading]:
+    """Read everything that is worth a series."""
+    found = [
+        Reading(name, unit, gpu.gpu.uuid, float(value))
+        for name, unit, value in (*_calls(gpu), *_fields(gpu))
+        if value is not None
+    ]
+    return [*found, *memory_errors(gpu)]
+
+
+def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
+    celsius = _temperature(gpu)
+    yield "temperature", "°C", celsius
+    yield "temperature.headroom", "°C", _headroom(gpu, celsius)
+    yield "clock", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
+    yield "clock.memory", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_MEM)
+    yield "power", "W", times(MILLI, gpu.ask(nv.nvmlDeviceGetPowerUsage))
+    usage = gpu.ask(nv.nvmlDeviceGetUtilizationRates)
+    yield "utilization", "ratio", times(0.01, usage.gpu if usage else None)
+    yield "pcie.generation", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration)
+    yield "pcie.width", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkWidth)
+    reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons)
+    for name, bit in EVENTS.items():
+        value = None if reasons is None else float(bool(reasons & bit))
+        yield f"event.{name}", "", value
+    links = list(nvlinks(gpu))
+    if links:
+        errors = [link.errors for link in links]
+        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN)
+        yield "nvlink.errors", "", total
+
+
+def _temperature(gpu: Interview) -> float | None:
+    new = gpu.ask(nv.nvmlDeviceGetTemperatureV, nv.NVML_TEMPERATURE_GPU)
+    if new is not None:
+        return float(new)
+    # Drivers before R570 know the old name only.
+    old = gpu.ask(nv.nvmlDeviceGetTemperature, nv.NVML_TEMPERATURE_GPU)
+    return None if old is None else float(old)
+
+
+def _headroom(gpu: Interview, celsius: float | None) -> float | None:
+    """Say how far it is to slowdown, in °C: as the GPU says, or by its threshold."""
+    margin = gpu.ask(nv.nvmlDeviceGetMarginTemperature)
+    if margin is not None:
+        return float(margin)
+    limit = gpu.ask(
+        nv.nvmlDeviceGetTemperatureThreshold, nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    )
+    return None if limit is None or celsius is None else limit - celsius
+
+
+def _fields(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
+    values = gpu.fields(list(FIELDS))
+    for (name, unit, factor), value in zip(FIELDS.values(), values, strict=True):
+        yield name, unit, times(factor, value)

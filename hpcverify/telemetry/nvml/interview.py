@@ -1,0 +1,152 @@
+"""Asking one GPU, and sorting what is no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml as nv
+
+from hpcverify import trail
+from hpcverify.model import Covered, Finding
+
+UNWELL: Mapping[int, str] = {
+    nv.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
+    nv.NVML_ERROR_GPU_NOT_FOUND: "gpu_lost",
+    nv.NVML_ERROR_RESET_REQUIRED: "gpu_reset_required",
+    nv.NVML_ERROR_CORRUPTED_INFOROM: "gpu_inforom_corrupted",
+    nv.NVML_ERROR_INSUFFICIENT_POWER: "gpu_unpowered",
+}
+"""Answers that say that the GPU itself is in trouble, as codes of findings."""
+
+CANNOT: Mapping[int, str] = {
+    nv.NVML_ERROR_NOT_SUPPORTED: "not supported",
+    nv.NVML_ERROR_FUNCTION_NOT_FOUND: "not known to this driver",
+    nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: "not known to this driver",
+    # Ours are right by the current header; an older driver has fewer.
+    nv.NVML_ERROR_INVALID_ARGUMENT: "not known to this driver",
+    nv.NVML_ERROR_DEPRECATED: "given up by this driver",
+    nv.NVML_ERROR_NO_PERMISSION: "needs root",
+    nv.NVML_ERROR_NO_DATA: "no data yet",
+    nv.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: "not supported on a vGPU",
+}
+"""Answers that this GPU, driver or user cannot have, in words."""
+
+SAYS_SOMETHING = frozenset({nv.NVML_SUCCESS, *UNWELL, *CANNOT})
+"""Answers after which it is of no use to ask again; of the others, which a driver in
+a hurry now and then gives, the second one counts."""
+
+VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""The member of the union `nvmlValue_t` by `nvmlValueType_t`."""
+
+_Answer = tuple[int, Any]
+"""A return code, and what comes with success."""
+
+Field = int | tuple[int, int]
+"""A field's number, or that and the link that it is asked of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU that NVML lists; *index* and *handle* hold for this process only."""
+
+    index: int
+    uuid: str
+    address: str
+    handle: Any
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"GPU {self.index} (…{self.uuid[-4:]})"
+
+
+def code_of(err: Any) -> int:
+    """Read the return code that an `NVMLError` stands for."""
+    return int(err.value)
+
+
+class Interview:
+    """Asks one GPU, and keeps what was no answer."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        """Begin with nothing asked."""
+        self.gpu = gpu
+        self.call = ""
+        """The call that is under way, or was the last."""
+        self._cannot: dict[str, str] = {}
+        self._troubles: dict[tuple[str, int], list[str]] = {}
+
+    def ask(self, call: Callable[..., Any], *args: object) -> Any:
+        """Call NVML about this GPU; None if there is no answer."""
+        self.call = call.__name__
+        return self._insist(lambda: self._try(call, args))
+
+    def fields(self, wanted: Sequence[Field]) -> list[float | None]:
+        """Read field values in one call; each has a return code of its own."""
+        values = self.ask(nv.nvmlDeviceGetFieldValues, wanted)
+        if values is None:
+            return [None] * len(wanted)
+        pairs = zip(values, wanted, strict=True)
+        return [self._value(value, field) for value, field in pairs]
+
+    def _try(self, call: Callable[..., Any], args: tuple[object, ...]) -> _Answer:
+        trail.leave(f"{call.__name__} of {self.gpu.label}")
+        try:
+            return nv.NVML_SUCCESS, call(self.gpu.handle, *args)
+        except nv.NVMLError as err:
+            return code_of(err), None
+
+    def _value(self, value: Any, wanted: Field) -> float | None:
+        if value.nvmlReturn == nv.NVML_SUCCESS:
+            return _number(value)
+        self.call = f"nvmlDeviceGetFieldValues({value.fieldId})"
+        attempts = self._read(value, wanted)
+        read: float | None = self._insist(lambda: next(attempts))
+        return read
+
+    def _read(self, value: Any, wanted: Field) -> Iterator[_Answer]:
+        """Give the answer that there is, and then that to another call."""
+        yield value.nvmlReturn, None
+        code, values = self._try(nv.nvmlDeviceGetFieldValues, ([wanted],))
+        if code == nv.NVML_SUCCESS:
+            code = values[0].nvmlReturn
+        yield code, _number(values[0]) if code == nv.NVML_SUCCESS else None
+
+    def _insist(self, attempt: Callable[[], _Answer]) -> Any:
+        """Take an answer; one that says nothing is asked for once more."""
+        code, answer = attempt()
+        if code not in SAYS_SOMETHING:
+            first = code
+            code, answer = attempt()
+            if code == nv.NVML_SUCCESS:
+                self._note("gpu_flaky", first)
+        if code in CANNOT:
+            self._cannot[self.call] = CANNOT[code]
+        elif code != nv.NVML_SUCCESS:
+            self._note(UNWELL.get(code, "gpu_unreadable"), code)
+        return answer
+
+    def _note(self, trouble: str, code: int) -> None:
+        self._troubles.setdefault((trouble, code), []).append(self.call)
+
+    def findings(self) -> Iterator[Finding]:
+        """Say in what way the GPU is in trouble; each way once."""
+        for (trouble, code), calls in self._troubles.items():
+            others = f" and {len(calls) - 1} other calls" if calls[1:] else ""
+            then = ", and answers the second time" if trouble == "gpu_flaky" else ""
+            text = f"NVML says '{nv.NVMLError(code)}' to {calls[0]}{others}{then}"
+            yield Finding(trouble, self.gpu.uuid, text, {"calls": " ".join(calls)})
+
+    def unanswered(self) -> Iterator[Covered]:
+        """List what could not be had, by the reason."""
+        reasons: dict[str, list[str]] = {}
+        for call, why in self._cannot.items():
+            reasons.setdefault(why, []).append(call)
+        for why, calls in reasons.items():
+            yield Covered(self.gpu.uuid, f"{why}: {', '.join(calls)}")
+
+
+def _number(value: Any) -> float:
+    return float(getattr(value.value, VALUE_OF_TYPE[value.valueType]))

@@ -1,0 +1,304 @@
+"""
+What can be asked of a GPU: each question in as few calls as NVML allows.
+
+Field values are read many in one call. Where a driver is too old for a field, the
+call that it replaced is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import byref
+from typing import Any
+
+import pynvml as nv
+
+from hpcverify.telemetry.gpus import (
+    Fabric,
+    Linkage,
+    NvLink,
+    PcieLink,
+    Process,
+    Recovery,
+    Setup,
+)
+from hpcverify.telemetry.nvml.interview import Interview
+from hpcverify.telemetry.reading import Reading
+
+MEMORY_FIELDS: Mapping[int, str] = {
+    nv.NVML_FI_DEV_ECC_CURRENT: "ecc.mode",
+    nv.NVML_FI_DEV_ECC_PENDING: "ecc.mode.pending",
+    nv.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: "ecc.corrected",
+    nv.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: "ecc.uncorrected",
+    nv.NVML_FI_DEV_ECC_SBE_AGG_TOTAL: "ecc.corrected.lifetime",
+    nv.NVML_FI_DEV_ECC_DBE_AGG_TOTAL: "ecc.uncorrected.lifetime",
+    nv.NVML_FI_DEV_ECC_SBE_VOL_DEV: "ecc.dram.corrected",
+    nv.NVML_FI_DEV_ECC_DBE_VOL_DEV: "ecc.dram.uncorrected",
+    nv.NVML_FI_DEV_RETIRED_SBE: "retired.single_bit",
+    nv.NVML_FI_DEV_RETIRED_DBE: "retired.double_bit",
+    nv.NVML_FI_DEV_RETIRED_PENDING: "retired.pending",
+    nv.NVML_FI_DEV_REMAPPED_COR: "remap.correctable",
+    nv.NVML_FI_DEV_REMAPPED_UNC: "remap.uncorrectable",
+    nv.NVML_FI_DEV_REMAPPED_PENDING: "remap.pending",
+    nv.NVML_FI_DEV_REMAPPED_FAILURE: "remap.failed",
+}
+BANKS = ("max", "high", "partial", "low", "none")
+"""How much room for remapped rows the banks of the memory have left."""
+
+
+def memory_errors(gpu: Interview) -> tuple[Reading, ...]:
+    """Read the counters of memory errors, and what came of them."""
+    names = MEMORY_FIELDS.values()
+    found = dict(zip(names, gpu.fields(list(MEMORY_FIELDS)), strict=True))
+    found |= _sram(gpu)
+    histogram = gpu.ask(nv.nvmlDeviceGetRowRemapperHistogram)
+    for bank in BANKS if histogram else ():
+        found[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
+    return tuple(
+        Reading(name, "", gpu.gpu.uuid, value)
+        for name, value in found.items()
+        if value is not None
+    )
+
+
+def _sram(gpu: Interview) -> dict[str, float | None]:
+    """Read the errors of SRAM, Ampere and later; before R550 only for root."""
+    status: Any = nv.c_nvmlEccSramErrorStatus_v1_t()
+    if gpu.ask(nv.nvmlDeviceGetSramEccErrorStatus, byref(status)) is None:
+        return {}
+    return {
+        "ecc.sram.corrected": status.volatileCor,
+        "ecc.sram.uncorrected": status.volatileUncParity + status.volatileUncSecDed,
+        "ecc.sram.uncorrected.lifetime": status.aggregateUncParity
+        + status.aggregateUncSecDed,
+        "ecc.sram_threshold": status.bThresholdExceeded,
+    }
+
+
+LINK_STATE = (nv.NVML_FI_DEV_NVLINK_GET_STATE, nv.NVML_FI_DEV_NVLINK_GET_SPEED)
+LINK_ERRORS: Mapping[str, int] = {
+    "replay": nv.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+    "recovery": nv.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+    "crc": nv.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+    "receive": nv.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
+    "recovered": nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+    "recovery_failed": nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+    "effective": nv.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+    "symbol": nv.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS,
+}
+OLD_ERRORS: Mapping[str, tuple[int, ...]] = {
+    "replay": (nv.NVML_NVLINK_ERROR_DL_REPLAY,),
+    "recovery": (nv.NVML_NVLINK_ERROR_DL_RECOVERY,),
+    "crc": (nv.NVML_NVLINK_ERROR_DL_CRC_FLIT, nv.NVML_NVLINK_ERROR_DL_CRC_DATA),
+}
+"""The counters of `nvmlDeviceGetNvLinkErrorCounter`, before the fields."""
+PER_LINK = (*LINK_STATE, *LINK_ERRORS.values())
+MEGA, GIGA = 1e6, 1e9
+
+
+def linkage(gpu: Interview) -> Linkage:
+    """Read the state, the speed and the errors of every NVLink, and the fabric."""
+    return Linkage(links=tuple(nvlinks(gpu)), fabric=_fabric(gpu))
+
+
+def nvlinks(gpu: Interview) -> Iterator[NvLink]:
+    """Read all links in one call."""
+    (count,) = gpu.fields([nv.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    numbers = range(int(count or 0))
+    if not numbers:
+        return
+    values = gpu.fields([(field, link) for link in numbers for field in PER_LINK])
+    width = len(PER_LINK)
+    for link in numbers:
+        state, speed, *errors = values[link * width : (link + 1) * width]
+        if state is None:
+            state = gpu.ask(nv.nvmlDeviceGetNvLinkState, link)
+        counted = dict(zip(LINK_ERRORS, errors, strict=True))
+        if all(value is None for value in errors):
+            counted = _old_errors(gpu, link)
+        yield NvLink(
+            number=link,
+            active=None if state is None else bool(state),
+            speed_gbs=None if speed is None else speed * MEGA / GIGA,
+            errors={k: int(v) for k, v in counted.items() if v is not None},
+        )
+
+
+def _old_errors(gpu: Interview, link: int) -> dict[str, float | None]:
+    def total(counters: Sequence[int]) -> float | None:
+        counted = [
+            gpu.ask(nv.nvmlDeviceGetNvLinkErrorCounter, link, c) for c in counters
+        ]
+        return None if None in counted else sum(counted)
+
+    return {kind: total(counters) for kind, counters in OLD_ERRORS.items()}
+
+
+FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+FABRIC_SUMMARIES = {1: "healthy", 2: "unhealthy", 3: "limited"}
+FABRIC_TROUBLE: Mapping[str, tuple[int, int, frozenset[int]]] = {
+    "degraded_bandwidth": (0, 0x3, frozenset({1})),
+    "route_recovery": (2, 0x3, frozenset({1})),
+    "route_unhealthy": (4, 0x3, frozenset({1})),
+    "access_timeout": (6, 0x3, frozenset({1})),
+    "incorrect_configuration": (8, 0xF, frozenset(range(2, 16))),
+    "partition": (12, 0x3, frozenset({2})),
+    "manager": (14, 0x3, frozenset({2})),
+}
+"""Where each flag lies in the health mask: shift, width, and the values that are
+trouble (nvml.h 13, NVML_GPU_FABRIC_HEALTH_MASK_*; 0 is always "not supported")."""
+
+
+def _fabric(gpu: Interview) -> Fabric | None:
+    info: Any = nv.c_nvmlGpuFabricInfo_v3_t()
+    if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
+        info = nv.c_nvmlGpuFabricInfo_v2_t()  # drivers before R570
+        if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
+            return None
+    if info.state not in FABRIC_STATES:
+        return None
+    return Fabric(
+        state=FABRIC_STATES[info.state],
+        status=_status(info.status),
+        trouble=tuple(
+            name
+            for name, (shift, mask, bad) in FABRIC_TROUBLE.items()
+            if (info.healthMask >> shift) & mask in bad
+        ),
+        summary=FABRIC_SUMMARIES.get(getattr(info, "healthSummary", 0), ""),
+    )
+
+
+def _status(code: int) -> str:
+    return "ok" if code == nv.NVML_SUCCESS else str(nv.NVMLError(code))
+
+
+PCIE_COUNTERS: Mapping[str, int] = {
+    "replays": nv.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
+    "replay_rollovers": nv.NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER,
+    "recoveries": nv.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER,
+    "correctable": nv.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS,
+    "naks_received": nv.NVML_FI_DEV_PCIE_COUNT_NAKS_RECEIVED,
+    "receiver": nv.NVML_FI_DEV_PCIE_COUNT_RECEIVER_ERROR,
+    "bad_tlp": nv.NVML_FI_DEV_PCIE_COUNT_BAD_TLP,
+    "naks_sent": nv.NVML_FI_DEV_PCIE_COUNT_NAKS_SENT,
+    "bad_dllp": nv.NVML_FI_DEV_PCIE_COUNT_BAD_DLLP,
+    "non_fatal": nv.NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR,
+    "fatal": nv.NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR,
+    "unsupported": nv.NVML_FI_DEV_PCIE_COUNT_UNSUPPORTED_REQ,
+    "lcrc": nv.NVML_FI_DEV_PCIE_COUNT_LCRC_ERROR,
+    "lane": nv.NVML_FI_DEV_PCIE_COUNT_LANE_ERROR,
+}
+
+
+def pcie_link(gpu: Interview) -> PcieLink:
+    """Read the PCIe link and its counters."""
+    counted = zip(PCIE_COUNTERS, gpu.fields(list(PCIE_COUNTERS.values())), strict=True)
+    return PcieLink(
+        address=gpu.gpu.address,
+        generation=gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration),
+        width=gpu.ask(nv.nvmlDeviceGetCurrPcieLinkWidth),
+        max_generation=gpu.ask(nv.nvmlDeviceGetMaxPcieLinkGeneration),
+        gpu_max_generation=gpu.ask(nv.nvmlDeviceGetGpuMaxPcieLinkGeneration),
+        max_width=gpu.ask(nv.nvmlDeviceGetMaxPcieLinkWidth),
+        counters={name: int(value) for name, value in counted if value is not None},
+    )
+
+
+COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+MILLI = 1e-3
+
+
+def setup(gpu: Interview) -> Setup:
+    """Read how the GPU is set up and who uses it."""
+    mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
+    ecc = gpu.fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
+    mode = gpu.ask(nv.nvmlDeviceGetComputeMode)
+    return Setup(
+        persistence=_flag(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
+        mig=_flag(mig[0]),
+        mig_pending=_flag(mig[1]),
+        compute_mode=None if mode is None else COMPUTE_MODES[mode],
+        ecc=_flag(ecc[0]),
+        ecc_pending=_flag(ecc[1]),
+        power_limit_w=times(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)),
+        power_enforced_w=times(MILLI, gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)),
+        power_default_w=times(
+            MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)
+        ),
+        clock_max_mhz=gpu.ask(nv.nvmlDeviceGetMaxClockInfo, nv.NVML_CLOCK_SM),
+        clock_applications_mhz=gpu.ask(
+            nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM
+        ),
+        memory_used=_memory_used(gpu),
+        processes=processes(gpu),
+        firmware=_firmware(gpu),
+    )
+
+
+def _flag(value: float | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def times(factor: float, value: float | None) -> float | None:
+    """Multiply *value*, if there is one."""
+    return None if value is None else value * factor
+
+
+def _memory_used(gpu: Interview) -> int | None:
+    """Read the bytes that are used, as far as possible without the driver's own."""
+    memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo, nv.nvmlMemory_v2)
+    memory = memory or gpu.ask(nv.nvmlDeviceGetMemoryInfo)
+    return int(memory.used) if memory else None
+
+
+def processes(gpu: Interview) -> tuple[Process, ...] | None:
+    """List the processes that compute or draw on the GPU; None if that is not told."""
+    # The versioned names: without a version pynvml raises an error of another
+    # family on a driver that is too old.
+    computing = gpu.ask(nv.nvmlDeviceGetComputeRunningProcesses_v3)
+    drawing = gpu.ask(nv.nvmlDeviceGetGraphicsRunningProcesses_v3)
+    if computing is None and drawing is None:
+        return None
+    listed: list[Any] = [*(computing or ()), *(drawing or ())]
+    return tuple(Process(pid=p.pid, memory=p.usedGpuMemory) for p in listed)
+
+
+def _firmware(gpu: Interview) -> dict[str, str]:
+    gsp = gpu.ask(nv.nvmlDeviceGetGspFirmwareMode)
+    versions = {
+        "vbios": gpu.ask(nv.nvmlDeviceGetVbiosVersion),
+        "inforom": gpu.ask(nv.nvmlDeviceGetInforomImageVersion),
+        "gsp": None if gsp is None else ("on" if gsp[0] else "off"),
+    }
+    return {name: str(value) for name, value in versions.items() if value is not None}
+
+
+ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex",
+    "bus_reset",
+    "system_reboot",
+)
+"""By number: NVML_GPU_RECOVERY_ACTION_*."""
+
+
+def recovery(gpu: Interview) -> Recovery:
+    """Read what the driver wants done about the GPU, and check its InfoROM."""
+    gpu.ask(nv.nvmlDeviceValidateInforom)  # that it is corrupt is a trouble of its own
+    (action,) = gpu.fields([nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    repair = gpu.ask(nv.nvmlDeviceGetRepairStatus) or (None, None)
+    return Recovery(
+        action=None if action is None else _action(int(action)),
+        channel_repair_pending=_flag(repair[0]),
+        tpc_repair_pending=_flag(repair[1]),
+        unrepairable_memory=_flag(gpu.ask(nv.nvmlDeviceGetUnrepairableMemoryFlag_v1)),
+    )
+
+
+def _action(number: int) -> str:
+    return ACTIONS[number] if number < len(ACTIONS) else f"unknown_{number}"

@@ -1,0 +1,82 @@
+"""The answers of all GPUs to one question, within a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from hpcverify.model import Finding
+from hpcverify.telemetry.gpus import Heard, Linkage, PcieLink, Recovery, Setup
+from hpcverify.telemetry.nvml import questions
+from hpcverify.telemetry.nvml.interview import Gpu, Interview
+from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.session import Listing, begin
+from hpcverify.telemetry.reading import Reading
+
+T = TypeVar("T")
+
+PATIENCE = 3.0
+"""Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
+started for it, without persistence mode, takes one or two seconds."""
+
+
+class NvmlSource:
+    """Asks NVML; the session begins with the first question and is never ended."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        """Wait with NVML until something is asked."""
+        self._patience = patience
+        self._listing: Listing | None = None
+        self._hung: dict[str, Finding] = {}
+
+    def listing(self) -> Listing:
+        """List the GPUs; raises as `session.begin` does."""
+        if self._listing is None:
+            self._listing = begin(self._patience)
+        return self._listing
+
+    def hear(self, question: Callable[[Interview], T]) -> Heard[T]:
+        """Put *question* to all GPUs but those that hang."""
+        asked = [Interview(g) for g in self.listing().gpus if g.uuid not in self._hung]
+        answered = Round(asked, question, self._patience)
+        for interview in answered.left:
+            self._hung[interview.gpu.uuid] = self._hangs(interview)
+        spoken = [interview for interview, _ in answered.answers]
+        return Heard(
+            answers={who.gpu.uuid: answer for who, answer in answered.answers},
+            findings=(
+                *self.listing().nameless,
+                *self._hung.values(),
+                *(f for interview in spoken for f in interview.findings()),
+            ),
+            unanswered=tuple(c for interview in spoken for c in interview.unanswered()),
+        )
+
+    def _hangs(self, interview: Interview) -> Finding:
+        text = f"{interview.call} has not returned for {self._patience:g} s"
+        evidence = {"call": interview.call}
+        return Finding("gpu_hung", interview.gpu.uuid, text, evidence)
+
+    def reachable(self) -> Iterator[Gpu]:
+        """List the GPUs that have not been found to hang."""
+        yield from (g for g in self.listing().gpus if g.uuid not in self._hung)
+
+    def memory_errors(self) -> Heard[tuple[Reading, ...]]:
+        """Read ``ecc.*``, ``remap.*``, ``retired.*``."""
+        return self.hear(questions.memory_errors)
+
+    def links(self) -> Heard[Linkage]:
+        """Read every NVLink and the fabric."""
+        return self.hear(questions.linkage)
+
+    def pcie(self) -> Heard[PcieLink]:
+        """Read the PCIe links and their counters."""
+        return self.hear(questions.pcie_link)
+
+    def setup(self) -> Heard[Setup]:
+        """Read how the GPUs are set up and who uses them."""
+        return self.hear(questions.setup)
+
+    def recovery(self) -> Heard[Recovery]:
+        """Read what the driver wants done."""
+        return self.hear(questions.recovery)

@@ -1,0 +1,254 @@
+"""The GPUs of a node, those that can be computed on, and what is amiss with them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import pynvml as nv
+
+from hpcverify import trail
+from hpcverify.model import Device, Finding, Part
+from hpcverify.telemetry import pci, sysfs
+from hpcverify.telemetry.nvml import source
+from hpcverify.telemetry.nvml.gauges import readings
+from hpcverify.telemetry.nvml.interview import Gpu, Interview, code_of
+from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.questions import processes
+from hpcverify.telemetry.nvml.session import NOT_LISTED, NoAnswerError
+from hpcverify.telemetry.nvml.source import PATIENCE
+from hpcverify.telemetry.reading import Reading
+
+NO_DRIVER: Mapping[int, str] = {
+    nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
+    nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
+    nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
+    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+}
+"""Why NVML does not start."""
+
+FIXES = {
+    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
+    "it did not), or install it",
+    "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
+    "modprobe nvidia): the driver was upgraded under way",
+    "nvml_failed": "see what nvidia-smi and the kernel log say",
+    "gpu_hung": "see the kernel log, and reboot",
+}
+
+UNUSABLE = frozenset(
+    {
+        "gpu_lost",
+        "gpu_reset_required",
+        "gpu_inforom_corrupted",
+        "gpu_unpowered",
+        "gpu_hung",
+        "partial_view",
+    }
+)
+"""Problems with which a GPU is not worked on."""
+
+CUDA_DEVICE = re.compile(r"\s*(\d+|GPU-|MIG-)")
+"""How a valid entry of CUDA_VISIBLE_DEVICES begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the probe tells of the GPUs of a node."""
+
+    parts: tuple[Part, ...] = ()
+    devices: tuple[Device, ...] = ()
+    problems: tuple[Finding, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    """What can be read of them: the telemetry that there is."""
+    holders: tuple[tuple[str, int], ...] = ()
+    """Who holds which GPU, as (UUID, process id); in a container, of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Portrait:
+    """What one GPU says of itself."""
+
+    facts: dict[str, str]
+    mig: bool
+    readings: tuple[Reading, ...]
+    holders: tuple[tuple[str, int], ...]
+
+
+def survey(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Survey:
+    """List the GPUs that NVML or the PCI bus below *root* knows of."""
+    addresses = pci.nvidia_gpus(root)
+    try:
+        return _look(addresses, root, environ)
+    except nv.NVMLError as err:
+        code = NO_DRIVER.get(code_of(err), "nvml_failed")
+        return _without_driver(code, str(err), addresses, root)
+    except NoAnswerError as exc:
+        return _without_driver("gpu_hung", str(exc), addresses, root)
+
+
+def _without_driver(
+    code: str, why: str, addresses: Sequence[str], root: Path
+) -> Survey:
+    if not addresses and code == "driver_not_loaded":
+        return Survey()
+    text = f"NVML does not start ({why}), the PCI bus has {len(addresses)} NVIDIA GPUs"
+    return Survey(
+        parts=tuple(_bare(address, root) for address in addresses),
+        problems=(Finding(code, "node", f"{text}: {FIXES[code]}"),),
+    )
+
+
+def _bare(address: str, root: Path) -> Part:
+    """Describe a GPU of which only the PCI bus knows."""
+    facts = sysfs.known(pci_address=address, pci_device_id=pci.device_id(address, root))
+    return Part("gpu", address, f"GPU at {address}", facts)
+
+
+def _look(addresses: Sequence[str], root: Path, environ: Mapping[str, str]) -> Survey:
+    listing = source().listing()
+    heard = source().hear(_portrait)
+    unlisted = sorted(set(addresses) - {gpu.address for gpu in listing.gpus})
+    named = [f for f in heard.findings if f not in listing.nameless]
+    cut_up = [
+        _mig(g) for g in listing.gpus if (p := heard.answers.get(g.uuid)) and p.mig
+    ]
+    unusable = {f.where for f in (*named, *cut_up) if f.code in UNUSABLE}
+    return Survey(
+        parts=(
+            *(_bare(address, root) for address in unlisted),
+            *(
+                _part(g, heard.answers.get(g.uuid), listing.driver)
+                for g in listing.gpus
+            ),
+        ),
+        devices=tuple(
+            Device("cuda", gpu.uuid, gpu.label)
+            for gpu in listing.gpus
+            if gpu.uuid not in unusable
+        ),
+        problems=(
+            # The PCI bus knows them by their address, which is more than an index.
+            *(_why_unlisted(unlisted, root, environ) or listing.nameless),
+            *_hidden_from_cuda(len(listing.gpus), environ),
+            *named,
+            *cut_up,
+        ),
+        readings=tuple(r for p in heard.answers.values() for r in p.readings),
+        holders=tuple(h for p in heard.answers.values() for h in p.holders),
+    )
+
+
+def _part(gpu: Gpu, portrait: _Portrait | None, driver: str) -> Part:
+    facts = {"pci_address": gpu.address, "driver": driver}
+    facts |= portrait.facts if portrait else {}
+    return Part("gpu", gpu.uuid, gpu.label, facts)
+
+
+def _mig(gpu: Gpu) -> Finding:
+    text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
+    return Finding("partial_view", gpu.uuid, text)
+
+
+def _why_unlisted(
+    addresses: Sequence[str], root: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Ask for the GPUs at *addresses* by name, to hear why they were not listed."""
+    asked = Round(addresses, lambda a: _why_not(a, root, environ), PATIENCE)
+    hanging = (
+        Finding("gpu_hung", a, f"NVML does not return when asked for the GPU at {a}")
+        for a in asked.left
+    )
+    return [*(finding for _, finding in asked.answers), *hanging]
+
+
+def _why_not(address: str, root: Path, environ: Mapping[str, str]) -> Finding:
+    trail.leave(f"nvmlDeviceGetHandleByPciBusId({address})")
+    try:
+        nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByPciBusId(address))
+    except nv.NVMLError as err:
+        code, why = NOT_LISTED.get(code_of(err), "gpu_unreadable"), str(err)
+    else:
+        code, why = "gpu_unreadable", "NVML has it by address and not by index"
+    hidden = _hidden(address, root, environ) if code == "gpu_missing" else ""
+    if hidden:
+        code, why = "partial_view", hidden
+    text = f"the PCI bus has a GPU at {address} that NVML does not list: {why}"
+    return Finding(code, address, text)
+
+
+def _hidden(address: str, root: Path, environ: Mapping[str, str]) -> str:
+    """Say what hides the GPU at *address* from this process, if anything does."""
+    visible = environ.get("NVIDIA_VISIBLE_DEVICES", "all")
+    if visible != "all":
+        return f"NVIDIA_VISIBLE_DEVICES is {visible!r}"
+    card = root / "proc/driver/nvidia/gpus" / address / "information"
+    lines = (sysfs.text(card) or "").splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    minor = fields.get("Device Minor", "").strip()
+    node = root / f"dev/nvidia{minor}"
+    if not minor:  # no driver ever took it
+        return ""
+    try:
+        os.close(os.open(node, os.O_RDONLY | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return f"/dev/nvidia{minor} is not here: a container that lacks it?"
+    except PermissionError:
+        return f"/dev/nvidia{minor} may not be opened: a device cgroup?"
+    except OSError:  # the driver tried and failed: that is the GPU's fault
+        return ""
+    return ""
+
+
+def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
+    """CUDA, unlike NVML, takes the first valid entries of a variable and no more."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return []
+    visible = len(list(takewhile(CUDA_DEVICE.match, value.split(","))))
+    if visible >= listed:
+        return []
+    text = f"CUDA_VISIBLE_DEVICES={value} shows {visible} of {listed} GPUs: unset it"
+    return [Finding("partial_view", "node", text)]
+
+
+def _portrait(gpu: Interview) -> _Portrait:
+    """Ask for what stays the same from run to run, and for all that can be read."""
+    mig = gpu.ask(nv.nvmlDeviceGetMigMode)
+    held = processes(gpu) or ()
+    return _Portrait(
+        facts=_facts(gpu),
+        mig=bool(mig and mig[0]),
+        readings=tuple(readings(gpu)),
+        holders=tuple((gpu.gpu.uuid, process.pid) for process in held),
+    )
+
+
+def _facts(gpu: Interview) -> dict[str, str]:
+    memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo)
+    capability = gpu.ask(nv.nvmlDeviceGetCudaComputeCapability)
+    ids = gpu.ask(nv.nvmlDeviceGetPciInfo)
+    return sysfs.known(
+        name=gpu.ask(nv.nvmlDeviceGetName),
+        serial=gpu.ask(nv.nvmlDeviceGetSerial),
+        board=gpu.ask(nv.nvmlDeviceGetBoardPartNumber),
+        pci_device_id=_device_id(ids.pciDeviceId) if ids else None,
+        pcie_generation=_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkGeneration)),
+        pcie_width=_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkWidth)),
+        vbios=gpu.ask(nv.nvmlDeviceGetVbiosVersion),
+        memory=f"{memory.total / 2**30:.0f} GiB" if memory else None,
+        compute_capability=".".join(map(str, capability)) if capability else None,
+    )
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _device_id(device_and_vendor: int) -> str:
+    """Take the device out of NVML's 0x233010de: ``2330``."""
+    return f"{device_and_vendor >> 16:04x}"
