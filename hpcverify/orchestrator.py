@@ -7,15 +7,17 @@ hangs takes a worker with it and never the run.
 
 from __future__ import annotations
 
+import os
 import platform
 import secrets
 import shutil
+import site
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +32,7 @@ from hpcverify.model import (
     Device,
     Finding,
     Inventory,
+    Mark,
     Remedy,
     Result,
     Run,
@@ -72,6 +75,7 @@ class Memory:
 
     previous: Inventory | None = None
     past: Callable[[str], Past] = lambda _check: lambda _name, _where: ()
+    marks: Callable[[str], tuple[Mark, ...]] = lambda _check: ()
     runs: int = 0
 
 
@@ -99,7 +103,11 @@ class Verification:
     def run(self) -> Run:
         """Verify the node; being told to stop ends it early, with what there is."""
         started = datetime.now(UTC)
-        inventory, holders = probe_node(self.executor)
+        inventory, holders = probe_node(
+            self.executor,
+            seconds=min(PROBE_SECONDS, self.plan.budget),
+            sample=self._is_active(),
+        )
         results = tuple(self._results(inventory, holders))
         self.executor.close(hurry=self.executor.stopped())
         interrupted = any(
@@ -122,6 +130,12 @@ class Verification:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
+    def _left(self) -> float:
+        return max(0.0, self.plan.budget - self._elapsed())
+
+    def _is_active(self) -> bool:
+        return any(step.is_active for step in self.plan.steps)
+
     def _results(
         self, inventory: Inventory, holders: tuple[Holder, ...]
     ) -> Iterator[Result]:
@@ -139,8 +153,7 @@ class Verification:
         if self._elapsed() > self.plan.budget:
             used = f"the suite's {self.plan.budget:g} s were used up before it began"
             return not_run(step, used, Cause.TIMEOUT)
-        active = step.check.placement is not Placement.PASSIVE
-        if active and holders and not self.force:
+        if step.is_active and holders and not self.force:
             pids = ", ".join(str(h.pid) for h in holders)
             return not_run(
                 step,
@@ -164,7 +177,7 @@ class Verification:
             shutil.rmtree(scratch, ignore_errors=True)
         if step.check.placement in (Placement.DEVICES, Placement.DEVICES_ALONE):
             answers |= unreachable(inventory, self.memory.previous)
-        if step.check.observe is not None:
+        if step.check.observe is not None and self._is_active():
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
         seconds = time.monotonic() - start
         past = self.memory.past(step.name)
@@ -193,12 +206,12 @@ class Verification:
                     shared=shared,
                     seed=self.seed,
                     rotation=self.memory.runs,
+                    marks=self.memory.marks(step.name),
                 )
                 for name, device in workers.items()
             }
 
     def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
-        left = self.plan.budget - self._elapsed()
         params = msgspec.to_builtins(step.params)
         tasks = {
             worker: Measure(
@@ -206,7 +219,7 @@ class Verification:
             )
             for worker, context in phase.items()
         }
-        return self.executor.run(tasks, max(0.0, min(step.timeout, left)))
+        return self.executor.run(tasks, min(step.timeout, self._left()))
 
     def _observe(
         self, step: Step, contexts: tuple[Context, ...], start: float
@@ -241,9 +254,15 @@ def _workers(
                 yield {device.part: device}
 
 
-def probe_node(executor: Executor) -> tuple[Inventory, tuple[Holder, ...]]:
-    """List what the node is made of and who holds its GPUs, in a worker."""
-    answer = executor.run({TELEMETRY: Probe()}, PROBE_SECONDS)[TELEMETRY]
+def probe_node(
+    executor: Executor, *, seconds: float = PROBE_SECONDS, sample: bool = False
+) -> tuple[Inventory, tuple[Holder, ...]]:
+    """
+    List what the node is made of and who holds its GPUs, in a worker.
+
+    It has *seconds* for it, and goes on to *sample* the telemetry if that is wanted.
+    """
+    answer = executor.run({TELEMETRY: Probe(sample=sample)}, seconds)[TELEMETRY]
     for reply in answer.replies:
         if reply.inventory is not None:
             return reply.inventory, reply.holders
@@ -297,11 +316,16 @@ def _address(inventory: Inventory, part: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Name the software that took part, as far as it can be known for nothing."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
-    for package in ("hpcverify", "torch", "nvidia-ml-py"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    """
+    Name the software that took part, as far as it can be known for nothing.
+
+    The names of the directories say it: `importlib.metadata` takes longer to import
+    than the passive checks of eight GPUs to run.
+    """
+    found = {"python": platform.python_version(), "kernel": os.uname().release}
+    for folder in {*site.getsitepackages(), *sys.path}:
+        for package in ("hpcverify", "torch", "nvidia_ml_py"):
+            for path in Path(folder).glob(f"{package}-*.dist-info"):
+                version = path.stem.partition("-")[2]
+                found.setdefault(package.replace("_", "-"), version)
     return found

@@ -9,6 +9,7 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,7 +21,7 @@ from msgspec import Struct
 from hpcverify import documents
 from hpcverify.errors import StoreError, UnknownNameError
 from hpcverify.limits import Past
-from hpcverify.model import Inventory, Run, Verdict
+from hpcverify.model import Inventory, Mark, Run, Verdict
 
 BUSY_SECONDS = 5.0
 MIGRATIONS = (
@@ -43,8 +44,18 @@ MIGRATIONS = (
     );
     create index measurements_by_metric on measurements (name, metric, part);
     """,
+    """
+    create table marks (
+        run text not null references runs (id), name text not null,
+        mark text not null, part text not null, value text not null
+    );
+    create index marks_by_name on marks (name, mark, part);
+    create table taken_in (changed integer not null);
+    """,
 )
 """What brings the tables from one version to the next."""
+SETTLED = 1_000_000_000
+"""Nanoseconds after which another change of a directory shows in its time for sure."""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
 
@@ -88,8 +99,16 @@ class Store:
         return self.documents / f"{run}.json"
 
     def take_in(self) -> None:
-        """Index the documents that are new; each once, however often it is called."""
+        """
+        Index the documents that are new; each once, however often it is called.
+
+        A directory that has not changed since the last time is not read again, which
+        a prolog on a node with thousands of runs would wait for.
+        """
+        changed = self.documents.stat().st_mtime_ns
         with self._database() as db:
+            if (changed,) in db.execute("select changed from taken_in"):
+                return
             known = {row[0] for row in db.execute("select id from runs")}
             for path in sorted(self.documents.glob("*.json")):
                 if path.stem in known:
@@ -98,6 +117,9 @@ class Store:
                     _insert(db, _named_as_it_is(path))
                 except StoreError as exc:
                     self.broken.append(str(exc))
+            db.execute("delete from taken_in")
+            if not self.broken and time.time_ns() - changed > SETTLED:
+                db.execute("insert into taken_in values (?)", (changed,))
 
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
@@ -164,6 +186,17 @@ class Store:
             row = db.execute("select count(*) from runs where node = ?", (node,))
             found: int = row.fetchone()[0]
         return found
+
+    def marks(self, node: str, check: str) -> tuple[Mark, ...]:
+        """Recall what *check* wanted to know again of *node*: the newest of each."""
+        with self._database() as db:
+            rows = db.execute(
+                "select mark, value, part, max(started) from marks"
+                " join runs on runs.id = run where node = ? and name = ?"
+                " group by mark, part",
+                (node, check),
+            ).fetchall()
+        return tuple(Mark(name, value, part) for name, value, part, _ in rows)
 
     def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
         """
@@ -267,5 +300,13 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
             (run.id, r.check, m.name, m.where, m.value, m.unit)
             for r in run.results
             for m in r.measurements
+        ],
+    )
+    db.executemany(
+        "insert into marks values (?, ?, ?, ?, ?)",
+        [
+            (run.id, r.check, m.name, m.where, m.value)
+            for r in run.results
+            for m in r.marks
         ],
     )

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpcverify import catalog
-from hpcverify.check import Check, Params, Rule
+from hpcverify.check import Check, Params, Placement, Rule
 from hpcverify.config import (
     Setting,
     Site,
@@ -71,6 +71,11 @@ class Step:
     rules: Mapping[str, Rule]
     required: bool = False
     timeout: float
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it loads the node, rather than reading what is there."""
+        return self.check.placement is not Placement.PASSIVE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
+SUFFIX = ".trail"
 LENGTH = 160
 """Bytes that are kept of the line."""
 
@@ -27,7 +28,7 @@ def begin(path: Path) -> None:
 
 
 def leave(text: str) -> None:
-    """Say what this process is about to do; nothing, once that is done."""
+    """Say what this process is about to do; nothing, when that is done."""
     if _line is not None:
         _line[:] = text.encode()[:LENGTH].ljust(LENGTH)
 

@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """Say what the node is made of, and begin to sample its telemetry."""
+    """Say what the node is made of, and begin to *sample* its telemetry if told so."""
+
+    sample: bool = True
 
 
 class Measure(Struct, frozen=True, tag=True, kw_only=True):

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from hpcverify import catalog
+from hpcverify import catalog, trail
 from hpcverify.check import Check, Placement, Skip, Unable, Watch
-from hpcverify.model import Cause, Found, Measurement, Remedy, Verdict
+from hpcverify.model import Cause, Found, Inventory, Measurement, Remedy, Verdict
 from hpcverify.processes import die_with
 from hpcverify.wire import (
     Holder,
@@ -50,6 +50,7 @@ class Worker:
     def __init__(self, replies: BinaryIO) -> None:
         """Write replies to *replies*, which is not buffered."""
         self._replies = replies
+        self._inventory = Inventory()
         self._sampler: Sampler | None = None
 
     def serve(self, order: Order) -> None:
@@ -82,24 +83,29 @@ class Worker:
 
     def _carry_out(self, order: Order) -> Iterator[Reply]:
         match order.task:
-            case Probe():
+            case Probe() as task:
                 yield self._probe(order.number)
+                if task.sample:
+                    self._begin_to_sample()
             case Measure() as task:
                 yield from (reply(order.number, f) for f in self._measure(task))
             case Observe() as task:
                 yield from (reply(order.number, f) for f in self._observe(task))
 
     def _probe(self, number: int) -> Reply:
-        # Only the telemetry worker pays for pynvml.
-        from hpcverify.telemetry import readers  # noqa: PLC0415
+        # Only the telemetry worker pays for this.
         from hpcverify.telemetry.probe import look  # noqa: PLC0415
+
+        self._inventory, holders = look()
+        held = tuple(Holder(part, pid) for part, pid in holders)
+        return Reply(number=number, inventory=self._inventory, holders=held)
+
+    def _begin_to_sample(self) -> None:
+        from hpcverify.telemetry import readers  # noqa: PLC0415
         from hpcverify.telemetry.sampler import Sampler  # noqa: PLC0415
 
-        inventory, holders = look()
-        self._sampler = Sampler(readers(inventory))
+        self._sampler = Sampler(readers(self._inventory))
         self._sampler.start()
-        held = tuple(Holder(part, pid) for part, pid in holders)
-        return Reply(number=number, inventory=inventory, holders=held)
 
     def _measure(self, task: Measure) -> Iterator[Found]:
         check = catalog.load(task.name, task.packages)
@@ -155,16 +161,19 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def main() -> None:
-    """Serve until standard input ends."""
-    die_with(int(sys.argv[2]))
+def serve(replies: Path, parent: int) -> None:
+    """Serve until standard input ends, or the process *parent* does."""
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
-    faulthandler.enable()
-    with Path(sys.argv[1]).open("ab", buffering=0) as replies:
-        worker = Worker(replies)
-        for line in sys.stdin.buffer:
-            worker.serve(decode(Path(os.fsdecode(line.strip())).read_bytes(), Order))
+    faulthandler.enable(2)
+    with replies.open("ab", buffering=0) as out, os.fdopen(0, "rb") as orders:
+        worker = Worker(out)
+        for line in orders:
+            path = Path(os.fsdecode(line.strip()))
+            trail.begin(path.with_suffix(trail.SUFFIX))
+            worker.serve(decode(path.read_bytes(), Order))
+            trail.leave("")
 
 
 if __name__ == "__main__":
-    main()
+    serve(Path(sys.argv[1]), int(sys.argv[2]))

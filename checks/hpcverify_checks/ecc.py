@@ -1,22 +1,35 @@
 """
-Memory errors, of the host by EDAC and of GPUs by NVML: now, and over the run.
+Memory errors, of the host by EDAC and of GPUs by NVML: now, since, and in the run.
 
 A fault of memory shows under load: one fleet saw thousands of corrected errors a
 second that were exactly none when idle. So this check comes last in a suite, is
 given the samples of the whole run, and judges what the counters did meanwhile,
-apart from what they have gathered over the life of the part.
+apart from what they have gathered over the life of the part. It also remembers what
+they showed, and so judges what came of the jobs between two runs: that needs no load
+of ours and no sampler, only counters that survive, which a GPU keeps in its InfoROM.
 
 Corrected errors are judged by the worst minute, not by the mean of the run, in
 which a burst would drown. A counter that falls was reset under way; what it shows
 then is new.
+
+Not every trace of bad memory is a fault of today. An uncorrected error fails the
+node, whether the row is remapped (DRAM) or not (SRAM, where only NVIDIA's threshold
+tells bad luck from a bad part): work was lost, and a reset must come before the next
+job. One event is one failure: run again after the reset, there is nothing new. That
+a remap waits for a reset warns only, against DCGM: "new workloads can be launched",
+NVIDIA says, since the page is out of use. What the driver itself asks for then is in
+the check `recovery`, and counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hpcverify.check import (
     Check,
@@ -30,24 +43,74 @@ from hpcverify.check import (
     Unable,
     Watch,
 )
+from hpcverify.limits.specs import find
 from hpcverify.model import (
     Cause,
     Covered,
     Finding,
     Found,
+    Mark,
     Measurement,
     Remedy,
     Ruling,
     Verdict,
 )
-from hpcverify.telemetry import Reading, problems, readers
+from hpcverify.telemetry import Reading, problems
+from hpcverify.telemetry.edac import EdacReader
+from hpcverify.telemetry.gpus import Heard
+from hpcverify_checks import _gpus
 
-COUNTERS = ("ecc.", "remap.", "retired.")
-"""How the names of the series begin that tell of memory errors."""
+RISING = (
+    "ecc.corrected",
+    "ecc.uncorrected",
+    "ecc.sram.uncorrected",
+    "remap.correctable",
+    "remap.uncorrectable",
+)
+"""Series of which the increase during the run counts."""
 
-CHANGING = ("ecc.corrected", "ecc.uncorrected")
+LASTING = (
+    "ecc.host.corrected",
+    "ecc.host.uncorrected",
+    "ecc.corrected.lifetime",
+    "ecc.uncorrected.lifetime",
+    "ecc.sram.uncorrected.lifetime",
+    "remap.correctable",
+    "remap.uncorrectable",
+    "retired.single_bit",
+    "retired.double_bit",
+)
+"""Counters of which the increase since the last run counts. Those of the host begin
+again with each boot, the others are kept for life."""
+
+FALLEN = (*problems.BROKEN, "gpu_hung")
+"""Troubles that are for good, however short the moment in which they were sampled."""
+
+OFF_AS_DELIVERED = frozenset({"rtx6000-ada"})
+"""Parts that leave the factory with ECC off, as workstation boards do; on all others
+of our data sheets it is on."""
+
 SHORTEST = 10.0
 """Seconds: over less than this a single error would make a rate."""
+
+SHORTEST_SINCE = 60.0
+"""The same between two runs, whose clock shows whole seconds and may be set."""
+
+FEW, MANY = 1.0, 100.0
+"""
+Corrected errors per second: what is worth a look, and what no good memory does.
+
+A good GPU counts a handful in a year, and one of NVIDIA's own cases 4,647 to 17,657
+a second under load and none at rest (NVIDIA/NVSentinel issue 1748). There is no
+vendor's limit in between: both figures are inferred. At `MANY` a GPU gathers in 56
+hours of work the 20 million at which Azure's node health checks give it up.
+"""
+
+Errors = Heard[tuple[Reading, ...]]
+"""What all GPUs say of their memory errors."""
+
+HOUR = 3600.0
+BOOT = "proc/sys/kernel/random/boot_id"
 
 
 class EccParams(Params, frozen=True):
@@ -58,74 +121,218 @@ class EccParams(Params, frozen=True):
 
 
 def measure(ctx: Context, params: EccParams) -> Iterator[Found]:
-    """Yield what the counters show now, and what they have gathered so far."""
-    yield from read_counters(ctx, Path("/"))
+    """Yield what the counters show, and by how much they rose since the last run."""
+    yield from read_counters(ctx, Path("/"), lambda: _gpus.source(ctx).memory_errors())
 
 
-def read_counters(ctx: Context, root: Path) -> Iterator[Found]:
-    """Read the counters of the machine whose file system begins at *root*."""
-    read = list(read_now(ctx, root))
-    counters = [r for r in read if r.name.startswith(COUNTERS)]
-    unwell = [r for r in read if r.name in problems.BROKEN]
-    if not counters and not unwell:
-        raise nothing_to_read(ctx)
-    for reading in counters:
-        yield Measurement(reading.name, reading.value, reading.unit, reading.where)
-        if reading.name == "ecc.mode" and not reading.value:
-            text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
-            yield Finding("ecc_disabled", reading.where, text)
-    for reading in unwell:
-        text = f"the GPU answers no more: {reading.name.replace('_', ' ')}"
-        yield Finding(reading.name, reading.where, text)
-    yield from inforoms(counters)
-    for where in sorted({r.where for r in counters}):
-        yield Covered(where, "error counters read")
+def read_counters(
+    ctx: Context, root: Path, ask: Callable[[], Errors]
+) -> Iterator[Found]:
+    """
+    Read the host whose file system begins at *root*, then *ask* the GPUs.
+
+    Raises:
+        Skip: there is nothing that counts memory errors.
+        Unable: there are GPUs that could not be asked, which *ask* raises.
+
+    """
+    host = host_counters(root)
+    yield from counted(ctx, host, boot_of(root))
+    try:
+        heard = ask()
+    except (Skip, Unable) as exc:
+        yield from remembered(ctx, host)
+        if isinstance(exc, Unable):
+            raise
+        heard = Heard()
+    else:
+        gpus = [reading for answer in heard.answers.values() for reading in answer]
+        yield from counted(ctx, gpus)
+        yield from remembered(ctx, [*host, *gpus])
+    facts = [*modes(ctx, heard), *heard.findings]
+    yield from facts
+    yield from heard.unanswered
+    if not (host or facts or any(heard.answers.values())):
+        raise Skip(
+            "no EDAC driver and no GPU that counts memory errors on this machine",
+            Cause.NOT_OBSERVABLE,
+        )
 
 
-def read_now(ctx: Context, root: Path) -> Iterator[Reading]:
-    """Read each of the node's readers once."""
-    for reader in readers(ctx.inventory, root):
-        with closing(reader):
-            yield from reader.read()
+def host_counters(root: Path) -> list[Reading]:
+    """Read the host's counters, under names that tell them from those of GPUs."""
+    return [
+        Reading(of_host(r.name), r.unit, r.where, r.value)
+        for r in EdacReader(root).read()
+    ]
 
 
-def nothing_to_read(ctx: Context) -> Skip | Unable:
-    """Say why there is no counter: no sensor, or a driver that is not there."""
-    blocked = next(iter(problems.of_view(ctx.inventory)), None)
-    if blocked:
-        return Unable(blocked.text, problems.VIEW[blocked.code])
-    return Skip(
-        "no EDAC driver and no GPU that counts memory errors on this machine",
-        Cause.NOT_OBSERVABLE,
-    )
+def of_host(name: str) -> str:
+    """Name the host's counter *name*: it is judged by other rules than a GPU's."""
+    return name.replace("ecc.", "ecc.host.", 1)
 
 
-def inforoms(counters: Sequence[Reading]) -> Iterator[Finding]:
-    """Check the memory in which GPUs keep these records, where there are GPUs."""
-    if not any(r.name == "ecc.mode" for r in counters):
-        return
-    from hpcverify.telemetry.nvml import invalid_inforoms
+def boot_of(root: Path) -> str:
+    """Read what is different after each boot, or the same dash if there is none."""
+    path = root / BOOT
+    return path.read_text().strip() if path.exists() else "-"
 
-    for uuid, why in invalid_inforoms():
-        text = f"the InfoROM, which keeps the error records, is invalid: {why}"
-        yield Finding("gpu_inforom_corrupted", uuid, text)
+
+def counted(
+    ctx: Context, readings: Sequence[Reading], boot: str = "-"
+) -> Iterator[Found]:
+    """Yield what the counters of all parts show, and what is new in them."""
+    now = time.time()
+    for where in dict.fromkeys(r.where for r in readings):
+        own = [r for r in readings if r.where == where]
+        yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
+        yield from retired_pages(own)
+        ago: float | None = None
+        for reading in own:
+            if reading.name not in LASTING:
+                continue
+            seen = Seen(reading.value, now, boot)
+            earlier = ctx.mark(reading.name, where)
+            if earlier:
+                ago = now - Seen.recall(earlier).when
+                yield from risen(reading, seen, Seen.recall(earlier))
+            yield Mark(reading.name, str(seen), where)
+        yield Covered(where, coverage(len(own), ago))
+
+
+def coverage(counters: int, ago: float | None) -> str:
+    """Say how many counters were read, and what they were compared with."""
+    read = f"{counters} counters of memory errors read"
+    if ago is None:
+        return f"{read}; no earlier run to compare with"
+    return f"{read} and compared with those of {ago / HOUR:.1f} h ago"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a counter showed, when (seconds since 1970), and in which boot."""
+
+    count: float
+    when: float
+    boot: str
+
+    def __str__(self) -> str:
+        """Write it as a mark."""
+        return f"{self.count:.0f} {self.when:.0f} {self.boot}"
+
+    @classmethod
+    def recall(cls, mark: str) -> Seen:
+        """Read the *mark* of an earlier run."""
+        count, when, boot = mark.split()
+        return cls(float(count), float(when), boot)
+
+    def since(self, then: Seen) -> float:
+        """Say by how much the counter rose; it begins at zero with a new boot."""
+        restarted = self.boot != then.boot or self.count < then.count
+        return self.count if restarted else self.count - then.count
+
+
+def risen(reading: Reading, now: Seen, then: Seen) -> Iterator[Measurement]:
+    """Yield by how much the counter of *reading* rose since *then*, and how fast."""
+    name = reading.name.removesuffix(".lifetime")
+    rise = now.since(then)
+    yield Measurement(f"{name}.since", rise, "", reading.where)
+    if name in ("ecc.corrected", of_host("ecc.corrected")):
+        rate = rise / max(now.when - then.when, SHORTEST_SINCE)
+        yield Measurement(f"{name}.since.rate", rate, "1/s", reading.where)
+
+
+def retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
+    """Add up the pages that a GPU before Ampere retired: it has room for 64."""
+    pages = [r for r in own if r.name in ("retired.single_bit", "retired.double_bit")]
+    if pages:
+        total = sum(r.value for r in pages)
+        yield Measurement("retired.pages", total, "", pages[0].where)
+
+
+def remembered(ctx: Context, read: Sequence[Reading]) -> Iterator[Mark]:
+    """Hand on what is known of counters that could not be *read* this time."""
+    fresh = {(r.name, r.where) for r in read}
+    yield from (m for m in ctx.marks if (m.name, m.where) not in fresh)
+
+
+def modes(ctx: Context, heard: Errors) -> Iterator[Finding]:
+    """Tell the GPUs whose memory is not protected, or will not be."""
+    unwell = {finding.where for finding in heard.findings}
+    for uuid, readings in heard.answers.items():
+        values = {r.name: r.value for r in readings}
+        mode = values.get("ecc.mode")
+        if mode is not None:
+            pending = values.get("ecc.mode.pending", mode)
+            yield from mode_of(ctx, uuid, on=bool(mode), next_on=bool(pending))
+        elif uuid not in unwell and key_of(ctx, uuid) and not counts_errors(values):
+            text = "this GPU says that it has no ECC, and its data sheet has it"
+            yield Finding("ecc_unsupported", uuid, text)
+
+
+def counts_errors(names: Iterable[str]) -> bool:
+    """Whether a GPU with readings of these *names* has ECC, whatever it says of it."""
+    return any(name.startswith("ecc.") for name in names)
+
+
+def mode_of(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:
+    """Tell a GPU whose ECC is off, or changes with the next reset."""
+    if on and not next_on:
+        text = "ECC will be off after the next reset: nvidia-smi -e 1"
+        yield Finding("ecc_disabled", uuid, text)
+    elif next_on and not on:
+        yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
+    elif not on and key_of(ctx, uuid) in OFF_AS_DELIVERED:
+        text = "ECC is off, as this part is delivered: nvidia-smi -e 1 turns it on"
+        yield Finding("ecc_off_as_delivered", uuid, text)
+    elif not on:
+        text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
+        yield Finding("ecc_disabled", uuid, text)
+
+
+def key_of(ctx: Context, uuid: str) -> str:
+    """Name the data sheet of the part *uuid*; empty if there is none."""
+    part = next((p for p in ctx.inventory.parts if p.id == uuid), None)
+    spec = find(part) if part else None
+    return spec.key if spec else ""
 
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[Found]:
     """Yield what the counters did from the first sample of the run to the last."""
-    for name in problems.BROKEN:
-        for where, _ in watch.series(name):
-            text = f"the GPU stopped answering during the run: {name.replace('_', ' ')}"
-            yield Finding(name, where, text)
-    for name in CHANGING:
-        for where, samples in watch.series(name):
+    yield from fallen(watch)
+    gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
+    for series in RISING:
+        for where, samples in watch.series(series):
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
                 continue
+            name = series if where in gpus else of_host(series)
             total = increases(samples)
             yield Measurement(f"{name}.delta", total[-1], "", where)
-            if name == "ecc.corrected":
-                rate = worst_rate(samples, total, params.window)
-                yield Measurement("ecc.corrected.rate", rate, "1/s", where)
+            if series == "ecc.corrected":
+                yield from rates(name, where, samples, total, params.window)
+
+
+def fallen(watch: Watch) -> Iterator[Finding]:
+    """Tell GPUs that fell silent during the run, and when."""
+    for code in FALLEN:
+        for where, samples in watch.series(code):
+            after = samples[0].t - watch.start
+            text = f"{code.replace('_', ' ')}, {after:.0f} s into the run"
+            yield Finding(code, where, text)
+
+
+def rates(
+    name: str,
+    where: str,
+    samples: Sequence[Sample],
+    total: Sequence[float],
+    window: float,
+) -> Iterator[Measurement]:
+    """Yield the worst rate, in which a burst shows, and the worst that lasted."""
+    burst = worst_rate(samples, total, window, SHORTEST)
+    lasting = worst_rate(samples, total, window, window)
+    yield Measurement(f"{name}.rate", burst, "1/s", where)
+    yield Measurement(f"{name}.sustained", lasting, "1/s", where)
 
 
 def increases(samples: Sequence[Sample]) -> list[float]:
@@ -138,72 +345,122 @@ def increases(samples: Sequence[Sample]) -> list[float]:
 
 
 def worst_rate(
-    samples: Sequence[Sample], total: Sequence[float], window: float
+    samples: Sequence[Sample], total: Sequence[float], window: float, shortest: float
 ) -> float:
-    """Find the highest rate (1/s) over any stretch of *window* seconds or less."""
+    """
+    Find the highest rate (1/s) over any stretch of *window* seconds or less.
+
+    A stretch of less than *shortest* seconds counts as that long.
+    """
     worst, first = 0.0, 0
     for last in range(1, len(samples)):
         while samples[last].t - samples[first].t > window and first < last - 1:
             first += 1
-        seconds = max(samples[last].t - samples[first].t, SHORTEST)
+        seconds = max(samples[last].t - samples[first].t, shortest)
         worst = max(worst, (total[last] - total[first]) / seconds)
     return worst
 
 
+UNCORRECTED = Rule(
+    high=0,
+    remedy=Remedy.RESET_GPU,
+    optional=True,
+    source="an uncorrected error loses work; reset, and run again",
+)
+REMAPPED = Rule(
+    high=0,
+    otherwise=Verdict.WARN,
+    remedy=Remedy.RERUN,
+    optional=True,
+    source="a row or page that was given up may not be alone: load the GPU again",
+)
+RARE = Rule(
+    high=FEW,
+    otherwise=Verdict.WARN,
+    optional=True,
+    source="good memory corrects a handful in a year",
+)
+STORM = Rule(high=MANY, optional=True, source="no good memory corrects so many")
+HOST_UNCORRECTED = Rule(high=0, optional=True)
+AWAITED = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
+VENDOR = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
+
 CHECK = Check(
-    summary="ECC errors, remapped rows and retired pages, over the run and now",
+    summary="ECC errors, remapped rows and retired pages: now, since, and in the run",
     measure=measure,
     observe=observe,
     params=EccParams,
     metrics={
-        "ecc.corrected.delta": Metric(unit="", meaning="corrected during the run"),
-        "ecc.uncorrected.delta": Metric(unit="", meaning="uncorrected in the run"),
         "ecc.corrected.rate": Metric(unit="1/s", meaning="corrected, worst minute"),
+        "ecc.corrected.sustained": Metric(
+            unit="1/s", meaning="corrected, worst minute, a burst spread over it"
+        ),
+        "ecc.corrected.since.rate": Metric(
+            unit="1/s", meaning="corrected since the last run, on average"
+        ),
+        "ecc.host.corrected.rate": Metric(unit="1/s", meaning="the same of a DIMM"),
+        "ecc.host.corrected.sustained": Metric(unit="1/s", meaning="the same"),
+        "ecc.host.corrected.since.rate": Metric(unit="1/s", meaning="the same"),
+        "ecc.*.delta": Metric(unit="", meaning="errors during the run"),
+        "ecc.*.since": Metric(unit="", meaning="errors since the last run"),
+        "ecc.*.lifetime": Metric(unit="", meaning="errors over the life of the part"),
+        "ecc.host.*": Metric(unit="", meaning="errors of the host since its boot"),
         "ecc.corrected": Metric(unit="", meaning="corrected since the driver started"),
         "ecc.uncorrected": Metric(unit="", meaning="uncorrected since then"),
-        "ecc.*.lifetime": Metric(unit="", meaning="errors over the life of the part"),
+        "ecc.sram.*": Metric(unit="", meaning="errors of caches and registers"),
+        "ecc.dram.*": Metric(unit="", meaning="errors of the memory itself"),
         "ecc.mode": Metric(unit="", meaning="1 if ECC is on"),
+        "ecc.mode.pending": Metric(unit="", meaning="1 if it is on after a reset"),
         "ecc.sram_threshold": Metric(unit="", meaning="1 past NVIDIA's SRAM limit"),
+        "remap.banks.*": Metric(unit="", meaning="banks by their room for remaps"),
         "remap.*": Metric(unit="", meaning="memory rows remapped, or waiting for it"),
         "retired.*": Metric(unit="", meaning="memory pages retired, or about to be"),
     },
     rules={
-        "ecc.uncorrected.delta": Rule(high=0, optional=True),
-        "ecc.corrected.rate": Rule(high=1, otherwise=Verdict.WARN, optional=True),
-        "ecc.uncorrected": Rule(high=0, otherwise=Verdict.WARN, optional=True),
-        "ecc.sram_threshold": Rule(
-            high=0,
-            remedy=Remedy.CONTACT_VENDOR,
-            optional=True,
-            source="NVML's SRAM threshold flag",
+        "ecc.uncorrected.delta": UNCORRECTED,
+        "ecc.sram.uncorrected.delta": UNCORRECTED,
+        "ecc.uncorrected.since": UNCORRECTED,
+        "ecc.sram.uncorrected.since": UNCORRECTED,
+        "ecc.uncorrected": replace(
+            AWAITED, source="uncorrected since the driver started: a reset clears it"
         ),
+        "ecc.corrected.rate": RARE,
+        "ecc.corrected.since.rate": RARE,
+        "ecc.corrected.sustained": replace(STORM, remedy=Remedy.CONTACT_VENDOR),
+        "ecc.host.uncorrected.delta": HOST_UNCORRECTED,
+        "ecc.host.uncorrected.since": HOST_UNCORRECTED,
+        "ecc.host.uncorrected": replace(HOST_UNCORRECTED, otherwise=Verdict.WARN),
+        "ecc.host.corrected.rate": RARE,
+        "ecc.host.corrected.since.rate": RARE,
+        "ecc.host.corrected.sustained": STORM,
+        "ecc.sram_threshold": replace(VENDOR, source="NVML's SRAM threshold flag"),
         "remap.failed": Rule(
             high=0,
             remedy=Remedy.REPLACE,
             optional=True,
             source="NVIDIA memory error management: a failed row remap",
         ),
-        "remap.uncorrectable": Rule(
-            high=511,
-            remedy=Remedy.CONTACT_VENDOR,
-            optional=True,
-            source="DCGM 4.6: 512 uncorrectable remaps",
+        "remap.uncorrectable": replace(
+            VENDOR, high=511, source="DCGM 4.6: 512 uncorrectable remaps"
         ),
-        "remap.pending": Rule(
-            high=0,
-            otherwise=Verdict.WARN,
-            remedy=Remedy.RESET_GPU,
-            optional=True,
+        "remap.pending": replace(
+            AWAITED,
             source="NVIDIA memory error management: a remap waits for a reset",
         ),
-        "retired.pending": Rule(
-            high=0,
+        "remap.banks.none": replace(
+            VENDOR,
             otherwise=Verdict.WARN,
-            remedy=Remedy.RESET_GPU,
-            optional=True,
+            source="banks without a spare row: the next bad one there cannot be "
+            "remapped",
+        ),
+        "remap.*.delta": REMAPPED,
+        "remap.*.since": REMAPPED,
+        "retired.*.since": REMAPPED,
+        "retired.pending": replace(
+            AWAITED,
             source="NVIDIA page retirement: it takes effect with a reset",
         ),
-        "retired.double_bit": Rule(
+        "retired.pages": Rule(
             high=62,
             remedy=Remedy.REPLACE,
             optional=True,
@@ -211,12 +468,11 @@ CHECK = Check(
         ),
     },
     rulings={
+        **problems.RULINGS,
         "ecc_disabled": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
-        "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
-        "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-        "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
-        "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "ecc_reset_due": Ruling(Verdict.WARN, Remedy.RESET_GPU),
+        "ecc_unsupported": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "ecc_off_as_delivered": Ruling(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.PASSIVE,
     timeout=60,

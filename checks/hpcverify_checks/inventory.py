@@ -63,7 +63,8 @@ def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:
     blocked = next((f for f in facts if f.code in problems.VIEW), None)
     # A part that is broken for certain outweighs that we cannot see all of them.
     if blocked and not any(f.code in HARD for f in facts):
-        raise Unable(blocked.text, problems.VIEW[blocked.code])
+        ruling = RULINGS[blocked.code]
+        raise Unable(blocked.text, ruling.cause, ruling.remedy)
 
 
 def coverage(ctx: Context) -> str:
@@ -216,18 +217,8 @@ def changed_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
         yield Finding(code, where, text, {"from": old, "to": new})
 
 
-def could_not_tell(code: str) -> Ruling:
-    """Rule on a problem of the view."""
-    reboot = code == "driver_mismatch"
-    return Ruling(Verdict.ERROR, Remedy.REBOOT if reboot else Remedy.FIX_CONFIGURATION)
-
-
 RULINGS = {
-    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
-    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
-    "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-    "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
-    "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
+    **problems.RULINGS,
     "disk_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
     "nic_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
     # Only root may read which modules there are; lost memory shows in the total.
@@ -238,7 +229,6 @@ RULINGS = {
     "part_changed": Ruling(Verdict.WARN, Remedy.INSPECT),
     "part_added": Ruling(Verdict.PASS, Remedy.NONE),
     "software_changed": Ruling(Verdict.PASS, Remedy.NONE),
-    **{code: could_not_tell(code) for code in problems.VIEW},
 }
 
 HARD = frozenset(

@@ -1,25 +1,36 @@
 """
-Load the device steadily and watch whether heat or power holds it back.
+Soak all parts of a kind in heat and square waves, and watch how each of them bears it.
 
 The load is the product of two large matrices again and again, which is the hottest
-thing these parts do in their daily work. Slowing down is measured twice: by the
-hardware's own account (seconds throttled, by cause, from counters that run on
-between samples) and by the work that gets done, late against early.
+thing these parts do in their daily work, with the next batch queued before the last
+one ends. In the middle of it all parts together go on and off, at several periods:
+the edges make supply voltages droop. Every product is compared with the first. Then
+the load ends, and how fast the part cools is watched too.
+
+Slowing down is measured twice: by the hardware's own account (seconds throttled, by
+cause, from counters that run on between samples) and by the work that gets done.
+Work over clock tells a part that is held down (low clock, as much work in each tick
+as its siblings) from one that is defective (the same clock, less work).
 
 A heavy load runs into the power cap of a healthy GPU; that is listed and not held
 against it. Heat, an external power brake and their hardware slowdown are faults of
 the cooling, of the power supply or of the part. A sampled event counts for the
 time until the next sample, and only if the next one shows it still: "hardware
 slowdown" comes up for an instant when a GPU changes its clock.
+
+Siblings are compared by the rise of temperature over idle, for each kilowatt that
+they draw more: the thermal resistance of their cooling. Degrees would accuse those
+that sit behind others and breathe their warm air, which they do idle as well as under
+load; and a part that heat has throttled draws less and would look cool.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from statistics import fmean, median
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Check,
@@ -28,65 +39,44 @@ from hpcverify.check import (
     Params,
     Placement,
     Rule,
-    Sample,
     Skip,
     Watch,
 )
 from hpcverify.model import (
     Cause,
     Covered,
+    Finding,
     Found,
     Measurement,
     Remedy,
+    Ruling,
     Series,
     Verdict,
 )
-from hpcverify.telemetry import sensor
-from hpcverify.telemetry.thinning import thin, thinned
+from hpcverify.telemetry import problems, sensor
+from hpcverify.telemetry.thinning import thin
+from hpcverify_checks import _soak, _soak_bearing, _soak_mill
+from hpcverify_checks._soak import Account, Done, Meter, Stretch
+from hpcverify_checks._soak_bearing import FEWEST, GAUGES, sag
+from hpcverify_checks._soak_mill import SIZES, WAVE_SIZES, Pace
 from hpcverify_checks._torch import torch_device
 
-if TYPE_CHECKING:
-    import torch
-
-SIZES = {"cuda": 8192, "cpu": 1024}
-"""Edges of the matrices: as large as it takes to fill the part."""
-
-BATCH_SECONDS = 0.25
-"""How much work is sent to the device at a time."""
-
-GAUGES = ("temperature", "clock", "throttled.hw_thermal", "event.hw_thermal")
-"""Series of which one is enough to tell how a part bears a load."""
-
-CAUSES = (
-    "hw_thermal",
-    "hw_slowdown",
-    "hw_power_brake",
-    "sw_thermal",
-    "sw_power_cap",
-    "cores",
-)
-"""Why a part may run slower; of a CPU's cores the time is added up."""
-
-SHOWN = (
-    "temperature",
-    "temperature.memory",
-    "temperature.headroom",
-    "clock",
-    "clock.slowest",
-    "power",
-    "utilization",
-)
-"""Series that go into the report."""
-
-QUARTERS = 4
-FEWEST = 8
-"""Values, below which there is no late against early."""
+POINTS_AT_LEAST = 16
+"""Of the rate over time, however short the soak."""
 
 
 class ThermalParams(Params, frozen=True):
-    """How long to load the device."""
+    """How long to load the device and how, and how long to watch it cool."""
 
-    seconds: float = 60.0
+    seconds: Annotated[float, Meta(gt=0)] = 60.0
+    """Of load, the waves among them."""
+    wave_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """The share of the load that is a square wave."""
+    wave_periods: tuple[Annotated[float, Meta(gt=0)], ...] = (0.5, 0.05, 0.005)
+    """Seconds; half of each the load is on. Power supplies hold over some 20 ms, and
+    their regulation, the boards' and the chips' answer ever faster."""
+    recovery_seconds: Annotated[float, Meta(ge=0)] = 10.0
+    """To watch the device cool, which also lets the next check begin on a cool one."""
 
 
 def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
@@ -97,14 +87,22 @@ def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
             "this machine",
             Cause.NOT_OBSERVABLE,
         )
-    where = ctx.device.part
     began = time.monotonic()
-    t, rates = work(torch_device(ctx), params.seconds)
-    kept = thin([moment - began for moment in t], rates)
-    yield Series("work", "GFLOP/s", where, tuple(kept[0]), tuple(kept[1]))
-    if len(rates) >= FEWEST:
-        yield Measurement("rate_sag", sag(rates), "ratio", where)
-    yield Covered(where, f"{len(rates)} batches of GEMM over {params.seconds:g} s")
+    paces = prepared(ctx)
+    watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
+    table = _soak.timetable(
+        _soak.meet(ctx.shared, ctx.rank, watched),
+        params.seconds,
+        params.wave_share,
+        params.wave_periods,
+    )
+    meter = Meter(min(_soak.SECOND, params.seconds / POINTS_AT_LEAST))
+    account = Account(tuple(loaded(paces, stretch, meter) for stretch in table))
+    _soak.leave(ctx.shared, ctx.rank, account)
+    yield from told(ctx.device.part, account, meter, began)
+    yield from mismatches(ctx.device.part, account, paces)
+    yield Covered(ctx.device.part, covered(account, paces))
+    time.sleep(params.recovery_seconds)
 
 
 def has_gauge(ctx: Context, where: str) -> bool:
@@ -112,144 +110,191 @@ def has_gauge(ctx: Context, where: str) -> bool:
     return any(sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
 
 
-def work(device: torch.device, seconds: float) -> tuple[list[float], list[float]]:
-    """Multiply matrices for *seconds*; return when, and how fast in GFLOP/s."""
-    multiply, wait = load(device)
-    flop = 2.0 * SIZES[device.type] ** 3
-    multiply(1)
-    wait()
-    times, rates = [time.monotonic()], list[float]()
-    repeats, deadline = 1, times[0] + seconds
-    while times[-1] < deadline:
-        multiply(repeats)
-        wait()
-        times.append(time.monotonic())
-        took = max(times[-1] - times[-2], 1e-9)
-        rates.append(repeats * flop / took / 1e9)
-        repeats = max(1, round(repeats * min(2.0, BATCH_SECONDS / took)))
-    return times[1:], rates
+def prepared(ctx: Context) -> tuple[Pace, Pace]:
+    """Make the steady load and that of the waves, and find out how fast they are."""
+    device = torch_device(ctx)
+    return (
+        Pace.found(_soak_mill.mill(SIZES[device.type], device)),
+        Pace.found(_soak_mill.mill(WAVE_SIZES[device.type], device, wide=True)),
+    )
 
 
-def load(device: torch.device) -> tuple[Callable[[int], None], Callable[[], None]]:
-    """Make the two steps of the load: send so many products, and wait for them."""
-    import torch
-
-    n = SIZES[device.type]
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-    out: torch.Tensor = torch.empty_like(left)
-
-    def multiply(repeats: int) -> None:
-        for _ in range(repeats):
-            torch.mm(left, right, out=out)
-
-    return multiply, torch.cuda.synchronize if device.type == "cuda" else lambda: None
+def loaded(paces: tuple[Pace, Pace], stretch: Stretch, meter: Meter) -> Done:
+    """Load the device as the *stretch* says."""
+    if stretch.period:
+        return _soak_mill.wave(paces[1], stretch)
+    return _soak_mill.steady(paces[0], stretch, meter)
 
 
-def sag(values: Sequence[float]) -> float:
-    """Say by what share the last quarter of *values* lies below the first."""
-    quarter = len(values) // QUARTERS
-    early, late = median(values[:quarter]), median(values[-quarter:])
-    return 1 - late / early if early else 0.0
+def told(
+    where: str, account: Account, meter: Meter, began: float
+) -> Iterator[Series | Measurement]:
+    """Yield how fast the work went, over time and late against early."""
+    t, rates = thin([moment - began for moment in meter.t], meter.rates)
+    yield Series("work", "GFLOP/s", where, tuple(t), tuple(rates))
+    if account.rate:
+        yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", where)
+    if len(meter.rates) >= FEWEST:
+        yield Measurement("rate_sag", sag(meter.rates), "ratio", where)
+    edges = [d.edges for d in account.done if d.stretch.period]
+    if edges:
+        yield Measurement("wave.edges", sum(edges), "", where)
+
+
+def mismatches(
+    where: str, account: Account, paces: tuple[Pace, Pace]
+) -> Iterator[Finding]:
+    """Yield which loads made products that were not bitwise the first one."""
+    for waves, pace in enumerate(paces):
+        done = [d for d in account.done if bool(d.stretch.period) is bool(waves)]
+        wrong = sum(d.wrong for d in done)
+        if not wrong:
+            continue
+        code = "wave_mismatch" if waves else "heat_mismatch"
+        text = (
+            f"{wrong} of {sum(d.products for d in done)} {pace.mill.text} were not "
+            "bitwise the first one"
+        )
+        periods = [f"{d.stretch.period:g} s" for d in done if d.wrong and waves]
+        if periods:
+            text += f", under square waves of {', '.join(periods)}"
+        if not pace.mill.holds():
+            code, text = "unsteady_product", f"{text}, and are not without a load"
+        yield Finding(code, where, text)
+
+
+def covered(account: Account, paces: tuple[Pace, Pace]) -> str:
+    """Say what was exercised."""
+    steady = sum(d.products for d in account.steady)
+    text = f"{steady} {paces[0].mill.text} in {sum_seconds(account.steady):.1f} s"
+    for done in account.done:
+        if done.stretch.period:
+            text += (
+                f"; {done.edges} edges of a square wave of {done.stretch.period:g} s, "
+                f"{done.products} {paces[1].mill.text}"
+            )
+    return f"{text}; each compared bitwise with the first"
+
+
+def sum_seconds(done: Sequence[Done]) -> float:
+    """Add up the time that stretches took."""
+    return sum(d.seconds for d in done)
 
 
 def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Found]:
-    """Yield what was sampled of the device while it was loaded."""
+    """Yield what was sampled of the device before, under and after its load."""
     if has_gauge(ctx, ctx.device.part):
-        yield from bearing(watch, ctx.device.part)
-
-
-def bearing(watch: Watch, where: str) -> Iterator[Found]:
-    """Yield how the part *where* bore its load, by what was sampled of it."""
-    series = {
-        name: samples
-        for name in dict.fromkeys(sample.name for sample in watch.samples)
-        for part, samples in watch.series(name)
-        if part == where
-    }
-    seen = max(len(series.get(name, ())) for name in GAUGES)
-    yield Measurement("samples", seen, "", where)
-    yield from extremes(series, where)
-    yield from throttled(series, where)
-    yield from (thinned(series[n], watch.start) for n in SHOWN if n in series)
-
-
-def extremes(series: dict[str, list[Sample]], where: str) -> Iterator[Measurement]:
-    """Yield the highest, lowest and mean values that say something."""
-    for name, suffix, combine in SUMMARIES:
-        values = [sample.value for sample in series.get(name, ())]
-        if values:
-            unit = series[name][0].unit
-            yield Measurement(f"{name}{suffix}", combine(values), unit, where)
-    clock = [sample.value for sample in series.get("clock", ())]
-    if len(clock) >= FEWEST:
-        yield Measurement("clock.sag", sag(clock), "ratio", where)
-
-
-def first(values: Sequence[float]) -> float:
-    """Take the value from before the load took hold."""
-    return values[0]
-
-
-SUMMARIES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
-    ("temperature", ".idle", first),
-    ("temperature", ".max", max),
-    ("temperature.memory", ".max", max),
-    ("temperature.headroom", ".min", min),
-    ("power", ".max", max),
-    ("power", ".mean", fmean),
-)
-
-
-def throttled(series: dict[str, list[Sample]], where: str) -> Iterator[Measurement]:
-    """Yield for how long each cause held the part back, and what share that is."""
-    for cause in CAUSES:
-        counted = series.get(f"throttled.{cause}", [])
-        yield from held_back(cause, counted or series.get(f"event.{cause}", []), where)
-
-
-def held_back(
-    cause: str, samples: Sequence[Sample], where: str
-) -> Iterator[Measurement]:
-    """Count the seconds, by a counter of seconds or else by sampled events."""
-    if len(samples) < 2 or samples[-1].t <= samples[0].t:  # noqa: PLR2004 - a difference needs two
-        return
-    if samples[0].name.startswith("throttled."):
-        seconds = max(0.0, samples[-1].value - samples[0].value)
-    else:
-        seconds = sum(b.t - a.t for a, b in pairwise(samples) if a.value and b.value)
-    share = seconds / (samples[-1].t - samples[0].t)
-    yield Measurement(f"throttled.{cause}", seconds, "s", where)
-    yield Measurement(f"throttled.{cause}.share", share, "ratio", where)
+        yield from _soak_bearing.bearing(watch, ctx, _soak.found(ctx.shared, ctx.rank))
 
 
 CHECK = Check(
-    summary="no throttling by heat or power brake under steady load",
+    summary="a soak in heat and square waves: throttling, cooling, siblings, droop",
     measure=measure,
     observe=observe,
     params=ThermalParams,
     metrics={
         "samples": Metric(unit="", meaning="samples of the part's best-read sensor"),
+        "loaded": Metric(unit="ratio", meaning="share of the soak seen at work"),
+        "rate.mean": Metric(unit="GFLOP/s", meaning="throughput under steady load"),
         "rate_sag": Metric(unit="ratio", meaning="loss of speed, late against early"),
+        "wave.edges": Metric(unit="", meaning="times that the load was switched on"),
+        "clock.mean": Metric(unit="MHz", meaning="clock under steady load"),
         "clock.sag": Metric(unit="ratio", meaning="loss of clock, late against early"),
-        "temperature.*": Metric(unit="°C", meaning="before and under load"),
+        "work_per_clock": Metric(
+            unit="", meaning="operations of the whole part in a tick of its clock"
+        ),
+        "efficiency": Metric(
+            unit="ratio", meaning="work_per_clock against the data sheet's"
+        ),
+        "energy_per_work": Metric(unit="J", meaning="energy of 1e15 operations"),
+        "held_back": Metric(
+            unit="ratio", meaning="lack of both clock and power against siblings"
+        ),
+        "recovery": Metric(
+            unit="s", meaning="time to cool half-way to idle, as far as watched"
+        ),
+        "temperature.rise_per_kW": Metric(
+            unit="°C", meaning="rise over idle for each kW more: thermal resistance"
+        ),
+        "temperature.*": Metric(unit="°C", meaning="before, under and after the load"),
         "temperature.headroom.min": Metric(unit="°C", meaning="left until slowdown"),
         "power.*": Metric(unit="W", meaning="power under load"),
         "throttled.*.share": Metric(
-            unit="ratio", meaning="share of the time held back"
+            unit="ratio", meaning="share of the load's time held back"
         ),
         "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
     },
     rules={
         "samples": Rule(low=2, otherwise=Verdict.ERROR, remedy=Remedy.RERUN),
+        "loaded": Rule(
+            low=0.9,
+            otherwise=Verdict.ERROR,
+            remedy=Remedy.RERUN,
+            optional=True,
+            source="hpcverify default: else the load did not run as it should",
+        ),
         "throttled.hw_thermal": Rule(high=1, optional=True),
         "throttled.hw_slowdown": Rule(high=1, optional=True),
-        "throttled.hw_power_brake": Rule(high=1, optional=True),
+        "throttled.hw_power_brake": Rule(
+            high=1,
+            optional=True,
+            source="hpcverify default: the power supply or the chassis brakes",
+        ),
         "throttled.sw_thermal.share": Rule(high=0.01, optional=True),
         "throttled.cores.share": Rule(high=0.01, otherwise=Verdict.WARN, optional=True),
         "temperature.headroom.min": Rule(low=2, otherwise=Verdict.WARN, optional=True),
+        "temperature.memory.max": Rule(
+            high=95,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the A100's maximum operating temperature of memory",
+        ),
+        "temperature.rise_per_kW": Rule(
+            of_siblings=1.4,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default",
+        ),
+        "temperature.memory.rise": Rule(
+            of_siblings=1.5, otherwise=Verdict.WARN, optional=True
+        ),
+        "recovery": Rule(
+            high=60,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: heat sinks settle within a minute",
+        ),
+        "clock.mean": Rule(
+            of_siblings=0.85,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)",
+        ),
+        "power.mean": Rule(
+            of_siblings=0.75,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the least that DCGM's targeted_power takes for its target",
+        ),
+        "held_back": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
+        "work_per_clock": Rule(of_siblings=0.9, of_baseline=0.8, optional=True),
+        "efficiency": Rule(
+            low=0.5,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the least that any part in gpu_fractions.csv can have had",
+        ),
+        "energy_per_work": Rule(
+            of_siblings=1.25, otherwise=Verdict.WARN, optional=True
+        ),
         "rate_sag": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
         "clock.sag": Rule(high=0.2, otherwise=Verdict.WARN, optional=True),
+    },
+    rulings={
+        **problems.RULINGS,
+        "heat_mismatch": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "wave_mismatch": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "unsteady_product": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.CHECKER),
     },
     placement=Placement.DEVICES,
     timeout=900,

@@ -7,8 +7,9 @@ import msgspec
 
 from hpcverify.config import node_name, state_dir
 from hpcverify.errors import UnknownNameError
+from hpcverify.plain import clock
 from hpcverify.store import Store
-from hpcverify.view import Console, clock, plain_table
+from hpcverify.view import Console, plain_table
 
 
 @click.command("history")

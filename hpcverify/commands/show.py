@@ -8,16 +8,9 @@ import msgspec
 from hpcverify.check import applies, quantity
 from hpcverify.config import state_dir
 from hpcverify.model import Measurement, Result, Run
+from hpcverify.plain import bounds, worst_first
 from hpcverify.store import Store
-from hpcverify.view import (
-    Console,
-    bounds,
-    conclusion,
-    headline,
-    plain_table,
-    results_table,
-    worst_first,
-)
+from hpcverify.view import Console, conclusion, headline, plain_table, results_table
 
 
 @click.command("show")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
+from hpcverify.plain import clock
 from hpcverify.suite import load_suite, suite_names
-from hpcverify.view import Console, clock, plain_table
+from hpcverify.view import Console, plain_table
 
 
 @click.command("suites")

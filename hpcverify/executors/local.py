@@ -21,7 +21,9 @@ from pathlib import Path
 
 import msgspec
 
+from hpcverify import trail
 from hpcverify.executors import Answer
+from hpcverify.executors.early import Forked
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 
@@ -33,7 +35,7 @@ REAP = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
 HURRIED_REAP = 0.3
 """The same when the run was told to end, and someone waits for the node."""
-QUICK_POLL, SLOW_POLL = 0.005, 0.05
+QUICK_POLL, SLOW_POLL = 0.001, 0.05
 """Seconds between looks at the replies: closely at first, then at leisure."""
 LOG_TAIL = 2000
 """Bytes of a worker's log that are worth showing."""
@@ -45,25 +47,38 @@ INTERRUPTED = Outcome(
 )
 
 
+Process = subprocess.Popen[bytes] | Forked
+
+
 class Worker:
     """A worker process, its files, and the order that it has in hand."""
 
-    def __init__(self, name: str, folder: Path, command: Sequence[str]) -> None:
-        """Start a worker that keeps its files in *folder* under *name*."""
+    def __init__(
+        self, name: str, folder: Path, process: Process, replies: Path, log: Path
+    ) -> None:
+        """Take over a *process* that serves; its orders go to *folder*."""
         self.name = name
         self._folder = folder
-        self._replies = folder / f"{name}.replies"
-        self._log = folder / f"{name}.log"
+        self._process = process
+        self._replies = replies
+        self._log = log
+        self._trail = folder / f"{name}{trail.SUFFIX}"
         self._read = 0
-        self._replies.touch()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, str(self._replies), str(os.getpid())],
+
+    @classmethod
+    def start(cls, name: str, folder: Path, command: Sequence[str]) -> Worker:
+        """Start a worker that keeps its files in *folder* under *name*."""
+        replies, log = folder / f"{name}.replies", folder / f"{name}.log"
+        replies.touch()
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [*command, str(replies), str(os.getpid())],
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
+        return cls(name, folder, process, replies, log)
 
     @property
     def pid(self) -> int:
@@ -73,6 +88,7 @@ class Worker:
     def send(self, order: Order) -> None:
         """Hand over *order*; a worker that is gone shows when it is polled."""
         path = self._folder / f"{self.name}.{order.number}.order"
+        self._trail = path.with_suffix(trail.SUFFIX)
         path.write_bytes(encode(order))
         stdin = self._process.stdin
         # The line is far shorter than a pipe holds, so this cannot block.
@@ -97,6 +113,11 @@ class Worker:
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
         return f"exited with {status}"
+
+    def whereabouts(self) -> str:
+        """Say what it was about to do when it was last heard of, if it told."""
+        doing = trail.follow(self._trail)
+        return f" in {doing}" if doing else ""
 
     def log_tail(self) -> str:
         """Show the end of what it wrote to its standard output and error."""
@@ -138,9 +159,18 @@ class LocalExecutor:
     command: Sequence[str] = COMMAND
     hung: list[str] = field(default_factory=list[str])
     """Workers that could not be ended, with their process id and wait channel."""
+    early: Mapping[str, Forked] = field(default_factory=dict[str, Forked])
+    """Workers that were started before there was an executor, by name."""
     _workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     _started: int = 0
     _orders: int = 0
+
+    def __post_init__(self) -> None:
+        """Take over the early workers."""
+        for name, process in self.early.items():
+            self._workers[name] = Worker(
+                f"0-{name}", self.folder, process, process.replies, process.log
+            )
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """
@@ -169,7 +199,7 @@ class LocalExecutor:
                 ends |= self._overran(waiting, timeout)
             elif waiting:
                 self.tick()
-                time.sleep(QUICK_POLL if elapsed < 1 else SLOW_POLL)
+                time.sleep(min(max(elapsed / 20, QUICK_POLL), SLOW_POLL))
         return {
             name: Answer(replies=tuple(replies[name]), outcome=_timed(end, start))
             for name, end in ends.items()
@@ -183,7 +213,7 @@ class LocalExecutor:
         if name not in self._workers:
             self._started += 1
             unique = f"{self._started}-{name}".replace("/", "_").replace(":", "_")
-            self._workers[name] = Worker(unique, self.folder, self.command)
+            self._workers[name] = Worker.start(unique, self.folder, self.command)
         return self._workers[name]
 
     def _look(self, name: str, replies: list[Reply]) -> Outcome | None:
@@ -197,33 +227,35 @@ class LocalExecutor:
 
     def _crashed(self, name: str, died: str) -> Outcome:
         tail = self._workers[name].log_tail()
+        where = self._workers[name].whereabouts()
         self._end([name], grace=0.0, reap=REAP)  # its children may live on
         last = tail.rpartition("\n")[2]
+        words = f"; last words: {last}" if last and not where else ""
         return Outcome(
             verdict=Verdict.ERROR,
-            reason=f"its worker {died}" + (f"; last words: {last}" if last else ""),
+            reason=f"its worker {died}{where}{words}",
             cause=Cause.CRASHED,
             remedy=Remedy.RERUN,
             trace=tail,
         )
 
     def _overran(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
-        late = Outcome(
-            verdict=Verdict.ERROR,
-            reason=f"no end after {timeout:g} s",
-            cause=Cause.TIMEOUT,
-            remedy=Remedy.RERUN,
-        )
+        where = {name: self._workers[name].whereabouts() for name in names}
         hung = self._end(names, grace=GRACE, reap=REAP)
         return {
-            name: msgspec.structs.replace(
-                late,
-                reason=f"hung: {hung[name]} cannot be ended",
+            name: Outcome(
+                verdict=Verdict.ERROR,
+                reason=f"hung{where[name]}: {hung[name]} cannot be ended",
                 cause=Cause.HUNG,
                 remedy=Remedy.REBOOT,
             )
             if name in hung
-            else late
+            else Outcome(
+                verdict=Verdict.ERROR,
+                reason=f"no end after {timeout:g} s{where[name]}",
+                cause=Cause.TIMEOUT,
+                remedy=Remedy.RERUN,
+            )
             for name in names
         }
 

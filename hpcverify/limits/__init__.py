@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import median
 
+from msgspec.structs import replace
+
 from hpcverify.check import Rule, quantity
-from hpcverify.limits.specs import achievable, find
+from hpcverify.limits.specs import Expectation, expect
 from hpcverify.model import Inventory, Limit, Measurement
+from hpcverify.units import convert
 
 Past = Callable[[str, str], Sequence[float]]
 """What earlier runs of the node measured under a name on a part, newest first."""
@@ -45,13 +48,28 @@ def resolve(
                 Limit(name=name, otherwise=rule.otherwise, source=rule.source)
             )
         for item in matching:
-            relative = [
-                *_of_spec(rule, item, inventory),
-                *_of_siblings(rule, item, matching, inventory),
-                *_of_baseline(rule, item, past),
-            ]
-            limits += relative or _unresolved(rule, item)
+            limits += _of_one(rule, item, matching, inventory, past)
     return tuple(dict.fromkeys(limits))
+
+
+def _of_one(
+    rule: Rule,
+    item: Measurement,
+    matching: Sequence[Measurement],
+    inventory: Inventory,
+    past: Past,
+) -> list[Limit]:
+    """Make the limits for one measurement that depend on what was measured."""
+    sheet = _expected(rule, item, inventory)
+    without = f"; {sheet}" if isinstance(sheet, str) else ""
+    made = [
+        *_of_spec(rule, item, sheet),
+        *_of_siblings(rule, item, matching, inventory),
+        *_of_baseline(rule, item, past),
+    ]
+    if made:
+        return [replace(limit, source=limit.source + without) for limit in made]
+    return list(_unresolved(rule, item, without))
 
 
 def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
@@ -82,7 +100,7 @@ def _relative(  # a limit is a fraction of a reference, for one part
     )
 
 
-def _unresolved(rule: Rule, item: Measurement) -> Iterator[Limit]:
+def _unresolved(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
     """Say that a limit that was asked for could not be made; the past may be short."""
     if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
         return
@@ -92,26 +110,31 @@ def _unresolved(rule: Rule, item: Measurement) -> Iterator[Limit]:
         otherwise=rule.otherwise,
         source=rule.source,
         noisy=f"not judged: neither a data sheet nor {ENOUGH_SIBLINGS} siblings to "
-        f"make the limit of ({rule.source})",
+        f"make the limit of ({rule.source}){without}",
     )
 
 
-def _of_spec(rule: Rule, item: Measurement, inventory: Inventory) -> Iterator[Limit]:
-    part = next((p for p in inventory.parts if p.id == item.where), None)
-    spec = find(part) if part and rule.of_spec else None
-    dtype, _, mode = item.name.partition(".")
-    if spec is None or rule.of_spec is None or dtype not in spec.peaks:
+def _expected(
+    rule: Rule, item: Measurement, inventory: Inventory
+) -> Expectation | str | None:
+    """Ask the data sheet of a GPU, if the rule does: of other parts there is none."""
+    part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
+    return expect(part, item.name) if part and rule.of_spec is not None else None
+
+
+def _of_spec(
+    rule: Rule, item: Measurement, sheet: Expectation | str | None
+) -> Iterator[Limit]:
+    if rule.of_spec is None or not isinstance(sheet, Expectation):
         return
-    share = achievable(spec, dtype, mode)
-    if share is None:
-        return
+    promised = convert(sheet.promise.value, sheet.promise.unit, item.unit)
     yield _relative(
         rule,
         item,
         rule.of_spec,
-        share.value * spec.peaks[dtype],
-        f"{rule.of_spec:g} x {share.value:g} achievable x "
-        f"{quantity(spec.peaks[dtype], item.unit)} spec, {spec.name}",
+        sheet.share.value * promised,
+        f"{rule.of_spec:g} x {sheet.share.value:.3g} achievable x "
+        f"{quantity(promised, item.unit)} spec, {sheet.name}",
     )
 
 

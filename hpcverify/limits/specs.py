@@ -1,65 +1,188 @@
 """
-What a part should reach: its data sheet, and the share of it that good ones reach.
+What a part should reach: its data sheet, and how much of it good ones reach.
 
-Both tables are package data with a source in every row. The peaks are dense (without
-sparsity) and, where the part has tensor cores for a type, those of the tensor cores.
+Both tables are package data, one value a line, each with its own source and its own
+confidence in it. Peaks are dense (without sparsity) and, where the part has tensor
+cores for a type, those of the tensor cores. `tests/limits/physics.py` holds every
+number to the others of its part: run it after an edit.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from hpcverify.model import Part
+from hpcverify.units import convert
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-TERA = 1000.0
-"""GFLOP/s in a TFLOP/s: data sheets print the one, we measure in the other."""
+SOUND = frozenset("AB")
+"""The confidence from which a limit may be made that fails a part."""
+MEMORY_SHOWN = (0.88, 1.06)
+"""Of the memory on the sheet, what NVML shows of it in GiB: ECC and firmware take
+some (22 of 24 on an A10), and sheets print 141 GB where there are 140 GiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One cell of a data sheet."""
+
+    text: str
+    unit: str
+    confidence: str
+    """A: read in a source that cites or is the vendor, or that measured it; B: second
+    hand, mixed or derived; C: recalled, unattributed, or sources disagree."""
+    source: str
+
+    @property
+    def number(self) -> float:
+        """The value, in its `unit`."""
+        return float(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a data sheet says of a quantity that is measured."""
+
+    value: float
+    unit: str
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """The data sheet of one part; what it does not say, or we do not know, is None."""
 
     key: str
+    sheet: Mapping[str, Value]
+    """By quantity, with confidence and source."""
     names: tuple[str, ...]
     """As NVML prints them; drivers differ."""
+    other_names: tuple[str, ...]
+    """Of other products that are sold with the same device id."""
     pci_device_ids: tuple[str, ...]
-    compute_capability: str
-    peaks: Mapping[str, float]
-    """Dense GFLOP/s (int8: GOP/s) by data type."""
-    sms: int | None
-    peak_clock_mhz: float | None
-    """The clock for which the peaks hold; NVML's maximum is often higher."""
-    flop_per_clk_per_sm: float | None
-    """Dense bf16, or fp16 where the part has no bf16."""
-    memory_gb: float
-    memory_bandwidth_gbs: float
-    nvlink_links: int
-    nvlink_link_gbs: float
-    """Both directions of one link together."""
-    nvlink_bidir_gbs: float
-    pcie_gen: int | None
-    pcie_width: int
-    tdp_w: float
-    confidence: str
-    """A: a source that cites the vendor; B: mixed; C: partly from memory."""
-    source: str
 
     @property
     def name(self) -> str:
         """What to call the part in a reason."""
         return self.names[0]
 
+    @property
+    def compute_capability(self) -> str:
+        """As CUDA prints it: ``9.0``."""
+        return self.sheet["compute_capability"].text
+
+    @property
+    def peaks(self) -> Mapping[str, float]:
+        """Dense GFLOP/s (int8: GOP/s) by data type."""
+        promised = {dtype: self.promise(dtype) for dtype in DTYPES}
+        return {dtype: peak.value for dtype, peak in promised.items() if peak}
+
+    @property
+    def sms(self) -> int | None:
+        """Streaming multiprocessors."""
+        return self._count("sms")
+
+    @property
+    def peak_clock_mhz(self) -> float | None:
+        """The clock for which the peaks of tensor cores hold."""
+        return self._number("peak_clock")
+
+    @property
+    def max_clock_mhz(self) -> float | None:
+        """The highest that NVML lets it run; often more than `peak_clock_mhz`."""
+        return self._number("max_clock")
+
+    @property
+    def flop_per_clk_per_sm(self) -> float | None:
+        """Dense bf16, or fp16 where the part has no bf16."""
+        return self._number("flop_per_clk_per_sm")
+
+    @property
+    def memory_gb(self) -> float:
+        """As printed."""
+        return self.sheet["memory"].number
+
+    @property
+    def memory_bandwidth_gbs(self) -> float:
+        """Bytes read and written together, GB/s."""
+        return self.sheet["memory_bandwidth"].number
+
+    @property
+    def nvlink_links(self) -> int:
+        """How many links; 0 on a part without."""
+        return self._count("nvlink_links") or 0
+
+    @property
+    def nvlink_link_gbs(self) -> float:
+        """Both directions of one link together."""
+        return self._number("nvlink_per_link") or 0.0
+
+    @property
+    def nvlink_bidir_gbs(self) -> float:
+        """Both directions of all links together."""
+        return self._number("nvlink_total") or 0.0
+
+    @property
+    def pcie_gen(self) -> int | None:
+        """Of the GPU; the slot may have less."""
+        return self._count("pcie_gen")
+
+    @property
+    def pcie_width(self) -> int:
+        """Lanes."""
+        return int(self.sheet["pcie_width"].text)
+
+    @property
+    def tdp_w(self) -> float:
+        """The default power limit."""
+        return self.sheet["tdp"].number
+
+    def promise(self, quantity: str) -> Promise | None:
+        """
+        Say what the sheet has of what a check measures under the name *quantity*.
+
+        That is a data type, ``memory`` (bytes read and written together), or ``p2p``
+        (one direction of all links together: what a GPU can send to one other that it
+        reaches through switches, not through a few links of its own).
+        """
+        cell, share = _CELLS.get(quantity, (quantity, 1.0))
+        value = self.sheet.get(cell)
+        if value is None or quantity not in MEASURED:
+            return None
+        unit = MEASURED[quantity]
+        number = share * convert(value.number, value.unit, unit)
+        return Promise(number, unit, value.confidence)
+
+    def _number(self, quantity: str) -> float | None:
+        value = self.sheet.get(quantity)
+        return None if value is None else value.number
+
+    def _count(self, quantity: str) -> int | None:
+        value = self.sheet.get(quantity)
+        return None if value is None else int(value.text)
+
+
+_CELLS = {"memory": ("memory_bandwidth", 1.0), "p2p": ("nvlink_total", 0.5)}
+"""The cell that a measured quantity is held against, and the share of it."""
+MEASURED: Mapping[str, str] = {
+    **dict.fromkeys(DTYPES, "GFLOP/s"),
+    "int8": "GOP/s",
+    "memory": "GB/s",
+    "p2p": "GB/s",
+}
+"""The quantities that a sheet promises, and the unit that we measure them in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fraction:
-    """The share of the dense peak that a healthy part was seen to reach."""
+    """The share of what is promised that a healthy part was seen to reach."""
 
     value: float
+    confidence: str
     source: str
 
 
@@ -67,38 +190,122 @@ def find(part: Part) -> Spec | None:
     """
     Look up *part* by its PCI device id, else by its exact name.
 
-    None if it is unknown, or if its compute capability contradicts what was found:
+    None if it is unknown, or if what it says of itself contradicts what was found:
     to judge a part by another one's data sheet is worse than not to judge it.
     """
+    spec = _listed(part)
+    return None if spec is None or _contradiction(spec, part.facts) else spec
+
+
+def unknown(part: Part) -> str:
+    """Say why *part* has no data sheet here, if it has none."""
+    facts = part.facts
+    spec = _listed(part)
+    if spec is not None:
+        return _contradiction(spec, facts)
+    name = facts.get("name", "a GPU without a name")
+    device_id = facts.get("pci_device_id", "unknown")
+    return f"{name} (PCI device id {device_id}) is not in the table of parts"
+
+
+def _listed(part: Part) -> Spec | None:
     device_id = part.facts.get("pci_device_id", "").lower()
-    spec = _by("pci_device_ids").get(device_id) or _by("names").get(
+    return _by("pci_device_ids").get(device_id) or _by("names").get(
         part.facts.get("name", "")
     )
+
+
+def _contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
+    """Say what about a part speaks against its being the one that was found."""
+    found = f"its device id or name is that of {spec.name}"
+    capability = facts.get("compute_capability", spec.compute_capability)
+    if capability != spec.compute_capability:
+        return f"{found}, and its compute capability {capability} is not"
+    if facts.get("name") in spec.other_names:
+        return f"{facts['name']} is not in the table of parts, though {found}"
+    gib = float(facts.get("memory", f"{spec.memory_gb} GiB").split()[0])
+    low, high = MEMORY_SHOWN
+    if not low <= gib / spec.memory_gb <= high:
+        return f"{found}, and its memory of {gib:g} GiB is not"
+    return ""
+
+
+def achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
+    """Say what share of *quantity* the part *spec* reaches in a *mode* of it."""
+    return _fractions().get((spec.key, quantity, mode))
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a good part reaches of a measured quantity: a share of a promise."""
+
+    name: str
+    promise: Promise
+    share: Fraction
+
+
+def expect(part: Part, measured: str) -> Expectation | str:
+    """
+    Say what a *part* should reach in what is *measured*: ``bf16.sustained``.
+
+    Or else, in words, why nobody can say that well enough to fail a part by it.
+    """
+    spec = find(part)
     if spec is None:
-        return None
-    capability = part.facts.get("compute_capability", spec.compute_capability)
-    return spec if capability == spec.compute_capability else None
-
-
-def achievable(spec: Spec, dtype: str, mode: str) -> Fraction | None:
-    """Say what share of its peak *spec* reaches in *mode*: burst or sustained."""
-    return _fractions().get((spec.key, dtype, mode))
+        return unknown(part)
+    quantity, _, mode = measured.partition(".")
+    promise, share = spec.promise(quantity), achievable(spec, quantity, mode)
+    if promise is None or share is None:
+        return f"no source says what {measured} a good {spec.name} reaches"
+    if not {promise.confidence, share.confidence} <= SOUND:
+        return f"the sources for {measured} of {spec.name} are weak"
+    return Expectation(spec.name, promise, share)
 
 
 @cache
 def specs() -> tuple[Spec, ...]:
     """Read the table of parts."""
-    return tuple(_spec(row) for row in _rows("gpu_specs.csv"))
+    return parse(rows("gpu_specs.csv"))
+
+
+def parse(table: Iterable[Mapping[str, str]]) -> tuple[Spec, ...]:
+    """Make data sheets of a *table* with one value a row."""
+    parts: dict[str, dict[str, list[Value]]] = {}
+    for row in table:
+        cells = parts.setdefault(row["part"], {}).setdefault(row["quantity"], [])
+        cells.append(Value(row["value"], row["unit"], row["confidence"], row["source"]))
+    return tuple(_spec(key, cells) for key, cells in parts.items())
+
+
+def _spec(key: str, cells: Mapping[str, list[Value]]) -> Spec:
+    def texts(quantity: str) -> tuple[str, ...]:
+        return tuple(value.text for value in cells.get(quantity, ()))
+
+    return Spec(
+        key=key,
+        sheet={quantity: values[0] for quantity, values in cells.items()},
+        names=texts("name"),
+        other_names=texts("other_name"),
+        pci_device_ids=texts("pci_device_id"),
+    )
 
 
 @cache
 def _fractions() -> Mapping[tuple[str, str, str], Fraction]:
+    by_key = {spec.key: spec for spec in specs()}
     return {
-        (row["part"], row["dtype"], row["mode"]): Fraction(
-            float(row["fraction"]), row["source"]
-        )
-        for row in _rows("gpu_fractions.csv")
+        (row["part"], row["quantity"], row["mode"]): share
+        for row in rows("gpu_reached.csv")
+        if (share := _fraction(row, by_key[row["part"]]))
     }
+
+
+def _fraction(row: Mapping[str, str], spec: Spec) -> Fraction | None:
+    promise = spec.promise(row["quantity"])
+    if promise is None:
+        return None
+    reached = convert(float(row["reached"]), row["unit"], promise.unit)
+    return Fraction(reached / promise.value, row["confidence"], row["source"])
 
 
 @cache
@@ -106,33 +313,7 @@ def _by(field: str) -> Mapping[str, Spec]:
     return {key: spec for spec in specs() for key in getattr(spec, field)}
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
+def rows(name: str) -> Iterator[dict[str, str]]:
+    """Read the table *name* of the package, a row at a time."""
     text = (files("hpcverify.limits") / name).read_text(encoding="utf-8")
     yield from csv.DictReader(text.splitlines())
-
-
-def _spec(row: dict[str, str]) -> Spec:
-    return Spec(
-        key=row["key"],
-        names=tuple(row["names"].split("|")),
-        pci_device_ids=tuple(row["pci_device_ids"].split("|")),
-        compute_capability=row["compute_capability"],
-        peaks={d: float(row[d]) * TERA for d in DTYPES if row[d]},
-        sms=int(row["sms"]) if row["sms"] else None,
-        peak_clock_mhz=_number(row["peak_clock_mhz"]),
-        flop_per_clk_per_sm=_number(row["flop_per_clk_per_sm"]),
-        memory_gb=float(row["memory_gb"]),
-        memory_bandwidth_gbs=float(row["memory_bandwidth_gbs"]),
-        nvlink_links=int(row["nvlink_links"] or 0),
-        nvlink_link_gbs=float(row["nvlink_link_gbs"] or 0),
-        nvlink_bidir_gbs=float(row["nvlink_bidir_gbs"] or 0),
-        pcie_gen=int(row["pcie_gen"]) if row["pcie_gen"] else None,
-        pcie_width=int(row["pcie_width"]),
-        tdp_w=float(row["tdp_w"]),
-        confidence=row["confidence"],
-        source=row["source"],
-    )
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text else None

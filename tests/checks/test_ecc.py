@@ -1,7 +1,8 @@
-"""Memory errors: what counters do during a run, apart from what they show."""
+"""Memory errors: what counters do in a run and between runs, and what they show."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
@@ -11,16 +12,24 @@ import pytest
 
 from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
 from hpcverify.limits import resolve
+from hpcverify.limits.specs import specs
 from hpcverify.model import (
     Cause,
+    Covered,
     Finding,
     Found,
     Inventory,
+    Mark,
     Measurement,
+    Part,
     Remedy,
     Verdict,
 )
+from hpcverify.telemetry import problems
+from hpcverify.telemetry.gpus import Heard
 from hpcverify.telemetry.probe import probe as probe_files
+from hpcverify.telemetry.reading import Reading
+from hpcverify.wire import Reply
 from hpcverify_checks import ecc
 from hpcverify_checks.ecc import CHECK, EccParams
 from tests.doubles import context
@@ -28,33 +37,73 @@ from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
 from tests.telemetry.test_nvml import probe
 
+HOUR = 3600.0
+
 MEASURE = """
 import sys, pathlib, msgspec
-from hpcverify.model import Finding, Inventory, Measurement
-from hpcverify_checks import ecc
+from hpcverify.model import Inventory, Mark
+from hpcverify.wire import encode, reply
+from hpcverify_checks import _gpus, ecc
 from tests.doubles import context
+root = pathlib.Path(sys.argv[1])
 inventory = msgspec.json.decode(sys.argv[2], type=Inventory)
-ctx = context(pathlib.Path(sys.argv[1]), inventory=inventory)
-found = list(ecc.read_counters(ctx, pathlib.Path(sys.argv[1])))
-print(msgspec.json.encode([[f for f in found if isinstance(f, Measurement)],
-                           [f for f in found if isinstance(f, Finding)]]).decode())
+marks = msgspec.json.decode(sys.argv[3], type=tuple[Mark, ...])
+ctx = context(root, inventory=inventory, marks=marks)
+ask = lambda: _gpus.source(ctx).memory_errors()
+for found in ecc.read_counters(ctx, root, ask):
+    sys.stdout.buffer.write(encode(reply(1, found)))
 """
 
 
-def measured(lab: Lab, *later: str) -> list[Found]:
+def measured(lab: Lab, *later: str, marks: Iterable[Mark] = ()) -> list[Found]:
     """Probe the node, bring about what comes *later*, and measure."""
     inventory = msgspec.json.encode(probe(lab)).decode()
     if later:
         lab.write(*later)
-    numbers, facts = msgspec.json.decode(
-        lab.python(MEASURE, inventory),
-        type=tuple[list[Measurement], list[Finding]],
-    )
-    return [*numbers, *facts]
+    known = msgspec.json.encode(list(marks)).decode()
+    lines = lab.python(MEASURE, inventory, known).splitlines()
+    replies = [msgspec.json.decode(line, type=Reply) for line in lines]
+    return [r.found for r in replies if r.found is not None]
+
+
+def marks_of(found: Iterable[Found]) -> tuple[Mark, ...]:
+    return tuple(f for f in found if isinstance(f, Mark))
 
 
 def observed(watch: Watch, ctx: Context) -> list[Found]:
     return list(ecc.observe(watch, ctx, EccParams()))
+
+
+def no_gpus() -> ecc.Errors:
+    raise Skip("no GPU on this node")
+
+
+def on_host(ctx: Context, root: Path) -> list[Found]:
+    return list(ecc.read_counters(ctx, root, no_gpus))
+
+
+def a_gpu(tmp_path: Path, *marks: Mark, name: str = "NVIDIA H100 80GB HBM3") -> Context:
+    """Make the context of a node with one GPU, which its last run left *marks* of."""
+    facts = {"driver": "580", "name": name}
+    inventory = Inventory(parts=(Part("gpu", "GPU-0", "GPU 0", facts),))
+    return context(tmp_path, inventory=inventory, marks=marks)
+
+
+def says(mode: float | None = 1, **values: float) -> ecc.Errors:
+    """Make the answer of that GPU; two underscores stand for a dot."""
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    if mode is not None:
+        named["ecc.mode"] = mode
+    readings = (Reading(name, "", "GPU-0", value) for name, value in named.items())
+    return Heard(answers={"GPU-0": tuple(readings)})
+
+
+def heard(tmp_path: Path, ctx: Context, answer: ecc.Errors) -> list[Found]:
+    return list(ecc.read_counters(ctx, tmp_path / "bare", lambda: answer))
+
+
+def told(found: Iterable[Found]) -> list[str]:
+    return [f.code for f in found if isinstance(f, Finding)]
 
 
 def no_past(_name: str, _where: str) -> tuple[float, ...]:
@@ -70,7 +119,7 @@ def judged(found: Iterable[Found]) -> tuple[Verdict, Remedy, str]:
 
 
 def counter(name: str, *values: float, period: float = 1.0) -> list[Sample]:
-    return [Sample(i * period, name, "", "mc0", v) for i, v in enumerate(values)]
+    return [Sample(i * period, name, "", "GPU-0", v) for i, v in enumerate(values)]
 
 
 def number(found: Iterable[Found], name: str) -> float | None:
@@ -81,7 +130,7 @@ def number(found: Iterable[Found], name: str) -> float | None:
 def test_a_machine_without_counters_is_not_observable(tmp_path: Path) -> None:
     ctx = context(tmp_path, inventory=probe_files(tmp_path / "bare"))
     with pytest.raises(Skip, match="no EDAC driver") as skip:
-        list(ecc.read_counters(ctx, tmp_path / "bare"))
+        on_host(ctx, tmp_path / "bare")
     assert skip.value.cause is Cause.NOT_OBSERVABLE
 
 
@@ -89,8 +138,20 @@ def test_a_gpu_without_its_driver_is_no_reason_to_skip(tmp_path: Path) -> None:
     problem = Finding("driver_not_loaded", "node", "no driver")
     ctx = context(tmp_path, inventory=Inventory(problems=(problem,)))
     with pytest.raises(Unable, match="no driver") as unable:
-        list(ecc.read_counters(ctx, tmp_path / "bare"))
+        list(CHECK.measure(ctx, EccParams()))
     assert unable.value.cause is Cause.MISCONFIGURED
+
+
+def test_the_host_is_read_even_if_its_gpus_cannot_be(tmp_path: Path) -> None:
+    def refuse() -> ecc.Errors:
+        raise Unable("no driver", Cause.MISCONFIGURED)
+
+    root = trees.edac(tmp_path / "root", corrected=900)
+    found: list[Found] = []
+    with pytest.raises(Unable):
+        found.extend(ecc.read_counters(context(tmp_path), root, refuse))
+    gathered = ecc.read_counters(context(tmp_path), root, refuse)
+    assert isinstance(next(gathered), Measurement)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +162,35 @@ def test_what_the_host_counted_before_the_run_warns_at_most(
 ) -> None:
     root = trees.edac(tmp_path / "root", corrected=900, uncorrected=uncorrected)
     ctx = context(tmp_path, inventory=probe_files(root))
-    found = list(ecc.read_counters(ctx, root))
-    assert judged(found)[0] is verdict
+    assert judged(on_host(ctx, root))[0] is verdict
+
+
+def test_what_the_host_counted_in_the_same_boot_is_new_only_once(
+    tmp_path: Path,
+) -> None:
+    root = trees.edac(tmp_path / "root", uncorrected=1)
+    first = on_host(context(tmp_path), root)
+    trees.edac(root, uncorrected=2)
+    second = on_host(context(tmp_path, marks=marks_of(first)), root)
+    assert judged(first)[0] is Verdict.WARN
+    verdict, remedy, why = judged(second)
+    assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "ecc.host.uncorrected.since 1 > 0" in why
+    third = on_host(context(tmp_path, marks=marks_of(second)), root)
+    assert judged(third)[0] is Verdict.WARN
+
+
+def test_the_host_counts_from_zero_with_each_boot(tmp_path: Path) -> None:
+    root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {ecc.BOOT: "one"})
+    marks = marks_of(on_host(context(tmp_path), root))
+    trees.grow(root, {ecc.BOOT: "two"})
+    found = on_host(context(tmp_path, marks=marks), root)
+    since = [
+        f.value
+        for f in found
+        if isinstance(f, Measurement) and f.name == "ecc.host.corrected.since"
+    ]
+    assert max(v for v in since if v is not None) == 5
 
 
 def test_counters_that_stand_still_pass_whatever_they_show(tmp_path: Path) -> None:
@@ -111,7 +199,7 @@ def test_counters_that_stand_still_pass_whatever_they_show(tmp_path: Path) -> No
         *counter("ecc.uncorrected", *[12] * 60),
     ]
     watch = Watch(start=0, end=60, samples=samples)
-    found = observed(watch, context(tmp_path))
+    found = observed(watch, a_gpu(tmp_path))
     assert judged(found)[0] is Verdict.PASS
     assert number(found, "ecc.uncorrected.delta") == 0
 
@@ -119,7 +207,7 @@ def test_counters_that_stand_still_pass_whatever_they_show(tmp_path: Path) -> No
 def test_one_uncorrected_error_during_the_run_fails(tmp_path: Path) -> None:
     samples = counter("ecc.uncorrected", 12, 12, 13)
     watch = Watch(start=0, end=3, samples=samples)
-    assert judged(observed(watch, context(tmp_path)))[0] is Verdict.FAIL
+    assert judged(observed(watch, a_gpu(tmp_path)))[0] is Verdict.FAIL
 
 
 @pytest.mark.parametrize(("errors", "verdict"), [(9, "pass"), (6000, "warn")])
@@ -129,34 +217,211 @@ def test_a_burst_of_corrected_errors_does_not_drown_in_a_long_run(
     hours = [0.0] * 10_000 + [errors / 20] * 20 + [0.0] * 10_000
     samples = counter("ecc.corrected", *accumulate(hours))
     watch = Watch(start=0, end=20_000, samples=samples)
-    found = observed(watch, context(tmp_path))
+    found = observed(watch, a_gpu(tmp_path))
     assert judged(found)[0].value == verdict
     assert number(found, "ecc.corrected.delta") == pytest.approx(errors)
 
 
 def test_a_single_corrected_error_in_a_short_check_is_no_rate(tmp_path: Path) -> None:
     samples = counter("ecc.corrected", 0, 1, period=0.1)
-    found = observed(Watch(start=0, end=1, samples=samples), context(tmp_path))
+    found = observed(Watch(start=0, end=1, samples=samples), a_gpu(tmp_path))
     assert judged(found)[0] is Verdict.PASS
 
 
 def test_a_counter_that_was_reset_under_way_counts_on(tmp_path: Path) -> None:
     samples = counter("ecc.uncorrected", 7, 0, 2)
-    found = observed(Watch(start=0, end=3, samples=samples), context(tmp_path))
+    found = observed(Watch(start=0, end=3, samples=samples), a_gpu(tmp_path))
     assert number(found, "ecc.uncorrected.delta") == 2
 
 
 def test_a_single_sample_gives_no_difference(tmp_path: Path) -> None:
     watch = Watch(start=0, end=1, samples=counter("ecc.uncorrected", 5))
-    assert observed(watch, context(tmp_path)) == []
+    assert observed(watch, a_gpu(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "verdict"),
+    [(0.01, 600, "pass"), (5, 600, "warn"), (4647, 1, "warn"), (4647, 60, "fail")],
+)
+def test_a_storm_of_corrected_errors_fails_and_a_gust_warns(
+    tmp_path: Path, rate: float, seconds: int, verdict: str
+) -> None:
+    story = [0.0] * 100 + [rate] * seconds + [0.0] * 100
+    watch = Watch(
+        start=0, end=800, samples=counter("ecc.corrected", *accumulate(story))
+    )
+    found_verdict, remedy, _ = judged(observed(watch, a_gpu(tmp_path)))
+    assert found_verdict.value == verdict
+    assert (remedy is Remedy.CONTACT_VENDOR) == (verdict == "fail")
+
+
+def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(
+    tmp_path: Path,
+) -> None:
+    samples = counter("remap.correctable", 3, 3, 4)
+    found = observed(Watch(start=0, end=3, samples=samples), a_gpu(tmp_path))
+    verdict, remedy, why = judged(found)
+    assert (verdict, remedy) == (Verdict.WARN, Remedy.RERUN)
+    assert "remap.correctable.delta 1 > 0" in why
+
+
+def test_the_host_and_its_gpus_have_rules_of_their_own(tmp_path: Path) -> None:
+    samples = [Sample(t, "ecc.uncorrected", "", "mc0/dimm1", t) for t in (0.0, 1.0)]
+    found = observed(Watch(start=0, end=1, samples=samples), a_gpu(tmp_path))
+    verdict, remedy, why = judged(found)
+    assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "ecc.host.uncorrected.delta 1" in why
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [("gpu_lost", Verdict.FAIL), ("gpu_hung", Verdict.ERROR), ("gpu_flaky", None)],
+)
+def test_a_gpu_that_fell_silent_is_told_with_the_time(
+    tmp_path: Path, code: str, verdict: Verdict | None
+) -> None:
+    samples = counter(code, 1, 1, period=30)
+    found = observed(Watch(start=-90, end=60, samples=samples), a_gpu(tmp_path))
+    assert judged(found)[0] is (verdict or Verdict.PASS)
+    assert all("90 s into the run" in f.text for f in found if isinstance(f, Finding))
+
+
+def test_a_first_run_says_that_it_compared_with_none(tmp_path: Path) -> None:
+    found = heard(tmp_path, a_gpu(tmp_path), says(ecc__uncorrected__lifetime=7))
+    assert judged(found)[0] is Verdict.PASS
+    assert any("no earlier run" in f.text for f in found if isinstance(f, Covered))
+    assert "since" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "remedy"),
+    [
+        ("ecc.uncorrected.lifetime", "fail", "reset_gpu"),
+        ("ecc.sram.uncorrected.lifetime", "fail", "reset_gpu"),
+        ("remap.correctable", "warn", "rerun"),
+        ("remap.uncorrectable", "warn", "rerun"),
+        ("retired.single_bit", "warn", "rerun"),
+        ("retired.double_bit", "warn", "rerun"),
+        ("ecc.corrected.lifetime", "pass", "none"),
+    ],
+)
+def test_what_is_new_since_the_last_run_counts_once(
+    tmp_path: Path, name: str, verdict: str, remedy: str
+) -> None:
+    answer = says(**{name: 8})
+    mark = Mark(name, f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+    found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+    assert [str(w) for w in judged(found)[:2]] == [f"Verdict.{verdict.upper()}", remedy]
+    rerun = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), answer)
+    assert judged(rerun)[0] is Verdict.PASS
+
+
+def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(
+    tmp_path: Path,
+) -> None:
+    mark = Mark("ecc.uncorrected.lifetime", f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+    for count, expected in ((0, Verdict.PASS), (2, Verdict.FAIL)):
+        answer = says(ecc__uncorrected__lifetime=count)
+        found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+        assert number(found, "ecc.uncorrected.since") == count
+        assert judged(found)[0] is expected
+
+
+@pytest.mark.parametrize(("errors", "verdict"), [(300, "pass"), (2e7, "warn")])
+def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
+    tmp_path: Path, errors: float, verdict: str
+) -> None:
+    mark = Mark("ecc.corrected.lifetime", f"100 {time.time() - HOUR:.0f} -", "GPU-0")
+    answer = says(ecc__corrected__lifetime=100 + errors)
+    found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+    assert judged(found)[0].value == verdict
+    expected = pytest.approx(errors / HOUR, rel=0.01)
+    assert number(found, "ecc.corrected.since.rate") == expected
+
+
+def test_a_single_error_between_two_runs_in_a_row_is_no_rate(tmp_path: Path) -> None:
+    mark = Mark("ecc.corrected.lifetime", f"0 {time.time():.0f} -", "GPU-0")
+    found = heard(tmp_path, a_gpu(tmp_path, mark), says(ecc__corrected__lifetime=1))
+    assert judged(found)[0] is Verdict.PASS
+
+
+def test_counters_of_a_gpu_that_does_not_answer_are_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    mark = Mark("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
+    lost = Finding("gpu_lost", "GPU-0", "lost")
+    found = heard(tmp_path, a_gpu(tmp_path, mark), Heard(findings=(lost,)))
+    assert judged(found)[0] is Verdict.FAIL
+    found = heard(
+        tmp_path,
+        a_gpu(tmp_path, *marks_of(found)),
+        says(ecc__uncorrected__lifetime=8),
+    )
+    assert number(found, "ecc.uncorrected.since") == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "pending", "code", "verdict"),
+    [
+        (1, 1, None, "pass"),
+        (0, 0, "ecc_disabled", "warn"),
+        (0, 1, "ecc_reset_due", "warn"),
+        (1, 0, "ecc_disabled", "warn"),
+    ],
+)
+def test_memory_that_is_not_protected_is_told(
+    tmp_path: Path, mode: float, pending: float, code: str | None, verdict: str
+) -> None:
+    answer = says(mode, ecc__mode__pending=pending)
+    found = heard(tmp_path, a_gpu(tmp_path), answer)
+    assert told(found) == ([code] if code else [])
+    assert judged(found)[0].value == verdict
+
+
+def test_no_part_of_the_data_sheets_is_without_ecc(tmp_path: Path) -> None:
+    for spec in specs():
+        ctx = a_gpu(tmp_path, name=spec.name)
+        assert judged(heard(tmp_path, ctx, says()))[0] is Verdict.PASS
+        none = heard(tmp_path, ctx, says(None, retired__pending=0))
+        assert (told(none), judged(none)[0]) == (["ecc_unsupported"], Verdict.WARN)
+
+
+def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(
+    tmp_path: Path,
+) -> None:
+    ctx = a_gpu(tmp_path, name="NVIDIA RTX 6000 Ada Generation")
+    found = heard(tmp_path, ctx, says(0, ecc__mode__pending=0))
+    assert (told(found), judged(found)[0]) == (["ecc_off_as_delivered"], Verdict.PASS)
+
+
+def test_a_part_that_nobody_knows_need_not_have_ecc(tmp_path: Path) -> None:
+    ctx = a_gpu(tmp_path, name="NVIDIA GeForce RTX 3080")
+    with pytest.raises(Skip, match="counts memory errors"):
+        heard(tmp_path, ctx, says(None))
+
+
+def test_a_gpu_that_counts_errors_has_ecc_whatever_it_says(tmp_path: Path) -> None:
+    found = heard(tmp_path, a_gpu(tmp_path), says(None, ecc__corrected=0))
+    assert told(found) == []
+
+
+def test_retired_pages_are_counted_together(tmp_path: Path) -> None:
+    ctx = a_gpu(tmp_path, name="Tesla V100-SXM2-32GB")
+    for single, verdict in ((31, Verdict.PASS), (32, Verdict.FAIL)):
+        answer = says(retired__single_bit=single, retired__double_bit=31)
+        assert judged(heard(tmp_path, ctx, answer))[0] is verdict
+
+
+def on_lab(tmp_path: Path, lab: Lab) -> Context:
+    return context(tmp_path, inventory=probe(lab))
 
 
 def test_a_healthy_board_passes_every_time(tmp_path: Path, lab: Lab) -> None:
     lab.load("healthy-8xh100")
     for _ in range(3):
         assert judged(measured(lab)) == (Verdict.PASS, Remedy.NONE, "")
-    found = observed(lab.watch("healthy-8xh100", 60), context(tmp_path))
-    assert len([f for f in found if isinstance(f, Measurement)]) == 8 * 3
+    found = observed(lab.watch("healthy-8xh100", 60), on_lab(tmp_path, lab))
+    assert len([f for f in found if isinstance(f, Measurement)]) == 8 * 7
     assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
 
 
@@ -164,8 +429,9 @@ def test_errors_that_a_load_brings_out_are_found_on_their_gpus(
     tmp_path: Path, lab: Lab
 ) -> None:
     watch = lab.watch("ecc-row-remap-failure", 60)
+    ctx = on_lab(tmp_path, lab)
     where = [part for part, _ in watch.series("ecc.corrected")]
-    found = observed(watch, context(tmp_path))
+    found = observed(watch, ctx)
     rates = {
         f.where: f.value
         for f in found
@@ -186,8 +452,13 @@ def test_errors_that_a_load_brings_out_are_found_on_their_gpus(
         ("remapped_rows.uncorrectable = 512", "fail", "contact_vendor", "512 > 511"),
         ("retired_pages.pending = 1", "warn", "reset_gpu", "retired.pending"),
         ("ecc.sram_threshold_exceeded = 1", "fail", "contact_vendor", "sram_threshold"),
-        ("ecc.mode = 0", "warn", "fix_configuration", "ECC is off"),
-        ("inforom.valid = 0", "fail", "contact_vendor", "InfoROM"),
+        ("ecc.mode = 0", "warn", "reset_gpu", "ECC is off until"),
+        ("ecc.mode_pending = 0", "warn", "fix_configuration", "next reset"),
+        ("ecc.mode = na", "warn", "inspect", "its data sheet has it"),
+        ("remapped_rows.histogram.none = 1", "warn", "contact_vendor", "banks.none 1"),
+        ("remapped_rows.histogram.low = 1", "pass", "none", ""),
+        ("ecc.volatile.dram_uncorrectable = 1", "warn", "reset_gpu", "uncorrected 1"),
+        ("ecc.volatile.sram_parity = 1", "warn", "reset_gpu", "uncorrected 1"),
         ("ecc.aggregate.dram_uncorrectable = 3", "pass", "none", ""),
     ],
 )
@@ -201,7 +472,20 @@ def test_each_trace_of_bad_memory_has_its_remedy(
 
 
 def test_a_gpu_that_was_lost_under_way_fails(lab: Lab) -> None:
-    loss = "fault = nvmlDeviceGetPowerUsage gpu=3 return=GPU_IS_LOST"
-    verdict, remedy, why = judged(measured(lab, loss))
+    verdict, remedy, why = judged(measured(lab, "gpu.3.lost = 1"))
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.REBOOT)
-    assert "gpu lost" in why
+    assert "GPU is lost" in why
+
+
+def test_an_error_between_two_runs_is_found_on_its_gpu_and_once(lab: Lab) -> None:
+    first = measured(lab)
+    lab.write("gpu.5.ecc.aggregate.dram_uncorrectable = 1")
+    second = measured(lab, marks=marks_of(first))
+    verdict, remedy, why = judged(second)
+    assert (verdict, remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+    assert why.count("ecc.uncorrected.since 1 > 0") == 1
+    assert judged(measured(lab, marks=marks_of(second)))[0] is Verdict.PASS
+
+
+def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
+    assert problems.RULINGS.items() <= CHECK.rulings.items()

@@ -60,6 +60,82 @@ def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "low"),
+    [
+        ("memory.copy", "GB/s", 0.8 * 2540),  # of 3350
+        ("memory.copy", "TB/s", 0.8 * 2.540),
+        ("p2p.write", "GB/s", 0.8 * 380),  # one direction: of 450
+        ("bf16.sustained", "TFLOP/s", 0.8 * 730),  # of 989
+    ],
+)
+def test_the_data_sheet_speaks_in_the_unit_that_was_measured(
+    name: str, unit: str, low: float
+) -> None:
+    found = [Measurement(name, 1, unit, "gpu-0")]
+
+    (limit,) = resolve({name: Rule(of_spec=0.8)}, found, GPUS, no_past)
+
+    assert limit.low == pytest.approx(low)
+    assert unit in limit.source
+
+
+@pytest.mark.parametrize("name", ["memory.read", "p2p.ring", "fp64.sustained"])
+def test_what_nobody_knows_a_good_part_to_reach_is_left_to_siblings(name: str) -> None:
+    found = rates(100, 100, 100, 50, name=name)
+
+    made = resolve({name: Rule(of_spec=0.8, of_siblings=0.9)}, found, GPUS, no_past)
+
+    assert {limit.low for limit in made} == {90.0}
+    assert f"no source says what {name} a good NVIDIA H100" in made[0].source
+
+
+def node_of(count: int, **facts: str) -> Inventory:
+    return Inventory(
+        parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", facts) for i in range(count))
+    )
+
+
+def test_a_part_that_is_not_in_the_table_is_judged_by_siblings_and_said_to_be() -> None:
+    node = node_of(4, name="NVIDIA X", pci_device_id="9999")
+    rule = {"bf16.sustained": Rule(of_spec=0.85, of_siblings=0.9)}
+
+    made = resolve(rule, rates(100, 100, 100, 50), node, no_past)
+
+    assert {limit.low for limit in made} == {90.0}
+    assert "NVIDIA X (PCI device id 9999) is not in the table" in made[0].source
+
+
+def test_a_lone_part_that_is_not_in_the_table_is_judged_by_its_past_alone() -> None:
+    node = node_of(1, name="NVIDIA X")
+    rule = {"bf16.sustained": Rule(of_spec=0.85, of_baseline=0.8)}
+
+    (limit,) = resolve(rule, rates(1), node, lambda _n, _w: (100.0,) * ENOUGH_RUNS)
+    (no_limit,) = resolve(rule, rates(1), node, no_past)
+
+    assert limit.low == 80
+    assert "NVIDIA X" in limit.source
+    assert "NVIDIA X" in no_limit.noisy
+
+
+def test_a_weak_source_fails_no_part() -> None:
+    b200 = node_of(1, name="NVIDIA B200", pci_device_id="2901")
+
+    (limit,) = resolve({"*": Rule(of_spec=0.85)}, rates(1), b200, no_past)
+
+    assert limit.low is None
+    assert "weak" in limit.noisy
+
+
+def test_only_gpus_have_data_sheets_to_speak_of() -> None:
+    found = [Measurement("bf16.sustained", 1, "GFLOP/s", "cpu")]
+    rule = {"bf16.sustained": Rule(of_spec=0.85)}
+
+    (limit,) = resolve(rule, found, Inventory(), no_past)
+
+    assert limit.noisy.endswith("(hpcverify default)")
+
+
 def test_siblings_are_held_to_their_median() -> None:
     found = limits(Rule(of_siblings=0.9), rates(100, 100, 100, 50))
 

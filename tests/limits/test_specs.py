@@ -2,107 +2,155 @@
 
 from __future__ import annotations
 
-import csv
-from importlib.resources import files
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from hpcverify.limits.specs import DTYPES, Spec, achievable, find, specs
+from hpcverify.limits.specs import (
+    MEASURED,
+    Expectation,
+    Spec,
+    achievable,
+    expect,
+    find,
+    parse,
+    rows,
+    specs,
+    unknown,
+)
 from hpcverify.model import Part
+from tests.limits import physics
 
-ALL = pytest.mark.parametrize("spec", specs(), ids=lambda s: s.key)
-
-
-def fractions() -> list[dict[str, str]]:
-    text = (files("hpcverify.limits") / "gpu_fractions.csv").read_text()
-    return list(csv.DictReader(text.splitlines()))
+TABLE = tuple(rows("gpu_specs.csv"))
+REACHED = tuple(rows("gpu_reached.csv"))
+WORDS = {"name", "other_name", "pci_device_id", "memory_type"}
+NUMBERS = tuple(row for row in TABLE if row["quantity"] not in WORDS)
+ALL = pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.key)
 
 
 def gpu(**facts: str) -> Part:
     return Part(kind="gpu", id="GPU-1", label="GPU 0", facts=facts)
 
 
-@ALL
-def test_peak_is_sms_times_clock_times_width(spec: Spec) -> None:
-    if spec.sms is None or spec.flop_per_clk_per_sm is None:
-        assert spec.key == "gb300", "only this part's SM count is not published"
-        return
-    assert spec.peak_clock_mhz is not None
-    peak = spec.peaks.get("bf16") or spec.peaks["fp16"]
-    reached = spec.sms * spec.peak_clock_mhz * spec.flop_per_clk_per_sm / 1e3
-    assert peak == pytest.approx(reached, rel=0.015)
+def of(key: str) -> Spec:
+    return next(spec for spec in specs() if spec.key == key)
+
+
+def complaints_if(row: Mapping[str, str], value: str) -> list[str]:
+    """Lint the part of *row* as if *value* stood in it."""
+    part = [r for r in TABLE if r["part"] == row["part"]]
+    [spec] = parse({**r, "value": value} if r is row else r for r in part)
+    return physics.complaints(spec)
 
 
 @ALL
-def test_width_per_clock_is_a_power_of_two(spec: Spec) -> None:
-    assert spec.flop_per_clk_per_sm in (None, 1024, 2048, 4096, 8192)
+def test_the_numbers_of_a_part_hang_together(spec: Spec) -> None:
+    assert physics.complaints(spec) == []
 
 
-@ALL
-def test_halving_the_operand_doubles_the_dense_peak(spec: Spec) -> None:
-    peaks = spec.peaks
-    if "bf16" in peaks:
-        assert peaks["fp16"] == peaks["bf16"]
-        assert peaks["tf32"] == pytest.approx(peaks["bf16"] / 2, rel=0.02)
-    if "fp8" in peaks:
-        assert peaks["fp8"] == pytest.approx(2 * peaks["bf16"], rel=0.02)
-    if "int8" in peaks and spec.key != "b300-sxm":  # there it is cut
-        assert peaks["int8"] == pytest.approx(2 * peaks["bf16"], rel=0.02)
+@pytest.mark.parametrize("factor", [10, 0.1, 1000, 0.001])
+def test_a_slip_of_tens_in_any_number_of_any_part_is_noticed(factor: float) -> None:
+    unnoticed = [
+        (row["part"], row["quantity"])
+        for row in NUMBERS
+        if not complaints_if(row, f"{float(row['value']) * factor:.12g}")
+    ]
+    assert unnoticed == []
+    assert len(NUMBERS) > 400
 
 
-@ALL
-def test_fp8_peak_needs_a_part_that_has_fp8(spec: Spec) -> None:
-    major, minor = map(int, spec.compute_capability.split("."))
-    assert ("fp8" in spec.peaks) == ((major, minor) >= (8, 9))
-    assert ("bf16" in spec.peaks) == (major >= 8)
+def test_nearly_every_slip_of_two_is_noticed_as_well() -> None:
+    unnoticed = [
+        row["quantity"]
+        for row in NUMBERS
+        if not complaints_if(row, f"{float(row['value']) * 2:.12g}")
+    ]
+    assert len(unnoticed) < len(NUMBERS) / 25
+    assert set(unnoticed) <= {"tdp", "memory", "fp32"}  # parts do differ that much
 
 
-@ALL
-def test_nvlink_bandwidth_is_links_times_rate(spec: Spec) -> None:
-    assert spec.nvlink_bidir_gbs == spec.nvlink_links * spec.nvlink_link_gbs
+@pytest.mark.parametrize(
+    ("part", "quantity", "value", "complaint"),
+    [
+        ("h200-sxm", "memory_bandwidth", "4.8", "Gbit/s per pin"),  # TB/s in GB/s
+        ("h100-sxm5-80gb", "bf16", "1979", "SMs x clock x width"),  # with sparsity
+        ("h100-sxm5-80gb", "peak_clock", "1980", "SMs x clock x width"),
+        ("l4", "sms", "60", "SMs x clock x width"),  # as TechPowerUp prints it
+        ("b300-sxm", "int8", "4500", "int8"),  # a B200's: it is cut
+        ("a100-sxm4-40gb", "pci_device_id", "2330", "GH100"),
+        ("h100-nvl-94gb", "memory", "80", "GB per stack"),
+        ("a40", "nvlink_total", "600", "NVLink in all"),
+    ],
+)
+def test_the_mistakes_of_others_are_noticed(
+    part: str, quantity: str, value: str, complaint: str
+) -> None:
+    [row] = [r for r in TABLE if (r["part"], r["quantity"]) == (part, quantity)]
+    assert any(complaint in text for text in complaints_if(row, value))
 
 
-@ALL
-def test_units_are_plausible(spec: Spec) -> None:
-    # DCGM ships an H200 with a bandwidth in GB/s where MB/s is meant.
-    assert 250 <= spec.memory_bandwidth_gbs <= 10_000
-    assert 16 <= spec.memory_gb <= 400
-    assert 70 <= spec.tdp_w <= 1500
-    assert spec.pcie_width in (8, 16)
-    assert spec.pcie_gen in (None, 3, 4, 5, 6)
-    assert all(1e3 < peak < 1e7 for peak in spec.peaks.values())
+@pytest.mark.parametrize(
+    ("cell", "text"), [("unit", "MB/s"), ("confidence", "D"), ("source", " ")]
+)
+def test_every_value_has_its_unit_a_confidence_and_a_source(
+    cell: str, text: str
+) -> None:
+    a10 = [row for row in TABLE if row["part"] == "a10"]
+    [spec] = parse(
+        {**row, cell: text} if row["quantity"] == "memory_bandwidth" else row
+        for row in a10
+    )
+    assert any("memory_bandwidth" in said for said in physics.complaints(spec))
 
 
-@ALL
-def test_every_row_says_where_it_comes_from(spec: Spec) -> None:
-    assert len(spec.source) > 20
-    assert spec.confidence in ("A", "B", "C")
-    assert all(len(i) == 4 and int(i, 16) for i in spec.pci_device_ids)
+def test_the_linter_runs_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert physics.main([]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_linter_names_the_part_in_a_table_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "mine.csv"
+    lines = (f"{','.join(TABLE[0])}", *(",".join(r.values()) for r in odd_a10()))
+    table.write_text("\n".join(lines))
+    assert physics.main([str(table)]) == 1
+    assert "a10: GFLOP/s per W" in capsys.readouterr().out
+
+
+def odd_a10() -> Iterator[Mapping[str, str]]:
+    """Give the rows of an A10 that draws 15 W."""
+    for row in (r for r in TABLE if r["part"] == "a10"):
+        value = "15" if row["quantity"] == "tdp" else row["value"]
+        yield {**row, "value": value, "source": "a test"}
 
 
 def test_keys_names_and_ids_are_unique() -> None:
     for field in ("names", "pci_device_ids"):
         found = [value for spec in specs() for value in getattr(spec, field)]
         assert len(found) == len(set(found))
-    assert len({spec.key for spec in specs()}) == len(specs())
+    cells = [(r["part"], r["quantity"], r["value"]) for r in TABLE]
+    assert len(cells) == len(set(cells))
 
 
-def test_fractions_belong_to_parts_and_never_exceed_one() -> None:
-    by_key = {spec.key: spec for spec in specs()}
-    for row in fractions():
-        assert row["dtype"] in by_key[row["part"]].peaks
-        assert row["mode"] in ("burst", "sustained")
-        assert 0.3 < float(row["fraction"]) < 1
-        assert len(row["source"]) > 10
+def test_what_is_reached_is_reached_of_a_promise_and_stays_below_it() -> None:
+    for row in REACHED:
+        assert row["quantity"] in MEASURED
+        share = achievable(of(row["part"]), row["quantity"], row["mode"])
+        assert share is not None
+        assert 0.4 < share.value < 1
+        assert share.confidence in ("A", "B", "C")
+        assert len(share.source) > 10
 
 
 def test_no_part_sustains_more_than_its_burst() -> None:
-    both = {
-        (r["part"], r["dtype"], r["mode"]): float(r["fraction"]) for r in fractions()
-    }
-    for (part, dtype, mode), value in both.items():
-        if mode == "sustained":
-            assert value <= both.get((part, dtype, "burst"), 1)
+    for row in (r for r in REACHED if r["mode"] == "sustained"):
+        spec = of(row["part"])
+        burst = achievable(spec, row["quantity"], "burst")
+        sustained = achievable(spec, row["quantity"], "sustained")
+        if burst is not None and sustained is not None:
+            assert sustained.value <= burst.value
 
 
 def test_a_part_is_found_by_id_before_its_name() -> None:
@@ -112,9 +160,7 @@ def test_a_part_is_found_by_id_before_its_name() -> None:
 
 
 def test_an_upper_case_id_is_found() -> None:
-    spec = find(gpu(pci_device_id="233B"))
-    assert spec is not None
-    assert spec.key == "h200-nvl"
+    assert find(gpu(pci_device_id="233B")) is of("h200-nvl")
 
 
 def test_a_name_must_match_exactly() -> None:
@@ -123,23 +169,69 @@ def test_a_name_must_match_exactly() -> None:
     assert find(gpu()) is None
 
 
-def test_a_part_whose_capability_contradicts_the_sheet_is_unknown() -> None:
-    assert find(gpu(pci_device_id="2330", compute_capability="9.0")) is not None
-    assert find(gpu(pci_device_id="2330", compute_capability="8.0")) is None
+A100 = {"pci_device_id": "20b2", "compute_capability": "8.0", "memory": "80 GiB"}
 
 
-def test_peaks_are_in_gflops() -> None:
-    spec = find(gpu(pci_device_id="2330"))
-    assert spec is not None
-    assert spec.peaks["bf16"] == 989_000
-    assert set(spec.peaks) == set(DTYPES)
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"compute_capability": "9.0"}, "compute capability 9.0"),
+        ({"memory": "40 GiB"}, "memory of 40 GiB"),  # a virtual GPU, or another part
+        ({"name": "NVIDIA PG509-210"}, "NVIDIA PG509-210 is not in the table"),
+    ],
+)
+def test_a_part_that_contradicts_the_sheet_is_unknown(
+    odd: dict[str, str], why: str
+) -> None:
+    assert find(gpu(**A100)) is of("a100-sxm4-80gb")
+    assert find(gpu(**(A100 | odd))) is None
+    assert why in unknown(gpu(**(A100 | odd)))
 
 
-def test_burst_and_sustained_differ_and_unknown_is_none() -> None:
-    spec = find(gpu(pci_device_id="2330"))
-    assert spec is not None
-    burst, sustained = (achievable(spec, "bf16", m) for m in ("burst", "sustained"))
-    assert burst is not None
-    assert sustained is not None
-    assert sustained.value < burst.value
-    assert achievable(spec, "fp64", "sustained") is None
+@pytest.mark.parametrize(
+    ("key", "memory"),
+    [("a10", "22 GiB"), ("h200-sxm", "140 GiB"), ("b300-sxm", "269 GiB")],
+)
+def test_what_ecc_and_firmware_take_of_the_memory_contradicts_nothing(
+    key: str, memory: str
+) -> None:
+    [device_id] = of(key).pci_device_ids
+    assert find(gpu(pci_device_id=device_id, memory=memory)) is of(key)
+
+
+def test_an_unknown_part_is_said_to_be_unknown_by_name_and_id() -> None:
+    part = gpu(name="NVIDIA GeForce RTX 4090", pci_device_id="2684")
+    assert unknown(part) == (
+        "NVIDIA GeForce RTX 4090 (PCI device id 2684) is not in the table of parts"
+    )
+    assert expect(part, "bf16.sustained") == unknown(part)
+    assert unknown(gpu(pci_device_id="2330")) == ""
+
+
+def test_what_a_good_part_reaches_is_in_the_unit_that_is_measured() -> None:
+    h200 = gpu(pci_device_id="2335")
+    p2p, memory = expect(h200, "p2p.write"), expect(h200, "memory.copy")
+    assert isinstance(p2p, Expectation)
+    assert isinstance(memory, Expectation)
+    assert (p2p.promise.value, p2p.promise.unit) == (450, "GB/s")
+    assert p2p.share.value == pytest.approx(0.88)
+    assert (memory.promise.value, memory.promise.unit) == (4800, "GB/s")
+
+
+@pytest.mark.parametrize(
+    ("device_id", "measured"),
+    [
+        ("2901", "bf16.sustained"),  # one unattributed measurement
+        ("26b1", "bf16.burst"),  # the peak itself is recalled
+        ("2941", "memory.copy"),
+    ],
+)
+def test_a_weak_source_makes_no_limit(device_id: str, measured: str) -> None:
+    answer = expect(gpu(pci_device_id=device_id), measured)
+    assert isinstance(answer, str)
+    assert "weak" in answer
+
+
+def test_what_nobody_measured_makes_no_limit() -> None:
+    for measured in ("fp64.sustained", "p2p.ring", "memory.used", "temperature"):
+        assert "no source says" in str(expect(gpu(pci_device_id="2330"), measured))

@@ -22,12 +22,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcverify.telemetry.nvml.source import NvmlSource
+    from hpcverify.telemetry.nvml.hearing import NvmlSource
 
 
 @cache
 def source() -> NvmlSource:
     """Give this process's session with NVML, which remembers who hangs."""
-    from hpcverify.telemetry.nvml.source import NvmlSource  # noqa: PLC0415 - 30 ms, for nothing without a GPU
+    from hpcverify.telemetry.nvml.hearing import NvmlSource  # noqa: PLC0415 - 30 ms, for nothing without a GPU
 
     return NvmlSource()

@@ -16,11 +16,11 @@ from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.nvml import source
 from hpcverify.telemetry.nvml.gauges import readings
+from hpcverify.telemetry.nvml.hearing import PATIENCE
 from hpcverify.telemetry.nvml.interview import Gpu, Interview, code_of
 from hpcverify.telemetry.nvml.patience import Round
 from hpcverify.telemetry.nvml.questions import processes
 from hpcverify.telemetry.nvml.session import NOT_LISTED, NoAnswerError
-from hpcverify.telemetry.nvml.source import PATIENCE
 from hpcverify.telemetry.reading import Reading
 
 NO_DRIVER: Mapping[int, str] = {

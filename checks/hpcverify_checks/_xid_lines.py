@@ -1,0 +1,157 @@
+"""
+Read what NVIDIA's drivers write to the kernel log: Xids, SXids, GPUs not started.
+
+The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
+GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
+``nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …``, which two
+more lines with the same number follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from hpcverify.telemetry import pci
+from hpcverify.telemetry.kernel_log import Message
+from hpcverify_checks._xid_policy import Row, row_of, rows
+
+WORDS = (b"Xid (", b"RmInitAdapter failed", b"NVIDIA probe routine failed")
+"""A line without one of these is none of ours."""
+
+ADDRESS = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
+XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{ADDRESS}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
+)
+SXID = re.compile(
+    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS}\): (?P<xid>\d+), ?(?P<rest>.*)"
+)
+NOT_STARTED = re.compile(
+    rf"NVRM: (?:GPU {ADDRESS}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
+)
+SXID_DETAILS = ("Severity ", "Data ")
+"""How the lines begin that follow the one about an SXid."""
+
+WHO = re.compile(r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)")
+UNITS = re.compile(r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)")
+FUNCTION = re.compile(r"[Ff]unction (\d+) \((\w+)")
+ACTION = re.compile(r"recovery action changed from .*\bto 0x([0-9A-Fa-f]+)")
+FAULT = re.compile(
+    r"(?P<unit>\w+)(?:/(?P<also>\w+))?\s+(?P<weight>Fatal|Nonfatal)\s+\S+\s+\S+\s+"
+    r"Link\s+(?P<link>-?\d+)\s+\((?P<info>0x[0-9a-f]+)\s+(?P<status>0x[0-9a-f]+)"
+)
+SUBCODE = 20, 0x3F
+"""Bits 25 to 20 of the first word, by all patterns of NVIDIA's sheet on 144 to 150.
+The bits of the unit moved between R570 and R575, but the line names the unit too."""
+
+QUIET_S = 10.0
+"""One fault writes many lines within a second; what comes later is another one."""
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line that tells of an error; *where* is a PCI address, or "node"."""
+
+    row: Row
+    xid: int | None
+    where: str
+    text: str
+    time: float | None
+    details: Mapping[str, str]
+
+
+def events(messages: Sequence[Message]) -> list[Event]:
+    """Read *messages*; of the recovery actions of a GPU only the last one holds."""
+    found = [event for message in messages for event in _events(message)]
+    last = {event.where: event for event in found if event.xid == RECOVERY}
+    return [e for e in found if e.xid != RECOVERY or e is last[e.where]]
+
+
+RECOVERY = 154
+"""The Xid that says what the driver wants done about a GPU."""
+NVLINK5 = range(144, 151)
+GSP = (119, 120)
+
+
+def _events(message: Message) -> Iterator[Event]:
+    text = message.text
+    if match := XID.match(text):
+        yield _xid(message, match)
+    elif text.startswith("NVRM: Xid"):
+        yield _event(message, rows()["xid_unparsed"])
+    elif match := SXID.match(text):
+        if not match["rest"].startswith(SXID_DETAILS):
+            yield _sxid(message, match)
+    elif match := NOT_STARTED.match(text):
+        yield _event(message, rows()["init_failed"], match["address"])
+
+
+def _event(
+    message: Message,
+    row: Row,
+    address: str | None = None,
+    xid: int | None = None,
+    details: Mapping[str, str] | None = None,
+) -> Event:
+    return Event(
+        row=row,
+        xid=xid,
+        where=pci.normal(f"{address}.0") if address else "node",
+        text=message.text,
+        time=message.time,
+        details=details or {},
+    )
+
+
+def _sxid(message: Message, match: re.Match[str]) -> Event:
+    weight = match["rest"].partition(",")[0]
+    codes = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
+    row = rows()[codes.get(weight, "sxid_unknown")]
+    return _event(message, row, match["address"], details={"sxid": match["xid"]})
+
+
+def _xid(message: Message, match: re.Match[str]) -> Event:
+    xid, rest = int(match["xid"]), match["rest"]
+    details = {k: v for k, v in _details(xid, rest) if v}
+    row = row_of(xid, *_signs(xid, rest))
+    return _event(message, row, match["address"], xid, details)
+
+
+def _signs(xid: int, rest: str) -> Iterator[str]:
+    """
+    Say by what `row_of` can tell apart what *xid* means here, the surest first.
+
+    A recovery action goes by its number: the words changed from "Node Reboot
+    Required" to "OS Reboot" in R610. A fault of NVLink 5 goes by unit and status as
+    in NVIDIA's sheet, unless the line itself says that it is fatal; what is not in
+    the sheet, as several bits at once, goes by the line's word.
+    """
+    if xid == RECOVERY and (action := ACTION.search(rest)):
+        yield str(int(action[1], 16))
+    if xid in NVLINK5 and (fault := FAULT.search(rest)):
+        status, shift = int(fault["status"], 16), SUBCODE
+        subcode = int(fault["info"], 16) >> shift[0] & shift[1]
+        for unit in filter(None, (fault["also"], fault["unit"])):
+            if fault["weight"] == "Nonfatal":
+                yield f"{unit} {status:#x}"
+            yield f"{unit} sub {subcode}"
+        yield fault["weight"]
+
+
+def _details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
+    if who := WHO.search(rest):
+        yield from who.groupdict().items()
+    if units := UNITS.search(rest):
+        names = zip(("GPC", "TPC", "SM"), units.groups(), strict=True)
+        yield "unit", " ".join(f"{n} {v}" for n, v in names if v)
+    if xid in GSP and (call := FUNCTION.search(rest)):
+        yield "function", f"{call[1]} {call[2]}"
+    if xid in NVLINK5 and (fault := FAULT.search(rest)):
+        yield from fault.groupdict().items()
+
+
+def occasions(times: Sequence[float]) -> int:
+    """Count how often something happened that leaves several traces each time."""
+    return 1 + sum(b - a > QUIET_S for a, b in pairwise(sorted(times)))

@@ -1,0 +1,97 @@
+"""
+What an Xid means for a node: the table ``xids.csv``, and the rulings made of it.
+
+Its columns: *code* of the finding; *xid* and NVIDIA's *mnemonic*; its *meaning*;
+*kind*: ``app`` if a program can bring it about, ``context`` if it only goes with
+another one, ``gpu`` or ``driver``; our *verdict* and *remedy*; what NVIDIA and others
+do about it, and where those differ; *when*, for an Xid that means one thing or another:
+the recovery action of 154, or what a line about NVLink must say.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.model import Remedy, Ruling, Verdict
+
+TABLE = Path(__file__).with_name("xids.csv")
+REPEATED, UNDER_LOAD = "_repeated", "_under_load"
+"""What is added to the code of an ``app`` Xid that came again, or came by our load."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    code: str
+    xid: int | None
+    mnemonic: str
+    meaning: str
+    kind: str
+    verdict: Verdict
+    remedy: Remedy
+    nvidia: str
+    others: str
+    disagreement: str
+    when: tuple[str, ...]
+    source: str
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Read the table, by code."""
+    text = TABLE.read_text(encoding="utf-8")
+    return {line["code"]: _row(line) for line in csv.DictReader(text.splitlines())}
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    return Row(
+        code=line["code"],
+        xid=int(line["xid"]) if line["xid"] else None,
+        mnemonic=line["mnemonic"],
+        meaning=line["meaning"],
+        kind=line["kind"],
+        verdict=Verdict(line["verdict"]),
+        remedy=Remedy(line["remedy"]),
+        nvidia=line["nvidia"],
+        others=line["others"],
+        disagreement=line["disagreement"],
+        when=tuple(filter(None, line["when"].split("|"))),
+        source=line["source"],
+    )
+
+
+@cache
+def _variants() -> Mapping[tuple[int | None, str], Row]:
+    return {(row.xid, when): row for row in rows().values() for when in row.when}
+
+
+def row_of(xid: int, *signs: str) -> Row:
+    """Find what *xid* means by the first of *signs* that the table has, or at all."""
+    for sign in signs:
+        if (xid, sign) in _variants():
+            return _variants()[xid, sign]
+    return rows().get(f"xid_{xid}", rows()["xid_unknown"])
+
+
+def rulings() -> dict[str, Ruling]:
+    """
+    Rule on every code.
+
+    What a program can bring about accuses no GPU at once: most often it was the
+    job. When it comes again on the same GPU, or while our own kernels ran, which are
+    known to be good, somebody should look; when both, it is the GPU.
+    """
+    table = {r.code: Ruling(r.verdict, r.remedy) for r in rows().values()}
+    for row in rows().values():
+        if row.kind != "app":
+            continue
+        remedy = max(row.remedy, Remedy.INSPECT, key=list(Remedy).index)
+        table[row.code + REPEATED] = Ruling(Verdict.WARN, remedy)
+        table[row.code + UNDER_LOAD] = Ruling(Verdict.WARN, remedy)
+        table[row.code + UNDER_LOAD + REPEATED] = Ruling(Verdict.FAIL, remedy)
+    return table

@@ -1,0 +1,269 @@
+"""
+Test nearly all memory of a GPU with moving inversions, and measure its bandwidth.
+
+The memory is taken in chunks until only a small reserve is free, and the share that
+was tested is itself judged: what could not be allocated was not tested and does not
+pass. All of it is written before any of it is compared, with words that hash their
+own address, then with other backgrounds while time lasts (see `_memory_march`); the
+first pass is always a whole one. The GPU compares by itself; after each pass a canary,
+one flipped bit, proves that the comparison is awake.
+
+Where the memory has ECC a bad cell is corrected in silence (the `ecc` check counts
+that) or ends our work with an error, which is a finding here too. A word that is
+wrong without either was spoilt past the ECC, on its way or by its address, or there
+is none: no row can be remapped for it and no reset repairs it, so the part has to be
+replaced.
+
+Reading is a sum of float32 numbers, writing a fill, copying a negation into another
+buffer, which counts both ways as STREAM does. All three are kernels: a plain copy is
+the driver's, which may leave it to the copy engines and be slower than the memory (2
+instead of 3.3 TB/s on an H20: NVIDIA/cuda-samples issue 366). The sum was seen to read
+3136 GB/s on an H100 SXM, 94 % of its data sheet (pytorch issue 132964).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Unable,
+)
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify_checks._load import Step, Timer, timer_for
+from hpcverify_checks._memory_march import (
+    KINDS,
+    Bench,
+    Memory,
+    backgrounds,
+    inversions,
+)
+from hpcverify_checks._memory_room import RESERVE, Room, of_gpu, take
+from hpcverify_checks._torch import require_memory, torch_device
+
+if TYPE_CHECKING:
+    import torch
+
+BUFFER = 2**32
+"""Bytes to read, write or copy at a time: the largest cache is 3 % of it."""
+FLOAT_BYTES = 4
+WARM_UP_SECONDS = 0.3
+PLACES = 3
+"""Wrong words that are described; all are counted."""
+ECC = "uncorrectable ECC error"
+"""How CUDA words cudaErrorECCUncorrectable."""
+FREE_IT = "end the processes that nvidia-smi lists"
+GIGA = 1e9
+GIB = 2**30
+
+
+class GpuMemoryParams(Params, frozen=True):
+    """How long to take (seconds)."""
+
+    seconds: float = 20.0
+    """For the patterns; the first pass is made however long it takes."""
+    bandwidth_seconds: float = 1.0
+    """For each of reading, writing and copying."""
+
+
+def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[Found]:
+    """Measure the bandwidth, then fill the memory and test it."""
+    if ctx.device.kind == "cpu":
+        raise Skip("the memory of the host is not tested by this check")
+    device, where = torch_device(ctx), ctx.device.part
+    yield from guarded(where, _on_gpu(device, where, ctx.seed, params))
+
+
+def _on_gpu(
+    device: torch.device, where: str, seed: int, params: GpuMemoryParams
+) -> Iterator[Found]:
+    require_memory(device, 2 * BUFFER + RESERVE)
+    timer = timer_for(device)
+    yield from bandwidths(steps(device), where, params.bandwidth_seconds, timer)
+    room = of_gpu(device)
+    memory = Memory(take(room))
+    yield from examined(memory, where, room, seed, _deadline(params.seconds))
+
+
+def _deadline(seconds: float) -> Callable[[], bool]:
+    end = perf_counter() + seconds
+    return lambda: perf_counter() >= end
+
+
+def guarded(where: str, found: Iterator[Found]) -> Iterator[Found]:
+    """
+    Pass on what was *found*, and make a finding of an ECC error that ended it.
+
+    Raises:
+        Unable: The memory ran out under way, as someone else took of it.
+
+    """
+    import torch
+
+    try:
+        yield from found
+    except torch.OutOfMemoryError as exc:
+        raise Unable(
+            f"the memory of the GPU ran out under way: {FREE_IT}", Cause.NO_SPACE
+        ) from exc
+    except torch.AcceleratorError as exc:
+        if ECC not in str(exc):
+            raise
+        text = "CUDA met an uncorrectable ECC error and ended the test of the memory"
+        yield Finding("ecc_uncorrectable", where, text)
+
+
+def steps(device: torch.device, size: int = BUFFER) -> Mapping[str, tuple[Step, int]]:
+    """Make a step of each kind, with the bytes that it moves."""
+    import torch
+
+    floats = size // FLOAT_BYTES
+    source, target = (torch.empty(floats, device=device).normal_() for _ in range(2))
+    return {
+        "read": (partial(torch.sum, source), size),
+        "write": (partial(target.fill_, 1.5), size),
+        "copy": (partial(torch.neg, source, out=target), 2 * size),
+    }
+
+
+def bandwidths(
+    steps: Mapping[str, tuple[Step, int]], where: str, seconds: float, timer: Timer
+) -> Iterator[Found]:
+    """Time each of *steps* for *seconds*; the median time counts."""
+    for name, (step, moved) in steps.items():
+        timer(step, WARM_UP_SECONDS)
+        rate = moved / median(timer(step, seconds)) / GIGA
+        yield Measurement(f"memory.{name}", rate, "GB/s", where)
+    size = steps["read"][1] / GIB
+    yield Covered(
+        where,
+        f"bandwidth of buffers of {size:g} GiB: a float32 sum reads, a fill writes, a "
+        f"negation copies (both ways counted), {seconds:g} s each",
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the passes so far."""
+
+    passes: Counter[str] = field(default_factory=Counter[str])
+    mismatches: int = 0
+    places: set[int] = field(default_factory=set[int])
+    """Of the wrong words that were described."""
+
+
+def examined(
+    memory: Memory, where: str, room: Room, seed: int, enough: Callable[[], bool]
+) -> Iterator[Found]:
+    """
+    Make passes over *memory* until it is *enough* or a pass found something wrong.
+
+    Raises:
+        Unable: None of the memory could be had, or a canary was not noticed.
+
+    """
+    if not memory.chunks:
+        raise Unable(
+            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: "
+            f"{FREE_IT}",
+            Cause.NO_SPACE,
+        )
+    tally, chance = Tally(), random.Random(seed)  # noqa: S311 - no secret
+    pieces = sum(map(len, memory.pieces()))
+    for background in backgrounds(memory.at_once, pieces, seed):
+        bench = memory.bench(background)
+        yield from one_pass(bench, where, tally)
+        if tally.mismatches:
+            break
+        bench.canary(chance)
+        if enough():
+            break
+    yield from summed(memory, where, room, tally)
+
+
+def one_pass(bench: Bench, where: str, tally: Tally) -> Iterator[Finding]:
+    """Make one pass and describe the first words that were wrong in it."""
+    for wrong in inversions(bench):
+        tally.mismatches += wrong.words
+        if wrong.place not in tally.places and len(tally.places) < PLACES:
+            tally.places.add(wrong.place)
+            yield bench.described(where, wrong)
+    tally.passes[bench.background.name] += 1
+    if not tally.mismatches and not bench.intact():
+        tally.mismatches += 1
+        text = "the table of what the memory should hold changed in GPU memory"
+        yield Finding("memory_corrupted", where, text)
+
+
+def summed(memory: Memory, where: str, room: Room, tally: Tally) -> Iterator[Found]:
+    """Say how much was tested, how, and how many words were wrong."""
+    yield Measurement("covered", memory.size / room.total, "ratio", where)
+    yield Measurement("passes", tally.passes.total(), "", where)
+    yield Measurement("mismatches", tally.mismatches, "", where)
+    done = ", ".join(f"{kind} {n}" for kind, n in tally.passes.items())
+    left = ", ".join(kind for kind in KINDS if kind not in tally.passes)
+    text = (
+        f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB, every word written "
+        f"three times and compared three times in a pass; passes of moving inversions: "
+        f"{done}"
+    )
+    yield Covered(where, f"{text}; no time for: {left}" if left else text)
+
+
+CHECK = Check(
+    summary="GPU memory: patterns over nearly all of it, and its bandwidth",
+    measure=measure,
+    params=GpuMemoryParams,
+    metrics={
+        "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),
+        "covered": Metric(unit="ratio", meaning="share of the memory that was tested"),
+        "passes": Metric(unit="", meaning="passes of moving inversions"),
+        "mismatches": Metric(unit="", meaning="64-bit words that were found wrong"),
+    },
+    rules={
+        "mismatches": Rule(
+            high=0, remedy=Remedy.REPLACE, source="memory holds what was written"
+        ),
+        "covered": Rule(
+            low=0.9,
+            otherwise=Verdict.ERROR,
+            remedy=Remedy.FIX_CONFIGURATION,
+            source=f"hpcverify default: what is not allocated is not tested; {FREE_IT}",
+        ),
+        "memory.*": Rule(
+            of_spec=0.85,
+            of_siblings=0.95,
+            of_baseline=0.9,
+            optional=True,
+            source="hpcverify default: the memory clock of a healthy GPU is fixed",
+        ),
+    },
+    rulings={
+        "memory_corrupted": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "ecc_uncorrectable": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    },
+    placement=Placement.DEVICES,
+    timeout=600.0,
+)

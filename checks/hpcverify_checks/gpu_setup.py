@@ -1,0 +1,470 @@
+"""
+How the GPUs are set up, and what earlier jobs left on them.
+
+It asks and changes nothing: no setting is restored, no process is ended, no memory
+is freed. What differs from how the vendor delivers a part is told with the command
+that puts it right.
+
+Two things have no getter. Locked clocks (nvidia-smi -lgc) show under load only: the
+clock stays on one value below that of the data sheet while nothing holds it back, of
+all that the driver could name. And who left memory behind shows on the host only:
+NVML lists processes by the host's numbers, so a process that is listed and does not
+exist, or memory that belongs to nobody, is believed only where this process sees
+all others (not in a container), and only if it is still so a second later.
+
+The GPUs of a node may belong to the jobs of others, and these are no leftovers: who
+uses a GPU is listed and held against nobody. Only where nobody may be left, as after
+a job that had the node to itself, `exclusive` makes of it a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Watch,
+)
+from hpcverify.limits.specs import find
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Measurement,
+    Part,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify.telemetry import problems
+from hpcverify.telemetry.gpus import Heard, Process, Setup
+from hpcverify_checks import _gpus
+
+ROUNDING_W = 1.0
+"""Watts by which two limits may differ and be the same."""
+
+LEFTOVER_GIB = 1.0
+"""
+GiB that nobody holds and that are still no leftover (inferred): the context of a
+process on a large GPU takes half of that, and old drivers count their own as used.
+"""
+
+SETTLE = 1.0
+"""Seconds in which a process that is just ending lets go of its memory."""
+
+COHERENT = ("NVIDIA GH", "NVIDIA GB")
+"""Parts whose memory the kernel uses as a node of its own: what is used there may be
+the page cache's, and nobody's process."""
+
+HOST_PIDS = "pid:[4026531836]"
+"""The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
+
+BUSY = 0.9
+"""Utilization from which on a GPU is under load."""
+
+FEWEST = 10
+"""Samples under load, below which the clock says nothing."""
+
+HELD = 0.95
+"""Share of the samples in which a locked clock has the same value."""
+
+CLEARLY = 0.97
+"""Of the clock of the data sheet; a locked clock above that costs next to nothing."""
+
+
+class GpuSetupParams(Params, frozen=True):
+    """Whether the GPUs are ours alone."""
+
+    exclusive: bool = False
+    """Nobody else may use a GPU now: a process that does was left by a job."""
+
+
+def alive(pid: int) -> bool:
+    """Whether there is a process *pid*, be it ours to see or not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The processes of this machine, and which are this run's own."""
+
+    proc: Path = Path("/proc")
+    engine: int = field(default_factory=os.getppid)
+    """Whoever started us has started the other workers, too."""
+    alive: Callable[[int], bool] = alive
+
+    def sees_all(self) -> bool:
+        """Whether a process number means the same here and to the driver."""
+        return str((self.proc / "self/ns/pid").readlink()) == HOST_PIDS
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether *pid* is the engine or comes from it."""
+        while pid > 1:
+            if pid == self.engine:
+                return True
+            pid = self._parent(pid)
+        return False
+
+    def _parent(self, pid: int) -> int:
+        words = self._read(pid, "stat").rpartition(")")[2].split()
+        return int(words[1]) if words else 0
+
+    def describe(self, pid: int) -> str:
+        """Name the process *pid*."""
+        name = self._read(pid, "comm").strip()
+        return f"{pid} ({name})" if name else str(pid)
+
+    def _read(self, pid: int, name: str) -> str:
+        try:
+            return (self.proc / str(pid) / name).read_text(errors="replace")
+        except OSError:  # it has ended, or is not ours to see
+            return ""
+
+
+def measure(ctx: Context, params: GpuSetupParams) -> Iterator[Found]:
+    """Yield how the GPUs are set up, and what is left on them."""
+    yield from look(ctx, params, _gpus.source(ctx).setup, Host())
+
+
+def look(
+    ctx: Context,
+    params: GpuSetupParams,
+    ask: Callable[[], Heard[Setup]],
+    host: Host,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Found]:
+    """*ask* the GPUs, and yield what they say beside the processes of *host*."""
+    heard = ask()
+    for uuid, setup in heard.answers.items():
+        yield from modes(uuid, setup)
+        yield from power(uuid, setup)
+        yield Covered(uuid, described(setup))
+    yield from odd_firmware(ctx, heard.answers)
+    if host.sees_all():
+
+        def again() -> Mapping[str, Setup]:
+            pause(SETTLE)
+            return ask().answers
+
+        yield from leftovers(ctx, heard.answers, host, again)
+        yield from users(heard.answers, host, exclusive=params.exclusive)
+    else:
+        text = "who uses the GPUs cannot be told from within a container"
+        yield Covered("node", text)
+    yield from _gpus.troubles(heard)
+
+
+def described(setup: Setup) -> str:
+    """Say in words what was looked at; what was not told is left out."""
+    facts = {
+        "persistence": _on(setup.persistence),
+        "MIG": _on(setup.mig),
+        "compute mode": setup.compute_mode,
+        "power limit": _of(setup.power_limit_w, setup.power_default_w, "W"),
+        "applications clock": _of(
+            setup.clock_applications_mhz, setup.clock_max_mhz, "MHz"
+        ),
+        **setup.firmware,
+    }
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+
+
+def _on(value: bool | None) -> str | None:  # noqa: FBT001 - a setting and not an option
+    return None if value is None else ("on" if value else "off")
+
+
+def _of(value: float | None, whole: float | None, unit: str) -> str | None:
+    if value is None:
+        return None
+    return f"{value:g} {unit}" if whole is None else f"{value:g} of {whole:g} {unit}"
+
+
+def modes(uuid: str, setup: Setup) -> Iterator[Finding]:
+    """Yield the modes that are not as a GPU that computes ought to have them."""
+    if setup.persistence is False:
+        text = (
+            "persistence mode is off, so the driver lets go of the GPU between jobs: "
+            "run nvidia-persistenced, or nvidia-smi -pm 1"
+        )
+        yield Finding("persistence_off", uuid, text)
+    if setup.mig:
+        yield Finding("mig_on", uuid, "cut into MIG instances")
+    if None is not setup.mig_pending is not setup.mig:
+        text = f"MIG will be {_on(setup.mig_pending)} after a reset that is still due"
+        yield Finding("mig_pending", uuid, text)
+    if setup.compute_mode == "prohibited":
+        text = "compute mode is 'prohibited', so nothing can run: nvidia-smi -c 0"
+        yield Finding("compute_prohibited", uuid, text)
+    elif setup.compute_mode not in (None, "default"):
+        text = f"compute mode is {setup.compute_mode}: one process at a time"
+        yield Finding("compute_exclusive", uuid, text)
+
+
+def power(uuid: str, setup: Setup) -> Iterator[Found]:
+    """Yield the power limits, and what keeps the GPU from its own."""
+    limit, default = setup.power_limit_w, setup.power_default_w
+    enforced = setup.power_enforced_w
+    if limit is None:
+        return
+    yield Measurement("power.limit", limit, "W", uuid)
+    if default is not None and limit < default - ROUNDING_W:
+        text = f"limited to {limit:g} W, by default {default:g} W: nvidia-smi -pl"
+        yield Finding("power_limited", uuid, f"{text} {default:g}")
+    if default is not None and limit > default + ROUNDING_W:
+        text = f"may draw {limit:g} W, by default {default:g} W"
+        yield Finding("power_raised", uuid, text)
+    if enforced is not None and enforced < limit - ROUNDING_W:
+        text = (
+            f"held to {enforced:g} W although the limit is {limit:g} W: something else "
+            "limits it (temperature, a power cable, the chassis)"
+        )
+        yield Finding("power_held", uuid, text)
+
+
+def odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
+    """Yield the GPUs whose firmware is not that of most of their like."""
+    for like in alike(ctx, answers):
+        for what in dict.fromkeys(w for uuid in like for w in answers[uuid].firmware):
+            versions = {
+                uuid: answers[uuid].firmware[what]
+                for uuid in like
+                if what in answers[uuid].firmware
+            }
+            yield from odd_ones(ctx, what, versions)
+
+
+def alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
+    """Sort the GPUs by what they are: the part, and the board that carries it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for gpu in ctx.inventory.of_kind("gpu"):
+        if gpu.id in answers:
+            kind = (gpu.facts.get("name", ""), gpu.facts.get("board", ""))
+            groups.setdefault(kind, []).append(gpu.id)
+    return list(groups.values())
+
+
+def odd_ones(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Name those whose version is not the most common; with a draw, name them all."""
+    ranks = Counter(versions.values()).most_common()
+    if len(ranks) < 2:  # noqa: PLR2004 - they are all the same
+        return
+    (common, most), (_, next_most), *_ = ranks
+    if most == next_most:
+        each = (f"{ctx.inventory.label(u)} {v}" for u, v in versions.items())
+        text = f"{what} differs among like GPUs: {', '.join(each)}"
+        yield Finding("firmware_differs", "node", text)
+        return
+    for uuid, version in versions.items():
+        if version != common:
+            text = f"{what} is {version}, on {most} like GPUs of this node {common}"
+            yield Finding("firmware_differs", uuid, text)
+
+
+def leftovers(
+    ctx: Context,
+    answers: Mapping[str, Setup],
+    host: Host,
+    again: Callable[[], Mapping[str, Setup]],
+) -> Iterator[Found]:
+    """Yield what is held by processes that are no more, or by none at all."""
+    dead, spare = ghosts(answers, host), unowned(ctx, answers)
+    if dead or any(gib > LEFTOVER_GIB for gib in spare.values()):
+        later = again()
+        dead &= ghosts(later, host)
+        still = unowned(ctx, later)
+        spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
+    for uuid, pid in sorted(dead):
+        text = (
+            f"process {pid} is gone and still holds this GPU: who inherited it "
+            "(fuser -v /dev/nvidia*) must end, or the GPU be reset"
+        )
+        yield Finding("process_dead", uuid, text)
+    for uuid, gib in sorted(spare.items()):
+        yield Measurement("memory.leftover", gib, "GiB", uuid)
+
+
+def ghosts(answers: Mapping[str, Setup], host: Host) -> set[tuple[str, int]]:
+    """List the processes that hold a GPU and do not exist."""
+    return {
+        (uuid, process.pid)
+        for uuid, setup in answers.items()
+        for process in setup.processes or ()
+        if not host.alive(process.pid)
+    }
+
+
+def unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
+    """Measure in GiB what is used of GPUs that no process uses."""
+    names = {p.id: p.facts.get("name", "") for p in ctx.inventory.of_kind("gpu")}
+    return {
+        uuid: setup.memory_used / 2**30
+        for uuid, setup in answers.items()
+        if setup.processes == ()
+        and setup.memory_used is not None
+        and not names.get(uuid, "").startswith(COHERENT)
+    }
+
+
+def users(
+    answers: Mapping[str, Setup], host: Host, *, exclusive: bool
+) -> Iterator[Finding]:
+    """Yield who uses the GPUs, this run aside."""
+    for uuid, setup in answers.items():
+        others = {
+            process.pid: process
+            for process in setup.processes or ()
+            if host.alive(process.pid) and not host.is_ours(process.pid)
+        }
+        if others:
+            code = "process_left" if exclusive else "in_use"
+            yield Finding(code, uuid, used_by(list(others.values()), host))
+
+
+def used_by(processes: Sequence[Process], host: Host) -> str:
+    """Say who uses a GPU, and how much of its memory."""
+    names = ", ".join(host.describe(process.pid) for process in processes)
+    gib = sum(process.memory or 0 for process in processes) / 2**30
+    return f"used by process {names}: {gib:.1f} GiB"
+
+
+Gauges = Mapping[str, Mapping[float, float]]
+"""What was sampled of one part: by series, by time."""
+
+
+def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[Found]:
+    """Yield the GPUs whose clock is kept low although nothing holds it back."""
+    sampled = gauges(watch)
+    for gpu in ctx.inventory.of_kind("gpu"):
+        clock = expected_clock(gpu)
+        if clock and gpu.id in sampled:
+            yield from clocks(gpu.id, clock, sampled[gpu.id])
+
+
+def expected_clock(gpu: Part) -> float | None:
+    """Look up the clock (MHz) for which the data sheet's speed holds."""
+    spec = find(gpu)
+    return spec.peak_clock_mhz if spec else None
+
+
+def gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
+    """Sort what matters here of the samples by part, series and time."""
+    found: dict[str, dict[str, dict[float, float]]] = {}
+    for sample in watch.samples:
+        if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
+            series = found.setdefault(sample.where, {}).setdefault(sample.name, {})
+            series[sample.t] = sample.value
+    return found
+
+
+def clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Found]:
+    """Yield whether the clock is kept below *expected* MHz while there is work."""
+    clock = sampled.get("clock", {})
+    causes = held_back(sampled)
+    busy = [
+        t
+        for t, usage in sampled.get("utilization", {}).items()
+        if usage >= BUSY and t in clock and "idle" not in causes.get(t, ())
+    ]
+    if len(busy) < FEWEST:
+        return
+    yield Covered(uuid, f"clock looked at {len(busy)} times under load")
+    free = [clock[t] for t in busy if not causes.get(t)]
+    wished = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
+    locked = steady(free) if len(free) >= FEWEST else None
+    if locked is not None and locked < CLEARLY * expected:
+        text = (
+            f"the clock stays at {locked:g} MHz under load, {expected:g} MHz by its "
+            "data sheet, and nothing holds it back: locked? nvidia-smi -rgc"
+        )
+        yield Finding("clocks_locked", uuid, text)
+    elif len(wished) >= HELD * len(busy) and max(wished) < CLEARLY * expected:
+        text = (
+            f"applications clocks keep it at {max(wished):g} MHz under load, "
+            f"{expected:g} MHz by its data sheet: nvidia-smi -rac"
+        )
+        yield Finding("clocks_limited", uuid, text)
+
+
+def held_back(sampled: Gauges) -> dict[float, set[str]]:
+    """
+    List what held the part back (or that it was idle) by the time of the sample.
+
+    An event is seen in the moment of the sample, a counter has risen since the last.
+    """
+    causes: dict[float, set[str]] = {}
+    for name, values in sampled.items():
+        kind, _, cause = name.partition(".")
+        times: list[float] = []
+        if kind == "event":
+            times = [t for t, value in values.items() if value]
+        elif kind == "throttled":
+            times = [t for (_, a), (t, b) in pairwise(sorted(values.items())) if b > a]
+        for t in times:
+            causes.setdefault(t, set()).add(cause)
+    return causes
+
+
+def steady(values: Sequence[float]) -> float | None:
+    """Give the one value that nearly all *values* have and none exceeds, if any."""
+    (value, times), *_ = Counter(values).most_common(1)
+    return value if times >= HELD * len(values) and value == max(values) else None
+
+
+CHECK = Check(
+    summary="GPU settings, locked clocks, like firmware, leftovers of earlier jobs",
+    measure=measure,
+    observe=observe,
+    params=GpuSetupParams,
+    metrics={
+        "power.limit": Metric(unit="W", meaning="the power limit that is set"),
+        "memory.leftover": Metric(unit="GiB", meaning="used, and by no process"),
+    },
+    rules={
+        "memory.leftover": Rule(
+            high=LEFTOVER_GIB,
+            otherwise=Verdict.WARN,
+            remedy=Remedy.RESET_GPU,
+            optional=True,
+            source="memory that no process holds is lost until a reset",
+        ),
+    },
+    rulings={
+        **problems.RULINGS,
+        "persistence_off": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "mig_on": Ruling(Verdict.PASS, Remedy.NONE),
+        "mig_pending": Ruling(Verdict.WARN, Remedy.RESET_GPU),
+        "compute_exclusive": Ruling(Verdict.PASS, Remedy.NONE),
+        "compute_prohibited": Ruling(
+            Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
+        ),
+        "power_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "power_raised": Ruling(Verdict.PASS, Remedy.NONE),
+        "power_held": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "firmware_differs": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "process_dead": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "process_left": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "in_use": Ruling(Verdict.PASS, Remedy.NONE),
+        "clocks_locked": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "clocks_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    },
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

@@ -1,0 +1,371 @@
+"""
+NVLink: is each link up and fast, is it clean, and does the fabric stand.
+
+How many links ought to be up depends on the part. Boards with switches have all of
+their data sheet's; a PCIe board has none but where a bridge is plugged, and then four
+for each bridge. What is fewer is a fault where like GPUs of the node or the last run
+show more, or where no bridge explains it. If not one link of the node is up where all
+should be, it is not that all broke, but that nobody set them up.
+
+Of the errors, those count that a good link does not make: that it had to be trained
+again, and that this failed. Checksum errors matter only in numbers, and what forward
+error correction puts right is how such links work: it is shown and never judged. All
+are judged by what came since the last run, and the sum of them by its worst seconds
+while the other checks loaded the links.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Watch,
+)
+from hpcverify.limits.specs import Spec
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Mark,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify.telemetry import problems
+from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
+from hpcverify_checks import _gpus
+from hpcverify_checks._links import (
+    BRIDGED,
+    LINKS_OF_BRIDGE,
+    busiest,
+    growth,
+    kind,
+    ledger,
+    marked,
+    optional_links,
+    spec,
+)
+
+UP = "links up"
+"""The mark that keeps which links were up."""
+SLOW = 0.95
+"""Of the fastest link of the same GPU; they are trained in steps far larger."""
+WINDOW = 10.0
+"""Seconds of load in which checksum errors are counted."""
+
+JUDGED = ("recovery", "recovery_failed", "replay", "crc", "receive")
+"""Kinds of errors that are reported; ``crc_flit`` and ``crc_data`` go by ``crc``."""
+CORRECTED = ("symbol", "effective", "recovered")
+"""Kinds that are only shown: a link that corrects them works as it should."""
+
+
+class NvlinkParams(Params, frozen=True):
+    """What to expect."""
+
+    links: int = 0
+    """How many ought to be up on each GPU; 0 goes by the data sheet of the part."""
+
+
+def measure(ctx: Context, params: NvlinkParams) -> Iterator[Found]:
+    """Read the links and the fabric, and what they counted since the last run."""
+    yield from of_linkage(_gpus.source(ctx).links(), ctx, params, Path("/"))
+
+
+def of_linkage(
+    heard: Heard[Linkage], ctx: Context, params: NvlinkParams, root: Path
+) -> Iterator[Found]:
+    """Yield the state and the errors of the links that were *heard* of."""
+    linked = {w: k for w, k in heard.answers.items() if k.links or k.fabric}
+    if not (linked or heard.findings):
+        raise Skip("no GPU of this node has NVLink")
+    yield from _gpus.troubles(heard)
+    yield from active_links(linked, ctx, params)
+    for where, linkage in linked.items():
+        yield from speeds(linkage, spec(ctx, where), where)
+        yield from errors(linkage, ctx, where, root)
+        yield from fabric_of(linkage.fabric, where)
+    yield from fabrics_alike(linked, ctx)
+
+
+def up(linkage: Linkage) -> frozenset[int]:
+    """List the links that are active."""
+    return frozenset(link.number for link in linkage.links if link.active)
+
+
+def told(linkage: Linkage) -> bool:
+    """Whether the state of any link is known."""
+    return any(link.active is not None for link in linkage.links)
+
+
+def active_links(
+    linked: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+) -> Iterator[Found]:
+    """Yield how many links of each GPU are up, and what is wrong with that."""
+    counted = {w: up(linkage) for w, linkage in linked.items() if told(linkage)}
+    for where, links in counted.items():
+        like = [n for w, n in counted.items() if kind(ctx, w) == kind(ctx, where)]
+        yield Measurement("links", len(links), "", where)
+        yield Covered(where, f"{len(links)} of {_all(linked[where])} NVLinks are up")
+        yield from missing(links, like, linked[where], ctx, params, where)
+        yield Mark(UP, " ".join(map(str, sorted(links))), where)
+
+
+def _all(linkage: Linkage) -> int:
+    return len(linkage.links)
+
+
+def missing(
+    links: frozenset[int],
+    like: Sequence[frozenset[int]],
+    linkage: Linkage,
+    ctx: Context,
+    params: NvlinkParams,
+    where: str,
+) -> Iterator[Finding]:
+    """Say that *links* are fewer than they ought to be, and what that means."""
+    sheet = spec(ctx, where)
+    expected = params.links or (sheet.nvlink_links if sheet else 0)
+    were = frozenset(map(int, (ctx.mark(UP, where) or "").split()))
+    most = max(map(len, like))
+    if not most and len(like) > 1 and not optional_links(sheet):
+        text = (
+            f"none of its NVLinks is up, nor any of {len(like)} GPUs alike: systemctl "
+            "start nvidia-fabricmanager, and see that NVreg_NvLinkDisable is not set"
+        )
+        yield Finding("nvlink_off", where, text)
+    elif were - links:
+        yield _down(linkage, were - links, "up in the last run", where)
+    elif bridged(sheet) and not params.links:
+        yield from by_bridge(links, expected, linkage, where)
+    elif len(links) < max(most, expected) and (links or most):
+        why = f"{max(most, expected)} ought to be up"
+        yield _down(linkage, _inactive(linkage), why, where)
+
+
+def bridged(sheet: Spec | None) -> bool:
+    """Whether the part has NVLink only by a bridge that is plugged on."""
+    return sheet is not None and sheet.key in BRIDGED
+
+
+def by_bridge(
+    links: frozenset[int], expected: int, linkage: Linkage, where: str
+) -> Iterator[Finding]:
+    """Judge the number of links by the bridges that it takes."""
+    if len(links) % LINKS_OF_BRIDGE:
+        why = f"a bridge has {LINKS_OF_BRIDGE}"
+        yield _down(linkage, _inactive(linkage), why, where)
+    elif 0 < len(links) < expected:
+        bridges, all_of_them = (n // LINKS_OF_BRIDGE for n in (len(links), expected))
+        text = (
+            f"NVLink by {bridges} of {all_of_them} bridges: plug all of them, or none"
+        )
+        yield Finding("nvlink_bridge_missing", where, text)
+
+
+def _inactive(linkage: Linkage) -> frozenset[int]:
+    return frozenset(k.number for k in linkage.links) - up(linkage)
+
+
+def _down(linkage: Linkage, which: frozenset[int], why: str, where: str) -> Finding:
+    listed = ", ".join(map(str, sorted(which))) or "some"
+    text = f"NVLink {listed} down, {len(up(linkage))} are up: {why}"
+    return Finding("nvlink_down", where, text, {"links": listed})
+
+
+def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
+    """Yield the speed of the slowest link, and which one falls behind the others."""
+    rates = {
+        link.number: link.speed_gbs
+        for link in linkage.links
+        if link.active and link.speed_gbs
+    }
+    if not rates:
+        return
+    slowest, fastest = min(rates.values()), max(rates.values())
+    yield Measurement("speed", slowest, "GB/s", where)
+    if sheet and sheet.nvlink_link_gbs:
+        one_way = sheet.nvlink_link_gbs / 2
+        yield Measurement("speed.of_spec", slowest / one_way, "ratio", where)
+    for number, rate in rates.items():
+        if rate < SLOW * fastest:
+            text = f"NVLink {number} runs at {rate:g} GB/s, others at {fastest:g}"
+            yield Finding("nvlink_slow", where, text, {"link": str(number)})
+
+
+def errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[Found]:
+    """Yield how many errors of each kind are new, and on which link most of them."""
+    noted = ledger(
+        {f"{k.number} {e}": n for k in linkage.links for e, n in k.errors.items()}, root
+    )
+    new = growth(ctx, noted, where)
+    counts, kinds = by_kind(new.counts), by_kind(noted.counts)
+    told = {_short(e) for link in linkage.links for e in link.errors}
+    for name in ("recovery", "recovery_failed"):
+        if name in told:
+            yield Measurement(name, kinds[name], "", where)
+        if name in told and new.watched:
+            yield Measurement(f"{name}.delta", counts[name], "", where)
+    for name in (n for n in (*JUDGED[2:], *CORRECTED) if n in told):
+        rate = new.rate(counts[name], WINDOW)
+        if rate is not None:
+            yield Measurement(f"{name}.rate", rate / WINDOW, "1/s", where)
+    yield from worst_link(new.counts, new.since, where)
+    yield marked(noted, where)
+
+
+def by_kind(counts: Mapping[str, int]) -> Counter[str]:
+    """Add up over all links."""
+    total: Counter[str] = Counter()
+    for name, count in counts.items():
+        total[_short(name.partition(" ")[2])] += count
+    return total
+
+
+def _short(error: str) -> str:
+    return "crc" if error.startswith("crc_") else error
+
+
+def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
+    """Name the link with the most of the errors that are no work of correction."""
+    links: Counter[str] = Counter()
+    for name, count in new.items():
+        number, _, error = name.partition(" ")
+        if _short(error) in JUDGED:
+            links[number] += count
+    if not links:
+        return
+    ((worst, most),) = links.most_common(1)
+    counted = {
+        name.partition(" ")[2]: str(count)
+        for name, count in new.items()
+        if name.partition(" ")[0] == worst
+    }
+    listed = ", ".join(f"{error} {count}" for error, count in counted.items())
+    text = f"NVLink {worst} has {most} of the {links.total()} errors since {since}: {listed}"
+    yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
+
+
+SETTING_UP = "systemctl start nvidia-fabricmanager, and see its log"
+TROUBLE = {
+    "degraded_bandwidth": "the fabric gives this GPU less bandwidth than it should",
+    "route_recovery": "the fabric is recovering a route of this GPU",
+    "route_unhealthy": "a route of this GPU through the fabric is unhealthy",
+    "access_timeout": "an access of this GPU to the fabric timed out",
+    "incorrect_configuration": f"the fabric is set up wrongly: {SETTING_UP}",
+    "partition": f"the GPU is in no partition of the fabric: {SETTING_UP}",
+    "manager": f"the fabric's manager has lost touch with the GPU: {SETTING_UP}",
+}
+"""What the flags mean that the fabric raises, by `Fabric.trouble`."""
+
+
+def fabric_of(fabric: Fabric | None, where: str) -> Iterator[Found]:
+    """Yield what keeps the GPU from being a part of its fabric."""
+    if fabric is None:
+        return
+    if fabric.state != "completed":
+        state = fabric.state.replace("_", " ")
+        text = f"the GPU's place in the fabric is {state}: {SETTING_UP}"
+        yield Finding("fabric_not_ready", where, text)
+    elif fabric.status != "ok":
+        text = f"the fabric could not take the GPU in: {fabric.status}"
+        yield Finding("fabric_failed", where, text)
+    for flag in fabric.trouble:
+        text = TROUBLE.get(flag, f"the fabric reports {flag}")
+        yield Finding(f"fabric_{flag}", where, text)
+    if fabric.summary in ("unhealthy", "limited"):
+        text = f"the fabric calls its state with this GPU {fabric.summary}"
+        yield Finding(f"fabric_{fabric.summary}", where, text)
+
+
+def fabrics_alike(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
+    """Say which GPU tells of no fabric, although others like it are in one."""
+    in_fabric = {kind(ctx, w) for w, linkage in linked.items() if linkage.fabric}
+    for where, linkage in linked.items():
+        if linkage.fabric is None and kind(ctx, where) in in_fabric:
+            text = f"no part of the fabric that GPUs alike are in: {SETTING_UP}"
+            yield Finding("fabric_not_ready", where, text)
+
+
+def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[Found]:
+    """Yield how many errors the links made in the worst seconds of the run."""
+    for where, samples in watch.series("nvlink.errors"):
+        rate = busiest(samples, WINDOW) / WINDOW
+        yield Measurement("errors.rate", rate, "1/s", where)
+
+
+NOT_SET_UP = Ruling(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
+DCGM_CRC = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
+
+CHECK = Check(
+    summary="NVLink: state, speed and errors of every link, and the fabric's health",
+    measure=measure,
+    observe=observe,
+    params=NvlinkParams,
+    metrics={
+        "links": Metric(unit="", meaning="links that are up"),
+        "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalled"),
+        "speed.of_spec": Metric(unit="ratio", meaning="speed / that of the data sheet"),
+        "recovery": Metric(unit="", meaning="trained again, since the driver's start"),
+        "recovery_failed": Metric(unit="", meaning="in vain, since the driver's start"),
+        "*.delta": Metric(unit="", meaning="since the last run"),
+        "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
+        "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
+    },
+    rules={
+        "speed": Rule(of_siblings=0.95, optional=True),
+        "speed.of_spec": Rule(
+            low=0.9, optional=True, source="data sheet; trained in larger steps"
+        ),
+        "recovery": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+        "recovery.delta": Rule(
+            high=0, optional=True, source="DCGM 4 diag: max_nvlink_recovery_errors=0"
+        ),
+        "recovery_failed": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+        "recovery_failed.delta": Rule(
+            high=0, optional=True, source="the link could not be trained again"
+        ),
+        "replay.rate": Rule(
+            high=1,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: data were sent again",
+        ),
+        "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC),
+        "receive.rate": Rule(
+            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC
+        ),
+        "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC),
+    },
+    rulings={
+        **problems.RULINGS,
+        "nvlink_off": NOT_SET_UP,
+        "nvlink_down": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "nvlink_slow": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "nvlink_bridge_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "nvlink_errors": Ruling(Verdict.PASS, Remedy.NONE),
+        "fabric_not_ready": NOT_SET_UP,
+        "fabric_failed": Ruling(Verdict.FAIL, Remedy.REBOOT),
+        "fabric_degraded_bandwidth": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "fabric_route_recovery": Ruling(Verdict.WARN, Remedy.RERUN),
+        "fabric_route_unhealthy": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_access_timeout": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_incorrect_configuration": NOT_SET_UP,
+        "fabric_partition": NOT_SET_UP,
+        "fabric_manager": NOT_SET_UP,
+        "fabric_unhealthy": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
+    },
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

@@ -1,0 +1,382 @@
+"""
+The PCIe link of each GPU: is it as wide and as fast as it can be, and is it clean.
+
+An idle GPU lowers its link to generation 1 to save power, so the generation is judged
+by what was sampled during the run while the GPU worked; the width never falls in
+health. A link that is slower than GPU and slot can do is a fault, unless all like GPUs
+of the node show the same: then a riser or the firmware may hold them back, and the node
+is warned of. What the slot takes from the GPU is listed and held against nobody.
+
+Errors are read at both ends: the GPU's own counters, and those of the kernel (AER) of
+the GPU and of the ports above it, up to the root, since the end that is at fault need
+not be the one that notices. They count from the start of the driver or the node, and
+are judged by what came since the last run. Replays and other errors that the link
+corrects happen on good links now and then: their rate counts. Requests that nobody
+answers are how software looks for devices, and count for nothing; neither does the
+recovery that each change of generation goes through.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Sample,
+    Skip,
+    Watch,
+)
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify.telemetry import aer, problems
+from hpcverify.telemetry.gpus import Heard, PcieLink
+from hpcverify_checks import _gpus
+from hpcverify_checks._links import (
+    SUPERCHIPS,
+    Growth,
+    busiest,
+    growth,
+    kind,
+    ledger,
+    marked,
+    part,
+    spec,
+)
+
+MINUTE, QUARTER, HOUR = 60.0, 900.0, 3600.0
+KINDS = ("fatal", "non_fatal", "correctable", "replays")
+HARMLESS = frozenset({"UnsupReq", "NonFatalErr"})
+"""What the kernel calls a request that nobody answered, as an error and as a mere
+advice: software that looks for devices causes them."""
+
+
+class PcieParams(Params, frozen=True):
+    """What counts as load."""
+
+    loaded: float = 0.5
+    """The utilization from which on a GPU must run its link at full speed."""
+
+
+def measure(ctx: Context, params: PcieParams) -> Iterator[Found]:
+    """Read the links as they are now, and what they counted since the last run."""
+    yield from of_links(_gpus.source(ctx).pcie(), ctx, Path("/"))
+
+
+def of_links(heard: Heard[PcieLink], ctx: Context, root: Path) -> Iterator[Found]:
+    """Yield the state and the errors of the links that were *heard* of."""
+    if not (heard.answers or heard.findings):
+        raise Skip("no GPU tells of its PCIe link", Cause.NOT_OBSERVABLE)
+    yield from _gpus.troubles(heard)
+    yield from widths(heard.answers, ctx)
+    for where, link in heard.answers.items():
+        yield from platform_limits(link, ctx, where)
+        yield Covered(where, _state(link))
+    for where, counts in tallies(heard.answers, root).items():
+        noted = ledger(counts, root)
+        yield from errors(growth(ctx, noted, where), noted.counts, where)
+        yield marked(noted, where)
+
+
+def _state(link: PcieLink) -> str:
+    return (
+        f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
+        f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
+        "the errors of both ends read"
+    )
+
+
+def widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[Found]:
+    """Yield how many lanes each link has, and how many it lacks."""
+    told = {
+        where: Shown(link.width, link.max_width)
+        for where, link in links.items()
+        if link.width is not None and link.max_width is not None
+    }
+    for where, shown in told.items():
+        yield Measurement("width", shown.now, "", where)
+    yield from shortfalls("width", told, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a link does now, and the best that GPU and slot can do together."""
+
+    now: int
+    best: int
+
+
+def shortfalls(
+    what: str, told: Mapping[str, Shown], ctx: Context, suffix: str = ""
+) -> Iterator[Found]:
+    """Yield what each link lacks, or that all like GPUs lack the same."""
+    for where, shown in told.items():
+        sheet = spec(ctx, where)
+        if sheet and sheet.key.startswith(SUPERCHIPS):
+            continue
+        like = [s for w, s in told.items() if kind(ctx, w) == kind(ctx, where)]
+        missing = max(0, shown.best - shown.now)
+        if missing and len(like) > 1 and set(like) == {shown}:
+            text = (
+                f"PCIe {what} {shown.now}, although GPU and slot could do "
+                f"{shown.best}, as on all {len(like)} GPUs alike: a riser, or a "
+                "setting of the firmware?"
+            )
+            yield Finding(f"{what}_limited", where, text)
+        else:
+            yield Measurement(f"{what}.missing{suffix}", missing, "", where)
+
+
+def platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
+    """Say what the slot takes from the GPU, which is no fault of either."""
+    sheet = spec(ctx, where)
+    pairs = (
+        ("generation", link.max_generation, link.gpu_max_generation),
+        ("width", link.max_width, sheet.pcie_width if sheet else None),
+    )
+    for what, slot, gpu in pairs:
+        if slot is not None and gpu is not None and slot < gpu:
+            text = f"the slot allows PCIe {what} {slot}, the GPU could do {gpu}"
+            yield Finding("platform_limit", where, text)
+
+
+def tallies(links: Mapping[str, PcieLink], root: Path) -> dict[str, dict[str, int]]:
+    """
+    Read all errors, by the part that they belong to.
+
+    A port with several GPUs below belongs to the node: it says nothing of one of them.
+    """
+    chains = {w: (k.address, *aer.ports(k.address, root)) for w, k in links.items()}
+    shared = Counter(address for chain in chains.values() for address in chain)
+    found: dict[str, dict[str, int]] = {where: _own(k) for where, k in links.items()}
+    for where, chain in chains.items():
+        for address in chain:
+            owner = where if shared[address] == 1 else "node"
+            found.setdefault(owner, {}).update(_aer(address, root))
+    return found
+
+
+def _own(link: PcieLink) -> dict[str, int]:
+    """Take the counters of the GPU that are judged, less the requests unanswered."""
+    counts = {f"GPU {kind}": link.counters.get(kind, 0) for kind in KINDS}
+    unanswered = link.counters.get("unsupported", 0)
+    counts["GPU non_fatal"] = max(0, counts["GPU non_fatal"] - unanswered)
+    return counts
+
+
+def _aer(address: str, root: Path) -> dict[str, int]:
+    return {
+        f"{address} {kind} {name}": count
+        for kind, counts in aer.errors(address, root).items()
+        for name, count in counts.items()
+        if name not in HARMLESS
+    }
+
+
+def errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[Found]:
+    """Yield how many errors of each kind are *new*, and who counted them."""
+    yield Measurement("fatal", of_kind(shown, "fatal"), "", where)
+    if new.watched:
+        for kind in ("fatal", "non_fatal"):
+            yield Measurement(f"{kind}.delta", of_kind(new.counts, kind), "", where)
+    for kind in ("replays", "correctable"):
+        rate = new.rate(of_kind(new.counts, kind), HOUR)
+        if rate is not None:
+            yield Measurement(f"{kind}.rate", rate, "1/h", where)
+    if new.counts:
+        worst = sorted(new.counts.items(), key=lambda item: -item[1])
+        listed = ", ".join(f"{name} {count}" for name, count in worst)
+        text = f"PCIe errors since {new.since}: {listed}"
+        evidence = {name: str(count) for name, count in worst}
+        yield Finding("pcie_errors", where, text, evidence)
+
+
+def of_kind(counts: Mapping[str, int], kind: str) -> int:
+    """Add up the errors of *kind*: what both ends noticed is taken for the same."""
+    ends: Counter[str] = Counter()
+    for name, count in counts.items():
+        end, named, *_ = name.split(" ")
+        if named == kind:
+            ends[end] += count
+    return max(ends.values(), default=0)
+
+
+def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[Found]:
+    """Yield how the links did during the run."""
+    slowest: dict[str, Shown] = {}
+    usage = dict(watch.series("utilization"))
+    for where, samples in watch.series("pcie.generation"):
+        best = _fact(ctx, where, "pcie_generation")
+        under_load = loaded(samples, usage.get(where, []), params.loaded)
+        lowest = steady_low(under_load)
+        if best is None or lowest is None:
+            why = "never under load in this run" if best else "its best is not known"
+            yield Covered(where, f"generation not judged: {why}")
+            continue
+        yield Measurement("generation", lowest, "", where)
+        yield Covered(where, f"generation judged by {len(under_load)} samples of load")
+        slowest[where] = Shown(lowest, best)
+    yield from shortfalls("generation", slowest, ctx)
+    yield from widths_in_run(watch, ctx)
+    yield from replays(watch)
+
+
+def _fact(ctx: Context, where: str, name: str) -> int | None:
+    found = part(ctx, where)
+    text = found.facts.get(name, "") if found else ""
+    return int(text) if text.isdigit() else None
+
+
+def loaded(
+    samples: Sequence[Sample], usage: Sequence[Sample], least: float
+) -> list[Sample]:
+    """
+    Keep the *samples* before and after which the GPU was in use.
+
+    Of a series that was thinned the extremes are kept, so that a pause between two
+    samples of a long run would be one of them.
+    """
+    times = [u.t for u in usage]
+    kept: list[Sample] = []
+    for sample in samples:
+        before = bisect_right(times, sample.t) - 1
+        after = bisect_left(times, sample.t)
+        if before < 0 or after == len(times):
+            continue
+        if min(usage[before].value, usage[after].value) >= least:
+            kept.append(sample)
+    return kept
+
+
+def steady_low(samples: Sequence[Sample]) -> int | None:
+    """Find the lowest value that two samples in a row agree on: one may be a change."""
+    return min((int(max(a.value, b.value)) for a, b in pairwise(samples)), default=None)
+
+
+def widths_in_run(watch: Watch, ctx: Context) -> Iterator[Found]:
+    """Yield how many lanes each link lacked at its worst."""
+    narrowest: dict[str, Shown] = {}
+    for where, samples in watch.series("pcie.width"):
+        best = _fact(ctx, where, "pcie_width")
+        lowest = steady_low(samples)
+        if best is not None and lowest is not None:
+            narrowest[where] = Shown(lowest, best)
+    yield from shortfalls("width", narrowest, ctx, ".run")
+
+
+def replays(watch: Watch) -> Iterator[Measurement]:
+    """Yield how often each link had to send again, and how often it recovered."""
+    for where, samples in watch.series("pcie.replays"):
+        yield Measurement("replays.minute", busiest(samples, MINUTE), "", where)
+        yield Measurement("replays.quarter", busiest(samples, QUARTER), "", where)
+    for where, samples in watch.series("pcie.recoveries"):
+        whole = busiest(samples, float("inf"))
+        yield Measurement("recoveries.run", whole, "", where)
+
+
+CHECK = Check(
+    summary="PCIe links of the GPUs: width, generation under load, errors at both ends",
+    measure=measure,
+    observe=observe,
+    params=PcieParams,
+    metrics={
+        "width": Metric(unit="", meaning="lanes of the link now"),
+        "width.missing": Metric(unit="", meaning="lanes that GPU and slot have more"),
+        "width.missing.run": Metric(
+            unit="", meaning="the same at its worst in the run"
+        ),
+        "generation": Metric(unit="", meaning="the lowest while the GPU worked"),
+        "generation.missing": Metric(
+            unit="", meaning="generations below what GPU and slot can do"
+        ),
+        "fatal": Metric(unit="", meaning="fatal errors since the driver was started"),
+        "fatal.delta": Metric(unit="", meaning="fatal errors since the last run"),
+        "non_fatal.delta": Metric(
+            unit="", meaning="uncorrected errors since the last run that were not fatal"
+        ),
+        "correctable.rate": Metric(unit="1/h", meaning="corrected errors, either end"),
+        "replays.rate": Metric(unit="1/h", meaning="packets sent again since last run"),
+        "replays.minute": Metric(unit="", meaning="the most in a minute of the run"),
+        "replays.quarter": Metric(unit="", meaning="the most in 15 minutes of the run"),
+        "recoveries.run": Metric(
+            unit="", meaning="times the link recovered in the run"
+        ),
+    },
+    rules={
+        "width.missing": Rule(
+            high=0, optional=True, source="what GPU and slot can do, by NVML"
+        ),
+        "width.missing.run": Rule(
+            high=0, optional=True, source="what GPU and slot can do, by NVML"
+        ),
+        "generation.missing": Rule(
+            high=0, optional=True, source="what GPU and slot can do, by NVML"
+        ),
+        "fatal": Rule(
+            high=0,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="PCI Express: after a fatal error a link is not to be relied on",
+        ),
+        "fatal.delta": Rule(
+            high=0,
+            optional=True,
+            source="PCI Express: after a fatal error a link is not to be relied on",
+        ),
+        "non_fatal.delta": Rule(
+            high=0,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="PCI Express: a request was lost",
+        ),
+        "correctable.rate": Rule(
+            high=480,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: as for replays",
+        ),
+        "replays.rate": Rule(
+            high=480,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
+        ),
+        "replays.minute": Rule(
+            high=8,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
+        ),
+        "replays.quarter": Rule(
+            high=80,
+            optional=True,
+            source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes",
+        ),
+    },
+    rulings={
+        **problems.RULINGS,
+        "width_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "generation_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "platform_limit": Ruling(Verdict.PASS, Remedy.NONE),
+        "pcie_errors": Ruling(Verdict.PASS, Remedy.NONE),
+    },
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

@@ -1,0 +1,117 @@
+"""
+What the driver itself wants done about a GPU.
+
+Drivers from R565 on keep, for each GPU, what would bring it back into order: the one
+answer that has everything in it which the driver knows, NVLink and GSP included. It is
+taken at its word: a GPU that asks for a reset must not get the next job. Beside it the
+driver tells of repairs that wait for a reset, and of memory that none will mend. The
+checksums of the InfoROM, which keeps a GPU's records, are looked at here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hpcverify.check import Check, Context, Params, Placement
+from hpcverify.model import Covered, Finding, Found, Remedy, Ruling, Verdict
+from hpcverify.telemetry import problems
+from hpcverify.telemetry.gpus import Heard, Recovery
+from hpcverify_checks import _gpus
+
+ACTIONS: Mapping[str, tuple[str, Ruling]] = {
+    "gpu_reset": (
+        "end all its processes and reset it (nvidia-smi -r)",
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    ),
+    "bus_reset": (
+        "reset its PCIe bus",
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    ),
+    "drain_and_reset": (
+        "give it no new work and reset it (nvidia-smi -r)",
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+    ),
+    "node_reboot": (
+        "reboot the node",
+        Ruling(Verdict.FAIL, Remedy.REBOOT),
+    ),
+    "system_reboot": (
+        "reboot the system, with all the nodes that share its NVLinks",
+        Ruling(Verdict.FAIL, Remedy.REBOOT),
+    ),
+    "drain_p2p": (
+        "end the processes that use it from other GPUs (peer to peer)",
+        Ruling(Verdict.WARN, Remedy.INSPECT),
+    ),
+    "recover_imex": (
+        "bring the IMEX domain back (nvidia-imex-ctl -N shows who is missing)",
+        Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    ),
+}
+"""What the driver may want done about a GPU, in words, and what that means here.
+NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory error management, "recovery action
+flag". The two that warn say nothing against the GPU itself."""
+
+
+class RecoveryParams(Params, frozen=True):
+    """Nothing to set."""
+
+
+def measure(ctx: Context, params: RecoveryParams) -> Iterator[Found]:
+    """Yield what the driver wants done about the GPUs of this node."""
+    yield from wanted(_gpus.source(ctx).recovery())
+
+
+def wanted(heard: Heard[Recovery]) -> Iterator[Found]:
+    """Yield what is to be done, by what was *heard*."""
+    for uuid, recovery in heard.answers.items():
+        yield from action(uuid, recovery)
+        yield from repairs(uuid, recovery)
+    yield from _gpus.troubles(heard)
+
+
+def action(uuid: str, recovery: Recovery) -> Iterator[Found]:
+    """Yield the action that the driver asks for, if it can say so."""
+    if recovery.action is None:
+        text = "whether it needs a reset cannot be known: drivers say so from R565 on"
+        yield Covered(uuid, text)
+        return
+    yield Covered(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
+    if recovery.action in ACTIONS:
+        words, _ = ACTIONS[recovery.action]
+        yield Finding(recovery.action, uuid, f"the driver asks to {words}")
+    elif recovery.action != "none":
+        text = f"the driver asks for what we do not know: {recovery.action}"
+        yield Finding("action_unknown", uuid, text)
+
+
+def repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
+    """Yield which repairs wait for a reset, and what cannot be repaired."""
+    waiting = {
+        "memory channel": recovery.channel_repair_pending,
+        "TPC": recovery.tpc_repair_pending,
+    }
+    for what, pending in waiting.items():
+        if pending:
+            text = f"a repair of a {what} waits for a reset"
+            yield Finding("repair_pending", uuid, text)
+    if recovery.unrepairable_memory:
+        text = "its memory has errors that can no longer be repaired"
+        yield Finding("memory_unrepairable", uuid, text)
+
+
+CHECK = Check(
+    summary="what the driver wants done: reset, reboot, repair",
+    measure=measure,
+    params=RecoveryParams,
+    metrics={},
+    rulings={
+        **problems.RULINGS,
+        **{name: ruling for name, (_, ruling) in ACTIONS.items()},
+        "action_unknown": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "repair_pending": Ruling(Verdict.WARN, Remedy.RESET_GPU),
+        "memory_unrepairable": Ruling(Verdict.FAIL, Remedy.REPLACE),
+    },
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

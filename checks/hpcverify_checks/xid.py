@@ -1,0 +1,218 @@
+"""
+Errors that NVIDIA's drivers wrote to the kernel log: Xids, and SXids of NVSwitches.
+
+Only what is new since this node's last run counts, so that an old error does not
+fail a node for ever; the place in the log is kept from run to run, and whatever
+could not be seen in between is told. A log that cannot be read is an error and never
+a clean log. It is read even where the driver is not loaded: it says why.
+
+What each one means is a table, `_xid_policy`. A crash of a user's program makes Xids
+too (13, 31 and their like), which alone accuse nobody. While a run loads the GPUs,
+NVML reports Xids as they happen: those of a program were then our own program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Unable,
+    Watch,
+)
+from hpcverify.model import (
+    Covered,
+    Finding,
+    Found,
+    Mark,
+    Measurement,
+    Part,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify.telemetry import kernel_log, pci
+from hpcverify.telemetry.kernel_log import Log
+from hpcverify_checks import _gpus
+from hpcverify_checks._xid_lines import WORDS, Event, events, occasions
+from hpcverify_checks._xid_policy import (
+    REPEATED,
+    UNDER_LOAD,
+    Row,
+    row_of,
+    rulings,
+)
+
+CURSOR = "cursor"
+LONGEST = 240
+"""Characters of a line that a reason can bear; the evidence has all of it."""
+
+
+class XidParams(Params, frozen=True):
+    """Nothing to set: what an Xid means is in the table."""
+
+
+def measure(ctx: Context, params: XidParams) -> Iterator[Found]:
+    """Yield what the drivers logged since this node's last run."""
+    yield from read_log(ctx, Path("/"))
+
+
+def read_log(ctx: Context, root: Path) -> Iterator[Found]:
+    """
+    Read the log of the machine whose file system begins at *root*.
+
+    Raises:
+        Skip: nothing knows of a GPU on this node.
+        Unable: the log cannot be read.
+
+    """
+    with suppress(Unable):  # the driver does not answer: the log may say why
+        _gpus.require_gpus(ctx)
+    cursor = ctx.mark(CURSOR)
+    try:
+        log = kernel_log.read(cursor, WORDS, root)
+    except Unable:
+        if cursor:  # or the next run would take all of this boot for new
+            yield Mark(CURSOR, cursor)
+        raise
+    yield from told(log, ctx)
+    yield Mark(CURSOR, log.cursor)
+
+
+def gpus(ctx: Context) -> dict[str, Part]:
+    """List the GPUs that this node has or had, by PCI address."""
+    parts = ctx.previous.of_kind("gpu") if ctx.previous else ()
+    return {
+        pci.normal(part.facts["pci_address"]): part
+        for part in (*parts, *ctx.inventory.of_kind("gpu"))
+        if "pci_address" in part.facts
+    }
+
+
+def told(log: Log, ctx: Context) -> Iterator[Found]:
+    """Yield what *log* says, and how much of it there was."""
+    known = gpus(ctx)
+    grouped: dict[tuple[str, str], list[Event]] = {}
+    for event in events(log.messages):
+        where = known[event.where].id if event.where in known else event.where
+        grouped.setdefault((where, event.row.code), []).append(event)
+    for (where, _), group in grouped.items():
+        yield finding(where, group)
+    counts = dict.fromkeys((part.id for part in known.values()), 0)
+    for (where, _), group in grouped.items():
+        counts[where] = counts.get(where, 0) + len(group)
+    for where, count in counts.items():
+        yield Measurement("xids", float(count), "", where)
+    if log.gap:
+        fix = "boot with a larger log_buf_len, or keep a journal"
+        yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
+    span = f"{moment(log.first)} to {moment(log.last)}"
+    text = f"{log.looked_at} new kernel messages in {log.source}, {span}"
+    yield Covered("node", text if log.looked_at else f"no new message in {log.source}")
+
+
+def finding(where: str, group: Sequence[Event]) -> Finding:
+    """Tell of equal events as one."""
+    first, last = group[0], group[-1]
+    row = first.row
+    times = [event.time for event in group if event.time is not None]
+    again = row.kind == "app" and occasions(times) > 1
+    evidence = {
+        "line": first.text,
+        "count": str(len(group)),
+        "first": moment(first.time),
+        "last": moment(last.time),
+        **described(row),
+        **first.details,
+    }
+    times_said = f" ({len(group)} times)" if len(group) > 1 else ""
+    text = f"{row.meaning}{times_said}: {first.text[:LONGEST]}"
+    return Finding(row.code + (REPEATED if again else ""), where, text, evidence)
+
+
+def described(row: Row) -> dict[str, str]:
+    """Say what is known of an Xid, and who disagrees."""
+    facts = {
+        "mnemonic": row.mnemonic,
+        "nvidia": row.nvidia,
+        "others": row.others,
+        "disagreement": row.disagreement,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def moment(time: float | None) -> str:
+    """Print *time*, seconds since 1970."""
+    if time is None:
+        return "an unknown time"
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[Found]:
+    """Yield what NVML told of while the node was under load."""
+    yield from live(watch, ctx, Path("/"))
+
+
+def live(watch: Watch, ctx: Context, root: Path) -> Iterator[Found]:
+    """
+    Yield what the log does not tell: Xids that it lacks, and those of our own load.
+
+    A run with load begins when nobody else holds a GPU (unless it is forced), and so
+    what a program brought about was brought about by ours.
+    """
+    logged = in_log(ctx, root)
+    for where, samples in watch.series("xid"):
+        for xid in sorted({int(sample.value) for sample in samples}):
+            times = [sample.t for sample in samples if int(sample.value) == xid]
+            row = row_of(xid)
+            if row.kind == "app":
+                yield by_our_load(where, xid, row, times)
+            elif (where, xid) not in logged:
+                text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
+                yield Finding(row.code, where, text, described(row))
+
+
+def by_our_load(where: str, xid: int, row: Row, times: Sequence[float]) -> Finding:
+    """Tell of a program's error that was our own program's."""
+    count = occasions(times)
+    text = (
+        f"{row.meaning}: Xid {xid} by hpcverify's own load, whose kernels are known "
+        f"to be good ({count} times)"
+    )
+    code = row.code + UNDER_LOAD + (REPEATED if count > 1 else "")
+    return Finding(code, where, text, described(row))
+
+
+def in_log(ctx: Context, root: Path) -> set[tuple[str, int]]:
+    """List what `read_log` told of: the GPU and the Xid; nothing if it could not."""
+    known = gpus(ctx)
+    with suppress(Unable):
+        log = kernel_log.read(ctx.mark(CURSOR), WORDS, root)
+        return {
+            (known[event.where].id, event.xid)
+            for event in events(log.messages)
+            if event.where in known and event.xid is not None
+        }
+    return set()
+
+
+CHECK = Check(
+    summary="Xids and SXids in the kernel log since the last run, and under load",
+    measure=measure,
+    observe=observe,
+    params=XidParams,
+    metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
+    rulings={
+        **rulings(),
+        "log_gap": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    },
+    placement=Placement.PASSIVE,
+    timeout=60,
+)

@@ -1,0 +1,179 @@
+"""What ``hpcverify run`` does, apart from its options."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from hpcverify import documents, plain
+from hpcverify.cli import say
+from hpcverify.config import Site, load_site, node_name, state_dir
+from hpcverify.documents import STDOUT
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.executors.early import Forked
+from hpcverify.executors.local import LocalExecutor
+from hpcverify.lock import node_lock
+from hpcverify.model import Run, Verdict
+from hpcverify.orchestrator import TELEMETRY, Memory, Progress, Verification
+from hpcverify.plain import PlainProgress, Unheard
+from hpcverify.stop import Stop, stop_on_signals
+from hpcverify.store import Store
+from hpcverify.suite import Plan, load_suite, plan
+
+EXIT = {
+    Verdict.PASS: 0,
+    Verdict.SKIP: 3,
+    Verdict.WARN: 0,
+    Verdict.ERROR: 3,
+    Verdict.FAIL: 1,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What was asked for on the command line."""
+
+    suite: str
+    checks: tuple[str, ...]
+    json_file: str | None
+    html_file: str | None
+    strict: bool
+    force: bool
+    accept_parts: bool
+
+
+def carry_out(wish: Wish, early: Forked) -> int:
+    """Verify this node as *wish* says, with the worker *early*; return the status."""
+    site = load_site()
+    todo = plan(load_suite(wish.suite), site, wish.checks)
+    for file in filter(None, (wish.json_file, wish.html_file)):
+        documents.refuse_unwritable(file)
+    if wish.html_file:
+        from hpcverify.commands.report import reports
+
+        reports("node")  # what is missing shows now, and not after an hour
+    store = Store(state_dir())
+    for complaint in store.broken:
+        say(complaint)
+    with node_lock(), stop_on_signals() as stop:
+        run = verify(todo, site, store, wish, early=early, stop=stop)
+        documents.write(run, store.document(run.id))
+    try:
+        store.take_in()
+    except StoreError as exc:
+        say(f"{exc}; the run is kept in {store.document(run.id)}")
+    show(run, to_stderr=wish.json_file == STDOUT)
+    if wish.html_file:
+        write_html(run, store, Path(wish.html_file))
+    if wish.json_file:
+        write_json(run, wish.json_file)
+    warned = wish.strict and run.verdict is Verdict.WARN
+    return 1 if warned else EXIT[run.verdict]
+
+
+def verify(
+    todo: Plan, site: Site, store: Store, wish: Wish, *, early: Forked, stop: Stop
+) -> Run:
+    """Run *todo* on this node, in directories that are gone afterwards."""
+    node = node_name()
+    memory = Memory(
+        previous=None if wish.accept_parts else store.previous(node),
+        past=lambda check: store.past(node, todo.suite, check),
+        marks=lambda check: store.marks(node, check),
+        runs=store.count(node),
+    )
+    with ExitStack() as stack:
+        state = store.documents.parent
+        folder = stack.enter_context(own_directory(state / "work", node))
+        root = Path(site.scratch) if site.scratch else state / "scratch"
+        scratch = stack.enter_context(own_directory(root, node, made=not site.scratch))
+        progress = stack.enter_context(choose_progress())
+        executor = LocalExecutor(
+            folder=folder, stopped=stop, tick=progress.tick, early={TELEMETRY: early}
+        )
+        stack.callback(lambda: executor.close(hurry=stop()))
+        return Verification(
+            plan=todo,
+            node=node,
+            packages=site.packages,
+            executor=executor,
+            folder=folder,
+            scratch=scratch,
+            memory=memory,
+            progress=progress,
+            force=wish.force,
+        ).run()
+
+
+@contextmanager
+def choose_progress() -> Generator[Progress]:
+    """Show progress on standard error: a line that lives, or plain lines in a log."""
+    if not sys.stderr.isatty():
+        yield Unheard(PlainProgress())
+        return
+    from hpcverify.view import LiveProgress
+
+    with LiveProgress() as progress:
+        yield Unheard(progress)
+
+
+@contextmanager
+def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path]:
+    """
+    Make an empty directory in *root*, and remove it whatever happens.
+
+    What a run that was killed by -9 left there goes first: no other can be at work,
+    since we hold the node. The name says whose it is, for *root* may be shared.
+    """
+    prefix = f"hpcverify-{''.join(c if c.isalnum() else '_' for c in node)}-"
+    try:
+        if made:
+            root.mkdir(parents=True, exist_ok=True)
+        for stale in root.glob(f"{prefix}*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    except OSError as exc:
+        raise ConfigError(
+            f"directory {root} cannot be used: {exc.strerror}; "
+            "make it, or set scratch in the site file to another"
+        ) from exc
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def show(run: Run, *, to_stderr: bool) -> None:
+    """Print all results, worst first, and the verdict: a table, or lines in a log."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    if stream.isatty():
+        from hpcverify.view import show_run
+
+        show_run(run, stderr=to_stderr)
+    else:
+        click.echo("\n".join(plain.run_lines(run)), file=stream)
+    click.echo(f"kept as {run.id}: hpcverify show {run.id}", file=stream)
+
+
+def write_json(run: Run, file: str) -> None:
+    """Write *run* to *file*, or print it."""
+    if file == STDOUT:
+        click.echo(msgspec.json.format(msgspec.json.encode(run), indent=1))
+        sys.stdout.flush()
+        return
+    documents.write(run, Path(file))
+
+
+def write_html(run: Run, store: Store, file: Path) -> None:
+    """Write the report on *run*."""
+    from hpcverify.commands.report import render_html
+
+    documents.write_bytes(file, render_html(run, store).encode())

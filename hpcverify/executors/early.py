@@ -1,0 +1,69 @@
+"""
+A worker that is forked before the engine has even imported itself.
+
+To list the hardware takes a worker longer to get ready for than to do, and the engine
+as long again: side by side they need half the time, which Slurm's prolog waits for.
+Nothing is asked of the hardware until the engine sends the first order. What the
+worker writes goes to memory files, for there is no directory for it yet.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+
+class Forked:
+    """A child of ours, with as much of `subprocess.Popen` as an executor needs."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], replies: Path, log: Path) -> None:
+        """Take over the child *pid*, which reads orders from *stdin*."""
+        self.pid = pid
+        self.stdin: IO[bytes] | None = stdin
+        self.returncode: int | None = None
+        self.replies = replies
+        self.log = log
+
+    def poll(self) -> int | None:
+        """Say how it ended, if it has: minus the signal, or its exit status."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def fork() -> Forked:
+    """Start a worker from this process, which must have no threads yet."""
+    replies, log = _memory_file("replies"), _memory_file("log")
+    parent = os.getpid()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(writing)
+        _serve(reading, replies, log, parent)
+    os.close(reading)
+    return Forked(pid, os.fdopen(writing, "wb"), replies, log)
+
+
+def _memory_file(name: str) -> Path:
+    """Make a file that lives as long as this process; others may open it by path."""
+    return Path(f"/proc/{os.getpid()}/fd/{os.memfd_create(name)}")
+
+
+def _serve(reading: int, replies: Path, log: Path, parent: int) -> None:
+    """Be the worker; never returns."""
+    status = 1
+    try:
+        os.setsid()
+        os.dup2(reading, 0)
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        from hpcverify.worker import serve  # noqa: PLC0415 - in the child, and only there
+
+        serve(replies, parent)
+        status = 0
+    finally:  # not back into what the parent is about to do
+        os._exit(status)

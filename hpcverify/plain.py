@@ -1,0 +1,147 @@
+"""
+What one sees of a run in a log: plain lines, and the words that a terminal shows too.
+
+Nothing heavy is imported: this is what Slurm's prolog prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import click
+
+from hpcverify.check import applies, quantity
+from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
+from hpcverify.orchestrator import Progress
+from hpcverify.suite import Plan, Step
+
+
+def clock(seconds: float) -> str:
+    """Print *seconds* as minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+class PlainProgress:
+    """Plain lines on standard error: one as a check begins, and one as it ends."""
+
+    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Print that *step* begins."""
+        click.echo(f"[{place}/{len(plan.steps)}] {step.name} on {where}", err=True)
+
+    def tick(self) -> None:
+        """Print nothing: a log needs no clock."""
+
+    def ended(self, result: Result) -> None:
+        """Print the verdict."""
+        click.echo(f"{result.verdict.name:5}{headline(result)}", err=True)
+
+
+class Unheard:
+    """Progress that a run can do without: the terminal may be gone by now."""
+
+    def __init__(self, told: Progress) -> None:
+        """Pass on to *told* what is said."""
+        self.told = told
+
+    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.begins(step, place, plan, where)
+
+    def tick(self) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.tick()
+
+    def ended(self, result: Result) -> None:
+        """Pass it on, if anyone is there."""
+        with suppress(OSError):
+            self.told.ended(result)
+
+
+def headline(result: Result) -> str:
+    """Say what follows the verdict in the line on a check."""
+    took = f" {result.check} ({result.seconds:.1f} s)"
+    return f"{took}: {result.reason}" if result.reason else took
+
+
+def worst_first(results: Iterable[Result]) -> list[Result]:
+    """Order *results* by badness, and within it as they ran."""
+    return sorted(results, key=lambda r: r.verdict, reverse=True)
+
+
+def tightest(result: Result) -> tuple[Measurement, Limit] | None:
+    """Choose the measurement that came nearest to its limit, or past it furthest."""
+    pairs = [
+        (m, lim)
+        for m in result.measurements
+        for lim in result.limits
+        if applies(lim, m) and not lim.noisy
+    ]
+    return min(pairs, key=lambda pair: _margin(*pair), default=None)
+
+
+def _margin(item: Measurement, limit: Limit) -> float:
+    """Say how much room a value has within its limit, as a share of the limit."""
+    if item.value is None:
+        return float("-inf")
+    bounds = [
+        (item.value - limit.low, limit.low) if limit.low is not None else None,
+        (limit.high - item.value, limit.high) if limit.high is not None else None,
+    ]
+    return min(room / (abs(at) or 1.0) for room, at in filter(None, bounds))
+
+
+def bounds(limit: Limit) -> str:
+    """Print a limit as a range."""
+    low = None if limit.low is None else f">= {quantity(limit.low, '')}"
+    high = None if limit.high is None else f"<= {quantity(limit.high, '')}"
+    return " and ".join(filter(None, (low, high)))
+
+
+def cells(result: Result, run: Run) -> list[str]:
+    """Print the measurement, its limit and the source, or else the reason."""
+    pair = tightest(result)
+    if result.verdict > Verdict.WARN or result.verdict is Verdict.SKIP or pair is None:
+        return [result.reason or _what(result), "", ""]
+    item, limit = pair
+    value = f"{item.name} {quantity(item.value, item.unit)}"
+    if item.where != "node":
+        value = f"{run.inventory.label(item.where)}: {value}"
+    if limit.admits(item.value) and result.reason:
+        value = result.reason
+    return [value, bounds(limit), limit.source]
+
+
+def _what(result: Result) -> str:
+    """Say what a check did that has no limit to show."""
+    return "; ".join(c.text for c in result.coverage[:2])
+
+
+def summary(run: Run) -> str:
+    """Say what follows the verdict in the sentence on a run."""
+    counts = [
+        f"{sum(r.verdict is v for r in run.results)} {v.value}"
+        for v in sorted(Verdict, reverse=True)
+        if any(r.verdict is v for r in run.results)
+    ]
+    remedy = next(
+        (r.remedy for r in worst_first(run.results) if r.remedy is not Remedy.NONE),
+        None,
+    )
+    interrupted = "" if run.complete else " (interrupted)"
+    return (
+        f"{interrupted} after {clock(run.seconds)} of suite {run.suite}: "
+        f"{', '.join(counts)}"
+        + (f"; next: {remedy.value.replace('_', ' ')}" if remedy else "")
+    )
+
+
+def run_lines(run: Run) -> list[str]:
+    """Print every result in a line, worst first, and the verdict."""
+    lines = [
+        f"{r.verdict.name:5} {r.check}: {' '.join(filter(None, cells(r, run)))}"
+        for r in worst_first(run.results)
+    ]
+    return ["", *lines, "", f"{run.node}: {run.verdict.name}{summary(run)}"]

@@ -1,0 +1,125 @@
+"""
+PCIe links and the errors on them, as the kernel shows them in sysfs.
+
+An error is counted at the end of a link that noticed it, which need not be the faulty
+one: a GPU that causes trouble may show no error while the port above it counts them
+all (kernel documentation, ABI/testing/sysfs-bus-pci-devices-aer). So whoever looks at
+a GPU looks at the ports above it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcverify.telemetry import pci, sysfs
+
+FILES = {
+    "correctable": "aer_dev_correctable",
+    "non_fatal": "aer_dev_nonfatal",
+    "fatal": "aer_dev_fatal",
+}
+"""The file of each kind of errors, of which each line is a name and a count."""
+TOTAL = "TOTAL_"
+"""How the last line begins, which need not match the others (the same document)."""
+
+FLIT = 242 / 256
+"""What a flit of 256 bytes carries beside the 8 of its CRC and the 6 of its FEC."""
+LANE = {
+    1: (2.5, 8 / 10),
+    2: (5.0, 8 / 10),
+    3: (8.0, 128 / 130),
+    4: (16.0, 128 / 130),
+    5: (32.0, 128 / 130),
+    6: (64.0, FLIT),
+}
+"""By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
+Express base specification)."""
+BITS = 8
+COLONS = 2
+"""In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
+WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+"""What a link can have; a virtual machine may show 0 or 63, which says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a link carries, or can: a generation of PCIe on so many lanes."""
+
+    generation: int
+    width: int
+
+    @property
+    def bandwidth(self) -> float:
+        """GB/s in one direction, after encoding and before any packet's header."""
+        transfers, payload = LANE[self.generation]
+        return transfers * payload * self.width / BITS
+
+
+def link(address: str, root: Path = Path("/")) -> Link | None:
+    """Read what the link of the device at *address* carries now, if that is told."""
+    return _link(root / pci.DEVICES / address, "current")
+
+
+def best_link(address: str, root: Path = Path("/")) -> Link | None:
+    """Say what the device at *address* and the port above it can do together."""
+    ends = (address, *ports(address, root)[:1])
+    links = [_link(root / pci.DEVICES / end, "max") for end in ends]
+    known = [one for one in links if one]
+    if len(known) < len(ends):
+        return None
+    return Link(min(k.generation for k in known), min(k.width for k in known))
+
+
+def _link(device: Path, which: str) -> Link | None:
+    words = (sysfs.text(device / f"{which}_link_speed") or "").split()
+    width = sysfs.number(device / f"{which}_link_width")
+    if not words or width not in WIDTHS:
+        return None
+    told = (g for g, (transfers, _) in LANE.items() if words[0] == str(transfers))
+    generation = next(told, None)
+    return Link(generation, int(width)) if generation else None
+
+
+def ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
+    """List the ports above the device at *address*, up to the root, nearest first."""
+    end = sysfs.target(root / pci.DEVICES / address)
+    if end is None:
+        return ()
+    return tuple(f.name for f in end.parents if f.name.count(":") == COLONS)
+
+
+def errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, int]]:
+    """
+    Read the errors that the device at *address* counts, since it was found, by kind.
+
+    Only what is not zero; empty for a device that reports none (no AER).
+    """
+    device = root / pci.DEVICES / address
+    return {
+        kind: counts
+        for kind, name in FILES.items()
+        if (counts := _counts(device / name))
+    }
+
+
+def _counts(path: Path) -> dict[str, int]:
+    lines = (line.rpartition(" ") for line in (sysfs.text(path) or "").splitlines())
+    return {
+        name: int(count)
+        for name, _, count in lines
+        if count.isdigit() and int(count) and not name.startswith(TOTAL)
+    }
+
+
+def local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
+    """List the cores on the same socket as *address*; none if that is not told."""
+    listed = sysfs.text(root / pci.DEVICES / address / "local_cpulist") or ""
+    cores: set[int] = set()
+    for part in filter(None, listed.split(",")):
+        first, _, last = part.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return frozenset()
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)

@@ -1,0 +1,436 @@
+"""
+What the kernel said since we last looked, from wherever it can be read.
+
+Its ring buffer (``/dev/kmsg``) is asked first: it has the whole text, numbers every
+message and costs milliseconds. Where it may not be read, or has lost messages since
+the cursor, journald is asked, and then the files of a syslog daemon. The cursor is
+one short string with the id of the boot, so that what was seen is not seen again,
+and the log of another boot is not taken for this one's.
+
+Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
+syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
+files of syslog only the tag ``kernel:`` is left to go by.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause
+from hpcverify.processes import Completed, run_tool
+from hpcverify.telemetry import sysfs
+
+Tool = Callable[..., Completed]
+"""`run_tool`, or a recording of it."""
+
+FIX = (
+    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the "
+    "host's /dev/kmsg"
+)
+RECORD = re.compile(rb"^(\d+),(\d+),(\d+)[^;\n]*;(.*)$", re.MULTILINE)
+"""A message in /dev/kmsg: priority, number, us since boot; continuation lines, which
+begin with a space, say which device it is about. See the kernel's
+Documentation/ABI/testing/dev-kmsg."""
+CHUNK = 1 << 16
+"""Bytes to ask /dev/kmsg for; it gives one message at a time, of up to 8 KiB."""
+MOST = 1 << 26
+"""Bytes to read at most: twice the largest ring buffer, a day of a busy log file."""
+FACILITIES = 8
+"""The priority is 8 x facility + level, so the kernel's own are below this."""
+
+SLACK_S = 300.0
+"""How far the clock that stamps /dev/kmsg, which nobody steers, may have run away."""
+JOURNAL_S = 5.0
+JOURNALS = ("run/log/journal", "var/log/journal")
+LOGS = ("kern.log", "messages", "syslog")
+LINE = re.compile(
+    r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: "
+    r"(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
+)
+"""A line of syslog: RFC 5424 or classic stamp, host, tag, and perhaps the time since
+boot and who printed it (a thread or a CPU)."""
+MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+DAY_S = 86400.0
+
+
+class Message(Struct, frozen=True):
+    """What the kernel said; *time* in seconds since 1970, if it is known."""
+
+    text: str
+    time: float | None
+    position: str
+    """Its place in the source that it was read from."""
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """What was found in one source since the cursor."""
+
+    source: str
+    messages: tuple[Message, ...]
+    """Those with a word that was asked for."""
+    looked_at: int
+    """How many messages there were in all."""
+    first: float | None
+    last: float | None
+    """When the first and the last message were written that were looked at."""
+    gap: str
+    """What was not seen, in words; nothing if all was."""
+    cursor: str
+    """What to give to the next `read`."""
+
+
+class _Since(Struct, frozen=True, kw_only=True):
+    """Where to begin: at a place of this source, else a time, else with the boot."""
+
+    position: str = ""
+    time: float | None = None
+    known: bool = False
+    """Whether there was a run before this one, which would miss what is gone."""
+
+
+class _Question(Struct, frozen=True, kw_only=True):
+    """What a source is asked."""
+
+    source: str
+    root: Path
+    words: Sequence[bytes]
+    since: _Since
+    boot: str
+    booted: float | None
+    now: float
+    tool: Tool
+
+    def wants(self, text: bytes) -> bool:
+        return any(word in text for word in self.words)
+
+    def answer(  # the parts of a `Log`
+        self,
+        messages: Iterable[Message],
+        looked_at: int,
+        span: tuple[float | None, float | None],
+        position: str,
+        gap: str = "",
+    ) -> Log:
+        return Log(
+            source=self.source,
+            messages=tuple(messages),
+            looked_at=looked_at,
+            first=span[0],
+            last=span[1],
+            gap=gap,
+            cursor=f"{self.boot} {self.now:.0f} {self.source} {position}",
+        )
+
+
+def read(
+    cursor: str | None,
+    words: Sequence[bytes],
+    root: Path = Path("/"),
+    tool: Tool = run_tool,
+    clock: Callable[[], float] = time.time,
+) -> Log:
+    """
+    Read the messages with one of *words* that came after *cursor*.
+
+    Without a cursor, or with that of another boot, all of this boot is new. When
+    messages were lost and another source has them, they are taken from there.
+
+    Raises:
+        Unable: no source can be read (DENIED).
+
+    """
+    boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or "unknown"
+    booted, now = _boot_time(root), clock()
+    refused: list[str] = []
+    logs: list[Log] = []
+    for name, source in SOURCES.items():
+        question = _Question(
+            source=name,
+            root=root,
+            words=words,
+            since=_since(cursor, boot, name),
+            boot=boot,
+            booted=booted,
+            now=now,
+            tool=tool,
+        )
+        try:
+            logs.append(source(question))
+        except (OSError, Unable) as exc:
+            refused.append(f"{name}: {exc}")
+        if logs and not logs[-1].gap:
+            break
+    if not logs:
+        reason = "; ".join(refused)
+        raise Unable(f"the kernel log cannot be read ({reason}): {FIX}", Cause.DENIED)
+    # The place to go on from is that of the best source, whoever filled its gap.
+    whole = next((log for log in logs if not log.gap), logs[0])
+    return replace(whole, cursor=logs[0].cursor)
+
+
+def _since(cursor: str | None, boot: str, source: str) -> _Since:
+    """Understand *cursor*; one that was written by something else is none."""
+    fields = (cursor or "").split(" ", 3)
+    if len(fields) != len(("boot", "time", "source", "position")):
+        return _Since()
+    if fields[0] != boot:
+        return _Since(known=True)
+    if fields[2] == source and fields[3]:
+        return _Since(position=fields[3], known=True)
+    with suppress(ValueError):
+        return _Since(time=float(fields[1]), known=True)
+    return _Since()
+
+
+def _boot_time(root: Path) -> float | None:
+    """Say when the machine was started, in seconds since 1970."""
+    for line in (sysfs.text(root / "proc/stat") or "").splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return None
+
+
+def _kmsg(question: _Question) -> Log:
+    """Read the ring buffer of the kernel."""
+    records = RECORD.findall(b"".join(_chunks(question.root / "dev/kmsg")))
+    if not records:  # a container's is often /dev/null; the kernel's is never empty
+        raise OSError("it is empty, as no kernel's is")
+    oldest, newest = int(records[0][1]), int(records[-1][1])
+    begin = _due(question.since, oldest, newest)
+    new = [record for record in records if int(record[1]) >= begin]
+    gap = _overwritten(newest + 1 - begin - len(new))
+    if question.since.time is not None:
+        new = [record for record in new if _is_recent(question, record)]
+        gap = _too_late(question, records[0])
+    return question.answer(
+        (
+            Message(
+                text.decode(errors="replace"), _stamp(question, us), number.decode()
+            )
+            for priority, number, us, text in new
+            if question.wants(text) and int(priority) < FACILITIES
+        ),
+        len(new),
+        (_stamp(question, new[0][2]), _stamp(question, new[-1][2]))
+        if new
+        else (None, None),
+        str(newest),
+        gap,
+    )
+
+
+def _due(since: _Since, oldest: int, newest: int) -> int:
+    """Say which number comes next; if nobody looked before, the oldest there is."""
+    if since.position.isdigit() and int(since.position) <= newest:
+        return int(since.position) + 1
+    # A number beyond the newest is of a machine that was set back to a snapshot.
+    seen_none = since.known and since.time is None and not since.position
+    return 0 if seen_none else oldest
+
+
+def _overwritten(count: int) -> str:
+    return f"{count} messages were overwritten before they were read" if count else ""
+
+
+def _too_late(question: _Question, oldest: tuple[bytes, ...]) -> str:
+    """Say so if the ring buffer does not reach back to when we last looked."""
+    stamp, since = _stamp(question, oldest[2]), question.since.time
+    if stamp is None or since is None or int(oldest[1]) == 0:
+        return ""
+    late = stamp - since
+    return f"the {late:.0f} s before are overwritten" if late > SLACK_S else ""
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    size = 0
+    try:
+        while size < MOST:
+            try:
+                chunk = os.read(device, CHUNK)
+            except BlockingIOError:  # that was the last message
+                return
+            except BrokenPipeError:  # overwritten while we read: the next is older
+                continue
+            if not chunk:
+                return
+            size += len(chunk)
+            yield chunk
+    finally:
+        os.close(device)
+
+
+def _is_recent(question: _Question, record: tuple[bytes, ...]) -> bool:
+    if question.since.time is None:
+        return True
+    stamp = _stamp(question, record[2])
+    return stamp is None or stamp >= question.since.time - SLACK_S
+
+
+def _stamp(question: _Question, us: bytes) -> float | None:
+    return None if question.booted is None else question.booted + int(us) / 1e6
+
+
+class _Entry(Struct, frozen=True):
+    """One message of the journal; see systemd.journal-fields(7)."""
+
+    cursor: str = msgspec.field(name="__CURSOR")
+    us: str = msgspec.field(name="__REALTIME_TIMESTAMP")
+    facility: str = msgspec.field(name="SYSLOG_FACILITY", default="")
+    text: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
+    """Bytes if it is no text; the kernel's always is."""
+
+    @property
+    def time(self) -> float:
+        return int(self.us) / 1e6
+
+
+def _journal(question: _Question) -> Log:
+    """Read the kernel's messages of this boot that journald kept."""
+    if not any((question.root / folder).is_dir() for folder in JOURNALS):
+        raise FileNotFoundError("there is no journal")
+    done = question.tool(_journalctl(question), timeout=JOURNAL_S)
+    lines, since = done.stdout.splitlines(), question.since
+    complaint = done.stderr.decode(errors="replace").strip()
+    # Without permission it succeeds, shows nothing, and says so in passing.
+    if done.returncode or (complaint and not lines):
+        raise PermissionError(complaint or f"journalctl ended with {done.returncode}")
+    if not lines and not since.position and since.time is None:
+        raise OSError("it has no message of this boot's kernel")
+    decode = msgspec.json.Decoder(_Entry).decode
+    ends = [decode(line) for line in (*lines[:1], *lines[-1:])]
+    return question.answer(
+        (
+            Message(entry.text, entry.time, entry.cursor)
+            for entry in (decode(line) for line in lines if question.wants(line))
+            if isinstance(entry.text, str) and entry.facility == "0"
+        ),
+        len(lines),
+        (ends[0].time, ends[-1].time) if ends else (None, None),
+        ends[-1].cursor if ends else since.position,
+    )
+
+
+def _journalctl(question: _Question) -> list[str]:
+    since = question.since
+    command = ["journalctl", "--dmesg", "--output=json", "--no-pager", "--all"]
+    command.append("--output-fields=MESSAGE,SYSLOG_FACILITY")
+    if question.root != Path("/"):
+        command.append(f"--root={question.root}")
+    if since.position:
+        command.append(f"--after-cursor={since.position}")
+    elif since.time is not None:
+        command.append(f"--since=@{since.time:.0f}")
+    return command
+
+
+def _files(question: _Question) -> Log:
+    """Read the files that a syslog daemon writes."""
+    folder = question.root / "var/log"
+    path = next((folder / name for name in LOGS if (folder / name).exists()), None)
+    if path is None:
+        raise FileNotFoundError(f"no {', '.join(LOGS)} in /var/log")
+    data, position, gap = _new_part(path, question.since)
+    earliest = _earliest(question)
+    messages = [
+        message
+        for line in data.splitlines()
+        if question.wants(line)
+        for message in _parsed(line, path.name, question)
+        if message.time is not None and message.time >= earliest
+    ]
+    ends = (messages[0].time, messages[-1].time) if messages else (None, None)
+    return question.answer(messages, data.count(b" kernel: "), ends, position, gap)
+
+
+def _earliest(question: _Question) -> int:
+    """Say what is not of this boot, or was seen; a stamp may be of whole seconds."""
+    begin = question.since.time
+    return int(begin if begin is not None else (question.booted or 1.0) - 1.0)
+
+
+def _new_part(path: Path, since: _Since) -> tuple[bytes, str, str]:
+    """Read what was added since the cursor, over one rotation; say where it ends."""
+    chain = [*_rotated(path), path]
+    inode, _, offset = since.position.partition(":")
+    known = [i for i, p in enumerate(chain) if str(p.stat().st_ino) == inode]
+    gap = ""
+    if known and offset.isdigit() and int(offset) <= chain[known[0]].stat().st_size:
+        chain = chain[known[0] :]
+        begin = int(offset)
+    else:
+        begin = 0
+        gap = f"{path} was replaced since it was read last" if inode else ""
+    parts: list[bytes] = []
+    position = ""
+    for file in chain:
+        part, position, skipped = _tail(file, begin)
+        gap = gap or (skipped if since.position else "")
+        parts.append(part)
+        begin = 0
+    return b"".join(parts), position, gap
+
+
+def _rotated(path: Path) -> list[Path]:
+    """Find the file that *path* was before, under either scheme of logrotate."""
+    old = [*path.parent.glob(f"{path.name}.1")]
+    old += path.parent.glob(f"{path.name}-{'[0-9]' * 8}")
+    return sorted(old, key=lambda p: p.stat().st_mtime)[-1:]
+
+
+def _tail(path: Path, begin: int) -> tuple[bytes, str, str]:
+    """Read *path* from *begin*; give its new end, and what was too much to read."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        start = max(begin, status.st_size - MOST)
+        file.seek(start)
+        data = file.read(status.st_size - start)
+    data = data[: data.rfind(b"\n") + 1]  # the rest of a line may be on its way
+    skipped = f"{start - begin} bytes of {path} were too many to read"
+    end = f"{status.st_ino}:{start + len(data)}"
+    return data, end, skipped if start > begin else ""
+
+
+def _parsed(line: bytes, name: str, question: _Question) -> Iterator[Message]:
+    match = LINE.match(line.decode(errors="replace"))
+    if match:
+        yield Message(match["text"], parse_stamp(match["stamp"], question.now), name)
+
+
+def parse_stamp(stamp: str, now: float) -> float | None:
+    """
+    Read a stamp of syslog, in seconds since 1970.
+
+    A classic one has neither year nor zone: it is local, and never in the future.
+    """
+    if stamp[:1].isdigit():
+        with suppress(ValueError):
+            return datetime.fromisoformat(stamp).timestamp()
+        return None
+    month, day, clock = stamp.split()
+    hour, minute, second = map(int, clock.split(":"))
+    if month not in MONTHS:
+        return None
+    year = time.localtime(now).tm_year
+    rest = (MONTHS.index(month) // 3 + 1, int(day), hour, minute, second, 0, 0, -1)
+    value = time.mktime((year, *rest))
+    return time.mktime((year - 1, *rest)) if value > now + DAY_S else value
+
+
+SOURCES: dict[str, Callable[[_Question], Log]] = {
+    "/dev/kmsg": _kmsg,
+    "journald": _journal,
+    "/var/log": _files,
+}
+"""Where to look, the best first."""
