@@ -8,12 +8,9 @@ hangs takes a worker with it and never the run.
 from __future__ import annotations
 
 import os
-import platform
-import secrets
 import shutil
 import site
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +26,7 @@ from hpcverify.executors import Answer, Executor
 from hpcverify.limits import Past
 from hpcverify.model import (
     Cause,
+    Covered,
     Device,
     Finding,
     Inventory,
@@ -41,7 +39,7 @@ from hpcverify.model import (
 )
 from hpcverify.suite import Plan, Step
 from hpcverify.telemetry import problems
-from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe
+from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle
 
 HOST = Device(kind="cpu", part="cpu", label="CPU")
 """What checks compute on that are not about a device."""
@@ -51,6 +49,8 @@ OBSERVED = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
 PROBE_SECONDS = 30.0
 OBSERVE_SECONDS = 30.0
+GRACE = 10.0
+"""Seconds that the worker has, over and above the time it was told to settle for."""
 
 
 class Progress(Protocol):
@@ -97,8 +97,10 @@ class Verification:
     memory: Memory
     progress: Progress
     force: bool = False
-    seed: int = field(default_factory=lambda: secrets.randbits(31))
+    seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
+    _disturbed: bool = False
+    """Whether a check has loaded the node."""
 
     def run(self) -> Run:
         """Verify the node; being told to stop ends it early, with what there is."""
@@ -114,7 +116,7 @@ class Verification:
             short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls
         )
         return Run(
-            id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+            id=f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}",
             node=self.node,
             suite=self.plan.suite,
             started=started,
@@ -169,6 +171,7 @@ class Verification:
         answers: dict[str, Answer] = {}
         contexts: list[Context] = []
         scratch = self.scratch / step.name
+        settled = self._settle(step)
         try:
             for phase in self._phases(step, inventory, scratch):
                 answers |= self._measure(step, phase)
@@ -181,7 +184,18 @@ class Verification:
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
         seconds = time.monotonic() - start
         past = self.memory.past(step.name)
-        return conclude(step, _by_part(answers), inventory, past, seconds)
+        result = conclude(step, _by_part(answers), inventory, past, seconds)
+        coverage = (*result.coverage, *settled)
+        return msgspec.structs.replace(result, coverage=coverage)
+
+    def _settle(self, step: Step) -> tuple[Covered, ...]:
+        """Wait until the load of an earlier check is over; say what came of it."""
+        disturbed, self._disturbed = self._disturbed, self._disturbed or step.is_active
+        if not (disturbed and step.is_active and self.plan.settle):
+            return ()
+        task = Settle(patience=min(self.plan.settle, self._left()))
+        answer = self.executor.run({TELEMETRY: task}, self.plan.settle + GRACE)
+        return tuple(f for f in answer[TELEMETRY].found if isinstance(f, Covered))
 
     def _where(self, step: Step, inventory: Inventory) -> str:
         if step.check.placement in (Placement.PASSIVE, Placement.NODE):
@@ -194,7 +208,8 @@ class Verification:
         """Yield, one after the other, what runs at the same time, by worker."""
         scratch.mkdir(parents=True, exist_ok=True)
         for workers in _workers(step.check.placement, inventory.devices):
-            shared = Path(tempfile.mkdtemp(prefix="shared-", dir=self.folder))
+            shared = self.folder / f"shared-{os.urandom(4).hex()}"
+            shared.mkdir()
             yield {
                 name: Context(
                     node=self.node,
@@ -322,7 +337,7 @@ def versions() -> dict[str, str]:
     The names of the directories say it: `importlib.metadata` takes longer to import
     than the passive checks of eight GPUs to run.
     """
-    found = {"python": platform.python_version(), "kernel": os.uname().release}
+    found = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
         for package in ("hpcverify", "torch", "nvidia_ml_py"):
             for path in Path(folder).glob(f"{package}-*.dist-info"):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.resources import as_file, files
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +57,9 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     summary: str
     budget: float
     """Seconds for the whole."""
+    settle: float = 0
+    """Seconds at most to wait, before a check that loads the node, until the devices
+    are cool and idle after the one before."""
     check: Annotated[tuple[Entry, ...], Meta(min_length=1)]
     name: str = ""
 
@@ -84,6 +87,7 @@ class Plan:
 
     suite: str
     budget: float
+    settle: float = 0
     steps: tuple[Step, ...]
 
 
@@ -96,8 +100,8 @@ def _suite_files() -> Iterator[Path]:
     site = suites_dir()
     if site.is_dir():
         yield from sorted(site.glob("*.toml"))
-    with as_file(files(catalog.BUILTIN) / "suites") as shipped:
-        yield from sorted(shipped.glob("*.toml"))
+    for folder in import_module(catalog.BUILTIN).__path__:
+        yield from sorted((Path(folder) / "suites").glob("*.toml"))
 
 
 def load_suite(name: str) -> Suite:
@@ -129,6 +133,7 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     return Plan(
         suite=suite.name,
         budget=suite.budget,
+        settle=suite.settle,
         steps=tuple(_step(entry, suite, site) for entry in entries),
     )
 

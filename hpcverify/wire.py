@@ -36,6 +36,12 @@ class Probe(Struct, frozen=True, tag=True):
     sample: bool = True
 
 
+class Settle(Struct, frozen=True, tag=True):
+    """Wait until the devices are cool and idle, for *patience* seconds at most."""
+
+    patience: float
+
+
 class Measure(Struct, frozen=True, tag=True, kw_only=True):
     """Run the check *name*."""
 
@@ -56,7 +62,7 @@ class Observe(Struct, frozen=True, tag=True, kw_only=True):
     end: float
 
 
-Task = Probe | Measure | Observe
+Task = Probe | Settle | Measure | Observe
 
 
 class Order(Struct, frozen=True):
@@ -84,6 +90,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     end: float = 0.0
     trace: str = ""
     """The traceback of a bug, for the log."""
+    spent: bool = False
+    """Whether the worker is fit for no other order, as after a CUDA error."""
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -25,7 +25,15 @@ import msgspec
 
 from hpcverify import catalog, trail
 from hpcverify.check import Check, Placement, Skip, Unable, Watch
-from hpcverify.model import Cause, Found, Inventory, Measurement, Remedy, Verdict
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Found,
+    Inventory,
+    Measurement,
+    Remedy,
+    Verdict,
+)
 from hpcverify.processes import die_with
 from hpcverify.wire import (
     Holder,
@@ -35,6 +43,7 @@ from hpcverify.wire import (
     Outcome,
     Probe,
     Reply,
+    Settle,
     decode,
     encode,
     reply,
@@ -77,8 +86,9 @@ class Worker:
                 remedy=Remedy.FIX_CHECKER,
                 trace=traceback.format_exc(),
             )
-        release_memory()
-        ended = msgspec.structs.replace(outcome, start=start, end=time.monotonic())
+        ended = msgspec.structs.replace(
+            outcome, start=start, end=time.monotonic(), spent=not release_memory()
+        )
         self._say(Reply(number=order.number, outcome=ended))
 
     def _carry_out(self, order: Order) -> Iterator[Reply]:
@@ -87,6 +97,8 @@ class Worker:
                 yield self._probe(order.number)
                 if task.sample:
                     self._begin_to_sample()
+            case Settle() as task:
+                yield from (reply(order.number, f) for f in self._settle(task))
             case Measure() as task:
                 yield from (reply(order.number, f) for f in self._measure(task))
             case Observe() as task:
@@ -106,6 +118,16 @@ class Worker:
 
         self._sampler = Sampler(readers(self._inventory))
         self._sampler.start()
+
+    def _settle(self, task: Settle) -> Iterator[Found]:
+        from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
+
+        if self._sampler is None:
+            return
+        seconds, late = settle(self._sampler, task.patience)
+        yield Covered("node", f"began after {seconds:.0f} s of settling")
+        for part in late:
+            yield Covered(part, "was still warm or at work when this began")
 
     def _measure(self, task: Measure) -> Iterator[Found]:
         check = catalog.load(task.name, task.packages)
@@ -153,12 +175,21 @@ def in_declared_unit(check: Check[Any], item: Found) -> Found:
     return item
 
 
-def release_memory() -> None:
-    """Give back what the last check took, so that the next one has all of it."""
+def release_memory() -> bool:
+    """
+    Give back what the last check took, so that the next one has all of it.
+
+    Returns whether that went well: some errors of CUDA stay until the process ends.
+    """
     gc.collect()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_initialized():
+        return True
+    try:
         torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
 
 
 def serve(replies: Path, parent: int) -> None:

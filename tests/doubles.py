@@ -99,13 +99,15 @@ class FakeExecutor:
     phases: list[dict[str, Task]] = dataclasses.field(
         default_factory=list[dict[str, Task]]
     )
+    probes: list[Probe] = dataclasses.field(default_factory=list[Probe])
     told_to_stop: bool = False
     closed: bool = False
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """Answer at once."""
         assert timeout >= 0
-        if any(isinstance(task, Probe) for task in tasks.values()):
+        if probes := [task for task in tasks.values() if isinstance(task, Probe)]:
+            self.probes += probes
             found = Reply(number=1, inventory=self.inventory, holders=self.holders)
             return {name: Answer(replies=(found,), outcome=Outcome()) for name in tasks}
         self.phases.append(dict(tasks))

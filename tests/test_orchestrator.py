@@ -12,11 +12,13 @@ from hpcverify.conclusion import judge_again
 from hpcverify.executors import Answer
 from hpcverify.model import (
     Cause,
+    Covered,
     Device,
     Finding,
     Found,
     Inventory,
     Limit,
+    Mark,
     Maturity,
     Measurement,
     Part,
@@ -28,7 +30,7 @@ from hpcverify.model import (
 )
 from hpcverify.orchestrator import Memory, Verification
 from hpcverify.suite import Plan, Step
-from hpcverify.wire import Holder, Measure, Observe, Outcome
+from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle
 from tests.doubles import CPU, FakeExecutor, SilentProgress, found
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
@@ -62,10 +64,11 @@ def verified(
     executor: FakeExecutor,
     *steps: Step,
     memory: Memory | None = None,
+    settle: float = 0,
     **changes: object,
 ) -> Run:
     return Verification(
-        plan=Plan(suite="s", budget=100, steps=steps or (step(),)),
+        plan=Plan(suite="s", budget=100, settle=settle, steps=steps or (step(),)),
         node="n1",
         packages=(),
         executor=executor,
@@ -251,14 +254,47 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     assert result.verdict is Verdict.SKIP
 
 
-def test_a_passive_check_is_heard_and_observed(tmp_path: Path) -> None:
+def test_a_passive_check_is_observed_where_something_loads_the_node(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
+    passive = step(Placement.PASSIVE, observe=observe)
+    _, result = verified(tmp_path, executor, step(), passive).results
+
+    assert len(result.measurements) == 2
+
+
+def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
     result = only(
         verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe))
     )
 
-    assert len(executor.phases) == 2
-    assert len(result.measurements) == 2
+    assert executor.probes == [Probe(sample=False)]
+    assert len(result.measurements) == 1
+
+
+def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
+    mark = Mark("cursor", "17")
+    executor = FakeExecutor(answers={"cpu": found(Mark("cursor", "18"))})
+    memory = Memory(marks=lambda check: (mark,) if check == "c" else ())
+    result = only(verified(tmp_path, executor, step(), memory=memory))
+    ((task,),) = (phase.values() for phase in executor.phases)
+
+    assert isinstance(task, Measure)
+    assert (task.context.mark("cursor"), task.context.mark("other")) == ("17", None)
+    assert result.marks == (Mark("cursor", "18"),)
+
+
+def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
+    waited = Covered("node", "began after 9 s of settling")
+    executor = FakeExecutor(answers={"telemetry": found(waited)})
+    plan = (step(Placement.PASSIVE), step(), step(), step(Placement.PASSIVE))
+    run = verified(tmp_path, executor, *plan, settle=60)
+
+    assert sum(isinstance(t, Settle) for p in executor.phases for t in p.values()) == 1
+    assert waited in run.results[2].coverage
+    assert waited not in run.results[1].coverage
 
 
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:

@@ -22,27 +22,24 @@ from hpcverify.telemetry import sysfs
 
 LEDGER = "counters"
 
-BRIDGED = frozenset(
-    {
-        "a100-pcie-40gb",
-        "a100-pcie-80gb",
-        "a40",
-        "h100-pcie-80gb",
-        "h100-nvl-94gb",
-        "h200-nvl",
-    }
-)
-"""Parts (by `Spec.key`) that have NVLink only where a bridge is plugged."""
-LINKS_OF_BRIDGE = 4
-"""On all of them, as they have 4 links and one bridge, or 12 links and three."""
+BRIDGES = {
+    "a100-pcie-40gb": 4,
+    "a100-pcie-80gb": 4,
+    "a40": 4,
+    "h100-pcie-80gb": 4,
+    "h100-nvl-94gb": 4,
+    "h200-nvl": 6,
+}
+"""Parts (by `Spec.key`) that have NVLink only where a bridge is plugged, and how many
+links one carries: they take three for all their links, and an A40 one."""
 SUPERCHIPS = ("gh200", "gb200", "gb300")
 """How the keys of parts begin that hang on their CPU by NVLink-C2C: PCIe is not how
 they come by their data, and their boards wire few lanes of it."""
 ALONE = "gh200"
 """How the keys of parts begin of which a node may have just one, with no NVLink."""
-FULL_FABRIC = 12
-"""NVLinks from which all GPUs of a node reach each other by them: parts with fewer
-make a mesh, in which some pairs have none (V100)."""
+ENOUGH_FOR_ALL = 12
+"""NVLinks from which every GPU of a node has some to every other: with fewer, some
+pairs have none (V100)."""
 
 
 def part(ctx: Context, where: str) -> Part | None:
@@ -64,14 +61,16 @@ def kind(ctx: Context, where: str) -> str:
 
 def optional_links(sheet: Spec | None) -> bool:
     """Whether a healthy part may have no NVLink active, whatever it could have."""
-    return sheet is None or sheet.key in BRIDGED or sheet.key.startswith(ALONE)
+    if sheet is None or not sheet.nvlink_links:
+        return True
+    return sheet.key in BRIDGES or sheet.key.startswith(ALONE)
 
 
 def all_linked(sheet: Spec | None) -> bool:
     """Whether each GPU of a node of such parts has NVLink to each other one."""
     if sheet is None or optional_links(sheet):
         return False
-    return sheet.nvlink_links >= FULL_FABRIC
+    return sheet.nvlink_links >= ENOUGH_FOR_ALL
 
 
 class Ledger(msgspec.Struct, frozen=True):

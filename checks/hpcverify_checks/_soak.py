@@ -27,6 +27,8 @@ PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 RAMP_SECONDS = 1.0
 """After which sampled power and utilization, means over up to 1 s, are of the load."""
+LAG_SECONDS = 0.5
+"""A sample dated t is read that much later at most: eight GPUs take their time."""
 SECOND = 1.0
 PIECE_SECONDS = 1200.0
 """The longest stretch of steady load: so often it is looked whether all was right."""
@@ -59,7 +61,7 @@ class Done(Struct, frozen=True):
     def holds(self, t: float) -> bool:
         """Whether a sample taken at *t* is of this load, and of nothing else."""
         start = self.stretch.start
-        return start + RAMP_SECONDS <= t <= start + self.seconds
+        return start + RAMP_SECONDS <= t <= start + self.seconds - LAG_SECONDS
 
 
 class Account(Struct, frozen=True):

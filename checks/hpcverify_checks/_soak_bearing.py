@@ -38,6 +38,12 @@ SHOWN = (
 )
 """Series that go into the report."""
 
+KNOWN = frozenset(
+    (*GAUGES, *SHOWN, "energy", "event.idle", *problems.RULINGS)
+    + tuple(f"{kind}.{cause}" for kind in ("throttled", "event") for cause in CAUSES)
+)
+"""Series that anything is made of here."""
+
 QUARTERS = 4
 FEWEST = 8
 """Values, below which there is no late against early, and no mean to judge by."""
@@ -86,14 +92,18 @@ class Bearing:
         ]
 
 
-def sorted_out(watch: Watch, where: str, account: Account | None) -> Bearing:
-    """Sort out what was sampled of the part *where*, and under which load."""
-    series = {
-        name: samples
-        for name in dict.fromkeys(sample.name for sample in watch.samples)
-        for part, samples in watch.series(name)
-        if part == where
-    }
+def sampled(watch: Watch) -> Mapping[str, Values]:
+    """Sort what was sampled by part and name, in one pass: there may be millions."""
+    parts: dict[str, dict[str, list[Sample]]] = {}
+    for sample in watch.samples:
+        if sample.name in KNOWN:
+            series = parts.setdefault(sample.where, {})
+            series.setdefault(sample.name, []).append(sample)
+    return parts
+
+
+def sorted_out(series: Values, where: str, account: Account | None) -> Bearing:
+    """Sort the *series* of the part *where* by the load that they were under."""
     if account is None:
         return Bearing(where, None, series, series, series)
 
@@ -113,7 +123,8 @@ def _kept(series: Values, wanted: Callable[[float], bool]) -> Values:
 def bearing(watch: Watch, ctx: Context, account: Account | None) -> Iterator[Found]:
     """Yield how the part of *ctx* bore its load, by what was sampled of it."""
     where = ctx.device.part
-    borne = sorted_out(watch, where, account)
+    parts = sampled(watch)
+    borne = sorted_out(parts.get(where, {}), where, account)
     seen = max(len(borne.all.get(name, ())) for name in GAUGES)
     yield Measurement("samples", seen, "", where)
     yield from _troubles(borne)
@@ -122,7 +133,7 @@ def bearing(watch: Watch, ctx: Context, account: Account | None) -> Iterator[Fou
     yield from _cooling(borne)
     if ctx.device.kind != "cpu":  # other programs have their share in a CPU's numbers
         yield from _work(borne, ctx)
-        yield from _held_back(watch, ctx, borne)
+        yield from _held_back(parts, ctx, borne)
     yield from (thinned(borne.all[n], watch.start) for n in SHOWN if n in borne.all)
 
 
@@ -306,7 +317,9 @@ def _watts(borne: Bearing) -> float | None:
     return borne.mean("power")
 
 
-def _held_back(watch: Watch, ctx: Context, borne: Bearing) -> Iterator[Measurement]:
+def _held_back(
+    parts: Mapping[str, Values], ctx: Context, borne: Bearing
+) -> Iterator[Measurement]:
     """
     Yield what the part lacks of both the clock and the power of its siblings.
 
@@ -314,7 +327,7 @@ def _held_back(watch: Watch, ctx: Context, borne: Bearing) -> Iterator[Measureme
     less power. What lacks both is held back by something that its counters may hide.
     """
     alike = [
-        sorted_out(watch, peer.part, borne.account)
+        sorted_out(parts.get(peer.part, {}), peer.part, borne.account)
         for peer in ctx.peers
         if _name(ctx, peer.part) == _name(ctx, borne.where)
     ]

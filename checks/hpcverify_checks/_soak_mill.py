@@ -52,6 +52,32 @@ Wait = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """How a device takes work."""
+
+    mark: Callable[[], Wait]
+    """Marks a point in the queue; what it returns waits until the device is there."""
+    ahead: int
+    """Batches that wait in the queue while one is computed."""
+
+
+def _event() -> Wait:
+    import torch
+
+    # A blocking one, or eight workers would spin on as many cores for hours.
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event.synchronize
+
+
+def _over() -> None:
+    """Wait for nothing: on a CPU all is over when it returns."""
+
+
+GPU, HOST = Queue(_event, ahead=1), Queue(lambda: _over, ahead=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Mill:
     """Makes a product of *a* and *b* again and again."""
 
@@ -65,10 +91,7 @@ class Mill:
     """The words of the first product."""
     wrong: Tensor
     """How many wrong products each slot has held."""
-    mark: Callable[[], Wait]
-    """Marks a point in the queue of the device; what it returns waits for that."""
-    ahead: int
-    """Batches that wait in the queue while one is computed."""
+    queue: Queue
     multiply: Multiply = multiply
 
     @property
@@ -80,7 +103,7 @@ class Mill:
         """Make and compare so many *products*; a GPU is only told to."""
         for begin in range(0, products, len(self.slots)):
             self._turn(min(len(self.slots), products - begin))
-        return self.mark()
+        return self.queue.mark()
 
     def _turn(self, count: int) -> None:
         import torch
@@ -111,11 +134,11 @@ def mill(size: int, device: torch.device, *, wide: bool = False) -> Mill:
     """
     if device.type == "cpu":
         text, a, b = _exact_operands(size)
-        return _primed(text, a, b, "float64", lambda: _over, 0)
+        return _primed(text, a, b, "float64", HOST)
     require_memory(device, NEEDED)
     text, a, b = _normal_operands(size, device)
     output = "float32" if wide else str(a.dtype).removeprefix("torch.")
-    return _primed(text, a, b, output, _event, 1)
+    return _primed(text, a, b, output, GPU)
 
 
 def _exact_operands(size: int) -> tuple[str, Tensor, Tensor]:
@@ -137,9 +160,7 @@ def _normal_operands(size: int, device: torch.device) -> tuple[str, Tensor, Tens
     return f"{dtype} products of {size}^3 random normal numbers", a, b
 
 
-def _primed(
-    text: str, a: Tensor, b: Tensor, output: str, mark: Callable[[], Wait], ahead: int
-) -> Mill:
+def _primed(text: str, a: Tensor, b: Tensor, output: str, queue: Queue) -> Mill:
     import torch
 
     shape = (SLOTS, a.shape[0], b.shape[1])
@@ -147,20 +168,7 @@ def _primed(
     multiply(a, b, slots[0])
     reference = words(slots[0]).clone()
     wrong = torch.zeros(SLOTS, dtype=torch.int64, device=a.device)
-    return Mill(text, a, b, slots, reference, wrong, mark, ahead)
-
-
-def _over() -> None:
-    """Wait for nothing: on a CPU all is over when it returns."""
-
-
-def _event() -> Wait:
-    import torch
-
-    # A blocking one, or eight workers would spin on as many cores for hours.
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event.synchronize
+    return Mill(text, a, b, slots, reference, wrong, queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +200,7 @@ def steady(pace: Pace, stretch: Stretch, meter: Meter) -> Done:
     _sleep_until(stretch.start)
     span = min(BATCH_SECONDS, (stretch.end - stretch.start) / 4)
     batch = pace.products_in(span)
-    until = stretch.end - (1 + pace.mill.ahead) * span
+    until = stretch.end - (1 + pace.mill.queue.ahead) * span
     flop = batch * pace.mill.flop
     began = ended = time.monotonic()
     meter.begin(began)
@@ -209,7 +217,7 @@ def _batches(mill: Mill, products: int, until: float) -> Iterator[float]:
     waits: deque[Wait] = deque()
     while time.monotonic() < until:
         waits.append(mill.start(products))
-        if len(waits) > mill.ahead:
+        if len(waits) > mill.queue.ahead:
             waits.popleft()()
             yield time.monotonic()
     for wait in waits:

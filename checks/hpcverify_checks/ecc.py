@@ -272,7 +272,7 @@ def modes(ctx: Context, heard: Errors) -> Iterator[Finding]:
 
 def counts_errors(names: Iterable[str]) -> bool:
     """Whether a GPU with readings of these *names* has ECC, whatever it says of it."""
-    return any(name.startswith("ecc.") for name in names)
+    return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
 def mode_of(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:

@@ -99,12 +99,21 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[Found]:
 def _on_gpu(
     device: torch.device, where: str, seed: int, params: GpuMemoryParams
 ) -> Iterator[Found]:
+    require_own_memory(device)
     require_memory(device, 2 * BUFFER + RESERVE)
     timer = timer_for(device)
     yield from bandwidths(steps(device), where, params.bandwidth_seconds, timer)
     room = of_gpu(device)
     memory = Memory(take(room))
     yield from examined(memory, where, room, seed, _deadline(params.seconds))
+
+
+def require_own_memory(device: torch.device) -> None:
+    """Raise `Skip` if the memory of the GPU is that of the host, which needs it."""
+    import torch
+
+    if torch.cuda.get_device_properties(device).is_integrated:
+        raise Skip("this GPU has no memory of its own: it shares that of the host")
 
 
 def _deadline(seconds: float) -> Callable[[], bool]:

@@ -68,6 +68,7 @@ COHERENT = ("NVIDIA GH", "NVIDIA GB")
 """Parts whose memory the kernel uses as a node of its own: what is used there may be
 the page cache's, and nobody's process."""
 
+CONTAINED = "who uses the GPUs cannot be told from within a container"
 HOST_PIDS = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
 
@@ -113,7 +114,8 @@ class Host:
 
     def sees_all(self) -> bool:
         """Whether a process number means the same here and to the driver."""
-        return str((self.proc / "self/ns/pid").readlink()) == HOST_PIDS
+        namespace = self.proc / "self/ns/pid"
+        return namespace.is_symlink() and str(namespace.readlink()) == HOST_PIDS
 
     def is_ours(self, pid: int) -> bool:
         """Whether *pid* is the engine or comes from it."""
@@ -167,8 +169,7 @@ def look(
         yield from leftovers(ctx, heard.answers, host, again)
         yield from users(heard.answers, host, exclusive=params.exclusive)
     else:
-        text = "who uses the GPUs cannot be told from within a container"
-        yield Covered("node", text)
+        yield Covered("node", CONTAINED)
     yield from _gpus.troubles(heard)
 
 

@@ -2,8 +2,8 @@
 NVLink: is each link up and fast, is it clean, and does the fabric stand.
 
 How many links ought to be up depends on the part. Boards with switches have all of
-their data sheet's; a PCIe board has none but where a bridge is plugged, and then four
-for each bridge. What is fewer is a fault where like GPUs of the node or the last run
+their data sheet's; a PCIe board has none but where a bridge is plugged, and then all
+links of each bridge. What is fewer is a fault where like GPUs of the node or the last run
 show more, or where no bridge explains it. If not one link of the node is up where all
 should be, it is not that all broke, but that nobody set them up.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import (
@@ -43,11 +44,10 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
+from hpcverify.telemetry.gpus import Fabric, Heard, Linkage
 from hpcverify_checks import _gpus
 from hpcverify_checks._links import (
-    BRIDGED,
-    LINKS_OF_BRIDGE,
+    BRIDGES,
     busiest,
     growth,
     kind,
@@ -64,9 +64,17 @@ SLOW = 0.95
 WINDOW = 10.0
 """Seconds of load in which checksum errors are counted."""
 
-JUDGED = ("recovery", "recovery_failed", "replay", "crc", "receive")
-"""Kinds of errors that are reported; ``crc_flit`` and ``crc_data`` go by ``crc``."""
-CORRECTED = ("symbol", "effective", "recovered")
+RETRAINED = ("recovery", "recovery_failed")
+RATES = {
+    "replay": ("1/h", 3600.0),
+    "crc": ("1/s", 1.0),
+    "receive": ("1/s", 1.0),
+    "symbol": ("1/s", 1.0),
+    "effective": ("1/s", 1.0),
+    "recovered": ("1/h", 3600.0),
+}
+"""What is counted as a rate: in which unit, and over what time at the least."""
+CORRECTED = ("symbol", "recovered")
 """Kinds that are only shown: a link that corrects them works as it should."""
 
 
@@ -108,6 +116,29 @@ def told(linkage: Linkage) -> bool:
     return any(link.active is not None for link in linkage.links)
 
 
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The links of one GPU, and how many of them ought to be up."""
+
+    where: str
+    linkage: Linkage
+    sheet: Spec | None
+    before: frozenset[int]
+    """Those that were up in earlier runs."""
+    wanted: int
+    """What the suite asks for; 0 goes by the rest."""
+
+    @property
+    def promised(self) -> int:
+        """How many links the data sheet promises; 0 if we do not know."""
+        return self.sheet.nvlink_links if self.sheet else 0
+
+    @property
+    def of_bridge(self) -> int:
+        """How many links a bridge carries; 0 on a part that needs none."""
+        return BRIDGES.get(self.sheet.key, 0) if self.sheet else 0
+
+
 def active_links(
     linked: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> Iterator[Found]:
@@ -115,72 +146,63 @@ def active_links(
     counted = {w: up(linkage) for w, linkage in linked.items() if told(linkage)}
     for where, links in counted.items():
         like = [n for w, n in counted.items() if kind(ctx, w) == kind(ctx, where)]
+        before = frozenset(map(int, (ctx.mark(UP, where) or "").split()))
+        sheet = spec(ctx, where)
+        wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        yield Covered(where, f"{len(links)} of {_all(linked[where])} NVLinks are up")
-        yield from missing(links, like, linked[where], ctx, params, where)
-        yield Mark(UP, " ".join(map(str, sorted(links))), where)
-
-
-def _all(linkage: Linkage) -> int:
-    return len(linkage.links)
+        text = f"{len(links)} of {len(wiring.linkage.links)} NVLinks are up"
+        yield Covered(where, text)
+        yield from missing(wiring, links, [len(n) for n in like])
+        # What is down stays missed until somebody says that it may be.
+        kept = links if params.links else links | before
+        yield Mark(UP, " ".join(map(str, sorted(kept))), where)
 
 
 def missing(
-    links: frozenset[int],
-    like: Sequence[frozenset[int]],
-    linkage: Linkage,
-    ctx: Context,
-    params: NvlinkParams,
-    where: str,
+    wiring: Wiring, links: frozenset[int], like: Sequence[int]
 ) -> Iterator[Finding]:
     """Say that *links* are fewer than they ought to be, and what that means."""
-    sheet = spec(ctx, where)
-    expected = params.links or (sheet.nvlink_links if sheet else 0)
-    were = frozenset(map(int, (ctx.mark(UP, where) or "").split()))
-    most = max(map(len, like))
-    if not most and len(like) > 1 and not optional_links(sheet):
+    most, wanted = max(like), wiring.wanted
+    if not (most or optional_links(wiring.sheet)) and len(like) > 1:
         text = (
             f"none of its NVLinks is up, nor any of {len(like)} GPUs alike: systemctl "
             "start nvidia-fabricmanager, and see that NVreg_NvLinkDisable is not set"
         )
-        yield Finding("nvlink_off", where, text)
-    elif were - links:
-        yield _down(linkage, were - links, "up in the last run", where)
-    elif bridged(sheet) and not params.links:
-        yield from by_bridge(links, expected, linkage, where)
-    elif len(links) < max(most, expected) and (links or most):
-        why = f"{max(most, expected)} ought to be up"
-        yield _down(linkage, _inactive(linkage), why, where)
+        yield Finding("nvlink_off", wiring.where, text)
+    elif wanted:
+        if len(links) < wanted:
+            yield down(wiring, inactive(wiring), f"the suite wants {wanted}")
+    elif lost := wiring.before - links:
+        why = f"up in an earlier run (if that is right now: links = {len(links)})"
+        yield down(wiring, lost, why)
+    elif wiring.of_bridge:
+        yield from by_bridge(wiring, len(links))
+    elif most and len(links) < max(most, wiring.promised):
+        why = f"{max(most, wiring.promised)} ought to be up"
+        yield down(wiring, inactive(wiring), why)
 
 
-def bridged(sheet: Spec | None) -> bool:
-    """Whether the part has NVLink only by a bridge that is plugged on."""
-    return sheet is not None and sheet.key in BRIDGED
-
-
-def by_bridge(
-    links: frozenset[int], expected: int, linkage: Linkage, where: str
-) -> Iterator[Finding]:
+def by_bridge(wiring: Wiring, links: int) -> Iterator[Finding]:
     """Judge the number of links by the bridges that it takes."""
-    if len(links) % LINKS_OF_BRIDGE:
-        why = f"a bridge has {LINKS_OF_BRIDGE}"
-        yield _down(linkage, _inactive(linkage), why, where)
-    elif 0 < len(links) < expected:
-        bridges, all_of_them = (n // LINKS_OF_BRIDGE for n in (len(links), expected))
-        text = (
-            f"NVLink by {bridges} of {all_of_them} bridges: plug all of them, or none"
-        )
-        yield Finding("nvlink_bridge_missing", where, text)
+    bridges, rest = divmod(links, wiring.of_bridge)
+    if rest:
+        yield down(wiring, inactive(wiring), f"a bridge carries {wiring.of_bridge}")
+    elif 0 < links < wiring.promised:
+        most = wiring.promised // wiring.of_bridge
+        text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
+        yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
-def _inactive(linkage: Linkage) -> frozenset[int]:
-    return frozenset(k.number for k in linkage.links) - up(linkage)
+def inactive(wiring: Wiring) -> frozenset[int]:
+    """List the links that are not up."""
+    return frozenset(k.number for k in wiring.linkage.links) - up(wiring.linkage)
 
 
-def _down(linkage: Linkage, which: frozenset[int], why: str, where: str) -> Finding:
-    listed = ", ".join(map(str, sorted(which))) or "some"
-    text = f"NVLink {listed} down, {len(up(linkage))} are up: {why}"
-    return Finding("nvlink_down", where, text, {"links": listed})
+def down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
+    """Say which links are down, and why they ought not to be."""
+    listed = ", ".join(map(str, sorted(which))) or "that it does not even list"
+    text = f"NVLink {listed} down, {len(up(wiring.linkage))} are up: {why}"
+    return Finding("nvlink_down", wiring.where, text, {"links": listed})
 
 
 def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
@@ -210,16 +232,16 @@ def errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[F
     )
     new = growth(ctx, noted, where)
     counts, kinds = by_kind(new.counts), by_kind(noted.counts)
-    told = {_short(e) for link in linkage.links for e in link.errors}
-    for name in ("recovery", "recovery_failed"):
-        if name in told:
+    kept = {error for link in linkage.links for error in link.errors}
+    for name in RETRAINED:
+        if name in kept:
             yield Measurement(name, kinds[name], "", where)
-        if name in told and new.watched:
+        if name in kept and new.watched:
             yield Measurement(f"{name}.delta", counts[name], "", where)
-    for name in (n for n in (*JUDGED[2:], *CORRECTED) if n in told):
-        rate = new.rate(counts[name], WINDOW)
-        if rate is not None:
-            yield Measurement(f"{name}.rate", rate / WINDOW, "1/s", where)
+    for name, (unit, seconds) in RATES.items():
+        rate = new.rate(counts[name], seconds)
+        if name in kept and rate is not None:
+            yield Measurement(f"{name}.rate", rate, unit, where)
     yield from worst_link(new.counts, new.since, where)
     yield marked(noted, where)
 
@@ -228,12 +250,8 @@ def by_kind(counts: Mapping[str, int]) -> Counter[str]:
     """Add up over all links."""
     total: Counter[str] = Counter()
     for name, count in counts.items():
-        total[_short(name.partition(" ")[2])] += count
+        total[name.partition(" ")[2]] += count
     return total
-
-
-def _short(error: str) -> str:
-    return "crc" if error.startswith("crc_") else error
 
 
 def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
@@ -241,7 +259,7 @@ def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Findi
     links: Counter[str] = Counter()
     for name, count in new.items():
         number, _, error = name.partition(" ")
-        if _short(error) in JUDGED:
+        if error not in CORRECTED:
             links[number] += count
     if not links:
         return
@@ -252,7 +270,8 @@ def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Findi
         if name.partition(" ")[0] == worst
     }
     listed = ", ".join(f"{error} {count}" for error, count in counted.items())
-    text = f"NVLink {worst} has {most} of the {links.total()} errors since {since}: {listed}"
+    share = f"{most} of {links.total()} errors since {since}"
+    text = f"NVLink {worst} has {share}: {listed}"
     yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
 
 
@@ -319,6 +338,8 @@ CHECK = Check(
         "recovery": Metric(unit="", meaning="trained again, since the driver's start"),
         "recovery_failed": Metric(unit="", meaning="in vain, since the driver's start"),
         "*.delta": Metric(unit="", meaning="since the last run"),
+        "replay.rate": Metric(unit="1/h", meaning="sent again, since the last run"),
+        "recovered.rate": Metric(unit="1/h", meaning="trained again with success"),
         "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },
@@ -336,13 +357,16 @@ CHECK = Check(
             high=0, optional=True, source="the link could not be trained again"
         ),
         "replay.rate": Rule(
-            high=1,
+            high=60,
             otherwise=Verdict.WARN,
             optional=True,
-            source="hpcverify default: data were sent again",
+            source="DCGM 4 health watch: one a minute",
         ),
         "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC),
         "receive.rate": Rule(
+            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC
+        ),
+        "effective.rate": Rule(
             high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC
         ),
         "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC),
@@ -359,7 +383,7 @@ CHECK = Check(
         "fabric_degraded_bandwidth": Ruling(Verdict.FAIL, Remedy.INSPECT),
         "fabric_route_recovery": Ruling(Verdict.WARN, Remedy.RERUN),
         "fabric_route_unhealthy": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-        "fabric_access_timeout": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_access_timeout": Ruling(Verdict.WARN, Remedy.RESET_GPU),
         "fabric_incorrect_configuration": NOT_SET_UP,
         "fabric_partition": NOT_SET_UP,
         "fabric_manager": NOT_SET_UP,

@@ -114,7 +114,7 @@ def told(log: Log, ctx: Context) -> Iterator[Found]:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     span = f"{moment(log.first)} to {moment(log.last)}"
-    text = f"{log.looked_at} new kernel messages in {log.source}, {span}"
+    text = f"looked through {log.looked_at} kernel messages in {log.source}, {span}"
     yield Covered("node", text if log.looked_at else f"no new message in {log.source}")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -139,7 +139,8 @@ def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path
             root.mkdir(parents=True, exist_ok=True)
         for stale in root.glob(f"{prefix}*"):
             shutil.rmtree(stale, ignore_errors=True)
-        path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+        path = root / f"{prefix}{os.urandom(4).hex()}"
+        path.mkdir(mode=0o700)
     except OSError as exc:
         raise ConfigError(
             f"directory {root} cannot be used: {exc.strerror}; "

@@ -221,8 +221,10 @@ class LocalExecutor:
         worker = self._workers[name]
         died = worker.died()  # before reading, so that its last words are read
         replies += [r for r in worker.replies() if r.number == self._orders]
-        if replies and replies[-1].outcome is not None:
-            return replies[-1].outcome
+        if replies and (outcome := replies[-1].outcome):
+            if outcome.spent:
+                self._end([name], grace=0.0, reap=REAP)
+            return outcome
         return None if died is None else self._crashed(name, died)
 
     def _crashed(self, name: str, died: str) -> Outcome:

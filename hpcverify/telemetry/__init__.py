@@ -14,9 +14,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcverify.model import Inventory
-from hpcverify.telemetry.cpu import CpuReader
-from hpcverify.telemetry.edac import EdacReader
-from hpcverify.telemetry.hwmon import HwmonReader
 from hpcverify.telemetry.reading import Reader, Reading
 
 __all__ = ["Reader", "Reading", "host_readers", "readers", "sensor"]
@@ -35,6 +32,11 @@ def readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
 
 def host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
     """Make the readers for what is there without a GPU."""
+    # What only judges, as the engine does, has no use for them.
+    from hpcverify.telemetry.cpu import CpuReader  # noqa: PLC0415
+    from hpcverify.telemetry.edac import EdacReader  # noqa: PLC0415
+    from hpcverify.telemetry.hwmon import HwmonReader  # noqa: PLC0415
+
     return (
         CpuReader(root),
         HwmonReader(root, inventory.of_kind("disk")),

@@ -54,12 +54,13 @@ SLACK_S = 300.0
 JOURNAL_S = 5.0
 JOURNALS = ("run/log/journal", "var/log/journal")
 LOGS = ("kern.log", "messages", "syslog")
+STAMP = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+"""RFC 5424 or classic."""
 LINE = re.compile(
-    r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: "
-    r"(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
+    STAMP + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
 )
-"""A line of syslog: RFC 5424 or classic stamp, host, tag, and perhaps the time since
-boot and who printed it (a thread or a CPU)."""
+"""A line of syslog: stamp, host, tag, and perhaps the time since boot and who printed
+it (a thread or a CPU)."""
 MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 DAY_S = 86400.0
 
@@ -129,7 +130,7 @@ class _Question(Struct, frozen=True, kw_only=True):
             first=span[0],
             last=span[1],
             gap=gap,
-            cursor=f"{self.boot} {self.now:.0f} {self.source} {position}",
+            cursor=f"{self.boot} {int(self.now)} {self.source} {position}",
         )
 
 
@@ -342,16 +343,23 @@ def _files(question: _Question) -> Log:
     if path is None:
         raise FileNotFoundError(f"no {', '.join(LOGS)} in /var/log")
     data, position, gap = _new_part(path, question.since)
-    earliest = _earliest(question)
+    lines, earliest = data.splitlines(), _earliest(question)
     messages = [
-        message
-        for line in data.splitlines()
+        Message(match["text"], stamp, path.name)
+        for line in lines
         if question.wants(line)
-        for message in _parsed(line, path.name, question)
-        if message.time is not None and message.time >= earliest
+        and (match := LINE.match(line.decode(errors="replace")))
+        and (stamp := parse_stamp(match["stamp"], question.now)) is not None
+        and stamp >= earliest
     ]
-    ends = (messages[0].time, messages[-1].time) if messages else (None, None)
-    return question.answer(messages, data.count(b" kernel: "), ends, position, gap)
+    ends = [_line_time(line, question.now) for line in (*lines[:1], *lines[-1:])]
+    return question.answer(
+        messages,
+        data.count(b" kernel: "),
+        (ends[0], ends[-1]) if ends else (None, None),
+        position,
+        gap,
+    )
 
 
 def _earliest(question: _Question) -> int:
@@ -402,10 +410,9 @@ def _tail(path: Path, begin: int) -> tuple[bytes, str, str]:
     return data, end, skipped if start > begin else ""
 
 
-def _parsed(line: bytes, name: str, question: _Question) -> Iterator[Message]:
-    match = LINE.match(line.decode(errors="replace"))
-    if match:
-        yield Message(match["text"], parse_stamp(match["stamp"], question.now), name)
+def _line_time(line: bytes, now: float) -> float | None:
+    match = re.match(STAMP, line.decode(errors="replace"))
+    return parse_stamp(match["stamp"], now) if match else None
 
 
 def parse_stamp(stamp: str, now: float) -> float | None:

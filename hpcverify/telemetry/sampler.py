@@ -104,6 +104,15 @@ class Sampler:
             ]
         return sorted(found, key=lambda sample: sample.t)
 
+    def ends(self, name: str) -> list[tuple[str, tuple[float, float]]]:
+        """Give the first and the newest reading of *name*, for each part."""
+        with self._round:
+            return [
+                (where, (track.values[0], track.values[-1]))
+                for (series, _, where), track in self._tracks.items()
+                if series == name
+            ]
+
     def reaches(self, end: float) -> bool:
         """Whether samples were taken up to *end*, or can still be."""
         if self._thread.is_alive():

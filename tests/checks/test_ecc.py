@@ -35,7 +35,7 @@ from hpcverify_checks.ecc import CHECK, EccParams
 from tests.doubles import context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
-from tests.telemetry.test_nvml import probe
+from tests.telemetry.nvml.test_survey import probe
 
 HOUR = 3600.0
 

@@ -22,7 +22,7 @@ from hpcverify.telemetry import problems
 from hpcverify_checks.inventory import CHECK, InventoryParams
 from tests.doubles import context
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
-from tests.telemetry.test_nvml import probe
+from tests.telemetry.nvml.test_survey import probe
 
 GPUS = tuple(
     Part(
@@ -139,6 +139,8 @@ def test_a_part_that_is_gone_is_named(
         ("driver_mismatch", Cause.MISCONFIGURED),
         ("driver_not_loaded", Cause.MISCONFIGURED),
         ("probe_failed", Cause.CRASHED),
+        ("gpu_hung", Cause.HUNG),
+        ("gpu_unreadable", Cause.MISCONFIGURED),
     ],
 )
 def test_nothing_is_missing_while_we_cannot_see(
@@ -229,7 +231,7 @@ def test_memory_that_a_module_was_lost_of_is_a_fault(
 def test_every_finding_has_a_ruling() -> None:
     kinds = ("gpu", "disk", "nic", "dimm")
     assert {f"{kind}_missing" for kind in kinds} <= CHECK.rulings.keys()
-    assert {*problems.VIEW, *problems.BROKEN} <= CHECK.rulings.keys()
+    assert problems.RULINGS.items() <= CHECK.rulings.items()
 
 
 def test_a_healthy_board_is_unchanged_however_often_it_is_probed(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from hpcverify.model import Finding
+from hpcverify.model import Covered, Finding
 from hpcverify.telemetry.gpus import Heard, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.interview import Gpu, Interview
@@ -18,6 +18,13 @@ T = TypeVar("T")
 PATIENCE = 3.0
 """Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
 started for it, without persistence mode, takes one or two seconds."""
+
+
+def _folded(told: Sequence[Sequence[Covered]]) -> tuple[Covered, ...]:
+    """Say once what is the same for all GPUs, as it is for like ones."""
+    if len(told) > 1 and len({tuple(c.text for c in items) for items in told}) == 1:
+        return tuple(Covered("node", f"all GPUs: {c.text}") for c in told[0])
+    return tuple(c for items in told for c in items)
 
 
 class NvmlSource:
@@ -49,7 +56,7 @@ class NvmlSource:
                 *self._hung.values(),
                 *(f for interview in spoken for f in interview.findings()),
             ),
-            unanswered=tuple(c for interview in spoken for c in interview.unanswered()),
+            unanswered=_folded([list(who.unanswered()) for who in spoken]),
         )
 
     def _hangs(self, interview: Interview) -> Finding:

@@ -1,0 +1,300 @@
+"""
+Copy between every two GPUs of the node: how fast, and does every bit arrive.
+
+Each GPU makes the words of a pattern of its own, a hash of their places. It copies them
+to each other one, over what was there before, their complement, and there they are
+compared with what that GPU makes of the same hash. So a copy that did not happen, a
+wrong bit and words of another GPU all show, and the host need not compare. If words are
+wrong, the host computes the first of them itself, and reads it at its source: memory or
+arithmetic that is wrong at one end is not taken for a fault of the link.
+
+Then every ordered pair is timed alone, and all GPUs at once, each sending to the next.
+A GPU is measured by the median over its pairs: its slowest pair may be the other end's
+fault, which would then look like everybody's. What a pair can reach depends on how the
+node is wired. Behind switches each has all of a GPU's NVLinks (``p2p.*``); up to four
+GPUs may divide them among each other instead, and are held against each other but not
+against the data sheet (``mesh.*``); elsewhere some share a PCIe switch and others cross
+the sockets, and a node is compared with its own past (``peer.*``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import permutations
+from statistics import median
+from typing import TYPE_CHECKING
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.model import (
+    Covered,
+    Device,
+    Finding,
+    Found,
+    Measurement,
+    Remedy,
+    Ruling,
+    Verdict,
+)
+from hpcverify_checks._links import all_linked, spec
+from hpcverify_checks._load import timer_for
+from hpcverify_checks._torch import require_memory, torch_device
+from hpcverify_checks._transfers import (
+    WORD,
+    Copy,
+    Wrong,
+    bits,
+    compared,
+    copy,
+    pattern,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+GIGA = 1e9
+COMPARING = 8
+"""Buffers' worth of memory that a comparison takes: the words, and temporaries."""
+
+LARGEST_MESH = 4
+"""GPUs that boards without switches join directly (HGX A100 and H100 with 4 GPUs)."""
+
+Rates = Mapping[tuple[int, int], float]
+"""GB/s from one GPU to another, by their places."""
+
+
+class P2pParams(Params, frozen=True):
+    """How much to copy at a time, and for how long."""
+
+    size: int = 512 * 2**20
+    """Bytes of a timed copy; small ones would time the host that starts them."""
+    verified: int = 64 * 2**20
+    """Bytes that are compared between each pair."""
+    seconds: float = 0.1
+    """Of timed copies between each pair; ten times that for all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """The GPUs, and what copies between them; tests put their own."""
+
+    devices: tuple[torch.device, ...]
+    gpus: tuple[Device, ...]
+    reaches: Callable[[torch.device, torch.device], bool]
+    """Whether the first can read and write the memory of the second by itself."""
+    seed: int
+    copy: Copy = copy
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield each ordered pair of places."""
+        return permutations(range(len(self.devices)), 2)
+
+
+def measure(ctx: Context, params: P2pParams) -> Iterator[Found]:
+    """Verify and time the copies between all GPUs of the node."""
+    gpus = tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
+    if len(gpus) < 2:  # noqa: PLR2004 - a pair
+        raise Skip("fewer than two GPUs: no pair to copy between")
+    devices = tuple(torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+    for device in devices:
+        require_memory(device, 2 * params.size + COMPARING * params.verified)
+    yield from between(Rig(devices, gpus, can_reach, ctx.seed), ctx, params)
+
+
+def can_reach(device: torch.device, peer: torch.device) -> bool:
+    """Ask CUDA; what cannot be reached is copied by way of the host."""
+    import torch
+
+    return torch.cuda.can_device_access_peer(device, peer)
+
+
+def between(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[Found]:
+    """Yield what the copies between the GPUs of *rig* were like."""
+    wiring = wired(rig.gpus, ctx)
+    yield from refused(rig, linked=wiring != "peer")
+    yield from verified(rig, params.verified // WORD)
+    rates, ring = timed(rig, params)
+    yield from described(rig, rates, ring, wiring)
+    text = (
+        f"{len(rates)} pairs: {params.verified // 2**20} MiB compared bit by bit on "
+        f"each; GB/s by pair (row to column): {matrix(rates, len(rig.gpus))}"
+    )
+    yield Covered("node", text)
+
+
+def wired(gpus: Sequence[Device], ctx: Context) -> str:
+    """Say how *gpus* are joined: what the names of their measurements begin with."""
+    if not all(all_linked(spec(ctx, gpu.part)) for gpu in gpus):
+        return "peer"
+    return "p2p" if len(gpus) > LARGEST_MESH else "mesh"
+
+
+def refused(rig: Rig, *, linked: bool) -> Iterator[Finding]:
+    """List the GPUs that each one cannot reach by itself."""
+    unreached: dict[int, list[str]] = {}
+    for i, j in rig.pairs():
+        if not rig.reaches(rig.devices[i], rig.devices[j]):
+            unreached.setdefault(i, []).append(rig.gpus[j].label)
+    for i, labels in unreached.items():
+        text = f"no direct way to {', '.join(labels)}: copies go through the host"
+        code = "p2p_refused" if linked else "p2p_by_host"
+        yield Finding(code, rig.gpus[i].part, text)
+
+
+def verified(rig: Rig, words: int) -> Iterator[Finding]:
+    """Copy the pattern of each GPU to each other one, and compare it there."""
+    for i, source in enumerate(rig.devices):
+        sent = pattern(rig.seed + i, range(words), source)
+        for j, target in enumerate(rig.devices):
+            if i == j:
+                continue
+            expected = pattern(rig.seed + i, range(words), target)
+            arrived = ~expected
+            rig.copy(arrived, sent)
+            settle(source, target)
+            wrong = compared(arrived, expected)
+            if wrong:
+                yield corrupted(rig, (i, j), wrong, int(sent[wrong.index]))
+
+
+def settle(*devices: torch.device) -> None:
+    """Wait until *devices* have done what was begun."""
+    import torch
+
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def corrupted(rig: Rig, pair: tuple[int, int], wrong: Wrong, sent: int) -> Finding:
+    """Say what was wrong, and whose fault it is by what the host makes of the word."""
+    import torch
+
+    source, target = (rig.gpus[place] for place in pair)
+    place = range(wrong.index, wrong.index + 1)
+    truth = int(pattern(rig.seed + pair[0], place, torch.device("cpu")))
+    evidence = {
+        "from": source.part,
+        "to": target.part,
+        **wrong.evidence(),
+        "at_the_source": bits(sent),
+        "right": bits(truth),
+    }
+    for guilty, word, what in (
+        (source, sent, "holds words in its memory that are wrong"),
+        (target, wrong.expected, "computes words that are wrong"),
+    ):
+        if word != truth:
+            text = f"the GPU {what}, as the host shows: no fault of a link"
+            return Finding("words_wrong", guilty.part, text, evidence)
+    text = (
+        f"{wrong.words} words were changed between {source.label} and {target.label}, "
+        f"the first at byte {wrong.index * WORD}"
+    )
+    return Finding("p2p_corrupted", source.part, text, evidence)
+
+
+def timed(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
+    """Time each pair alone, then all GPUs at once, each sending to the next."""
+    import torch
+
+    def buffers() -> list[Tensor]:
+        words = params.size // WORD
+        return [torch.zeros(words, dtype=torch.int64, device=d) for d in rig.devices]
+
+    sources, targets = buffers(), buffers()
+    settle(*rig.devices)
+
+    def rate(seconds: float, i: int, j: int) -> float:
+        step = partial(rig.copy, targets[j], sources[i])
+        with streams(rig.devices[j], rig.devices[i]):
+            times = timer_for(rig.devices[i])(step, seconds)
+        return params.size / median(times) / GIGA
+
+    alone = {(i, j): rate(params.seconds, i, j) for i, j in rig.pairs()}
+    count = len(rig.devices)
+    following = [(i + 1) % count for i in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        at_once = pool.map(partial(rate, 10 * params.seconds), range(count), following)
+        return alone, dict(enumerate(at_once))
+
+
+def streams(*devices: torch.device) -> AbstractContextManager[object]:
+    """
+    Work in new streams of *devices*, the last of which becomes the current device.
+
+    A copy waits for what both ends have begun in their streams: with streams that a
+    GPU sends and receives in alike, a ring would send one after the other.
+    """
+    import torch
+
+    if devices[0].type != "cuda":
+        return nullcontext()
+    stack = ExitStack()
+    for device in devices:
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stack.enter_context(torch.cuda.stream(stream))
+    return stack
+
+
+def described(
+    rig: Rig, rates: Rates, ring: Mapping[int, float], prefix: str
+) -> Iterator[Found]:
+    """Turn the rates into measurements of each GPU, and of the slowest pair."""
+    for i, gpu in enumerate(rig.gpus):
+        numbers = {
+            "write": median(r for (source, _), r in rates.items() if source == i),
+            "read": median(r for (_, target), r in rates.items() if target == i),
+            "ring": ring[i],
+        }
+        for name, rate in numbers.items():
+            yield Measurement(f"{prefix}.{name}", rate, "GB/s", gpu.part)
+    (i, j), slowest = min(rates.items(), key=lambda item: item[1])
+    yield Measurement(f"{prefix}.slowest", slowest / median(rates.values()), "ratio")
+    ends = f"{rig.gpus[i].label} to {rig.gpus[j].label}"
+    yield Covered("node", f"the slowest pair: {ends}, {slowest:.4g} GB/s")
+
+
+def matrix(rates: Rates, count: int) -> str:
+    """Print the rates of all pairs, a row for each GPU that sends."""
+    rows = (
+        " ".join("-" if i == j else f"{rates[i, j]:.0f}" for j in range(count))
+        for i in range(count)
+    )
+    return " | ".join(rows)
+
+
+SPREAD = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
+
+CHECK = Check(
+    summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
+    measure=measure,
+    params=P2pParams,
+    metrics={
+        "*.write": Metric(unit="GB/s", meaning="to another GPU, median of its pairs"),
+        "*.read": Metric(unit="GB/s", meaning="from another GPU, median of its pairs"),
+        "*.ring": Metric(unit="GB/s", meaning="to the next GPU, all at the same time"),
+        "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
+    },
+    rules={
+        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD),
+        "p2p.read": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD),
+        "p2p.ring": Rule(of_siblings=0.85, optional=True, source=SPREAD),
+        "p2p.slowest": Rule(low=0.85, optional=True, source=SPREAD),
+        "mesh.*": Rule(of_siblings=0.85, optional=True, source=SPREAD),
+        "mesh.slowest": Rule(low=0.85, optional=True, source=SPREAD),
+        "peer.*": Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+    },
+    rulings={
+        "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "words_wrong": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "p2p_refused": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "p2p_by_host": Ruling(Verdict.PASS, Remedy.NONE),
+    },
+    placement=Placement.NODE,
+    timeout=300.0,
+)

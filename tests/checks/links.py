@@ -1,0 +1,134 @@
+"""Nodes with GPUs of any part, and how what is found on their links is judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcverify.check import Check, Context, Judgement, Sample, Watch, judge
+from hpcverify.limits import resolve
+from hpcverify.limits.specs import Spec, specs
+from hpcverify.model import (
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Mark,
+    Measurement,
+    Part,
+    Verdict,
+)
+from tests.doubles import CPU, context
+from tests.telemetry.trees import grow
+
+BY_KEY = {sheet.key: sheet for sheet in specs()}
+H100 = BY_KEY["h100-sxm5-80gb"]
+GRIPES = re.compile(r"^GPU \d")
+
+
+def ids(count: int) -> list[str]:
+    """Name the GPUs as `node` does."""
+    return [f"GPU-{i}" for i in range(count)]
+
+
+def address(index: int) -> str:
+    """Say where GPU *index* sits."""
+    return f"0000:{0x10 + index:02x}:00.0"
+
+
+def gpu(sheet: Spec | None, index: int) -> Part:
+    """Describe one GPU; one of no *sheet* is of a part that nobody knows."""
+    facts = {"name": "unknown"}
+    if sheet is not None:
+        facts = {
+            "name": sheet.name,
+            "pci_device_id": sheet.pci_device_ids[0],
+            "compute_capability": sheet.compute_capability,
+            "pcie_generation": str(sheet.pcie_gen or 5),
+            "pcie_width": str(sheet.pcie_width),
+        }
+    facts |= {"driver": "580.1", "pci_address": address(index)}
+    return Part("gpu", ids(index + 1)[index], f"GPU {index}", facts)
+
+
+def inventory(sheet: Spec | None, count: int) -> Inventory:
+    """Describe a node with so many GPUs of one part."""
+    parts = tuple(gpu(sheet, i) for i in range(count))
+    devices = tuple(Device("cuda", p.id, p.label) for p in parts)
+    return Inventory(parts=parts, devices=(CPU, *devices))
+
+
+def node(
+    tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any
+) -> Context:
+    """Make the context of a check on a node with so many GPUs of one part."""
+    return context(tmp_path, inventory=inventory(sheet, count), **changes)
+
+
+def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
+    """Say when it is, in seconds from the node's start."""
+    return grow(
+        root,
+        {
+            "proc/uptime": f"{seconds} {seconds}",
+            "proc/sys/kernel/random/boot_id": boot,
+        },
+    )
+
+
+def judged(check: Check[Any], found: Iterable[Found], ctx: Context) -> Judgement:
+    """Judge what was *found* as a run does, with nothing in the past."""
+    items = [f for f in found if isinstance(f, Measurement | Finding)]
+    numbers = [f for f in items if isinstance(f, Measurement)]
+    for number in numbers:
+        metric = check.metric(number.name)
+        assert metric is not None, number.name
+        assert metric.unit == number.unit, number.name
+    limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
+    return judge(items, limits, check.rulings, ctx.inventory.label)
+
+
+def accused(judgement: Judgement) -> list[str]:
+    """List the GPUs that the reason names."""
+    gripes = judgement.reason.split("; ")
+    named = (GRIPES.match(gripe) for gripe in gripes)
+    return sorted({found.group() for found in named if found})
+
+
+def passes(judgement: Judgement) -> bool:
+    """Whether there is nothing to say; pytest shows the reason if there is."""
+    assert judgement.reason == ""
+    return judgement.verdict is Verdict.PASS
+
+
+def marks(found: Iterable[Found]) -> tuple[Mark, ...]:
+    """Take what the next run is told."""
+    return tuple(f for f in found if isinstance(f, Mark))
+
+
+def number(found: Iterable[Found], name: str, where: str) -> float | None:
+    """Take the one measurement of *name* at *where*."""
+    (value,) = (
+        f.value
+        for f in found
+        if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
+    )
+    return value
+
+
+def codes(found: Iterable[Found]) -> set[str]:
+    """List the codes of the findings."""
+    return {f.code for f in found if isinstance(f, Finding)}
+
+
+def series(name: str, where: str, values: Sequence[float]) -> list[Sample]:
+    """Make samples of one a second."""
+    return [Sample(float(t), name, "", where, v) for t, v in enumerate(values)]
+
+
+def watch(*tracks: list[Sample]) -> Watch:
+    """Make what the telemetry saw, in order of time."""
+    samples = sorted((s for track in tracks for s in track), key=lambda s: s.t)
+    return Watch(start=0.0, end=samples[-1].t if samples else 0.0, samples=samples)

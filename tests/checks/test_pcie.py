@@ -1,0 +1,374 @@
+"""The PCIe link of each GPU: width, generation under load, errors at both ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcverify.check import Context, Judgement, Skip, Watch
+from hpcverify.limits.specs import Spec
+from hpcverify.model import Finding, Found, Mark, Measurement, Remedy, Verdict
+from hpcverify.telemetry.gpus import Heard, PcieLink
+from hpcverify_checks import pcie
+from hpcverify_checks.pcie import CHECK, PcieParams
+from tests.checks.links import (
+    BY_KEY,
+    H100,
+    accused,
+    address,
+    clock,
+    codes,
+    ids,
+    judged,
+    marks,
+    node,
+    number,
+    passes,
+    series,
+    watch,
+)
+from tests.doubles import context
+from tests.nvml_lab.nvmllab import Lab
+from tests.telemetry.trees import grow, link
+
+LINK = PcieLink(
+    address="",
+    generation=1,
+    width=16,
+    max_generation=5,
+    gpu_max_generation=5,
+    max_width=16,
+    counters={"replays": 0, "fatal": 0, "non_fatal": 0, "correctable": 0},
+)
+
+
+def links(count: int = 8, **odd: Any) -> Heard[PcieLink]:
+    """Make healthy links but for GPU 3, of which *odd* things are heard."""
+    answers = {w: with_(address=address(i)) for i, w in enumerate(ids(count))}
+    if odd:
+        answers["GPU-3"] = dataclasses.replace(answers["GPU-3"], **odd)
+    return Heard(answers=answers)
+
+
+def with_(**changes: Any) -> PcieLink:
+    return dataclasses.replace(LINK, **changes)
+
+
+def read(heard: Heard[PcieLink], ctx: Context, root: Path) -> list[Found]:
+    return list(pcie.of_links(heard, ctx, root))
+
+
+def later(
+    before: Heard[PcieLink], after: Heard[PcieLink], tmp_path: Path, hours: float = 1
+) -> list[Found]:
+    """Measure twice, with so many hours between."""
+    first = read(before, node(tmp_path), clock(tmp_path / "root", 1000))
+    ctx = node(tmp_path, marks=marks(first))
+    return read(after, ctx, clock(tmp_path / "root", 1000 + 3600 * hours))
+
+
+def observed(seen: Watch, ctx: Context) -> list[Found]:
+    return list(pcie.observe(seen, ctx, PcieParams()))
+
+
+def run_of(*generations: float, busy: float = 1.0, where: str = "GPU-3") -> Watch:
+    return watch(
+        series("pcie.generation", where, generations),
+        series("utilization", where, [busy] * len(generations)),
+    )
+
+
+def verdict(found: list[Found], ctx: Context) -> Judgement:
+    return judged(CHECK, found, ctx)
+
+
+@pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_idle_gpus_of_every_part_pass_run_after_run(
+    tmp_path: Path, sheet: Spec, count: int
+) -> None:
+    root, told = clock(tmp_path / "root", 500), tuple[Mark, ...]()
+    for _ in range(3):
+        ctx = node(tmp_path, sheet, count, marks=told)
+        found = read(links(count), ctx, root)
+        assert passes(verdict(found, ctx))
+        told = marks(found)
+
+
+@pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
+def test_loaded_gpus_of_every_part_pass(tmp_path: Path, sheet: Spec) -> None:
+    ctx, best = node(tmp_path, sheet), sheet.pcie_gen or 5
+    tracks = [
+        track
+        for where in ids(8)
+        for track in (
+            series("pcie.generation", where, [1, 1, *[best] * 20, 1, 1]),
+            series("utilization", where, [0, 0.9, *[1] * 20, 1, 0]),
+            series("pcie.width", where, [16] * 24),
+            series("pcie.replays", where, [7, 7, *[8] * 22]),
+            series("pcie.recoveries", where, range(24)),
+        )
+    ]
+    found = observed(watch(*tracks), ctx)
+    assert passes(verdict(found, ctx))
+    assert number(found, "generation", "GPU-0") == best
+
+
+def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = verdict(read(links(width=8), ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "GPU 3: width.missing 8 > 0" in judgement.reason
+    assert accused(judgement) == ["GPU 3"]
+
+
+def test_a_single_gpu_that_lacks_lanes_fails(tmp_path: Path) -> None:
+    ctx = node(tmp_path, count=1)
+    heard = Heard(answers={"GPU-0": with_(address=address(0), width=4)})
+    assert verdict(read(heard, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+
+
+def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["l4"], 2)
+    heard = Heard(answers=dict.fromkeys(ids(2), with_(width=8)))
+    judgement = verdict(read(heard, ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+    assert "all 2 GPUs alike" in judgement.reason
+
+
+def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    found = read(links(max_generation=4, max_width=8, width=8), ctx, tmp_path)
+    assert passes(verdict(found, ctx))
+    texts = [f.text for f in found if isinstance(f, Finding)]
+    assert texts == [
+        "the slot allows PCIe generation 4, the GPU could do 5",
+        "the slot allows PCIe width 8, the GPU could do 16",
+    ]
+
+
+def test_a_superchip_is_not_judged_by_lanes_that_it_does_not_use(
+    tmp_path: Path,
+) -> None:
+    ctx = node(tmp_path, BY_KEY["gh200-96gb"], 1)
+    heard = Heard(answers={"GPU-0": with_(width=1)})
+    assert passes(verdict(read(heard, ctx, tmp_path), ctx))
+
+
+def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no GPU tells"):
+        read(Heard(), node(tmp_path), tmp_path)
+
+
+def test_a_lost_gpu_fails_beside_the_answers_of_the_others(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    lost = Finding("gpu_lost", "GPU-3", "GPU is lost")
+    heard = dataclasses.replace(links(), findings=(lost,))
+    judgement = verdict(read(heard, ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
+
+
+@pytest.mark.parametrize(
+    ("counters", "verdict_", "reason"),
+    [
+        ({"fatal": 1}, Verdict.FAIL, "fatal.delta 1 > 0"),
+        ({"non_fatal": 2}, Verdict.WARN, "non_fatal.delta 2 > 0"),
+        ({"non_fatal": 2, "unsupported": 2}, Verdict.PASS, ""),
+        ({"replays": 481}, Verdict.WARN, "replays.rate 481 1/h > 480"),
+        ({"replays": 480}, Verdict.PASS, ""),
+        ({"correctable": 5000}, Verdict.WARN, "correctable.rate 5000 1/h > 480"),
+        ({"recoveries": 5000}, Verdict.PASS, ""),
+    ],
+)
+def test_each_error_counts_by_what_came_since_the_last_run(
+    tmp_path: Path, counters: dict[str, int], verdict_: Verdict, reason: str
+) -> None:
+    found = later(links(), links(counters=counters), tmp_path)
+    judgement = verdict(found, node(tmp_path))
+    assert judgement.verdict is verdict_
+    assert reason in judgement.reason
+
+
+def test_errors_of_before_the_last_run_are_not_new(tmp_path: Path) -> None:
+    old = links(counters={"replays": 9000, "correctable": 9000, "non_fatal": 5})
+    assert passes(verdict(later(old, old, tmp_path), node(tmp_path)))
+
+
+def test_a_fatal_error_of_before_the_first_run_warns(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = verdict(read(links(counters={"fatal": 1}), ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict.WARN
+
+
+def test_counters_of_a_driver_that_was_started_anew_count_from_zero(
+    tmp_path: Path,
+) -> None:
+    before, after = links(counters={"replays": 9000}), links(counters={"replays": 500})
+    found = later(before, after, tmp_path)
+    assert number(found, "replays.rate", "GPU-3") == 500
+
+
+def test_after_a_reboot_nothing_is_new(tmp_path: Path) -> None:
+    first = read(links(), node(tmp_path), clock(tmp_path / "root", 9000))
+    ctx = node(tmp_path, marks=marks(first))
+    root = clock(tmp_path / "root", 60, boot="boot-2")
+    found = read(links(counters={"non_fatal": 3}), ctx, root)
+    assert passes(verdict(found, ctx))
+
+
+def test_a_mark_that_an_older_version_left_is_as_none(tmp_path: Path) -> None:
+    ctx = node(tmp_path, marks=(Mark("counters", "replays=3", "GPU-3"),))
+    assert passes(verdict(read(links(), ctx, tmp_path), ctx))
+
+
+def test_marks_are_few_and_small(tmp_path: Path) -> None:
+    found = read(links(), node(tmp_path), clock(tmp_path / "root", 10))
+    assert [m.where for m in marks(found)] == ids(8)
+    assert max(len(m.value) for m in marks(found)) < 100
+
+
+def plugged(root: Path, upstream: dict[int, str]) -> Path:
+    """Put each GPU below the ports that *upstream* says."""
+    for index, ports in upstream.items():
+        target = f"sys/devices/pci0000:00/{ports}/{address(index)}"
+        link(root, f"sys/bus/pci/devices/{address(index)}", target)
+        for depth, port in enumerate(ports.split("/"), start=1):
+            above = "/".join(ports.split("/")[:depth])
+            name = f"sys/bus/pci/devices/{port}"
+            if not (root / name).exists():
+                link(root, name, f"sys/devices/pci0000:00/{above}")
+    return root
+
+
+def test_an_error_at_the_port_above_is_its_gpus(tmp_path: Path) -> None:
+    root = plugged(tmp_path / "root", {3: "0000:00:01.0"})
+    clock(root, 1000)
+    first = read(links(), node(tmp_path), root)
+    port = "sys/devices/pci0000:00/0000:00:01.0"
+    grow(root, {f"{port}/aer_dev_fatal": "DLP 1\nTOTAL_ERR_FATAL 1"})
+    ctx = node(tmp_path, marks=marks(first))
+    found = read(links(), ctx, root)
+    judgement = verdict(found, ctx)
+    assert judgement.verdict is Verdict.FAIL
+    assert accused(judgement) == ["GPU 3"]
+    (errors,) = (f for f in found if isinstance(f, Finding))
+    assert errors.evidence == {"0000:00:01.0 fatal DLP": "1"}
+
+
+def test_an_error_at_a_port_that_gpus_share_is_the_nodes(tmp_path: Path) -> None:
+    shared = "0000:00:01.0"
+    root = plugged(
+        tmp_path / "root",
+        {2: f"{shared}/0000:01:02.0", 3: f"{shared}/0000:01:03.0"},
+    )
+    clock(root, 1000)
+    grow(root, {f"sys/devices/pci0000:00/{shared}/aer_dev_fatal": "DLP 1"})
+    judgement = verdict(read(links(), node(tmp_path), root), node(tmp_path))
+    assert judgement.reason.startswith("node: fatal 1 > 0")
+    assert accused(judgement) == []
+
+
+def test_looking_for_devices_is_no_error(tmp_path: Path) -> None:
+    root = plugged(tmp_path / "root", {3: "0000:00:01.0"})
+    first = read(links(), node(tmp_path), clock(root, 1000))
+    port = "sys/devices/pci0000:00/0000:00:01.0"
+    grow(root, {f"{port}/aer_dev_nonfatal": "UnsupReq 7"})
+    grow(root, {f"{port}/aer_dev_correctable": "NonFatalErr 9000"})
+    ctx = node(tmp_path, marks=marks(first))
+    assert passes(verdict(read(links(), ctx, root), ctx))
+
+
+def test_a_link_that_is_slow_under_load_fails(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    found = observed(run_of(1, *[4] * 10, 1), ctx)
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+
+
+def test_a_slow_link_among_fast_ones_names_its_gpu(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    tracks = [run_of(*[5] * 9, where=w).samples for w in ids(8) if w != "GPU-3"]
+    seen = watch(*map(list, tracks), list(run_of(*[3] * 9).samples))
+    judgement = verdict(observed(seen, ctx), ctx)
+    assert "GPU 3: generation.missing 2 > 0" in judgement.reason
+    assert accused(judgement) == ["GPU 3"]
+
+
+def test_generations_that_all_gpus_lack_are_warned_of(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    tracks = [list(run_of(*[4] * 9, where=w).samples) for w in ids(8)]
+    judgement = verdict(observed(watch(*tracks), ctx), ctx)
+    assert judgement.verdict is Verdict.WARN
+    assert "PCIe generation 4" in judgement.reason
+
+
+def test_a_single_sample_of_a_change_is_no_slow_link(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    assert passes(verdict(observed(run_of(5, 5, 3, 5, 5), ctx), ctx))
+
+
+def test_without_load_the_generation_is_not_judged_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    ctx = node(tmp_path)
+    found = observed(run_of(1, 1, 1, 1, busy=0.1), ctx)
+    assert not any(isinstance(f, Measurement) for f in found)
+    assert [f.text for f in found if not isinstance(f, Mark | Measurement)] == [
+        "generation not judged: never under load in this run"
+    ]
+
+
+def test_load_that_begins_and_ends_does_not_count_at_its_edges(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    seen = watch(
+        series("pcie.generation", "GPU-3", [1, 1, 5, 5, 5, 1, 1]),
+        [
+            dataclasses.replace(s, t=s.t + 0.5)
+            for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0, 0])
+        ],
+    )
+    assert passes(verdict(observed(seen, ctx), ctx))
+
+
+def test_lanes_that_are_lost_under_load_fail(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    found = observed(watch(series("pcie.width", "GPU-3", [16, 16, 8, 8, 16])), ctx)
+    judgement = verdict(found, ctx)
+    assert "width.missing.run 8 > 0" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("a_second", "verdict_"),
+    [(0.001, Verdict.PASS), (0.13, Verdict.PASS), (0.15, Verdict.WARN), (1, "fail")],
+)
+def test_replays_under_load_count_by_their_worst_minutes(
+    tmp_path: Path, a_second: float, verdict_: Verdict | str
+) -> None:
+    ctx = node(tmp_path)
+    quiet = [7.0] * 3600
+    burst = [7.0 + int(t * a_second) for t in range(120)]
+    samples = series("pcie.replays", "GPU-3", [*quiet, *burst])
+    judgement = verdict(observed(watch(samples), ctx), ctx)
+    assert judgement.verdict is Verdict(verdict_)
+
+
+def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    assert passes(verdict(observed(watch(), ctx), ctx))
+
+
+MEASURE = """
+import sys, pathlib, msgspec
+from hpcverify.model import Inventory
+from hpcverify.wire import reply
+from hpcverify_checks.pcie import CHECK, PcieParams
+from tests.doubles import context
+inventory = msgspec.json.decode(sys.argv[2], type=Inventory)
+ctx = context(pathlib.Path(sys.argv[1]).parent, inventory=inventory)
+for found in CHECK.measure(ctx, PcieParams()):
+    print(msgspec.json.encode(reply(1, found)).decode())
+"""

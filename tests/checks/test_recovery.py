@@ -1,0 +1,132 @@
+"""What the driver wants done: each wish has its verdict, and none is made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from hpcverify.check import Judgement, judge
+from hpcverify.model import Covered, Finding, Found, Remedy, Verdict
+from hpcverify.telemetry import problems
+from hpcverify.telemetry.gpus import Heard, Recovery
+from hpcverify.wire import Reply
+from hpcverify_checks.recovery import CHECK, wanted
+from tests.nvml_lab.nvmllab import Lab
+
+WELL = Recovery(
+    action="none",
+    channel_repair_pending=False,
+    tpc_repair_pending=False,
+    unrepairable_memory=False,
+)
+
+MEASURE = """
+import sys, pathlib
+from hpcverify.model import Inventory, Part
+from hpcverify.wire import encode, reply
+from hpcverify_checks.recovery import CHECK
+from tests.doubles import context
+gpu = Part("gpu", "GPU-0", "GPU 0", {"driver": "565"})
+ctx = context(pathlib.Path(sys.argv[1]), inventory=Inventory(parts=(gpu,)))
+for found in CHECK.measure(ctx, CHECK.params()):
+    sys.stdout.buffer.write(encode(reply(1, found)))
+"""
+
+
+def measured(lab: Lab) -> list[Found]:
+    """Ask the GPUs of the lab, in a process of its own."""
+    lines = lab.python(MEASURE).splitlines()
+    replies = [msgspec.json.decode(line, type=Reply) for line in lines]
+    return [r.found for r in replies if r.found is not None]
+
+
+def judged(found: list[Found]) -> Judgement:
+    facts = [f for f in found if isinstance(f, Finding)]
+    return judge(facts, (), CHECK.rulings)
+
+
+def heard(recovery: Recovery) -> list[Found]:
+    return list(wanted(Heard(answers={"GPU-0": recovery})))
+
+
+def test_a_gpu_of_which_nothing_is_wanted_passes() -> None:
+    found = heard(WELL)
+    assert judged(found).verdict is Verdict.PASS
+    assert found == [Covered("GPU-0", "recovery action: none")]
+
+
+@pytest.mark.parametrize(
+    ("action", "verdict", "remedy"),
+    [
+        ("gpu_reset", Verdict.FAIL, Remedy.RESET_GPU),
+        ("bus_reset", Verdict.FAIL, Remedy.RESET_GPU),
+        ("drain_and_reset", Verdict.FAIL, Remedy.RESET_GPU),
+        ("node_reboot", Verdict.FAIL, Remedy.REBOOT),
+        ("system_reboot", Verdict.FAIL, Remedy.REBOOT),
+        ("drain_p2p", Verdict.WARN, Remedy.INSPECT),
+        ("recover_imex", Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        ("unknown_11", Verdict.WARN, Remedy.INSPECT),
+    ],
+)
+def test_each_wish_has_its_verdict_and_its_remedy(
+    action: str, verdict: Verdict, remedy: Remedy
+) -> None:
+    judgement = judged(heard(replace(WELL, action=action)))
+    assert (judgement.verdict, judgement.remedy) == (verdict, remedy)
+    assert judgement.reason.startswith("GPU-0: the driver asks ")
+
+
+def test_a_driver_that_cannot_say_passes_and_it_is_listed() -> None:
+    found = heard(replace(WELL, action=None))
+    assert judged(found).verdict is Verdict.PASS
+    (item,) = found
+    assert isinstance(item, Covered)
+    assert "cannot be known" in item.text
+
+
+def test_a_healthy_board_wants_nothing_however_often_it_is_asked(lab: Lab) -> None:
+    lab.load("healthy-8xh100")
+    for _ in range(3):
+        found = measured(lab)
+        assert judged(found).verdict is Verdict.PASS
+        assert [f for f in found if isinstance(f, Finding)] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "remedy", "reason"),
+    [
+        ("recovery_action = GPU_RESET", "fail", "reset_gpu", "reset it"),
+        ("recovery_action = NODE_REBOOT", "fail", "reboot", "reboot the node"),
+        ("recovery_action = DRAIN_P2P", "warn", "inspect", "peer to peer"),
+        ("recovery_action = DRAIN_AND_RESET", "fail", "reset_gpu", "no new work"),
+        ("recovery_action = 5", "warn", "fix_configuration", "IMEX"),
+        ("recovery_action = 6", "fail", "reset_gpu", "PCIe bus"),
+        ("recovery_action = 7", "fail", "reboot", "system"),
+        ("recovery_action = 9", "warn", "inspect", "unknown_9"),
+        ("recovery_action = na", "pass", "none", ""),
+        ("repair.channel_pending = 1", "warn", "reset_gpu", "memory channel"),
+        ("repair.tpc_pending = 1", "warn", "reset_gpu", "TPC"),
+        ("inforom.valid = 0", "fail", "contact_vendor", "infoROM"),
+        ("lost = 1", "fail", "reboot", "lost"),
+    ],
+)
+def test_what_a_driver_says_of_one_gpu_is_found_on_it(
+    lab: Lab, fault: str, verdict: str, remedy: str, reason: str
+) -> None:
+    lab.write(f"gpu.2.{fault}")
+    found = measured(lab)
+    judgement = judged(found)
+    assert (judgement.verdict.value, judgement.remedy.value) == (verdict, remedy)
+    assert reason in judgement.reason
+    assert len({f.where for f in found if isinstance(f, Finding)}) == bool(reason)
+
+
+def test_memory_beyond_repair_is_replaced() -> None:
+    judgement = judged(heard(replace(WELL, unrepairable_memory=True)))
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+
+
+def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
+    assert problems.RULINGS.items() <= CHECK.rulings.items()

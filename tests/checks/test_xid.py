@@ -1,0 +1,489 @@
+"""Xids and SXids: what each one means, what is new, and whose fault it was."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
+from hpcverify.limits.specs import Spec, specs
+from hpcverify.model import (
+    Cause,
+    Finding,
+    Found,
+    Inventory,
+    Mark,
+    Measurement,
+    Part,
+    Remedy,
+    Verdict,
+)
+from hpcverify.telemetry.kernel_log import Message
+from hpcverify_checks import _xid_lines, _xid_policy, xid
+from hpcverify_checks._xid_policy import REPEATED, UNDER_LOAD, row_of, rows
+from hpcverify_checks.xid import CHECK
+from tests.doubles import context
+from tests.telemetry.test_kernel_log import BOOTED, record, ring
+
+ADDRESSES = ("0000:18:00.0", "0000:b3:00.0")
+BOARD = Inventory(
+    parts=tuple(
+        Part("gpu", f"GPU-{i}", f"GPU {i}", {"pci_address": a, "driver": "580.82.07"})
+        for i, a in enumerate(ADDRESSES)
+    )
+)
+
+HEALTHY = """\
+Linux version 6.8.0-79-generic (buildd@lcy02) #79-Ubuntu SMP PREEMPT_DYNAMIC
+nvidia-nvlink: Nvlink Core is being initialized, major device number 234
+nvidia-nvswitch3: Driver is loaded successfully
+nvidia 0000:18:00.0: enabling device (0140 -> 0142)
+NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build
+NVRM: GPU at PCI:0000:b3:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7
+nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver 580.82.07
+[drm] [nvidia-drm] [GPU ID 0x00001800] Loading driver
+nvidia-uvm: Loaded the UVM driver, major device number 511.
+NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Invalid data
+nfs: server Xid (0x4f2a91c3) retransmitted: 79 times, waiting
+RPC: Xid (PCI:0000:b3:00): 79, a reply that nobody waits for
+mlx5_core 0000:b3:00.1: Xid (79) of the request has fallen off the list
+EXT4-fs (nvme0n1p2): re-mounted; user said: NVRM: Xid (PCI:0000:b3:00): 79
+pcieport 0000:00:01.0: AER: Correctable error message received from 0000:18:00.0
+""".splitlines()
+"""What drivers write when all is well, and lines of others that look alike."""
+
+FATAL = "NETIR_LINK_EVT  Fatal   XC0 i0 Link 07 (0x021425c6 0x00000000 0x0 0x0 0x0 0x0)"
+
+
+def line(number: int, rest: str = "pid=7, name=python3, text", at: str = "b3") -> str:
+    return f"NVRM: Xid (PCI:0000:{at}:00): {number}, {rest}"
+
+
+def recovery(number: int, words: str) -> str:
+    return line(
+        154, f"GPU recovery action changed from 0x0 (None) to {number:#x} ({words})"
+    )
+
+
+def measured(
+    tmp_path: Path, *texts: str, step_s: int = 1, **changes: object
+) -> list[Found]:
+    """Run the check over a log in which *texts* come *step_s* apart."""
+    records = (record(i, t) for i, t in enumerate(spread(texts, step_s)))
+    ctx = context(tmp_path, **{"inventory": BOARD, **changes})
+    return list(xid.read_log(ctx, ring(tmp_path, *records)))
+
+
+def spread(texts: Iterable[str], step_s: int) -> Iterable[str]:
+    """Put others' messages in between: `record` gives each one second."""
+    for text in texts:
+        yield text
+        yield from ["usb 1-1: new device"] * (step_s - 1)
+
+
+def judged(found: Iterable[Found]) -> tuple[Verdict, Remedy, str]:
+    items = [f for f in found if isinstance(f, Measurement | Finding)]
+    judgement = judge(items, (), CHECK.rulings)
+    return judgement.verdict, judgement.remedy, judgement.reason
+
+
+def findings(found: Iterable[Found]) -> list[tuple[str, str]]:
+    return [(f.code, f.where) for f in found if isinstance(f, Finding)]
+
+
+def counts(found: Iterable[Found]) -> dict[str, float | None]:
+    return {f.where: f.value for f in found if isinstance(f, Measurement)}
+
+
+def cursor(found: Iterable[Found]) -> Mark:
+    (mark,) = (f for f in found if isinstance(f, Mark))
+    return mark
+
+
+def example_of(row: _xid_policy.Row) -> str:
+    """Write a line that *row* is about, by the columns of the table alone."""
+    number, when = row.xid or 0, row.when[:1]
+    if number == 154:
+        return recovery(int(when[0]) if when else 0x77, "words that change")
+    if not when or number not in range(144, 151):
+        return line(number)
+    unit, _, rest = when[0].partition(" ")
+    if not rest:
+        return line(number, f"SOME_UNIT {unit} XC0 i0 Link 03 (0x1 0x0 0x0 0x0)")
+    status = int(rest, 16)
+    return line(number, f"{unit} Nonfatal XC0 i0 Link 03 (0x1 {status:#010x} 0x0 0x0)")
+
+
+XIDS = [row for row in rows().values() if row.xid is not None]
+
+
+@pytest.mark.parametrize("row", XIDS, ids=[row.code for row in XIDS])
+def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
+    tmp_path: Path, row: _xid_policy.Row
+) -> None:
+    found = measured(tmp_path, *HEALTHY, example_of(row))
+    assert findings(found) == [(row.code, "GPU-1")]
+    verdict, remedy, reason = judged(found)
+    assert verdict is row.verdict
+    if verdict is not Verdict.PASS:
+        assert remedy is row.remedy
+        assert reason.startswith(f"GPU-1: {row.meaning}")
+    assert judged(measured(tmp_path, *HEALTHY))[0] is Verdict.PASS
+
+
+def test_the_table_is_sound() -> None:
+    kinds = {row.kind for row in rows().values()}
+    assert kinds == {"app", "context", "gpu", "driver"}
+    for row in rows().values():
+        assert row.meaning
+        assert row.source
+        assert (row.verdict is Verdict.PASS) == (row.kind == "context"), row.code
+        assert (row.remedy is Remedy.NONE) == (row.verdict is Verdict.PASS), row.code
+        assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
+        assert row.xid is None or row.mnemonic
+        assert set(CHECK.rulings) > {row.code}
+
+
+def test_no_two_rows_speak_for_the_same_line() -> None:
+    with _xid_policy.TABLE.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    signs = [(x["xid"], sign) for x in lines for sign in x["when"].split("|") if sign]
+    assert len({x["code"] for x in lines}) == len(lines)
+    assert len(set(signs)) == len(signs)
+
+
+@pytest.mark.parametrize("spec", specs(), ids=[spec.key for spec in specs()])
+def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
+    facts = {"name": spec.name, "pci_device_id": spec.pci_device_ids[0]}
+    parts = [Part("gpu", p.id, spec.name, p.facts | facts) for p in BOARD.parts]
+    for seed in range(3):
+        texts = random.Random(seed).sample(HEALTHY, len(HEALTHY))  # noqa: S311 - no secret
+        found = measured(tmp_path, *texts, inventory=Inventory(parts=tuple(parts)))
+        assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+        assert counts(found) == {"GPU-0": 0, "GPU-1": 0}
+
+
+@given(st.integers(0, 2**20))
+def test_a_code_that_nobody_knows_is_never_silent(number: int) -> None:
+    (event,) = _xid_lines.events([Message(line(number), None, "0")])
+    known = f"xid_{number}" in rows()
+    assert event.row.code == (f"xid_{number}" if known else "xid_unknown")
+
+
+@given(st.text(st.characters(exclude_characters="\n"), max_size=60))
+def test_a_line_that_cannot_be_read_is_never_silent(rest: str) -> None:
+    (event,) = _xid_lines.events([Message(f"NVRM: Xid {rest}", None, "0")])
+    assert event.row.code.startswith("xid_")
+
+
+def test_an_unknown_code_warns_and_says_so(tmp_path: Path) -> None:
+    verdict, remedy, reason = judged(measured(tmp_path, line(9999)))
+    assert (verdict, remedy) == (Verdict.WARN, Remedy.INSPECT)
+    assert "does not have" in reason
+    assert "9999" in reason
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        ("PCI:0000:b3:00", "GPU-1"),
+        ("PCI:0000:b3:00.0", "GPU-1"),
+        ("0000:B3:00", "GPU-1"),
+        ("PCI:00000000:B3:00", "GPU-1"),
+        ("PCI:0000:b3:00 GPU-I:05", "GPU-1"),
+        ("PCI:0000:18:00", "GPU-0"),
+        ("PCI:0009:01:00", "0009:01:00.0"),
+    ],
+)
+def test_an_address_is_turned_into_the_part(
+    tmp_path: Path, place: str, where: str
+) -> None:
+    found = measured(tmp_path, f"NVRM: Xid ({place}): 79, GPU has fallen off the bus.")
+    assert findings(found) == [("xid_79", where)]
+    assert counts(found)[where] == 1
+
+
+def test_a_gpu_of_the_last_run_that_is_gone_keeps_its_name(tmp_path: Path) -> None:
+    rest = Inventory(parts=BOARD.parts[:1])
+    found = measured(tmp_path, line(79), inventory=rest, previous=BOARD)
+    assert findings(found) == [("xid_79", "GPU-1")]
+    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+
+
+def test_equal_errors_are_told_once_with_their_number(tmp_path: Path) -> None:
+    found = measured(tmp_path, *[line(63, f"row {i}") for i in range(40)])
+    (told,) = (f for f in found if isinstance(f, Finding))
+    assert "(40 times)" in told.text
+    assert told.evidence["count"] == "40"
+    assert told.evidence["line"] == line(63, "row 0")
+    assert told.evidence["first"] < told.evidence["last"]
+    assert "gpud" in told.evidence["disagreement"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "verdict", "remedy"),
+    [
+        (0, "None", Verdict.PASS, Remedy.NONE),
+        (1, "GPU Reset Required", Verdict.FAIL, Remedy.RESET_GPU),
+        (1, "PF FLR", Verdict.FAIL, Remedy.RESET_GPU),
+        (2, "Node Reboot Required", Verdict.FAIL, Remedy.REBOOT),
+        (2, "OS Reboot", Verdict.FAIL, Remedy.REBOOT),
+        (3, "Drain P2P", Verdict.FAIL, Remedy.INSPECT),
+        (4, "Drain and Reset", Verdict.FAIL, Remedy.RESET_GPU),
+        (5, "Recover IMEX Domain", Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        (12, "Something New", Verdict.WARN, Remedy.INSPECT),
+    ],
+)
+def test_the_drivers_own_advice_is_followed(
+    tmp_path: Path, number: int, words: str, verdict: Verdict, remedy: Remedy
+) -> None:
+    assert judged(measured(tmp_path, recovery(number, words)))[:2] == (verdict, remedy)
+
+
+def test_only_the_last_advice_on_a_gpu_holds(tmp_path: Path) -> None:
+    done = line(154, "GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)")
+    found = measured(tmp_path, recovery(1, "PF FLR"), done)
+    assert findings(found) == [("xid_154_none", "GPU-1")]
+
+
+@pytest.mark.parametrize(
+    ("number", "rest", "code"),
+    [
+        (149, FATAL, "xid_149_fatal"),
+        (149, FATAL.replace("021425c6", "026001c6"), "xid_149_nonfatal"),
+        (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x0 0x0)", "xid_149_fatal"),
+        (
+            149,
+            "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001 0x0 0x0)",
+            "xid_149_nonfatal",
+        ),
+        (
+            145,
+            "RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000100 0x0 0x0)",
+            "xid_145_harmless",
+        ),
+        (
+            145,
+            "RLW_REMAP Fatal XC1 i0 Link 10 (0x00000082 0x00000040 0x0 0x0 0x0 0x0)",
+            "xid_145_fatal",
+        ),
+        (
+            145,
+            "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x0 0x0)",
+            "xid_145_nonfatal",
+        ),
+        (
+            146,
+            "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001 0x0)",
+            "xid_146_harmless",
+        ),
+        (
+            144,
+            "SAW_MVB Fatal XC0 i0 Link 00 (0x00000001 0x00000004 0x0 0x0)",
+            "xid_144_fatal",
+        ),
+        (
+            144,
+            "SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000001 0x00000024 0x0 0x0)",
+            "xid_144_nonfatal",
+        ),
+        (150, "MSE_WATCHDOG Fatal XC0 i0 Link 00 (0x0 0x0 0x0 0x0)", "xid_150_fatal"),
+        (148, "something else", "xid_148"),
+    ],
+)
+def test_errors_of_nvlink_5_are_decoded(
+    tmp_path: Path, number: int, rest: str, code: str
+) -> None:
+    assert findings(measured(tmp_path, line(number, rest))) == [(code, "GPU-1")]
+
+
+def evidence(tmp_path: Path, text: str) -> dict[str, str]:
+    (told,) = (f for f in measured(tmp_path, text) if isinstance(f, Finding))
+    return told.evidence
+
+
+def test_the_evidence_names_unit_link_process_and_function(tmp_path: Path) -> None:
+    link = evidence(tmp_path, line(149, FATAL))
+    assert (link["unit"], link["link"], link["weight"]) == (
+        "NETIR_LINK_EVT",
+        "07",
+        "Fatal",
+    )
+    rest = "pid=42, name=a.out, Graphics SM Warp Exception on (GPC 3, TPC 2, SM 1): x"
+    unit = evidence(tmp_path, line(13, rest))
+    assert (unit["pid"], unit["process"], unit["unit"]) == (
+        "42",
+        "a.out",
+        "GPC 3 TPC 2 SM 1",
+    )
+    gsp = "Timeout after 6s of waiting for RPC response from GPU3 GSP!"
+    gsp += " Expected function 76 (GSP_RM_CONTROL) (0x20802a02 0x8)."
+    assert evidence(tmp_path, line(119, gsp))["function"] == "76 GSP_RM_CONTROL"
+
+
+@pytest.mark.parametrize("number", [13, 31, 109])
+def test_what_a_job_can_bring_about_warns_at_most(tmp_path: Path, number: int) -> None:
+    burst = [line(number, f"pid={i}, name=job, text") for i in range(30)]
+    once, again = (measured(tmp_path, *burst, step_s=s) for s in (1, 60))
+    assert findings(once) == [(f"xid_{number}", "GPU-1")]
+    assert findings(again) == [(f"xid_{number}{REPEATED}", "GPU-1")]
+    assert judged(again)[0] is Verdict.WARN
+    assert judged(again)[1] in (Remedy.INSPECT, Remedy.RESET_GPU)
+
+
+@pytest.mark.parametrize("number", [43, 45])
+def test_what_only_goes_with_another_error_passes_and_is_listed(
+    tmp_path: Path, number: int
+) -> None:
+    text = line(number, "pid=1, name=python3, Ch 00000001 caused by previous Xid 149")
+    found = measured(tmp_path, text, text)
+    assert findings(found) == [(f"xid_{number}", "GPU-1")]
+    assert judged(found)[0] is Verdict.PASS
+
+
+SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
+
+
+@pytest.mark.parametrize(
+    ("rest", "code", "verdict"),
+    [
+        ("20034, Fatal, Link 30 LTSSM Fault Up", "sxid_fatal", Verdict.FAIL),
+        ("12028, Non-fatal, Link 32 egress (First)", "sxid_nonfatal", Verdict.WARN),
+        ("12028, Odd, Link 32", "sxid_unknown", Verdict.WARN),
+    ],
+)
+def test_switches_are_judged_by_the_word(
+    tmp_path: Path, rest: str, code: str, verdict: Verdict
+) -> None:
+    number = rest[:5]
+    more = (
+        f"{SWITCH}{number}, Severity 0 Engine instance 32 Sub-engine instance 00",
+        f"{SWITCH}{number}, Data {{0x00140004, 0x00000000}}",
+    )
+    found = measured(tmp_path, SWITCH + rest, *more)
+    assert findings(found) == [(code, "0000:c1:00.0")]
+    assert judged(found)[0] is verdict
+
+
+def test_a_gpu_that_could_not_be_started_is_told_of(tmp_path: Path) -> None:
+    text = "NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x62:0xffff:2477)"
+    problem = Finding("driver_not_loaded", "node", "no driver")
+    bare = tuple(Part("gpu", a, a, {"pci_address": a}) for a in ADDRESSES)
+    blocked = Inventory(parts=bare, problems=(problem,))
+    found = measured(tmp_path, text, inventory=blocked)
+    assert findings(found) == [("init_failed", "0000:b3:00.0")]
+    assert judged(found)[0] is Verdict.WARN
+
+
+def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
+    first = measured(tmp_path, line(79))
+    second = measured(tmp_path, line(79), marks=(cursor(first),))
+    third = measured(tmp_path, line(79), line(95), marks=(cursor(second),))
+    verdicts = [judged(found)[0] for found in (first, second, third)]
+    assert verdicts == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
+    assert findings(third) == [("xid_95", "GPU-1")]
+
+
+def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
+    seen = cursor(measured(tmp_path, "x"))
+    ctx = context(tmp_path, inventory=BOARD, marks=(seen,))
+    found = list(xid.read_log(ctx, ring(tmp_path, record(900, "x"))))
+    assert findings(found) == [("log_gap", "node")]
+    verdict, remedy, reason = judged(found)
+    assert (verdict, remedy) == (Verdict.WARN, Remedy.FIX_CONFIGURATION)
+    assert "899 messages" in reason
+
+
+def test_an_unreadable_log_is_an_error_and_keeps_its_place(tmp_path: Path) -> None:
+    mark = cursor(measured(tmp_path, "x"))
+    ctx = context(tmp_path, inventory=BOARD, marks=(mark,))
+    reading = xid.read_log(ctx, tmp_path / "elsewhere")
+    assert next(reading) == mark
+    with pytest.raises(Unable, match="run as root") as unable:
+        next(reading)
+    assert unable.value.cause is Cause.DENIED
+
+
+def test_a_node_without_gpus_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(Skip) as skip:
+        measured(tmp_path, line(79), inventory=Inventory())
+    assert skip.value.cause is Cause.NOT_APPLICABLE
+
+
+def observed(ctx: Context, root: Path, *events: tuple[float, int]) -> list[Found]:
+    samples = [Sample(t, "xid", "", "GPU-1", float(number)) for t, number in events]
+    return list(xid.live(Watch(start=0, end=600, samples=samples), ctx, root))
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [([], "pass"), ([5.0], "warn"), ([5.0, 5.1, 5.2], "warn"), ([5.0, 90.0], "fail")],
+)
+@pytest.mark.parametrize("number", [13, 31])
+def test_a_programs_error_under_our_own_load_weighs_more(
+    tmp_path: Path, number: int, times: Sequence[float], verdict: str
+) -> None:
+    ctx = context(tmp_path, inventory=BOARD)
+    found = observed(ctx, ring(tmp_path, record(0, "x")), *((t, number) for t in times))
+    assert judged(found)[0].value == verdict
+    if times:
+        assert judged(found)[1] is Remedy.INSPECT
+        assert all(UNDER_LOAD in code for code, _ in findings(found))
+
+
+def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
+    ctx = context(tmp_path, inventory=BOARD)
+    root = ring(tmp_path, record(0, line(79)))
+    assert findings(xid.read_log(ctx, root)) == [("xid_79", "GPU-1")]
+    assert observed(ctx, root, (5.0, 79)) == []
+    assert findings(observed(ctx, root, (5.0, 79), (6.0, 95))) == [("xid_95", "GPU-1")]
+
+
+def test_live_events_are_told_when_the_log_cannot_be_read(tmp_path: Path) -> None:
+    ctx = context(tmp_path, inventory=BOARD)
+    found = observed(ctx, tmp_path / "elsewhere", (5.0, 79), (9.0, 43))
+    assert findings(found) == [("xid_43", "GPU-1"), ("xid_79", "GPU-1")]
+    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+
+
+def test_a_log_full_of_errors_is_read_in_bounded_time(tmp_path: Path) -> None:
+    texts = [line(145, FATAL.replace("NETIR_LINK_EVT", "RLW_CTRL"))] * 5000
+    found = measured(tmp_path, *texts)
+    assert findings(found) == [("xid_145_fatal", "GPU-1")]
+    assert counts(found)["GPU-1"] == 5000
+
+
+def test_the_span_that_was_read_is_said(tmp_path: Path) -> None:
+    covered = str(measured(tmp_path, "x", "y"))
+    assert "looked through 2 kernel messages in /dev/kmsg" in covered
+    assert xid.moment(float(BOOTED)) in covered
+
+
+def test_the_worst_row_of_an_xid_is_never_chosen_for_lack_of_a_sign() -> None:
+    assert row_of(154).verdict is Verdict.WARN
+    assert row_of(145).verdict is Verdict.WARN
+
+
+def on_this_machine(ctx: Context) -> list[Found] | Unable:
+    """Run the whole check on the machine that runs the tests."""
+    params, watch = CHECK.params(), Watch(start=0, end=1, samples=())
+    try:
+        found = list(CHECK.measure(ctx, params))
+    except Unable as unable:
+        return unable
+    return found + (list(CHECK.observe(watch, ctx, params)) if CHECK.observe else [])
+
+
+def test_the_check_reads_the_log_of_the_machine_that_it_runs_on(tmp_path: Path) -> None:
+    match on_this_machine(context(tmp_path, inventory=BOARD)):
+        case Unable() as unable:
+            assert unable.cause is Cause.DENIED
+        case found:
+            assert cursor(found).value
+            assert {"GPU-0", "GPU-1"} <= counts(found).keys()

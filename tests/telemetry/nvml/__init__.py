@@ -1,0 +1,1 @@
+"""The room that calls NVML, on an NVML with faults."""

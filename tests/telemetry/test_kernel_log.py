@@ -1,0 +1,372 @@
+"""The kernel log: what is new, in every form it is kept in, and what was not seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause
+from hpcverify.processes import Completed
+from hpcverify.telemetry import kernel_log
+from hpcverify.telemetry.kernel_log import Log
+from tests.telemetry import trees
+
+NOW = datetime(2026, 11, 21, 7, 0, 0).astimezone().timestamp()
+BOOTED = int(NOW) - 7200
+WORDS = (b"Xid (",)
+
+
+def xid(number: int) -> str:
+    return f"NVRM: Xid (PCI:0000:b3:00): {number}, pid=1, name=python3, text"
+
+
+def record(seq: int, text: str, priority: int = 3) -> str:
+    return f"{priority},{seq},{seq * 1_000_000},-;{text}"
+
+
+def booted(root: Path, boot: str = "b1") -> Path:
+    """Make the files that tell one boot from another."""
+    return trees.grow(
+        root,
+        {
+            "proc/sys/kernel/random/boot_id": boot,
+            "proc/stat": f"cpu  1 2 3\nbtime {BOOTED}",
+        },
+    )
+
+
+def ring(root: Path, *records: str, boot: str = "b1") -> Path:
+    """Let a plain file stand for the ring buffer."""
+    return trees.grow(booted(root, boot), {"dev/kmsg": "\n".join(records)})
+
+
+def syslog(root: Path, *lines: str, name: str = "kern.log", boot: str = "b1") -> Path:
+    path = booted(root, boot) / "var/log" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return root
+
+
+def classic(text: str, ago: float = 60, tag: str = "kernel:") -> str:
+    stamp = time.strftime("%b %e %H:%M:%S", time.localtime(NOW - ago))
+    return f"{stamp} n1 {tag} {text}"
+
+
+class Journalctl:
+    """A recording of journalctl."""
+
+    def __init__(self, *entries: dict[str, str], rc: int = 0, stderr: str = "") -> None:
+        """Answer with *entries*, and remember how it was asked."""
+        self.entries, self.rc, self.stderr = entries, rc, stderr
+        self.commands: list[Sequence[str]] = []
+
+    def __call__(self, command: Sequence[str], *, timeout: float) -> Completed:
+        """Run, as `run_tool` would."""
+        assert timeout < 60
+        self.commands.append(command)
+        out = "".join(f"{json.dumps(entry)}\n" for entry in self.entries)
+        return Completed(self.rc, out.encode(), self.stderr.encode())
+
+
+def entry(number: int, text: str, facility: str = "0") -> dict[str, str]:
+    return {
+        "__CURSOR": f"s=1;i={number}",
+        "__REALTIME_TIMESTAMP": str(int((NOW - 60) * 1e6)),
+        "SYSLOG_FACILITY": facility,
+        "MESSAGE": text,
+        "_BOOT_ID": "b1",
+    }
+
+
+def read(root: Path, cursor: str | None = None, tool: Journalctl | None = None) -> Log:
+    if tool:
+        (root / "var/log/journal").mkdir(parents=True, exist_ok=True)
+    return kernel_log.read(cursor, WORDS, root, tool or Journalctl(), lambda: NOW)
+
+
+def texts(log: Log) -> list[str]:
+    return [message.text for message in log.messages]
+
+
+def test_the_first_run_sees_all_of_this_boot(tmp_path: Path) -> None:
+    root = ring(tmp_path, record(0, "Linux version 6.8"), record(1, xid(79)))
+    log = read(root)
+    assert (texts(log), log.looked_at, log.gap) == ([xid(79)], 2, "")
+    assert log.messages[0].time == BOOTED + 1
+
+
+def test_what_was_seen_is_not_seen_again(tmp_path: Path) -> None:
+    log = read(ring(tmp_path, record(0, xid(79))))
+    again = read(tmp_path, log.cursor)
+    assert (texts(again), again.looked_at) == ([], 0)
+    ring(tmp_path, record(0, xid(79)), record(1, xid(31)))
+    assert texts(read(tmp_path, again.cursor)) == [xid(31)]
+
+
+def test_after_a_reboot_everything_is_new(tmp_path: Path) -> None:
+    old = read(ring(tmp_path, *(record(i, "x") for i in range(9))))
+    root = ring(tmp_path, record(0, "Linux"), record(1, xid(79)), boot="b2")
+    log = read(root, old.cursor)
+    assert (texts(log), log.gap) == ([xid(79)], "")
+
+
+def test_what_the_ring_lost_is_counted(tmp_path: Path) -> None:
+    old = read(ring(tmp_path, record(0, "x"), record(1, "x")))
+    root = ring(tmp_path, record(12, "x"), record(13, xid(79)), record(16, "x"))
+    log = read(root, old.cursor)
+    assert texts(log) == [xid(79)]
+    assert log.gap == "12 messages were overwritten before they were read"
+    assert read(root, log.cursor).gap == ""
+
+
+def test_a_reboot_whose_first_messages_are_gone_is_a_gap(tmp_path: Path) -> None:
+    old = read(ring(tmp_path, record(0, "x")))
+    assert (
+        "5 messages" in read(ring(tmp_path, record(5, "x"), boot="b2"), old.cursor).gap
+    )
+
+
+def test_an_unknown_past_is_no_gap(tmp_path: Path) -> None:
+    assert read(ring(tmp_path, record(500, "x"))).gap == ""
+
+
+def test_a_machine_set_back_to_a_snapshot_starts_anew(tmp_path: Path) -> None:
+    old = read(ring(tmp_path, record(900, "x")))
+    log = read(ring(tmp_path, record(0, "x"), record(1, xid(79))), old.cursor)
+    assert (texts(log), log.gap) == ([xid(79)], "")
+
+
+def test_a_gap_is_filled_from_the_journal(tmp_path: Path) -> None:
+    old = read(ring(tmp_path, record(0, "x")))
+    root = ring(tmp_path, record(10, "x"))
+    tool = Journalctl(entry(1, xid(79)))
+    log = read(root, old.cursor, tool)
+    assert (texts(log), log.gap, log.source) == ([xid(79)], "", "journald")
+    assert f"--since=@{int(NOW)}" in tool.commands[0]
+    assert read(root, log.cursor).looked_at == 0  # goes on in the ring
+
+
+def test_lines_about_the_device_are_no_messages(tmp_path: Path) -> None:
+    lines = (record(0, "x"), " SUBSYSTEM=pci", f" DEVICE={xid(79)}", record(1, "x"))
+    log = read(ring(tmp_path, *lines))
+    assert (texts(log), log.looked_at) == ([], 2)
+
+
+@pytest.mark.parametrize("priority", [8 + 3, 24 + 2, 128 + 4])
+def test_what_a_process_writes_to_the_ring_is_not_the_kernels(
+    tmp_path: Path, priority: int
+) -> None:
+    assert texts(read(ring(tmp_path, record(0, xid(79), priority)))) == []
+
+
+def test_the_ring_is_read_to_its_end_and_not_waited_for(tmp_path: Path) -> None:
+    (booted(tmp_path) / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/kmsg")
+    keeper = os.open(tmp_path / "dev/kmsg", os.O_RDWR)  # as long as it is open: EAGAIN
+    os.write(keeper, f"{record(0, xid(79))}\n".encode())
+    log = read(tmp_path)
+    os.close(keeper)
+    assert texts(log) == [xid(79)]
+
+
+@pytest.mark.parametrize("cursor", ["", "rubbish", "b1 x /dev/kmsg ", "b1 1 journald"])
+def test_a_cursor_that_is_none_starts_at_the_boot(tmp_path: Path, cursor: str) -> None:
+    log = read(ring(tmp_path, record(0, "x"), record(1, xid(79))), cursor)
+    assert texts(log) == [xid(79)]
+
+
+def test_where_the_ring_is_denied_the_journal_is_asked(tmp_path: Path) -> None:
+    tool = Journalctl(entry(1, "x"), entry(2, xid(79)), entry(3, xid(31), facility="1"))
+    log = read(booted(tmp_path), None, tool)
+    assert (texts(log), log.looked_at) == ([xid(79)], 3)
+    assert log.messages[0].time == pytest.approx(NOW - 60)
+    read(tmp_path, log.cursor, tool)
+    assert "--after-cursor=s=1;i=3" in tool.commands[1]
+
+
+def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
+    first = read(booted(tmp_path), None, Journalctl(entry(1, "x")))
+    second = read(tmp_path, first.cursor, Journalctl())
+    assert second.looked_at == 0
+    assert second.cursor == first.cursor
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        Journalctl(stderr="Hint: You are currently not seeing messages from others"),
+        Journalctl(rc=1, stderr="No journal files were opened: permission denied"),
+        Journalctl(),
+    ],
+)
+def test_a_journal_that_shows_nothing_is_no_clean_log(
+    tmp_path: Path, tool: Journalctl
+) -> None:
+    with pytest.raises(Unable) as unable:
+        read(booted(tmp_path), None, tool)
+    assert unable.value.cause is Cause.DENIED
+
+
+def test_a_log_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(Unable, match="dmesg_restrict=0") as unable:
+        read(booted(tmp_path))
+    assert unable.value.cause is Cause.DENIED
+    assert "/dev/kmsg" in str(unable.value)
+
+
+def test_a_ring_without_a_message_is_not_the_kernels(tmp_path: Path) -> None:
+    (booted(tmp_path) / "dev").mkdir()
+    (tmp_path / "dev/kmsg").symlink_to("/dev/null")  # as containers have it
+    with pytest.raises(Unable, match="empty"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["kern.log", "messages", "syslog"])
+@pytest.mark.parametrize("stamps", ["", "[ 7140.123456] ", "[ 7140.1] [ T1234] "])
+def test_classic_stamps(tmp_path: Path, name: str, stamps: str) -> None:
+    log = read(syslog(tmp_path, classic(stamps + xid(79)), name=name))
+    assert [(m.text, m.time) for m in log.messages] == [(xid(79), int(NOW - 60))]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "seconds"),
+    [
+        ("2026-11-21T06:01:02.250000+00:00", 62.25),
+        ("2026-11-21T06:01:02Z", 62.0),
+        ("2026-11-21T08:01:02+02:00", 62.0),
+    ],
+)
+def test_iso_stamps(stamp: str, seconds: float) -> None:
+    six = datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()
+    assert kernel_log.parse_stamp(stamp, NOW) == six + seconds
+
+
+@pytest.mark.parametrize("stamp", ["2026-13-99T99:99:99", "Foo 21 06:01:02"])
+def test_what_is_no_stamp_is_no_time(stamp: str) -> None:
+    assert kernel_log.parse_stamp(stamp, NOW) is None
+
+
+def test_a_stamp_without_a_year_is_never_in_the_future() -> None:
+    new_year = datetime(2027, 1, 1, 0, 5).astimezone().timestamp()
+    stamp = kernel_log.parse_stamp("Dec 31 23:59:58", new_year)
+    assert stamp == new_year - 302
+
+
+def test_a_line_that_another_program_wrote_to_syslog_is_not_the_kernels(
+    tmp_path: Path,
+) -> None:
+    forged = (
+        classic(xid(79), tag="root:"),
+        classic(f"kernel: {xid(79)}", tag="sh[1]:"),
+    )
+    log = read(syslog(tmp_path, classic("x"), *forged))
+    assert texts(log) == []
+
+
+def test_lines_of_an_earlier_boot_are_left_out(tmp_path: Path) -> None:
+    root = syslog(tmp_path, classic(xid(79), ago=7300), classic(xid(31)))
+    assert texts(read(root)) == [xid(31)]
+
+
+def test_a_log_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    log = read(syslog(tmp_path, classic(xid(79))))
+    syslog(tmp_path, classic(xid(79)))
+    again = read(tmp_path, log.cursor)
+    assert (texts(again), again.looked_at) == ([xid(79)], 1)
+
+
+def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
+    root, line = syslog(tmp_path, classic("x")), classic(xid(79))
+    with (root / "var/log/kern.log").open("a") as file:
+        file.write(line[:50])
+        file.flush()
+        log = read(root)
+        file.write(f"{line[50:]}\n")
+    assert (texts(log), texts(read(root, log.cursor))) == ([], [xid(79)])
+
+
+@pytest.mark.parametrize("old", ["kern.log.1", "kern.log-20261121"])
+def test_a_rotated_file_is_read_to_its_end(tmp_path: Path, old: str) -> None:
+    root = syslog(tmp_path, classic("x"))
+    log = read(root)
+    syslog(root, classic(xid(79)))
+    (root / "var/log/kern.log").rename(root / "var/log" / old)
+    syslog(root, classic(xid(31)))
+    again = read(root, log.cursor)
+    assert (texts(again), again.gap) == ([xid(79), xid(31)], "")
+
+
+def test_a_file_that_was_replaced_is_a_gap(tmp_path: Path) -> None:
+    log = read(syslog(tmp_path, *[classic("x")] * 9))
+    (tmp_path / "var/log/kern.log").rename(tmp_path / "var/log/kern.log.2")
+    again = read(syslog(tmp_path, classic(xid(31))), log.cursor)
+    assert "replaced" in again.gap
+    assert texts(again) == [xid(31)]
+
+
+def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
+    log = read(syslog(tmp_path, *[classic("x")] * 9))
+    (tmp_path / "var/log/kern.log").write_text(f"{classic(xid(31))}\n")
+    again = read(tmp_path, log.cursor)
+    assert (texts(again), bool(again.gap)) == ([xid(31)], True)
+
+
+def test_more_than_can_be_read_in_time_is_a_gap(tmp_path: Path) -> None:
+    log = read(syslog(tmp_path, classic("x")))
+    os.truncate(tmp_path / "var/log/kern.log", kernel_log.MOST + (1 << 20))
+    assert "too many to read" in read(tmp_path, log.cursor).gap
+
+
+def test_another_source_than_last_time_goes_by_the_time(tmp_path: Path) -> None:
+    early, late = classic(xid(79), ago=60), classic(xid(31), ago=0)
+    log = read(ring(tmp_path, record(0, "x")))
+    (tmp_path / "dev/kmsg").unlink()
+    assert texts(read(syslog(tmp_path, early, late), log.cursor)) == [xid(31)]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "gap"),
+    [(0, ""), (7100, ""), (9000, "the 1800 s before are overwritten")],
+)
+def test_a_ring_that_does_not_reach_back_to_the_last_look_is_a_gap(
+    tmp_path: Path, oldest: int, gap: str
+) -> None:
+    log = read(syslog(tmp_path, classic("x")))
+    (tmp_path / "var/log/kern.log").unlink()
+    again = read(ring(tmp_path, record(oldest, "x"), record(9001, xid(79))), log.cursor)
+    assert (again.gap, texts(again)) == (gap, [xid(79)])
+
+
+def test_messages_that_both_sources_may_have_are_rather_told_twice(
+    tmp_path: Path,
+) -> None:
+    log = read(syslog(tmp_path, classic("x")))
+    before = record(7200 - 400, xid(79)), record(7200 - 200, xid(31))
+    again = read(ring(tmp_path, record(0, "x"), *before), log.cursor)
+    assert texts(again) == [xid(31)]  # its clock may have run away by 300 s
+
+
+def asked(cursor: str | None, *words: bytes) -> Log | Unable:
+    """Read the log of the machine that runs the tests."""
+    try:
+        return kernel_log.read(cursor, words)
+    except Unable as unable:
+        return unable
+
+
+def test_this_machine_has_a_log_or_says_why_not() -> None:
+    match asked(None, b"Linux version"):
+        case Unable() as unable:
+            assert unable.cause is Cause.DENIED
+        case log:
+            again = asked(log.cursor, b"Linux version")
+            assert isinstance(again, Log)
+            assert again.looked_at < log.looked_at
