@@ -21,7 +21,7 @@ from rich.text import Text
 
 from hpcverify import plain
 from hpcverify.model import Result, Run, Verdict
-from hpcverify.plain import cells, clock, worst_first
+from hpcverify.plain import clock, worst_first
 from hpcverify.suite import Plan, Step
 
 COLOURS = {
@@ -114,10 +114,10 @@ def results_table(run: Run, width: int) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold")
     for result in worst_first(run.results):
-        cells = cells(result, run)
+        row = plain.cells(result, run)
         if narrow:
-            cells = [" ".join(filter(None, cells))]
-        table.add_row(badge(result.verdict), Text(result.check), *map(Text, cells))
+            row = [" ".join(filter(None, row))]
+        table.add_row(badge(result.verdict), Text(result.check), *map(Text, row))
     return table
 
 

@@ -39,8 +39,15 @@ SHOWN = (
 """Series that go into the report."""
 
 KNOWN = frozenset(
-    (*GAUGES, *SHOWN, "energy", "event.idle", *problems.RULINGS)
-    + tuple(f"{kind}.{cause}" for kind in ("throttled", "event") for cause in CAUSES)
+    (
+        *GAUGES,
+        *SHOWN,
+        "energy",
+        "event.idle",
+        *(f"throttled.{cause}" for cause in CAUSES),
+        *(f"event.{cause}" for cause in CAUSES),
+        *problems.RULINGS,
+    )
 )
 """Series that anything is made of here."""
 

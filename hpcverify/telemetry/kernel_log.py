@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -103,14 +104,14 @@ class _Since(Struct, frozen=True, kw_only=True):
 class _Question(Struct, frozen=True, kw_only=True):
     """What a source is asked."""
 
-    source: str
     root: Path
     words: Sequence[bytes]
-    since: _Since
     boot: str
     booted: float | None
     now: float
     tool: Tool
+    source: str = ""
+    since: _Since = _Since()
 
     def wants(self, text: bytes) -> bool:
         return any(word in text for word in self.words)
@@ -152,22 +153,20 @@ def read(
 
     """
     boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or "unknown"
-    booted, now = _boot_time(root), clock()
+    question = _Question(
+        root=root,
+        words=words,
+        boot=boot,
+        booted=_boot_time(root),
+        now=clock(),
+        tool=tool,
+    )
     refused: list[str] = []
     logs: list[Log] = []
     for name, source in SOURCES.items():
-        question = _Question(
-            source=name,
-            root=root,
-            words=words,
-            since=_since(cursor, boot, name),
-            boot=boot,
-            booted=booted,
-            now=now,
-            tool=tool,
-        )
+        since = _since(cursor, boot, name)
         try:
-            logs.append(source(question))
+            logs.append(source(replace(question, source=name, since=since)))
         except (OSError, Unable) as exc:
             refused.append(f"{name}: {exc}")
         if logs and not logs[-1].gap:
@@ -204,28 +203,28 @@ def _boot_time(root: Path) -> float | None:
 
 def _kmsg(question: _Question) -> Log:
     """Read the ring buffer of the kernel."""
-    records = RECORD.findall(b"".join(_chunks(question.root / "dev/kmsg")))
+    data = b"".join(_chunks(question.root / "dev/kmsg"))
+    records = RECORD.findall(data)
     if not records:  # a container's is often /dev/null; the kernel's is never empty
         raise OSError("it is empty, as no kernel's is")
     oldest, newest = int(records[0][1]), int(records[-1][1])
     begin = _due(question.since, oldest, newest)
-    new = [record for record in records if int(record[1]) >= begin]
+    new = records[bisect_left(records, begin, key=lambda record: int(record[1])) :]
     gap = _overwritten(newest + 1 - begin - len(new))
     if question.since.time is not None:
         new = [record for record in new if _is_recent(question, record)]
         gap = _too_late(question, records[0])
+    ends = [_stamp(question, record[2]) for record in (*new[:1], *new[-1:])]
     return question.answer(
         (
             Message(
                 text.decode(errors="replace"), _stamp(question, us), number.decode()
             )
-            for priority, number, us, text in new
+            for priority, number, us, text in (new if question.wants(data) else ())
             if question.wants(text) and int(priority) < FACILITIES
         ),
         len(new),
-        (_stamp(question, new[0][2]), _stamp(question, new[-1][2]))
-        if new
-        else (None, None),
+        (ends[0], ends[-1]) if ends else (None, None),
         str(newest),
         gap,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_plan_fills_its_time_without_a_gap(
     table = timetable(start, seconds, share, periods)
     assert table[0].start == start
     assert table[-1].end == pytest.approx(start + seconds)
-    assert all(a.end == b.start for a, b in zip(table, table[1:], strict=False))
+    assert all(a.end == b.start for a, b in pairwise(table))
 
 
 @pytest.mark.parametrize(

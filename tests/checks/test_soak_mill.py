@@ -110,7 +110,7 @@ def test_steady_load_ends_with_its_stretch_and_tells_its_rate(mill: Mill) -> Non
     done = _soak_mill.steady(pace, stretch, meter)
     assert done.wrong == 0
     assert done.flop == done.products * mill.flop
-    assert 0 < done.seconds
+    assert done.seconds > 0
     assert len(meter.rates) > 1
     assert all(rate > 0 for rate in meter.rates)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -62,6 +63,11 @@ class Lab:
 
     def python(self, code: str, *args: object, **environ: str) -> str:
         """Run *code* on this node, its root as first argument; return its output."""
+        command = (sys.executable, "-W", "error", "-c", dedent(code))
+        return self.run(*command, self.root, *args, **environ)
+
+    def run(self, *command: object, **environ: str) -> str:
+        """Run a program on this node and return its output; it must succeed."""
         env = {
             name: value
             for name, value in os.environ.items()
@@ -72,9 +78,8 @@ class Lab:
             "NVML_LAB_SCENARIO": str(self.scenario),
             **environ,
         }
-        command = [sys.executable, "-W", "error", "-c", dedent(code)]
         done = subprocess.run(
-            [*command, str(self.root), *map(str, args)],
+            [str(word) for word in command],
             env=env,
             cwd=HERE.parents[1],  # from where tests can be imported
             capture_output=True,
@@ -87,25 +92,33 @@ class Lab:
 
     def watch(self, name: str, seconds: int) -> Watch:
         """Sample the scenario *name* once a second of its own time."""
+        story = (HERE / "scenarios" / f"{name}.txt").read_text()
+        return self.sampled([story], range(seconds + 1))
+
+    def sampled(self, story: Sequence[str], seconds: Sequence[float]) -> Watch:
+        """Sample what the lines of *story* describe, at given seconds of its time."""
+        told = self.folder / "story.txt"
+        told.write_text("\n".join(story))
         code = (HERE / "sampled.py").read_text()
-        story = HERE / "scenarios" / f"{name}.txt"
-        output = self.python(code, story, *range(seconds + 1))
+        output = self.python(code, told, *seconds)
         samples = msgspec.json.decode(output, type=list[Sample])
-        return Watch(start=0.0, end=float(seconds), samples=samples)
+        return Watch(start=0.0, end=float(seconds[-1]), samples=samples)
 
     @property
     def root(self) -> Path:
         """Where the node's own /sys, /proc and /dev begin."""
         return self.folder / "root"
 
-    def plug(self, *addresses: str, driver: str = "nvidia") -> None:
-        """Put NVIDIA GPUs on the PCI bus of this node."""
+    def plug(
+        self, *addresses: str, driver: str = "nvidia", device: str = "2330"
+    ) -> None:
+        """Put NVIDIA GPUs with the PCI id *device* on the bus of this node."""
         bound = self.root / "sys/bus/pci/drivers" / driver
         bound.mkdir(parents=True, exist_ok=True)
         for address in addresses:
-            device = self.root / "sys/bus/pci/devices" / address
-            device.mkdir(parents=True)
-            (device / "vendor").write_text("0x10de\n")
-            (device / "device").write_text("0x2330\n")
-            (device / "class").write_text("0x030200\n")
-            (device / "driver").symlink_to(bound)
+            here = self.root / "sys/bus/pci/devices" / address
+            here.mkdir(parents=True)
+            (here / "vendor").write_text("0x10de\n")
+            (here / "device").write_text(f"0x{device}\n")
+            (here / "class").write_text("0x030200\n")
+            (here / "driver").symlink_to(bound)
