@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import Cli, make_cli
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab, build
 
 
@@ -22,3 +23,9 @@ def lab(tmp_path: Path, nvml_library: Path) -> Lab:
     lab.write()
     lab.plug(*ADDRESSES)
     return lab
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Make a command line with a state, a site and a node of its own."""
+    return make_cli(tmp_path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import msgspec
@@ -82,13 +82,16 @@ class Ledger(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def ledger(counts: Mapping[str, int], root: Path) -> Ledger:
-    """Note down *counts* as of now."""
+def ledger(ctx: Context, where: str, counts: Mapping[str, int], root: Path) -> Ledger:
+    """Note down *counts* as of now, and of what was not read now what it was."""
     uptime = (sysfs.text(root / "proc/uptime") or "").partition(" ")[0]
+    boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or ""
+    before = _noted(ctx, where, boot)
+    whole = {**(before.counts if before else {}), **counts}
     return Ledger(
-        boot=sysfs.text(root / "proc/sys/kernel/random/boot_id") or "",
+        boot=boot,
         uptime=float(uptime) if uptime else None,
-        counts={name: count for name, count in counts.items() if count},
+        counts={name: count for name, count in whole.items() if count},
     )
 
 
@@ -121,8 +124,8 @@ class Growth:
 
 def growth(ctx: Context, now: Ledger, where: str) -> Growth:
     """Compare *now* with what the last run noted, if the node still runs since then."""
-    before = _noted(ctx.mark(LEDGER, where))
-    if before is None or before.boot != now.boot:
+    before = _noted(ctx, where, now.boot)
+    if before is None:
         return Growth(now.counts, now.uptime, watched=False)
     new = {
         name: added(before.counts.get(name, 0), count)
@@ -134,13 +137,15 @@ def growth(ctx: Context, now: Ledger, where: str) -> Growth:
     return Growth({n: c for n, c in new.items() if c}, seconds, watched=True)
 
 
-def _noted(mark: str | None) -> Ledger | None:
+def _noted(ctx: Context, where: str, boot: str) -> Ledger | None:
+    mark = ctx.mark(LEDGER, where)
     if mark is None:
         return None
     try:
-        return msgspec.json.decode(mark, type=Ledger)
+        before = msgspec.json.decode(mark, type=Ledger)
     except msgspec.MsgspecError:  # an older version wrote it another way
         return None
+    return before if before.boot == boot else None
 
 
 def added(before: float, after: float) -> int:
@@ -150,7 +155,7 @@ def added(before: float, after: float) -> int:
 
 def busiest(samples: Sequence[Sample], seconds: float) -> int:
     """Find the most that a counter counted within any *seconds* of its *samples*."""
-    steps = [(b.t, added(a.value, b.value)) for a, b in pairwise(samples)]
+    steps = [(b.t, added(a.value, b.value)) for a, b in pairwise(_whole(samples))]
     most = total = first = 0
     for t, step in steps:
         total += step
@@ -159,3 +164,17 @@ def busiest(samples: Sequence[Sample], seconds: float) -> int:
             first += 1
         most = max(most, total)
     return most
+
+
+def _whole(samples: Sequence[Sample]) -> list[Sample]:
+    """
+    Leave out where a counter fell and came back: a part of its sum was not read.
+
+    One that was reset stays low, and its new count is all new.
+    """
+    highest_later = list(accumulate((s.value for s in reversed(samples)), max))[::-1]
+    kept: list[Sample] = []
+    for sample, later in zip(samples, highest_later, strict=True):
+        if not kept or not sample.value < kept[-1].value <= later:
+            kept.append(sample)
+    return kept

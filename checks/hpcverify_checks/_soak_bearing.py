@@ -56,6 +56,10 @@ FEWEST = 8
 """Values, below which there is no late against early, and no mean to judge by."""
 LEAST_RISE = 10.0
 """°C, below which a share of the rise is lost in the steps of 1 °C of the sensor."""
+LEAST_SOAK, LEAST_REST = 100.0, 60.0
+"""Seconds of load, and of none after it, in which a part comes near its last
+temperature (heat sinks follow with 10 to 25 s): before, it shows how inert it is and
+what an earlier check left in it."""
 LEAST_ALIKE = 3
 """With two that differ nobody can say which one is wrong."""
 PETA = 1e15
@@ -230,7 +234,7 @@ def _cooling(borne: Bearing) -> Iterator[Measurement]:
     """Yield how far the part rose over idle, at what power, and how it came back."""
     for name in ("temperature", "temperature.memory"):
         rise = _rise(borne, name)
-        if rise is not None:
+        if rise is not None and rise >= LEAST_RISE:
             yield Measurement(f"{name}.rise", rise, "°C", borne.where)
     yield from _resistance(borne)
     yield from _recovery(borne)
@@ -238,15 +242,19 @@ def _cooling(borne: Bearing) -> Iterator[Measurement]:
 
 def _rise(borne: Bearing, name: str) -> float | None:
     """
-    Take the coolest from the last quarter of the steady load, in °C.
+    Take the coolest from the last quarter of a steady load that lasted, in °C.
 
     The coolest before or after it: what an earlier check left behind is no idle.
     """
-    steady, idle = borne.steady.get(name, ()), borne.unloaded(name)
-    if len(steady) < FEWEST or not idle:
+    steady, samples = borne.steady.get(name, ()), borne.all.get(name, ())
+    if not borne.account or len(steady) < FEWEST:
+        return None
+    soak = borne.account.end - borne.account.start
+    rest = samples[-1].t - borne.account.end
+    if soak < LEAST_SOAK or rest < LEAST_REST:
         return None
     late = steady[-(len(steady) // QUARTERS) :]
-    return fmean(s.value for s in late) - min(idle)
+    return fmean(s.value for s in late) - min(borne.unloaded(name))
 
 
 def _resistance(borne: Bearing) -> Iterator[Measurement]:

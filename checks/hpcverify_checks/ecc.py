@@ -328,11 +328,11 @@ def rates(
     total: Sequence[float],
     window: float,
 ) -> Iterator[Measurement]:
-    """Yield the worst rate, in which a burst shows, and the worst that lasted."""
-    burst = worst_rate(samples, total, window, SHORTEST)
-    lasting = worst_rate(samples, total, window, window)
-    yield Measurement(f"{name}.rate", burst, "1/s", where)
-    yield Measurement(f"{name}.sustained", lasting, "1/s", where)
+    """Yield the worst rate, and what it is if a shorter run counts as a minute."""
+    worst = worst_rate(samples, total, window, SHORTEST)
+    sustained = worst_rate(samples, total, window, window)
+    yield Measurement(f"{name}.rate", worst, "1/s", where)
+    yield Measurement(f"{name}.sustained", sustained, "1/s", where)
 
 
 def increases(samples: Sequence[Sample]) -> list[float]:
@@ -348,9 +348,9 @@ def worst_rate(
     samples: Sequence[Sample], total: Sequence[float], window: float, shortest: float
 ) -> float:
     """
-    Find the highest rate (1/s) over any stretch of *window* seconds or less.
+    Find the highest rate (1/s) over any *window* seconds, or over all if it is less.
 
-    A stretch of less than *shortest* seconds counts as that long.
+    Less than *shortest* seconds count as that long.
     """
     worst, first = 0.0, 0
     for last in range(1, len(samples)):
@@ -393,7 +393,7 @@ CHECK = Check(
     metrics={
         "ecc.corrected.rate": Metric(unit="1/s", meaning="corrected, worst minute"),
         "ecc.corrected.sustained": Metric(
-            unit="1/s", meaning="corrected, worst minute, a burst spread over it"
+            unit="1/s", meaning="the same, a shorter run spread over a minute"
         ),
         "ecc.corrected.since.rate": Metric(
             unit="1/s", meaning="corrected since the last run, on average"

@@ -382,7 +382,7 @@ def clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Found]:
     busy = [
         t
         for t, usage in sampled.get("utilization", {}).items()
-        if usage >= BUSY and t in clock and "idle" not in causes.get(t, ())
+        if usage >= BUSY and t in clock
     ]
     if len(busy) < FEWEST:
         return

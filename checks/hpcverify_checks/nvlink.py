@@ -3,9 +3,9 @@ NVLink: is each link up and fast, is it clean, and does the fabric stand.
 
 How many links ought to be up depends on the part. Boards with switches have all of
 their data sheet's; a PCIe board has none but where a bridge is plugged, and then all
-links of each bridge. What is fewer is a fault where like GPUs of the node or the last run
-show more, or where no bridge explains it. If not one link of the node is up where all
-should be, it is not that all broke, but that nobody set them up.
+links of each bridge. What is fewer is a fault where like GPUs of the node or an earlier
+run show more, or where no bridge explains it. If not one link of the node is up where
+all should be, it is not that all broke, but that nobody set them up.
 
 Of the errors, those count that a good link does not make: that it had to be trained
 again, and that this failed. Checksum errors matter only in numbers, and what forward
@@ -227,9 +227,8 @@ def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
 
 def errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[Found]:
     """Yield how many errors of each kind are new, and on which link most of them."""
-    noted = ledger(
-        {f"{k.number} {e}": n for k in linkage.links for e, n in k.errors.items()}, root
-    )
+    read = {f"{k.number} {e}": n for k in linkage.links for e, n in k.errors.items()}
+    noted = ledger(ctx, where, read, root)
     new = growth(ctx, noted, where)
     counts, kinds = by_kind(new.counts), by_kind(noted.counts)
     kept = {error for link in linkage.links for error in link.errors}

@@ -90,7 +90,7 @@ def of_links(heard: Heard[PcieLink], ctx: Context, root: Path) -> Iterator[Found
         yield from platform_limits(link, ctx, where)
         yield Covered(where, _state(link))
     for where, counts in tallies(heard.answers, root).items():
-        noted = ledger(counts, root)
+        noted = ledger(ctx, where, counts, root)
         yield from errors(growth(ctx, noted, where), noted.counts, where)
         yield marked(noted, where)
 
@@ -175,9 +175,11 @@ def tallies(links: Mapping[str, PcieLink], root: Path) -> dict[str, dict[str, in
 
 def _own(link: PcieLink) -> dict[str, int]:
     """Take the counters of the GPU that are judged, less the requests unanswered."""
-    counts = {f"GPU {kind}": link.counters.get(kind, 0) for kind in KINDS}
-    unanswered = link.counters.get("unsupported", 0)
-    counts["GPU non_fatal"] = max(0, counts["GPU non_fatal"] - unanswered)
+    told = link.counters
+    counts = {f"GPU {kind}": told[kind] for kind in KINDS if kind in told}
+    if "non_fatal" in told:
+        harmful = told["non_fatal"] - told.get("unsupported", 0)
+        counts["GPU non_fatal"] = max(0, harmful)
     return counts
 
 

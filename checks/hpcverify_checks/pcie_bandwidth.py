@@ -5,7 +5,7 @@ The host's buffers are pinned, so that the GPU's copy engines read and write the
 they are made by, and copied from, cores on the GPU's own socket: from the far one the
 link between the sockets would be measured. Each GPU copies alone, for GPUs may share
 the way to the host. What is reached is set beside what the link carries at that very
-moment, which an idle GPU does not show; `pcie` says if that is all it can carry.
+moment, which an idle GPU does not show, and that beside what GPU and slot can do.
 
 The words are a hash of their places and then the complement of that, so that every bit
 of every word travels as both; the buffers are zeroed in between. Words that come back
@@ -35,7 +35,7 @@ from hpcverify.model import (
 from hpcverify.telemetry import aer
 from hpcverify_checks._cores import listed
 from hpcverify_checks._exact import digest
-from hpcverify_checks._links import part
+from hpcverify_checks._links import SUPERCHIPS, part, spec
 from hpcverify_checks._load import timer_for
 from hpcverify_checks._torch import require_memory, torch_device
 from hpcverify_checks._transfers import (
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GIGA = 1e9
-WARM_UP_SECONDS = 0.2
-"""For the GPU to raise the clock of its link."""
 
 
 class PcieBandwidthParams(Params, frozen=True):
@@ -63,6 +61,8 @@ class PcieBandwidthParams(Params, frozen=True):
     """Bytes."""
     seconds: float = 1.0
     """Of timed copies in each direction."""
+    warm_up_seconds: float = 0.2
+    """Before that, for the GPU to raise its link to full speed."""
     rounds: int = 4
     """Copies out and back of which every bit is compared."""
 
@@ -74,6 +74,8 @@ class Route:
     device: torch.device
     link: Callable[[], aer.Link | None]
     """Reads what the link carries now."""
+    best: aer.Link | None
+    """What GPU and slot can do together."""
     cores: frozenset[int]
     """Those on the same socket; none if it is not known."""
     copy: Copy = copy
@@ -87,7 +89,14 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[Found]:
     require_memory(device, 2 * params.size)
     gpu = part(ctx, ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
-    route = Route(device, partial(aer.link, address), aer.local_cpus(address))
+    sheet = spec(ctx, ctx.device.part)
+    by_pcie = not (sheet and sheet.key.startswith(SUPERCHIPS))
+    route = Route(
+        device,
+        partial(aer.link, address),
+        aer.best_link(address) if by_pcie else None,
+        aer.local_cpus(address),
+    )
     yield from transfers(route, ctx, params)
 
 
@@ -95,9 +104,13 @@ def transfers(
     route: Route, ctx: Context, params: PcieBandwidthParams
 ) -> Iterator[Found]:
     """Yield what was wrong, and how fast it went, on one *route*."""
+    import torch
+
     where = ctx.device.part
+    # Before we are bound: torch's threads keep the cores that they begin on.
+    words = pattern(ctx.seed, range(params.size // WORD), torch.device("cpu"))
     with near(route.cores) as cores:
-        buffers = Buffers.made(route.device, params.size // WORD, ctx.seed)
+        buffers = Buffers.made(route.device, words)
         yield from verified(buffers, route, params.rounds, where)
         for name, step in buffers.directions(route).items():
             yield from timed(name, step, route, params, where)
@@ -131,15 +144,14 @@ class Buffers:
     back: Tensor
 
     @classmethod
-    def made(cls, device: torch.device, words: int, key: int) -> Buffers:
-        """Make them; the host's are touched first, and so placed, by this thread."""
+    def made(cls, device: torch.device, words: Tensor) -> Buffers:
+        """Make them; the host's are placed near the cores of this thread."""
         import torch
 
         pinned = device.type == "cuda"
-        empty = partial(torch.empty, words, dtype=torch.int64)
-        out, back = (empty(pin_memory=pinned) for _ in range(2))
-        out.copy_(pattern(key, range(words), torch.device("cpu")))
-        return cls(out, empty(device=device), back)
+        out, back = (torch.empty_like(words, pin_memory=pinned) for _ in range(2))
+        out.copy_(words)
+        return cls(out, torch.empty_like(words, device=device), back)
 
     def directions(self, route: Route) -> dict[str, Callable[[], None]]:
         """Give a step that copies each way."""
@@ -201,13 +213,16 @@ def timed(
         links.append(route.link())  # while the copies are under way
 
     timer = timer_for(route.device)
-    timer(step, WARM_UP_SECONDS)
+    timer(step, params.warm_up_seconds)
     rate = params.size / median(timer(watched, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", where)
     link = links[-1]
     if link:
         yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
         yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
+    if link and route.best:
+        share = link.bandwidth / route.best.bandwidth
+        yield Measurement(f"{name}.link.of_best", share, "ratio", where)
 
 
 CHECK = Check(
@@ -221,6 +236,7 @@ CHECK = Check(
             unit="GB/s", meaning="what the link carried meanwhile, at most"
         ),
         "*.of_link": Metric(unit="ratio", meaning="share of that which was reached"),
+        "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot can do"),
     },
     rules={
         "?2?": Rule(
@@ -237,6 +253,12 @@ CHECK = Check(
             otherwise=Verdict.WARN,
             optional=True,
             source="nvbandwidth: 0.76 to 0.88 of the link on good nodes",
+        ),
+        "*.link.of_best": Rule(
+            low=1,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="what GPU and slot can do, by the kernel; see pcie",
         ),
     },
     rulings={"transfer_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT)},

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcverify.check import Check, Context, Judgement, Sample, Watch, judge
 from hpcverify.limits import resolve
 from hpcverify.limits.specs import Spec, specs
@@ -20,7 +22,9 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
+from hpcverify.wire import Reply
 from tests.doubles import CPU, context
+from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
 
 BY_KEY = {sheet.key: sheet for sheet in specs()}
@@ -132,3 +136,38 @@ def watch(*tracks: list[Sample]) -> Watch:
     """Make what the telemetry saw, in order of time."""
     samples = sorted((s for track in tracks for s in track), key=lambda s: s.t)
     return Watch(start=0.0, end=samples[-1].t if samples else 0.0, samples=samples)
+
+
+ON_LAB = """
+import pathlib, sys
+import msgspec
+from hpcverify.model import Mark
+from hpcverify.telemetry import nvml
+from hpcverify.telemetry.probe import probe
+from hpcverify.wire import encode, reply
+from hpcverify_checks import nvlink, pcie
+from tests.doubles import context
+root = pathlib.Path(sys.argv[1])
+inventory = probe(root)
+print(encode(inventory).decode(), end="")
+marks = msgspec.json.decode(sys.argv[3], type=tuple[Mark, ...])
+ctx = context(root.parent, inventory=inventory, marks=marks)
+if sys.argv[2] == "pcie":
+    found = pcie.of_links(nvml.source().pcie(), ctx, root)
+else:
+    params = nvlink.NvlinkParams()
+    found = nvlink.of_linkage(nvml.source().links(), ctx, params, root)
+for item in found:
+    print(encode(reply(1, item)).decode(), end="")
+"""
+
+
+def on_lab(
+    lab: Lab, check: str, told: Iterable[Mark] = ()
+) -> tuple[Context, list[Found]]:
+    """Measure a lab's GPUs, with the marks of the last run; give the context, too."""
+    marked = msgspec.json.encode(list(told)).decode()
+    first, *rest = lab.python(ON_LAB, check, marked).splitlines()
+    ctx = context(lab.folder, inventory=msgspec.json.decode(first, type=Inventory))
+    replies = (msgspec.json.decode(line, type=Reply) for line in rest)
+    return ctx, [r.found for r in replies if r.found is not None]

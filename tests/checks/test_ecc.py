@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -40,28 +41,29 @@ from tests.telemetry.nvml.test_survey import probe
 HOUR = 3600.0
 
 MEASURE = """
-import sys, pathlib, msgspec
-from hpcverify.model import Inventory, Mark
+import os, sys, pathlib, msgspec
+from hpcverify.model import Mark
+from hpcverify.telemetry.probe import probe
 from hpcverify.wire import encode, reply
 from hpcverify_checks import _gpus, ecc
 from tests.doubles import context
-root = pathlib.Path(sys.argv[1])
-inventory = msgspec.json.decode(sys.argv[2], type=Inventory)
-marks = msgspec.json.decode(sys.argv[3], type=tuple[Mark, ...])
-ctx = context(root, inventory=inventory, marks=marks)
+root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+marks = msgspec.json.decode(marks, type=tuple[Mark, ...])
+ctx = context(root, inventory=probe(root), marks=marks)
+if later:
+    scenario = pathlib.Path(os.environ["NVML_LAB_SCENARIO"])
+    scenario.with_suffix(".new").write_text(later)
+    scenario.with_suffix(".new").replace(scenario)
 ask = lambda: _gpus.source(ctx).memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
     sys.stdout.buffer.write(encode(reply(1, found)))
 """
 
 
-def measured(lab: Lab, *later: str, marks: Iterable[Mark] = ()) -> list[Found]:
+def measured(lab: Lab, later: str = "", marks: Iterable[Mark] = ()) -> list[Found]:
     """Probe the node, bring about what comes *later*, and measure."""
-    inventory = msgspec.json.encode(probe(lab)).decode()
-    if later:
-        lab.write(*later)
     known = msgspec.json.encode(list(marks)).decode()
-    lines = lab.python(MEASURE, inventory, known).splitlines()
+    lines = lab.python(MEASURE, known, later).splitlines()
     replies = [msgspec.json.decode(line, type=Reply) for line in lines]
     return [r.found for r in replies if r.found is not None]
 
@@ -142,16 +144,19 @@ def test_a_gpu_without_its_driver_is_no_reason_to_skip(tmp_path: Path) -> None:
     assert unable.value.cause is Cause.MISCONFIGURED
 
 
-def test_the_host_is_read_even_if_its_gpus_cannot_be(tmp_path: Path) -> None:
+def test_the_host_is_read_and_nothing_forgotten_even_if_gpus_cannot_be_asked(
+    tmp_path: Path,
+) -> None:
     def refuse() -> ecc.Errors:
         raise Unable("no driver", Cause.MISCONFIGURED)
 
+    mark = Mark("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
     root = trees.edac(tmp_path / "root", corrected=900)
     found: list[Found] = []
     with pytest.raises(Unable):
-        found.extend(ecc.read_counters(context(tmp_path), root, refuse))
-    gathered = ecc.read_counters(context(tmp_path), root, refuse)
-    assert isinstance(next(gathered), Measurement)
+        found.extend(ecc.read_counters(a_gpu(tmp_path, mark), root, refuse))
+    assert Measurement("ecc.host.corrected", 900, "", "mc0/dimm1") in found
+    assert mark in found
 
 
 @pytest.mark.parametrize(
@@ -253,6 +258,35 @@ def test_a_storm_of_corrected_errors_fails_and_a_gust_warns(
     found_verdict, remedy, _ = judged(observed(watch, a_gpu(tmp_path)))
     assert found_verdict.value == verdict
     assert (remedy is Remedy.CONTACT_VENDOR) == (verdict == "fail")
+
+
+def test_a_gust_in_a_short_run_warns_and_is_no_storm(tmp_path: Path) -> None:
+    samples = counter("ecc.corrected", *([0] * 6), *([4647] * 6))
+    found = observed(Watch(start=0, end=12, samples=samples), a_gpu(tmp_path))
+    assert judged(found)[0] is Verdict.WARN
+    assert number(found, "ecc.corrected.rate") == pytest.approx(4647 / 10)
+    assert number(found, "ecc.corrected.sustained") == pytest.approx(4647 / 60)
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict"), [(0.1, "pass"), (9, "warn"), (500, "fail")]
+)
+def test_the_memory_of_the_host_is_held_to_the_same_rates(
+    tmp_path: Path, rate: float, verdict: str
+) -> None:
+    samples = [
+        Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)
+    ]
+    found = observed(Watch(start=0, end=90, samples=samples), a_gpu(tmp_path))
+    found_verdict, remedy, _ = judged(found)
+    assert found_verdict.value == verdict
+    assert remedy in (Remedy.NONE, Remedy.INSPECT)
+
+
+def test_an_error_of_a_cache_during_the_run_fails(tmp_path: Path) -> None:
+    samples = counter("ecc.sram.uncorrected", 0, 1)
+    found = observed(Watch(start=0, end=2, samples=samples), a_gpu(tmp_path))
+    assert judged(found)[:2] == (Verdict.FAIL, Remedy.RESET_GPU)
 
 
 def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(
@@ -403,6 +437,20 @@ def test_a_part_that_nobody_knows_need_not_have_ecc(tmp_path: Path) -> None:
 def test_a_gpu_that_counts_errors_has_ecc_whatever_it_says(tmp_path: Path) -> None:
     found = heard(tmp_path, a_gpu(tmp_path), says(None, ecc__corrected=0))
     assert told(found) == []
+
+
+def test_a_gpu_in_trouble_is_not_said_to_lack_ecc(tmp_path: Path) -> None:
+    lost = Finding("gpu_lost", "GPU-0", "lost")
+    answer = Heard(answers={"GPU-0": tuple[Reading, ...]()}, findings=(lost,))
+    assert told(heard(tmp_path, a_gpu(tmp_path), answer)) == ["gpu_lost"]
+
+
+def test_what_a_gpu_cannot_answer_is_listed(tmp_path: Path) -> None:
+    root_only = Covered("GPU-0", "needs root: nvmlDeviceGetSramEccErrorStatus")
+    answer = replace(says(), unanswered=(root_only,))
+    found = heard(tmp_path, a_gpu(tmp_path), answer)
+    assert root_only in found
+    assert judged(found)[0] is Verdict.PASS
 
 
 def test_retired_pages_are_counted_together(tmp_path: Path) -> None:

@@ -390,6 +390,8 @@ def test_holding_back_that_no_sample_caught_shows_in_its_counter(
     [
         [345.0] * 5 + [1980.0] * 55,
         [345.0] * 5 + [1830.0, 1815.0, 1755.0, 1740.0, 1725.0] * 11,
+        [345.0] * 5 + [1500.0, 1485.0, 1470.0, 1455.0, 1500.0] * 11,
+        [345.0] * 5 + [1500.0] * 54 + [1980.0],
         [345.0] * 60,
     ],
 )
@@ -403,6 +405,34 @@ def test_a_clock_that_moves_or_is_high_or_has_nothing_to_do_is_not_locked(
 def test_a_few_seconds_of_load_say_nothing_of_the_clock(tmp_path: Path) -> None:
     busy = [0.0] * 51 + [1.0] * 9
     assert watched(a_node(tmp_path), utilization=busy, clock=[1500.0] * 60) == []
+
+
+def test_a_few_moments_without_a_cause_say_nothing_of_the_clock(
+    tmp_path: Path,
+) -> None:
+    capped = [1.0] * 51 + [0.0] * 9
+    found = watched(
+        a_node(tmp_path),
+        utilization=BUSY,
+        clock=[1500.0] * 60,
+        event__sw_power_cap=capped,
+    )
+    assert codes(found) == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "lasts"), [(1980.0, 60), (1200.0, 40), (1980.0, 0), (1830.0, 60)]
+)
+def test_applications_clocks_that_cost_nothing_are_not_told(
+    tmp_path: Path, clock: float, lasts: int
+) -> None:
+    found = watched(
+        a_node(tmp_path),
+        utilization=BUSY,
+        clock=[clock] * lasts + [1980.0] * (60 - lasts),
+        event__applications_clocks=[1.0] * lasts + [0.0] * (60 - lasts),
+    )
+    assert codes(found) == []
 
 
 def test_applications_clocks_that_bind_are_told(tmp_path: Path) -> None:
@@ -436,16 +466,15 @@ def test_a_run_without_samples_says_nothing(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import sys, pathlib, msgspec
-from hpcverify.model import Inventory
+import sys, pathlib
+from hpcverify.telemetry.probe import probe
 from hpcverify.wire import encode, reply
 from hpcverify_checks import _gpus, gpu_setup
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])
-inventory = msgspec.json.decode(sys.argv[2], type=Inventory)
-ctx = context(root, inventory=inventory)
+ctx = context(root, inventory=probe(root))
 host = gpu_setup.Host(proc=root / "proc", engine=10, alive=[42].__contains__)
-params = gpu_setup.GpuSetupParams(exclusive=sys.argv[3] == "True")
+params = gpu_setup.GpuSetupParams(exclusive=sys.argv[2] == "True")
 ask = _gpus.source(ctx).setup
 for found in gpu_setup.look(ctx, params, ask, host, pause=lambda _: None):
     sys.stdout.buffer.write(encode(reply(1, found)))
@@ -454,10 +483,9 @@ for found in gpu_setup.look(ctx, params, ask, host, pause=lambda _: None):
 
 def measured(lab: Lab, *, exclusive: bool = False, **environ: str) -> list[Found]:
     """Probe the lab and look at its GPUs, on a host where only process 42 lives."""
-    inventory = msgspec.json.encode(probe(lab)).decode()
     if not (lab.root / "proc/self").exists():
         a_host(lab.root)
-    lines = lab.python(MEASURE, inventory, exclusive, **environ).splitlines()
+    lines = lab.python(MEASURE, exclusive, **environ).splitlines()
     replies = [msgspec.json.decode(line, type=Reply) for line in lines]
     return [r.found for r in replies if r.found is not None]
 

@@ -6,35 +6,33 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hpcverify.check import Context, Judgement, Skip, Watch
 from hpcverify.limits.specs import Spec
-from hpcverify.model import Finding, Found, Mark, Measurement, Remedy, Verdict
+from hpcverify.model import Covered, Finding, Found, Mark, Measurement, Remedy, Verdict
 from hpcverify.telemetry.gpus import Heard, PcieLink
 from hpcverify_checks import pcie
 from hpcverify_checks.pcie import CHECK, PcieParams
 from tests.checks.links import (
     BY_KEY,
-    H100,
     accused,
     address,
     clock,
-    codes,
     ids,
     judged,
     marks,
     node,
     number,
+    on_lab,
     passes,
     series,
     watch,
 )
-from tests.doubles import context
-from tests.nvml_lab.nvmllab import Lab
+from tests.nvml_lab.nvmllab import HERE, Lab
 from tests.telemetry.trees import grow, link
 
+SCENARIOS = HERE / "scenarios"
 LINK = PcieLink(
     address="",
     generation=1,
@@ -225,6 +223,15 @@ def test_a_mark_that_an_older_version_left_is_as_none(tmp_path: Path) -> None:
     assert passes(verdict(read(links(), ctx, tmp_path), ctx))
 
 
+def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(
+    tmp_path: Path,
+) -> None:
+    old, unread = links(counters={"fatal": 2}), links(counters={"replays": 1})
+    ctx = node(tmp_path, marks=marks(later(old, unread, tmp_path)))
+    found = read(old, ctx, tmp_path / "root")
+    assert number(found, "fatal.delta", "GPU-3") == 0
+
+
 def test_marks_are_few_and_small(tmp_path: Path) -> None:
     found = read(links(), node(tmp_path), clock(tmp_path / "root", 10))
     assert [m.where for m in marks(found)] == ids(8)
@@ -317,7 +324,7 @@ def test_without_load_the_generation_is_not_judged_and_that_is_said(
     ctx = node(tmp_path)
     found = observed(run_of(1, 1, 1, 1, busy=0.1), ctx)
     assert not any(isinstance(f, Measurement) for f in found)
-    assert [f.text for f in found if not isinstance(f, Mark | Measurement)] == [
+    assert [f.text for f in found if isinstance(f, Covered)] == [
         "generation not judged: never under load in this run"
     ]
 
@@ -361,14 +368,41 @@ def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:
     assert passes(verdict(observed(watch(), ctx), ctx))
 
 
-MEASURE = """
-import sys, pathlib, msgspec
-from hpcverify.model import Inventory
-from hpcverify.wire import reply
-from hpcverify_checks.pcie import CHECK, PcieParams
-from tests.doubles import context
-inventory = msgspec.json.decode(sys.argv[2], type=Inventory)
-ctx = context(pathlib.Path(sys.argv[1]).parent, inventory=inventory)
-for found in CHECK.measure(ctx, PcieParams()):
-    print(msgspec.json.encode(reply(1, found)).decode())
-"""
+def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
+    told = tuple[Mark, ...]()
+    for name in ("at-rest", "healthy-8xh100"):
+        lab.load(name) if name == "healthy-8xh100" else lab.write()
+        ctx, found = on_lab(lab, "pcie", told)
+        assert passes(verdict(found, ctx))
+        told = marks(found)
+    found = observed(lab.watch("healthy-8xh100", 90), ctx)
+    assert passes(verdict(found, ctx))
+    lowest = [
+        f.value for f in found if isinstance(f, Measurement) and f.name == "generation"
+    ]
+    assert lowest == [5] * 8
+
+
+def test_a_lab_with_half_a_link_fails_now_and_under_load(lab: Lab) -> None:
+    busy = "gpu.*.utilization.gpu = 100"
+    lab.load("degraded-links", busy, "freeze_t = 0")
+    ctx, before = on_lab(lab, "pcie")
+    lab.load("degraded-links", busy, "freeze_t = 90")
+    _, found = on_lab(lab, "pcie", marks(before))
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 1"])
+    assert "width.missing 8 > 0" in judgement.reason
+    story = (SCENARIOS / "degraded-links.txt").read_text()
+    judgement = verdict(observed(lab.sampled([story, busy], range(91)), ctx), ctx)
+    assert accused(judgement) == ["GPU 1"]
+    for gripe in ("generation.missing 1", "width.missing.run 8", "replays.quarter"):
+        assert gripe in judgement.reason
+
+
+def test_a_lab_counts_what_is_new_on_each_gpu(lab: Lab) -> None:
+    lab.write("gpu.5.pcie.fatal_errors = 2")
+    _, before = on_lab(lab, "pcie")
+    lab.write("gpu.5.pcie.fatal_errors = 2", "gpu.6.pcie.fatal_errors = 1")
+    ctx, found = on_lab(lab, "pcie", marks(before))
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 6"])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hpcverify.check import Judgement, judge
-from hpcverify.model import Covered, Finding, Found, Remedy, Verdict
+from hpcverify.model import Cause, Covered, Finding, Found, Remedy, Verdict
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Heard, Recovery
 from hpcverify.wire import Reply
@@ -130,3 +130,19 @@ def test_memory_beyond_repair_is_replaced() -> None:
 
 def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
     assert problems.RULINGS.items() <= CHECK.rulings.items()
+
+
+def test_a_gpu_that_hangs_is_named_with_the_call_and_hides_no_other(lab: Lab) -> None:
+    lab.write(
+        "fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever",
+        "gpu.5.recovery_action = DRAIN_P2P",
+    )
+    found = measured(lab)
+    judgement = judged(found)
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.HUNG)
+    assert judgement.remedy is Remedy.REBOOT
+    assert "nvmlDeviceGetRepairStatus has not returned" in judgement.reason
+    assert [f.code for f in found if isinstance(f, Finding)] == [
+        "drain_p2p",
+        "gpu_hung",
+    ]

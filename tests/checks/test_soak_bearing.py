@@ -256,6 +256,12 @@ def test_a_defective_gpu_has_its_clock_and_does_less_with_it(tmp_path: Path) -> 
     assert reason.count(";") == 0
 
 
+def test_a_short_soak_finds_the_defective_one_as_well(tmp_path: Path) -> None:
+    verdict, reason, _ = judged(tmp_path, alike(gpu3=Gpu(efficiency=0.75)), QUICK)
+    assert verdict is Verdict.FAIL
+    assert reason.startswith("GPU 3: work_per_clock")
+
+
 def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(
     tmp_path: Path,
 ) -> None:

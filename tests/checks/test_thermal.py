@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import torch
+from torch import Tensor
 
 from hpcverify.check import Context, Sample, Skip, Watch, judge
 from hpcverify.limits import resolve
@@ -13,18 +19,25 @@ from hpcverify.model import (
     Cause,
     Covered,
     Device,
+    Finding,
     Found,
     Inventory,
     Measurement,
+    Remedy,
     Series,
     Verdict,
 )
-from hpcverify_checks import thermal
+from hpcverify_checks import _soak, thermal
+from hpcverify_checks._hunt import multiply
+from hpcverify_checks._soak import Account, Done, Stretch
+from hpcverify_checks._soak_bearing import sag
+from hpcverify_checks._soak_mill import Mill, Pace, mill
 from hpcverify_checks.thermal import CHECK, ThermalParams
 from tests.doubles import INVENTORY, context
 from tests.nvml_lab.nvmllab import Lab
 
 SECONDS = 60
+SHORT = ThermalParams(seconds=2.0, wave_periods=(0.05,), recovery_seconds=0.0)
 
 
 def on(tmp_path: Path, part: str, *series: str) -> Context:
@@ -77,11 +90,16 @@ def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -
 def test_the_load_is_work_whose_rate_is_told_over_time(tmp_path: Path) -> None:
     sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
     ctx = context(tmp_path, inventory=sensors)
-    found = list(thermal.measure(ctx, ThermalParams(seconds=0.3)))
+    found = list(thermal.measure(ctx, SHORT))
     (series,) = [f for f in found if isinstance(f, Series)]
     assert series.unit == "GFLOP/s"
+    assert series.values
     assert all(rate > 0 for rate in series.values)
-    assert [f.where for f in found if isinstance(f, Covered)] == ["cpu"]
+    (covered,) = [f for f in found if isinstance(f, Covered)]
+    assert covered.where == "cpu"
+    assert "edges of a square wave of 0.05 s" in covered.text
+    assert values(found)["wave.edges"]
+    assert not [f for f in found if isinstance(f, Finding)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +109,94 @@ def test_the_load_is_work_whose_rate_is_told_over_time(tmp_path: Path) -> None:
 def test_sag_is_what_the_end_lacks_of_the_beginning(
     rates: list[float], expected: float
 ) -> None:
-    assert thermal.sag(rates) == pytest.approx(expected)
+    assert sag(rates) == pytest.approx(expected)
+
+
+def test_what_the_worker_did_reaches_those_who_saw_the_samples(tmp_path: Path) -> None:
+    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
+    ctx = context(tmp_path, inventory=sensors)
+    began = time.monotonic()
+    list(thermal.measure(ctx, SHORT))
+    account = _soak.found(ctx.shared, 0)
+    assert account is not None
+    assert account.rate
+    assert account.start >= began + _soak.SETTLE_SECONDS
+    assert [bool(d.stretch.period) for d in account.done] == [False, True, False]
+
+
+def test_a_check_stays_until_the_part_has_cooled(tmp_path: Path) -> None:
+    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
+    ctx = context(tmp_path, inventory=sensors)
+    params = ThermalParams(seconds=0.1, wave_periods=(), recovery_seconds=0.3)
+    *_, last = thermal.measure(ctx, params)
+    account = _soak.found(ctx.shared, 0)
+    assert isinstance(last, Covered)
+    assert account is not None
+    assert time.monotonic() >= account.end + params.recovery_seconds
+
+
+CPU = torch.device("cpu")
+
+
+def found_after(
+    sound: Mill, wrong_steady: int, wrong_waves: int, *, always: bool = False
+) -> list[Finding]:
+    """Say what comes of so many wrong products, in a mill that is sound or not."""
+    made = {"wrong": always}
+
+    def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
+        multiply(a, b, out)
+        out[0, 0] += made["wrong"]
+
+    pace = Pace(dataclasses.replace(sound, multiply=faulty), 1e-3)
+    account = Account(
+        (
+            Done(Stretch(0, 1), 1.0, 1000, 1e9, wrong_steady),
+            Done(Stretch(1, 2, 0.5), 1.0, 500, 1e9, wrong_waves, 2),
+        )
+    )
+    return list(thermal.mismatches("G", account, (pace, pace)))
+
+
+@pytest.mark.parametrize(
+    ("steady", "waves", "always", "verdict", "reason"),
+    [
+        (0, 0, False, "pass", ""),
+        (1, 0, False, "fail", "1 of 1000 fp64 products of 64^3"),
+        (0, 2, False, "fail", "2 of 500 fp64 products of 64^3"),
+        (0, 2, True, "error", "and are not without a load"),
+    ],
+)
+def test_a_product_that_is_not_the_first_one_fails_the_part_that_can_do_better(
+    steady: int, waves: int, always: bool, verdict: str, reason: str
+) -> None:
+    found = found_after(mill(64, CPU), steady, waves, always=always)
+    judgement = judge(found, (), CHECK.rulings)
+    assert judgement.verdict.value == verdict
+    assert reason in judgement.reason
+
+
+def test_a_droop_asks_for_the_supply_and_heat_for_another_part() -> None:
+    sound = mill(64, CPU)
+    (heat,), (droop,) = found_after(sound, 1, 0), found_after(sound, 0, 1)
+    assert (heat.code, droop.code) == ("heat_mismatch", "wave_mismatch")
+    assert "under square waves of 0.5 s" in droop.text
+    assert CHECK.rulings[heat.code].remedy is Remedy.REPLACE
+    assert CHECK.rulings[droop.code].remedy is Remedy.INSPECT
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": 0},
+        {"wave_share": 1.5},
+        {"wave_periods": [0]},
+        {"recovery_seconds": -1},
+    ],
+)
+def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, ThermalParams)
 
 
 def test_a_healthy_board_passes_though_it_meets_its_power_cap(
@@ -150,6 +255,38 @@ def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
     found = observed(watching(bits, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_slowdown"] == 0
     assert judged(found)[0] is Verdict.PASS
+
+
+def test_instants_far_apart_in_thinned_samples_are_no_slowdown(tmp_path: Path) -> None:
+    # The sampler keeps the extremes of older stretches: here, two instants meet.
+    old = [Sample(t, "event.hw_slowdown", "", "G", v) for t, v in THINNED]
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(old, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 0
+    lasting = [dataclasses.replace(s, value=1.0) for s in old]
+    found = observed(watching(lasting, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 48
+
+
+THINNED = [(0.0, 0.0), (10.0, 1.0), (20.0, 1.0), (30.0, 0.0), (40.0, 1.0), (48.0, 0.0)]
+
+
+def test_a_counter_that_stands_still_is_overruled_by_the_mask(tmp_path: Path) -> None:
+    still = samples("throttled.hw_power_brake", *[0.0] * 30, unit="s")
+    bits = samples("event.hw_power_brake", *[0.0] * 10, *[1.0] * 20)
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(still, bits, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_power_brake"] == 19
+    assert judged(found)[0] is Verdict.FAIL
+
+
+def test_hot_memory_is_a_warning(tmp_path: Path) -> None:
+    memory = samples("temperature.memory", 60, 90, 97, unit="°C")
+    clock = samples("clock", *[1755] * 3, unit="MHz")
+    found = observed(watching(memory, clock), on(tmp_path, "G", "clock"))
+    verdict, reason = judged(found)
+    assert verdict is Verdict.WARN
+    assert "temperature.memory.max 97" in reason
 
 
 def test_what_was_throttled_before_the_check_is_not_held_against_it(

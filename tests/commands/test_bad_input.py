@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify import documents
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 from tests.doubles import a_run
 
 

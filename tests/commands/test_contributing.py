@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 
 GPUS = 8

@@ -14,7 +14,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
 GENEROUS = 60.0

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.commands.conftest import Cli
+from tests.cli import Cli
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ be found, and else what the parts next to it have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.limits.specs import Spec, specs
@@ -417,6 +417,12 @@ SENSES = (
 """What a virtual GPU does not answer either."""
 
 
+def _na(keys: Sequence[str]) -> Values:
+    values: Values = {}
+    values.update(dict.fromkeys(keys))
+    return values
+
+
 def strangers(*, busy: bool) -> Mapping[str, list[str]]:
     """Describe healthy nodes of parts that are on no data sheet here, by name."""
     by_key = {spec.key: spec for spec in specs()}
@@ -426,14 +432,14 @@ def strangers(*, busy: bool) -> Mapping[str, list[str]]:
         lines = profile(by_key[key], busy=busy)
         return [*lines, *(_line("*", key, value) for key, value in values.items())]
 
-    bare: Values = dict.fromkeys(NOTHING)
+    bare = _na(NOTHING)
     games = {**bare, "fan.speed": 30, "fan.count": 2, "persistence_mode": 0}
     memory = {"memory.total": 8 * 2**30, "memory.used": 2**20}
     newer: Values = {"compute_capability.major": 11, "compute_capability.minor": 0}
     return {
         "card for games": like("l40s", "NVIDIA GeForce RTX 4090", "2684", games),
         "virtual GPU": like(
-            *("a10", "NVIDIA A10-8Q", "2236"), bare | dict.fromkeys(SENSES) | memory
+            *("a10", "NVIDIA A10-8Q", "2236"), bare | _na(SENSES) | memory
         ),
         "same id, other product": like(
             *("a100-sxm4-80gb", "NVIDIA PG509-210", "20b2"), {}

@@ -44,7 +44,7 @@ def test_a_link_carries_what_its_encoding_leaves(
     device(tmp_path, current_link_speed=speed, current_link_width=16)
     found = aer.link(GPU, tmp_path)
     assert found == aer.Link(generation, 16)
-    assert found.bandwidth == pytest.approx(rate, abs=0.001)
+    assert aer.Link(generation, 16).bandwidth == pytest.approx(rate, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,17 @@ def test_what_a_virtual_machine_makes_up_is_not_known(
 ) -> None:
     device(tmp_path, current_link_speed=speed, current_link_width=width)
     assert aer.link(GPU, tmp_path) is None
+
+
+def test_a_link_can_do_what_both_ends_can(tmp_path: Path) -> None:
+    device(tmp_path, max_link_speed="32.0 GT/s PCIe", max_link_width=16)
+    assert aer.best_link(GPU, tmp_path) is None
+    port = FOLDER.removesuffix(f"/{GPU}")
+    grow(
+        tmp_path,
+        {f"{port}/max_link_speed": "16.0 GT/s PCIe", f"{port}/max_link_width": 32},
+    )
+    assert aer.best_link(GPU, tmp_path) == aer.Link(4, 16)
 
 
 def test_the_ports_above_are_listed_up_to_the_root(tmp_path: Path) -> None:

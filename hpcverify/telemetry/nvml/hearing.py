@@ -9,7 +9,7 @@ from hpcverify.model import Covered, Finding
 from hpcverify.telemetry.gpus import Heard, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.interview import Gpu, Interview
-from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.patience import SHORT, Round
 from hpcverify.telemetry.nvml.session import Listing, begin
 from hpcverify.telemetry.reading import Reading
 
@@ -45,7 +45,8 @@ class NvmlSource:
     def hear(self, question: Callable[[Interview], T]) -> Heard[T]:
         """Put *question* to all GPUs but those that hang."""
         asked = [Interview(g) for g in self.listing().gpus if g.uuid not in self._hung]
-        answered = Round(asked, question, self._patience)
+        patience = self._patience / SHORT if self._hung else self._patience
+        answered = Round(asked, question, patience)
         for interview in answered.left:
             self._hung[interview.gpu.uuid] = self._hangs(interview)
         spoken = [interview for interview, _ in answered.answers]
@@ -60,7 +61,7 @@ class NvmlSource:
         )
 
     def _hangs(self, interview: Interview) -> Finding:
-        text = f"{interview.call} has not returned for {self._patience:g} s"
+        text = f"{interview.call} does not return"
         evidence = {"call": interview.call}
         return Finding("gpu_hung", interview.gpu.uuid, text, evidence)
 

@@ -17,6 +17,11 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
+SHORT = 3
+"""By which patience is divided once something hangs: a driver whose lock is held hangs
+with every GPU, and whoever waits for it all has a deadline."""
+
+
 class Round(Generic[T, A]):
     """Visits *items* in turn; those that take longer than *patience* s are left."""
 
@@ -30,7 +35,7 @@ class Round(Generic[T, A]):
         """Items whose visit has not come back."""
         pending = list(items)
         while pending:
-            pending = self._go_on(pending, patience)
+            pending = self._go_on(pending, patience / SHORT if self.left else patience)
 
     def _go_on(self, pending: list[T], patience: float) -> list[T]:
         """Visit *pending* until all are done or one is left; return the rest."""

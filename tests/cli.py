@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
-
 COMMAND = (str(Path(sys.executable).with_name("hpcverify")),)
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parent
 
 
 @dataclass
@@ -52,12 +50,11 @@ class Cli:
         path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def make_cli(folder: Path) -> Cli:
     """Make one whose state is empty."""
-    config = tmp_path / "etc" / "site.toml"
+    config = folder / "etc" / "site.toml"
     config.parent.mkdir()
-    made = Cli(state=tmp_path / "state", config=config)
+    made = Cli(state=folder / "state", config=config)
     made.environment = {
         **os.environ,
         "HPCVERIFY_STATE": str(made.state),

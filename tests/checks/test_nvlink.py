@@ -1,0 +1,445 @@
+"""NVLink: every link's state, speed and errors, and the fabric."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context, Judgement, Skip
+from hpcverify.limits.specs import Spec
+from hpcverify.model import Cause, Finding, Found, Mark, Remedy, Verdict
+from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
+from hpcverify_checks import nvlink
+from hpcverify_checks._links import BRIDGES
+from hpcverify_checks.nvlink import CHECK, NvlinkParams
+from tests.checks.links import (
+    BY_KEY,
+    H100,
+    accused,
+    clock,
+    codes,
+    ids,
+    judged,
+    marks,
+    node,
+    number,
+    on_lab,
+    passes,
+    series,
+    watch,
+)
+from tests.nvml_lab.nvmllab import Lab
+
+WELL = Fabric(state="completed", status="ok", trouble=(), summary="healthy")
+OLD = {"replay": 0, "recovery": 0, "crc": 0}
+NEW = {"receive": 0, "recovered": 0, "recovery_failed": 0, "effective": 0, "symbol": 0}
+Answers = dict[str, Linkage]
+
+
+def linkage(
+    up: int = 18,
+    of: int = 18,
+    *,
+    speed: float = 26.562,
+    errors: Mapping[str, int] = OLD,
+    fabric: Fabric | None = WELL,
+) -> Linkage:
+    """Make the links of a GPU, of which the first ones are *up*."""
+    links = (
+        NvLink(
+            number=n,
+            active=n < up,
+            speed_gbs=speed if n < up else 0.0,
+            errors=dict(errors) if n < up else {},
+        )
+        for n in range(of)
+    )
+    return Linkage(links=tuple(links), fabric=fabric)
+
+
+def all_of(linked: Linkage | None = None, count: int = 8, **odd: Linkage) -> Answers:
+    """Make GPUs alike, but for those that are *odd* (by g and their number)."""
+    answers = dict.fromkeys(ids(count), linked or linkage())
+    return answers | {f"GPU-{name.removeprefix('g')}": o for name, o in odd.items()}
+
+
+def changed(number_: int, **changes: object) -> Linkage:
+    """Change one link of a healthy GPU."""
+    whole = linkage()
+    links = (
+        dataclasses.replace(k, **changes) if k.number == number_ else k  # type: ignore[arg-type]
+        for k in whole.links
+    )
+    return dataclasses.replace(whole, links=tuple(links))
+
+
+def read(
+    answers: Answers, ctx: Context, root: Path, links: int = 0, *trouble: Finding
+) -> list[Found]:
+    heard = Heard(answers=answers, findings=trouble)
+    return list(nvlink.of_linkage(heard, ctx, NvlinkParams(links=links), root))
+
+
+def later(
+    before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100
+) -> list[Found]:
+    """Measure twice, with an hour between."""
+    count = len(before)
+    first = read(before, node(tmp_path, sheet, count), clock(tmp_path / "root", 100))
+    ctx = node(tmp_path, sheet, count, marks=marks(first))
+    return read(after, ctx, clock(tmp_path / "root", 3700))
+
+
+def verdict(found: list[Found], ctx: Context) -> Judgement:
+    return judged(CHECK, found, ctx)
+
+
+def healthy(sheet: Spec) -> Linkage:
+    """Make the links of a healthy GPU with all that its data sheet promises."""
+    if not sheet.nvlink_links:
+        return Linkage()
+    gen5 = sheet.nvlink_link_gbs == 100
+    speed = {25.0: 25.0, 14.0625: 14.062, 50.0: 53.125}[sheet.nvlink_link_gbs / 2]
+    hopper = sheet.compute_capability >= "9"
+    return linkage(
+        sheet.nvlink_links,
+        sheet.nvlink_links,
+        speed=26.562 if hopper and not gen5 else speed,
+        errors=NEW if gen5 else OLD,
+        fabric=WELL if hopper and sheet.key not in BRIDGES else None,
+    )
+
+
+@pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_healthy_gpus_of_every_part_pass_run_after_run(
+    tmp_path: Path, sheet: Spec, count: int
+) -> None:
+    answers, told = all_of(healthy(sheet), count), tuple[Mark, ...]()
+    for hour in range(1, 4):
+        ctx = node(tmp_path, sheet, count, marks=told)
+        root = clock(tmp_path / "root", 3600 * hour)
+        if not sheet.nvlink_links:
+            with pytest.raises(Skip, match="no GPU of this node has NVLink"):
+                read(answers, ctx, root)
+            return
+        found = read(answers, ctx, root)
+        assert passes(verdict(found, ctx))
+        told = marks(found)
+
+
+@pytest.mark.parametrize("key", BRIDGES)
+def test_boards_without_a_bridge_are_well_beside_bridged_ones(
+    tmp_path: Path, key: str
+) -> None:
+    sheet = BY_KEY[key]
+    whole = healthy(sheet)
+    bare = linkage(0, sheet.nvlink_links, fabric=None)
+    ctx = node(tmp_path, sheet)
+    answers = all_of(bare, g0=whole, g1=whole)
+    assert passes(verdict(read(answers, ctx, tmp_path), ctx))
+
+
+@pytest.mark.parametrize("key", ["gh200-96gb", "h100-sxm5-80gb", "v100-sxm2-16gb"])
+def test_a_gpu_alone_needs_no_link(tmp_path: Path, key: str) -> None:
+    ctx = node(tmp_path, BY_KEY[key], 1)
+    answers = all_of(linkage(0, fabric=None), 1)
+    assert passes(verdict(read(answers, ctx, tmp_path), ctx))
+
+
+def test_a_part_that_nobody_knows_is_held_against_its_siblings(tmp_path: Path) -> None:
+    ctx = node(tmp_path, None)
+    eight = linkage(8, speed=26.562)
+    assert passes(verdict(read(all_of(eight), ctx, tmp_path), ctx))
+    judgement = verdict(read(all_of(eight, g3=linkage(7)), ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict.FAIL
+    assert accused(judgement) == ["GPU 3"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_link_that_is_down_fails_and_is_named(tmp_path: Path, count: int) -> None:
+    ctx = node(tmp_path, count=count)
+    where = f"g{count - 1}"
+    answers = all_of(count=count, **{where: changed(5, active=False, speed_gbs=0.0)})
+    judgement = verdict(read(answers, ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert judgement.reason.startswith(f"GPU {count - 1}: NVLink 5 down, 17 are up")
+    assert accused(judgement) == [f"GPU {count - 1}"]
+
+
+def test_a_gpu_with_no_link_among_others_fails(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = verdict(read(all_of(g3=linkage(0)), ctx, tmp_path), ctx)
+    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
+
+
+def test_a_switch_that_died_fails_although_all_gpus_are_alike(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = verdict(read(all_of(linkage(14)), ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict.FAIL
+    assert len(accused(judgement)) == 8
+
+
+def test_links_that_nobody_set_up_are_no_fault_of_the_hardware(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["a100-sxm4-80gb"])
+    off = all_of(linkage(0, 12, fabric=None))
+    judgement = verdict(read(off, ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.cause, judgement.remedy) == (
+        Verdict.ERROR,
+        Cause.MISCONFIGURED,
+        Remedy.FIX_CONFIGURATION,
+    )
+    assert "systemctl start nvidia-fabricmanager" in judgement.reason
+
+
+@pytest.mark.parametrize(("up", "verdict_"), [(8, "warn"), (11, "fail"), (7, "fail")])
+def test_links_of_a_bridge_go_together(tmp_path: Path, up: int, verdict_: str) -> None:
+    sheet = BY_KEY["h100-nvl-94gb"]
+    ctx = node(tmp_path, sheet, 2)
+    answers = all_of(linkage(up, 12, fabric=None), 2)
+    judgement = verdict(read(answers, ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict(verdict_)
+    assert judgement.remedy is Remedy.INSPECT
+
+
+def test_a_bridge_that_went_dead_is_missed_until_it_is_said_to_be_right(
+    tmp_path: Path,
+) -> None:
+    sheet = BY_KEY["h100-nvl-94gb"]
+    dead = all_of(linkage(0, 12, fabric=None), 2)
+    found = later(all_of(healthy(sheet), 2), dead, tmp_path, sheet)
+    for _ in range(2):
+        ctx = node(tmp_path, sheet, 2, marks=marks(found))
+        judgement = verdict(found, ctx)
+        assert judgement.verdict is Verdict.FAIL
+        assert "up in an earlier run" in judgement.reason
+        found = read(dead, ctx, tmp_path)
+
+
+def test_a_suite_can_say_how_many_links_are_right(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["v100-sxm2-16gb"], 4)
+    four = all_of(linkage(4, 6, speed=25.781, fabric=None), 4)
+    assert verdict(read(four, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+    assert passes(verdict(read(four, ctx, tmp_path, 4), ctx))
+    three = all_of(linkage(3, 6, speed=25.781, fabric=None), 4)
+    judgement = verdict(read(three, ctx, tmp_path, 4), ctx)
+    assert "the suite wants 4" in judgement.reason
+
+
+def test_links_of_unknown_state_are_not_taken_for_dead(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    unknown = Linkage(
+        links=tuple(dataclasses.replace(k, active=None) for k in linkage().links)
+    )
+    assert passes(verdict(read(all_of(unknown), ctx, tmp_path), ctx))
+
+
+def test_a_slow_link_fails_and_is_named(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    answers = all_of(g3=changed(7, speed_gbs=13.281))
+    judgement = verdict(read(answers, ctx, tmp_path), ctx)
+    assert judgement.verdict is Verdict.FAIL
+    assert "GPU 3: NVLink 7 runs at 13.281 GB/s" in judgement.reason
+    assert accused(judgement) == ["GPU 3"]
+
+
+def test_links_that_are_all_slow_fail_by_the_data_sheet(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    slow = all_of(linkage(speed=13.281))
+    judgement = verdict(read(slow, ctx, tmp_path), ctx)
+    assert "speed.of_spec 0.5312 < 0.9" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict_", "reason"),
+    [
+        ({"recovery": 1}, "fail", "recovery.delta 1 > 0 (DCGM 4 diag"),
+        ({"recovery_failed": 1}, "fail", "recovery_failed.delta 1 > 0"),
+        ({"replay": 61}, "warn", "replay.rate 61 1/h > 60"),
+        ({"replay": 59}, "pass", ""),
+        ({"crc": 3600 * 100}, "pass", ""),
+        ({"crc": 3600 * 101}, "fail", "crc.rate 101 1/s > 100"),
+        ({"receive": 3600 * 101}, "warn", "receive.rate 101 1/s > 100"),
+        ({"effective": 3600 * 101}, "warn", "effective.rate 101 1/s > 100"),
+        ({"symbol": 10**12, "recovered": 3}, "pass", ""),
+    ],
+)
+def test_each_kind_of_error_counts_as_it_matters(
+    tmp_path: Path, errors: dict[str, int], verdict_: str, reason: str
+) -> None:
+    found = later(all_of(), all_of(g4=changed(11, errors=errors)), tmp_path)
+    judgement = verdict(found, node(tmp_path))
+    assert judgement.verdict.value == verdict_
+    assert reason in judgement.reason
+    assert accused(judgement) == (["GPU 4"] if reason else [])
+
+
+def test_the_worst_link_is_named_with_its_counters(tmp_path: Path) -> None:
+    noisy = changed(11, errors={"replay": 7, "crc": 900, "recovery": 0})
+    found = later(all_of(), all_of(g4=noisy), tmp_path)
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert finding.text == (
+        "NVLink 11 has 907 of 907 errors since the last run: replay 7, crc 900"
+    )
+    assert finding.evidence == {"link": "11", "replay": "7", "crc": "900"}
+
+
+def test_errors_of_before_the_last_run_are_not_new(tmp_path: Path) -> None:
+    old = all_of(g4=changed(11, errors={"replay": 9000, "crc": 10**9}))
+    found = later(old, old, tmp_path)
+    assert passes(verdict(found, node(tmp_path)))
+    assert codes(found) == set()
+
+
+def test_counters_that_were_not_read_for_once_are_not_new_afterwards(
+    tmp_path: Path,
+) -> None:
+    old = all_of(g4=changed(11, errors={"recovery": 3}))
+    unread = all_of(g4=changed(11, errors={}))
+    found = later(old, unread, tmp_path)
+    assert number(found, "recovery.delta", "GPU-4") == 0
+    ctx = node(tmp_path, marks=marks(found))
+    found = read(old, ctx, tmp_path / "root")
+    assert number(found, "recovery.delta", "GPU-4") == 0
+
+
+def test_a_recovery_of_before_the_first_run_warns(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    answers = all_of(g4=changed(11, errors={"recovery": 1}))
+    assert verdict(read(answers, ctx, tmp_path), ctx).verdict is Verdict.WARN
+
+
+def test_marks_are_two_of_a_gpu_and_small(tmp_path: Path) -> None:
+    found = read(all_of(linkage(errors=NEW)), node(tmp_path), tmp_path)
+    assert len(marks(found)) == 16
+    assert max(len(m.value) for m in marks(found)) < 100
+
+
+@pytest.mark.parametrize("state", ["in_progress", "not_started"])
+def test_a_fabric_that_is_not_up_wants_its_manager(tmp_path: Path, state: str) -> None:
+    ctx = node(tmp_path)
+    waiting = linkage(fabric=dataclasses.replace(WELL, state=state, summary=""))
+    judgement = verdict(read(all_of(g7=waiting), ctx, tmp_path), ctx)
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+    assert "systemctl start nvidia-fabricmanager" in judgement.reason
+    assert accused(judgement) == ["GPU 7"]
+
+
+def test_a_gpu_outside_the_fabric_of_its_siblings_is_found(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = verdict(read(all_of(g7=linkage(fabric=None)), ctx, tmp_path), ctx)
+    assert (judgement.verdict, accused(judgement)) == (Verdict.ERROR, ["GPU 7"])
+
+
+@pytest.mark.parametrize(
+    ("fabric", "verdict_", "remedy"),
+    [
+        ({"status": "Insufficient Resources"}, "fail", "reboot"),
+        ({"trouble": ("degraded_bandwidth",)}, "fail", "inspect"),
+        ({"trouble": ("route_recovery",)}, "warn", "rerun"),
+        ({"trouble": ("route_unhealthy",)}, "fail", "reset_gpu"),
+        ({"trouble": ("access_timeout",)}, "warn", "reset_gpu"),
+        ({"trouble": ("incorrect_configuration",)}, "error", "fix_configuration"),
+        ({"trouble": ("partition",)}, "error", "fix_configuration"),
+        ({"trouble": ("manager",)}, "error", "fix_configuration"),
+        ({"summary": "unhealthy"}, "fail", "reset_gpu"),
+        ({"summary": "limited"}, "warn", "inspect"),
+        ({"summary": ""}, "pass", "none"),
+    ],
+)
+def test_what_the_fabric_says_has_its_remedy(
+    tmp_path: Path, fabric: dict[str, object], verdict_: str, remedy: str
+) -> None:
+    ctx = node(tmp_path)
+    ill = linkage(fabric=dataclasses.replace(WELL, **fabric))  # type: ignore[arg-type]
+    judgement = verdict(read(all_of(g2=ill), ctx, tmp_path), ctx)
+    assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
+    assert accused(judgement) == ([] if verdict_ == "pass" else ["GPU 2"])
+
+
+def test_every_flag_that_a_fabric_can_raise_is_ruled_on() -> None:
+    assert {f"fabric_{flag}" for flag in nvlink.TROUBLE} < CHECK.rulings.keys()
+
+
+def test_a_lost_gpu_fails_where_no_other_has_links(tmp_path: Path) -> None:
+    ctx = node(tmp_path, BY_KEY["l4"])
+    lost = Finding("gpu_lost", "GPU-3", "GPU is lost")
+    judgement = verdict(read(all_of(Linkage()), ctx, tmp_path, 0, lost), ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
+
+
+@pytest.mark.parametrize(
+    ("a_second", "verdict_"), [(0, "pass"), (99, "pass"), (250, "fail")]
+)
+def test_errors_under_load_count_by_their_worst_seconds(
+    tmp_path: Path, a_second: int, verdict_: str
+) -> None:
+    ctx = node(tmp_path)
+    quiet = [40.0] * 3600
+    burst = [40.0 + t * a_second for t in range(1, 30)]
+    seen = watch(series("nvlink.errors", "GPU-4", [*quiet, *burst]))
+    found = list(nvlink.observe(seen, ctx, NvlinkParams()))
+    assert verdict(found, ctx).verdict.value == verdict_
+    assert number(found, "errors.rate", "GPU-4") == a_second
+
+
+def test_a_link_that_is_not_read_for_once_makes_no_burst(tmp_path: Path) -> None:
+    seen = watch(series("nvlink.errors", "GPU-4", [9e6, 9e6, 4e6, 4e6, 9e6, 9e6 + 1]))
+    found = list(nvlink.observe(seen, node(tmp_path), NvlinkParams()))
+    assert number(found, "errors.rate", "GPU-4") == pytest.approx(0.1)
+
+
+def test_a_counter_that_was_reset_under_way_counts_from_zero(tmp_path: Path) -> None:
+    seen = watch(series("nvlink.errors", "GPU-4", [9e6, 9e6, 0, 2000, 2000]))
+    found = list(nvlink.observe(seen, node(tmp_path), NvlinkParams()))
+    assert number(found, "errors.rate", "GPU-4") == 200
+
+
+def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    assert passes(verdict(list(nvlink.observe(watch(), ctx, NvlinkParams())), ctx))
+
+
+def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
+    ctx, found = on_lab(lab, "nvlink")
+    assert passes(verdict(found, ctx))
+    lab.load("healthy-8xh100")
+    ctx, found = on_lab(lab, "nvlink", marks(found))
+    assert passes(verdict(found, ctx))
+    seen = lab.watch("healthy-8xh100", 30)
+    found = list(nvlink.observe(seen, ctx, NvlinkParams()))
+    assert len(found) == 8
+    assert passes(verdict(found, ctx))
+
+
+def test_a_lab_with_bad_links_is_understood(lab: Lab) -> None:
+    lab.load("degraded-links", "gpu.*.fabric.state = COMPLETED", "freeze_t = 0")
+    _, before = on_lab(lab, "nvlink")
+    lab.load("degraded-links", "gpu.7.fabric.health_summary = 2", "freeze_t = 60")
+    ctx, found = on_lab(lab, "nvlink", marks(before))
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+    assert "NVLink 5 down, 17 are up" in judgement.reason
+    assert "recovery.delta 2 > 0" in judgement.reason
+    assert accused(judgement) == ["GPU 3", "GPU 4", "GPU 7"]
+    assert {"fabric_not_ready", "nvlink_errors"} < codes(found)
+    seen = lab.watch("degraded-links", 30)
+    judgement = verdict(list(nvlink.observe(seen, ctx, NvlinkParams())), ctx)
+    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 4"])
+
+
+def test_a_lab_without_links_is_skipped(lab: Lab) -> None:
+    lab.write("gpu.*.nvlink.count = 0", "gpu.*.fabric.state = 0")
+    with pytest.raises(AssertionError, match="no GPU of this node has NVLink"):
+        on_lab(lab, "nvlink")
+
+
+def test_a_gpu_that_is_lost_fails_beside_the_links_of_the_others(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetFieldValues gpu=2 return=GPU_IS_LOST")
+    ctx, found = on_lab(lab, "nvlink")
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
+    assert accused(judgement) == ["GPU 2"]

@@ -1,0 +1,231 @@
+"""Copies between every two GPUs, here between buffers of the host."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpcverify.check import Context, Judgement, Skip, Unable
+from hpcverify.limits.specs import Spec
+from hpcverify.model import (
+    Covered,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Remedy,
+    Verdict,
+)
+from hpcverify_checks import p2p
+from hpcverify_checks._transfers import Copy, Wrong, copy, pattern
+from hpcverify_checks.p2p import CHECK, P2pParams, Rig, between, measure
+from tests.checks.links import (
+    BY_KEY,
+    H100,
+    accused,
+    codes,
+    ids,
+    judged,
+    node,
+    number,
+    passes,
+)
+from tests.doubles import context
+
+SHORT = P2pParams(size=2**16, verified=2**14, seconds=0.0)
+HOST = torch.device("cpu")
+NAMES = ("write", "read", "ring")
+
+
+def rig(ctx: Context, by: Copy = copy, *, reached: bool = True) -> Rig:
+    gpus = ctx.inventory.devices[1:]
+    return Rig(
+        devices=(HOST,) * len(gpus),
+        gpus=gpus,
+        reaches=lambda _device, _peer: reached,
+        seed=ctx.seed,
+        copy=by,
+    )
+
+
+def ran(ctx: Context, by: Copy = copy, *, reached: bool = True) -> list[Found]:
+    return list(between(rig(ctx, by, reached=reached), ctx, SHORT))
+
+
+def facts(found: list[Found]) -> list[Finding]:
+    return [f for f in found if isinstance(f, Finding)]
+
+
+def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
+    """Judge a node whose pairs reach *rates*."""
+    gpus = ctx.inventory.devices[1:]
+    ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
+    wiring = p2p.wired(gpus, ctx)
+    found = list(p2p.described(rig(ctx), rates, ring, wiring))
+    return judged(CHECK, found, ctx)
+
+
+def pairs(count: int, rate: float = 370.0) -> dict[tuple[int, int], float]:
+    return {pair: rate - 0.01 * sum(pair) for pair in permutations(range(count), 2)}
+
+
+def test_it_takes_two_gpus(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="fewer than two GPUs"):
+        list(measure(node(tmp_path, H100, 1), SHORT))
+    with pytest.raises(Skip, match="no GPU on this node"):
+        list(measure(context(tmp_path), SHORT))
+
+
+def test_gpus_that_cannot_be_reached_are_no_reason_to_skip(tmp_path: Path) -> None:
+    problem = Finding("driver_not_loaded", "node", "no driver: modprobe nvidia")
+    ctx = context(tmp_path, inventory=Inventory(problems=(problem,)))
+    with pytest.raises(Unable, match="modprobe nvidia"):
+        list(measure(ctx, SHORT))
+    with pytest.raises(Unable, match="torch"):
+        list(measure(node(tmp_path, H100, 2), SHORT))
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_copies_that_arrive_whole_have_no_finding(tmp_path: Path, count: int) -> None:
+    ctx = node(tmp_path, H100, count)
+    for _ in range(4):
+        assert facts(ran(ctx)) == []
+    found = ran(ctx)
+    wiring = p2p.wired(ctx.inventory.devices[1:], ctx)
+    for where in ids(count):
+        assert all((number(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
+
+
+def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
+    turn = iter(range(10**6))
+
+    def faulty(target: Tensor, source: Tensor) -> None:
+        copy(target, source)
+        if next(turn) == 4:  # 0-1, 0-2, 1-0, 1-2, 2-0
+            target[100] ^= 1
+
+    ctx = node(tmp_path, H100, 3)
+    (finding,) = facts(ran(ctx, faulty))
+    assert (finding.code, finding.where) == ("p2p_corrupted", "GPU-2")
+    evidence = finding.evidence
+    assert (evidence["from"], evidence["to"]) == ("GPU-2", "GPU-0")
+    assert evidence["offset"] == "800"
+    assert int(evidence["found"], 16) ^ int(evidence["expected"], 16) == 1
+    assert evidence["right"] == evidence["expected"] == evidence["at_the_source"]
+    judgement = judged(CHECK, [finding], ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "between GPU 2 and GPU 0" in judgement.reason
+
+
+def test_a_copy_that_never_happens_is_found_on_every_pair(tmp_path: Path) -> None:
+    def idle(_target: Tensor, _source: Tensor) -> None:
+        """Do nothing."""
+
+    assert len(facts(ran(node(tmp_path, H100, 3), idle))) == 6
+
+
+def test_words_of_another_gpu_are_found(tmp_path: Path) -> None:
+    sent: list[Tensor] = []
+
+    def misled(target: Tensor, source: Tensor) -> None:
+        sent.append(source)
+        copy(target, sent[0])
+
+    found = list(p2p.verified(rig(node(tmp_path, H100, 3), misled), 1000))
+    assert [f.where for f in found] == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
+
+
+def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(
+    tmp_path: Path,
+) -> None:
+    def spoilt(target: Tensor, source: Tensor) -> None:
+        source[5] = 42
+        copy(target, source)
+
+    ctx = node(tmp_path, H100, 2)
+    found = facts(ran(ctx, spoilt))
+    assert codes(found) == {"words_wrong"}
+    assert [f.where for f in found] == ids(2)
+    judgement = judged(CHECK, found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+
+
+def test_a_target_that_computes_wrongly_is_blamed_itself(tmp_path: Path) -> None:
+    ctx = node(tmp_path, H100, 2)
+    truth = int(pattern(ctx.seed, range(3, 4), HOST))
+    mismatch = Wrong(words=1, index=3, found=truth, expected=12)
+    finding = p2p.corrupted(rig(ctx), (0, 1), mismatch, truth)
+    assert (finding.code, finding.where) == ("words_wrong", "GPU-1")
+
+
+@pytest.mark.parametrize(
+    ("key", "verdict"),
+    [
+        ("h100-sxm5-80gb", "warn"),
+        ("a100-sxm4-80gb", "warn"),
+        ("v100-sxm2-16gb", "pass"),
+        ("l40s", "pass"),
+        ("h100-nvl-94gb", "pass"),
+    ],
+)
+def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
+    tmp_path: Path, key: str, verdict: str
+) -> None:
+    ctx = node(tmp_path, BY_KEY[key], 3)
+    found = facts(ran(ctx, reached=False))
+    judgement = judged(CHECK, found, ctx)
+    assert judgement.verdict.value == verdict
+    assert found[0].text.startswith("no direct way to GPU 1, GPU 2")
+
+
+@pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_healthy_nodes_of_every_part_pass(
+    tmp_path: Path, sheet: Spec, count: int
+) -> None:
+    ctx = node(tmp_path, sheet, count)
+    wiring = p2p.wired(ctx.inventory.devices[1:], ctx)
+    reached = 0.85 * sheet.nvlink_bidir_gbs / 2
+    rates = pairs(count, reached if wiring == "p2p" else reached / 3 or 25.0)
+    if wiring == "peer":  # a mesh with holes, bridges, PCIe switches and two sockets
+        rates = {(i, j): r if i % 2 == j % 2 else 9.0 for (i, j), r in rates.items()}
+    assert passes(rated(ctx, rates))
+
+
+def test_a_gpu_with_dead_links_fails_and_none_of_its_partners(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    slow = {pair: r / 2 if 3 in pair else r for pair, r in pairs(8).items()}
+    judgement = rated(ctx, slow)
+    assert judgement.verdict is Verdict.FAIL
+    assert "GPU 3: p2p.write" in judgement.reason
+    assert "GPU 3: p2p.read" in judgement.reason
+    assert set(accused(judgement)) <= {"GPU 2", "GPU 3"}  # 2 sends to 3 in the ring
+
+
+def test_one_slow_pair_fails_the_node(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    judgement = rated(ctx, pairs(8) | {(5, 1): 200.0})
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason.startswith("node: p2p.slowest 0.54")
+
+
+def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(
+    tmp_path: Path,
+) -> None:
+    judgement = rated(node(tmp_path), pairs(8, 180.0))
+    assert judgement.verdict is Verdict.FAIL
+    assert "spec" in judgement.reason
+
+
+def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:
+    ctx = node(tmp_path, H100, 3)
+    rates = pairs(3) | {(2, 0): 100.0}
+    found = list(p2p.described(rig(ctx), rates, dict.fromkeys(range(3), 1.0), "mesh"))
+    (covered,) = (f.text for f in found if isinstance(f, Covered))
+    assert covered == "the slowest pair: GPU 2 to GPU 0, 100 GB/s"
+    assert p2p.matrix(rates, 3) == "- 370 370 | 370 - 370 | 100 370 -"
+    assert {f.unit for f in found if isinstance(f, Measurement)} == {"GB/s", "ratio"}

@@ -1,0 +1,204 @@
+"""Copies between host and GPU, here between two buffers of the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpcverify.check import Context, Judgement, Skip
+from hpcverify.model import Covered, Finding, Found, Measurement, Remedy, Verdict
+from hpcverify.telemetry.aer import Link
+from hpcverify_checks._transfers import Copy, compared, copy, pattern
+from hpcverify_checks.pcie_bandwidth import (
+    CHECK,
+    PcieBandwidthParams,
+    Route,
+    measure,
+    transfers,
+)
+from tests.checks.links import H100, codes, ids, judged, node, number, passes
+from tests.doubles import context
+
+SHORT = PcieBandwidthParams(size=2**20, seconds=0.02, warm_up_seconds=0, rounds=2)
+HOST = torch.device("cpu")
+
+
+def gpu(tmp_path: Path) -> Context:
+    ctx = node(tmp_path, H100, 1)
+    return replace(ctx, device=ctx.inventory.devices[1])
+
+
+def nothing() -> None:
+    return None
+
+
+def copied(
+    ctx: Context,
+    by: Copy = copy,
+    link: Callable[[], Link | None] = nothing,
+    cores: frozenset[int] = frozenset(),
+) -> list[Found]:
+    route = Route(HOST, link, Link(5, 16), cores, by)
+    return list(transfers(route, ctx, SHORT))
+
+
+def corrupting(which: int) -> Copy:
+    """Copy, and flip a bit of word 1000 in the copies of that turn: 0 out, 1 back."""
+    turn = iter(range(10**6))
+
+    def faulty(target: Tensor, source: Tensor) -> None:
+        copy(target, source)
+        if next(turn) == which:
+            target[1000] ^= 1 << 40
+
+    return faulty
+
+
+def rated(ctx: Context, *of_link: float) -> Judgement:
+    """Judge what GPUs reached of their links."""
+    found = [
+        Measurement("h2d.of_link", share, "ratio", where)
+        for where, share in zip(ids(len(of_link)), of_link, strict=True)
+    ]
+    return judged(CHECK, found, ctx)
+
+
+def test_a_cpu_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no PCIe link"):
+        list(measure(context(tmp_path), SHORT))
+
+
+def test_words_that_arrive_whole_pass_every_time(tmp_path: Path) -> None:
+    ctx = gpu(tmp_path)
+    for _ in range(5):
+        found = copied(ctx)
+        assert passes(judged(CHECK, found, ctx))
+        assert (number(found, "h2d", "GPU-0") or 0) > 0
+        assert (number(found, "d2h", "GPU-0") or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "way", "round_"),
+    [
+        (0, "from the host to the GPU", "0"),
+        (1, "from the GPU to the host", "0"),
+        (2, "from the host to the GPU", "1"),
+    ],
+)
+def test_a_changed_bit_fails_and_says_where_it_was_lost(
+    tmp_path: Path, turn: int, way: str, round_: str
+) -> None:
+    ctx = gpu(tmp_path)
+    found = copied(ctx, corrupting(turn))
+    judgement = judged(CHECK, found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert f"1 words were changed on the way {way}" in judgement.reason
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert (finding.evidence["offset"], finding.evidence["round"]) == ("8000", round_)
+    flipped = int(finding.evidence["found"], 16) ^ int(finding.evidence["expected"], 16)
+    assert flipped == 1 << 40
+
+
+def test_a_copy_that_never_happens_is_found(tmp_path: Path) -> None:
+    def idle(_target: Tensor, _source: Tensor) -> None:
+        """Do nothing."""
+
+    assert codes(copied(gpu(tmp_path), idle)) == {"transfer_corrupted"}
+
+
+def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> None:
+    found = copied(gpu(tmp_path), link=lambda: Link(5, 16))
+    rate, share = (number(found, n, "GPU-0") for n in ("d2h", "d2h.of_link"))
+    assert rate is not None
+    assert share == pytest.approx(rate / 63.015, rel=1e-3)
+    assert number(found, "d2h.link", "GPU-0") == pytest.approx(63.015, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("link", "complaint"),
+    [
+        (Link(5, 16), ""),
+        (Link(4, 16), "0.5"),
+        (Link(5, 8), "0.5"),
+        (Link(1, 16), "0.06"),
+    ],
+)
+def test_a_link_that_carries_less_than_it_can_is_warned_of(
+    tmp_path: Path, link: Link, complaint: str
+) -> None:
+    ctx = gpu(tmp_path)
+    found = [
+        f
+        for f in copied(ctx, link=lambda: link)
+        if isinstance(f, Measurement) and f.name.endswith("of_best")
+    ]
+    judgement = judged(CHECK, found, ctx)
+    assert judgement.verdict is (Verdict.WARN if complaint else Verdict.PASS)
+    assert complaint in judgement.reason
+
+
+def test_a_link_that_is_not_told_gives_no_share(tmp_path: Path) -> None:
+    names = {f.name for f in copied(gpu(tmp_path)) if isinstance(f, Measurement)}
+    assert names == {"h2d", "d2h"}
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.88, "pass"), (0.76, "pass"), (0.7, "warn"), (0.4, "fail")]
+)
+def test_a_share_of_the_link_is_judged(
+    tmp_path: Path, share: float, verdict: str
+) -> None:
+    assert rated(gpu(tmp_path), share).verdict.value == verdict
+
+
+def test_a_gpu_below_its_siblings_fails(tmp_path: Path) -> None:
+    ctx = node(tmp_path)
+    assert passes(rated(ctx, *[0.86] * 7, 0.79))
+    judgement = rated(ctx, *[0.9] * 7, 0.76)
+    assert judgement.verdict is Verdict.FAIL
+    assert "GPU 7: h2d.of_link" in judgement.reason
+
+
+def test_copies_are_made_near_the_gpu_and_the_cores_given_back(tmp_path: Path) -> None:
+    before, seen = os.sched_getaffinity(0), set[frozenset[int]]()
+    near = frozenset({min(before)})
+
+    def watching(target: Tensor, source: Tensor) -> None:
+        seen.add(frozenset(os.sched_getaffinity(0)))
+        copy(target, source)
+
+    found = copied(gpu(tmp_path), watching, cores=near | {4095})
+    assert seen == {near}
+    assert os.sched_getaffinity(0) == before
+    (covered,) = (f.text for f in found if isinstance(f, Covered))
+    assert f"from cores {min(near)}, near the GPU" in covered
+
+
+def test_cores_that_are_not_ours_leave_us_where_we_are(tmp_path: Path) -> None:
+    found = copied(gpu(tmp_path), cores=frozenset({4095}))
+    (covered,) = (f.text for f in found if isinstance(f, Covered))
+    assert covered.endswith("from any core")
+
+
+def test_a_pattern_is_the_same_in_parts_and_as_a_whole() -> None:
+    whole = pattern(7, range(1000), HOST)
+    assert torch.equal(whole[400:], pattern(7, range(400, 1000), HOST))
+    assert len(set(whole.tolist()) & set(pattern(8, range(1000), HOST).tolist())) == 0
+    assert int(pattern(2**62, range(1), HOST)) == int(pattern(2**62, range(2), HOST)[0])
+
+
+def test_all_wrong_words_are_counted_and_the_first_is_shown() -> None:
+    right = pattern(1, range(100), HOST)
+    wrong = right.clone()
+    wrong[[40, 70]] = -1
+    found = compared(wrong, right)
+    assert found is not None
+    assert (found.words, found.index, found.found) == (2, 40, -1)
+    assert found.evidence()["found"] == "0xffffffffffffffff"
+    assert compared(right.clone(), right) is None

@@ -1,0 +1,1 @@
+"""Every fault that the NVML double can inject, and what comes of it."""
