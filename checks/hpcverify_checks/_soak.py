@@ -48,9 +48,12 @@ class Stretch(Struct, frozen=True):
 class Done(Struct, frozen=True):
     """What was done in a stretch."""
 
-    stretch: Stretch
-    seconds: float
-    """From the first product sent to the last one that was over."""
+    period: float
+    """As in the plan."""
+    began: float
+    """When the first product was sent, on the monotonic clock."""
+    ended: float
+    """When the last one was over."""
     products: int
     flop: float
     wrong: int
@@ -58,10 +61,14 @@ class Done(Struct, frozen=True):
     edges: int = 0
     """How often the load was switched on, of a square wave."""
 
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
     def holds(self, t: float) -> bool:
         """Whether a sample taken at *t* is of this load, and of nothing else."""
-        start = self.stretch.start
-        return start + RAMP_SECONDS <= t <= start + self.seconds - LAG_SECONDS
+        return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
 
 
 class Account(Struct, frozen=True):
@@ -72,24 +79,23 @@ class Account(Struct, frozen=True):
     @property
     def start(self) -> float:
         """When the load began."""
-        return self.done[0].stretch.start
+        return self.done[0].began
 
     @property
     def end(self) -> float:
         """When the load ended."""
-        last = self.done[-1].stretch
-        return max(last.end, last.start + self.done[-1].seconds)
+        return self.done[-1].ended
 
     @property
     def steady(self) -> tuple[Done, ...]:
         """The stretches of steady load in which anything was done."""
-        return tuple(d for d in self.done if not d.stretch.period and d.seconds)
+        return tuple(d for d in self.done if not d.period and d.products)
 
     @property
     def recent(self) -> tuple[Done, ...]:
         """Those of them whose samples are all there: of a short soak, all."""
         since = self.end - RECENT_SECONDS
-        return tuple(d for d in self.steady if d.stretch.start >= since)
+        return tuple(d for d in self.steady if d.began >= since)
 
     @property
     def rate(self) -> float | None:

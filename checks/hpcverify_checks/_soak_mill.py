@@ -209,7 +209,7 @@ def steady(pace: Pace, stretch: Stretch, meter: Meter) -> Done:
         meter.add(ended, flop)
         count += 1
     wrong = pace.mill.harvest()
-    return Done(stretch, ended - began, count * batch, count * flop, wrong)
+    return Done(0.0, began, ended, count * batch, count * flop, wrong)
 
 
 def _batches(mill: Mill, products: int, until: float) -> Iterator[float]:
@@ -243,7 +243,7 @@ def wave(pace: Pace, stretch: Stretch) -> Done:
     products = edges * burst
     wrong = pace.mill.harvest()
     flop = products * pace.mill.flop
-    return Done(stretch, ended - began, products, flop, wrong, edges)
+    return Done(stretch.period, began, ended, products, flop, wrong, edges)
 
 
 def _sleep_until(t: float) -> None:

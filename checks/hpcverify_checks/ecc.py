@@ -205,7 +205,8 @@ def coverage(counters: int, ago: float | None) -> str:
     read = f"{counters} counters of memory errors read"
     if ago is None:
         return f"{read}; no earlier run to compare with"
-    return f"{read} and compared with those of {ago / HOUR:.1f} h ago"
+    age = f"{ago / HOUR:.1f} h" if ago > HOUR else f"{ago:.0f} s"
+    return f"{read} and compared with those of {age} ago"
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,8 @@ def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[Found]
 NOT_SET_UP = Ruling(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 DCGM_CRC = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
 
+RECOVERIES = "DCGM 4 diag: max_nvlink_recovery_errors=0"
+
 CHECK = Check(
     summary="NVLink: state, speed and errors of every link, and the fabric's health",
     measure=measure,
@@ -343,18 +345,20 @@ CHECK = Check(
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },
     rules={
-        "speed": Rule(of_siblings=0.95, optional=True),
+        "speed": Rule(
+            of_siblings=0.95, optional=True, source="links are trained in larger steps"
+        ),
         "speed.of_spec": Rule(
             low=0.9, optional=True, source="data sheet; trained in larger steps"
         ),
-        "recovery": Rule(high=0, otherwise=Verdict.WARN, optional=True),
-        "recovery.delta": Rule(
-            high=0, optional=True, source="DCGM 4 diag: max_nvlink_recovery_errors=0"
+        "recovery": Rule(
+            high=0, otherwise=Verdict.WARN, optional=True, source=RECOVERIES
         ),
-        "recovery_failed": Rule(high=0, otherwise=Verdict.WARN, optional=True),
-        "recovery_failed.delta": Rule(
-            high=0, optional=True, source="the link could not be trained again"
+        "recovery.delta": Rule(high=0, optional=True, source=RECOVERIES),
+        "recovery_failed": Rule(
+            high=0, otherwise=Verdict.WARN, optional=True, source=RECOVERIES
         ),
+        "recovery_failed.delta": Rule(high=0, optional=True, source=RECOVERIES),
         "replay.rate": Rule(
             high=60,
             otherwise=Verdict.WARN,

@@ -136,7 +136,7 @@ def told(
         yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", where)
     if len(meter.rates) >= FEWEST:
         yield Measurement("rate_sag", sag(meter.rates), "ratio", where)
-    edges = [d.edges for d in account.done if d.stretch.period]
+    edges = [d.edges for d in account.done if d.period]
     if edges:
         yield Measurement("wave.edges", sum(edges), "", where)
 
@@ -146,7 +146,7 @@ def mismatches(
 ) -> Iterator[Finding]:
     """Yield which loads made products that were not bitwise the first one."""
     for waves, pace in enumerate(paces):
-        done = [d for d in account.done if bool(d.stretch.period) is bool(waves)]
+        done = [d for d in account.done if bool(d.period) is bool(waves)]
         wrong = sum(d.wrong for d in done)
         if not wrong:
             continue
@@ -155,7 +155,7 @@ def mismatches(
             f"{wrong} of {sum(d.products for d in done)} {pace.mill.text} were not "
             "bitwise the first one"
         )
-        periods = [f"{d.stretch.period:g} s" for d in done if d.wrong and waves]
+        periods = [f"{d.period:g} s" for d in done if d.wrong and waves]
         if periods:
             text += f", under square waves of {', '.join(periods)}"
         if not pace.mill.holds():
@@ -168,9 +168,9 @@ def covered(account: Account, paces: tuple[Pace, Pace]) -> str:
     steady = sum(d.products for d in account.steady)
     text = f"{steady} {paces[0].mill.text} in {sum_seconds(account.steady):.1f} s"
     for done in account.done:
-        if done.stretch.period:
+        if done.period:
             text += (
-                f"; {done.edges} edges of a square wave of {done.stretch.period:g} s, "
+                f"; {done.edges} edges of a square wave of {done.period:g} s, "
                 f"{done.products} {paces[1].mill.text}"
             )
     return f"{text}; each compared bitwise with the first"

@@ -17,8 +17,8 @@ from hpcverify import documents, plain
 from hpcverify.cli import say
 from hpcverify.config import Site, load_site, node_name, state_dir
 from hpcverify.documents import STDOUT
+from hpcverify.early import Forked
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.executors.early import Forked
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.lock import node_lock
 from hpcverify.model import Run, Verdict

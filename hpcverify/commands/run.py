@@ -38,10 +38,7 @@ def command(
       hpcverify run --suite idle --html report.html
       hpcverify run --check sdc --json -
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.executors.early import fork
-
-    # Before the engine imports itself: see there.
-    early = fork()
+    from hpcverify import early
     from hpcverify.commands._run import Wish, carry_out
 
     wish = Wish(
@@ -53,4 +50,4 @@ def command(
         force=force,
         accept_parts=accept_parts,
     )
-    sys.exit(carry_out(wish, early))
+    sys.exit(carry_out(wish, early.worker()))

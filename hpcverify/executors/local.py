@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from hpcverify import trail
+from hpcverify.early import Forked
 from hpcverify.executors import Answer
-from hpcverify.executors.early import Forked
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 

@@ -141,7 +141,7 @@ def test_a_gpu_that_hangs_is_named_with_the_call_and_hides_no_other(lab: Lab) ->
     judgement = judged(found)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.HUNG)
     assert judgement.remedy is Remedy.REBOOT
-    assert "nvmlDeviceGetRepairStatus has not returned" in judgement.reason
+    assert "nvmlDeviceGetRepairStatus" in judgement.reason
     assert [f.code for f in found if isinstance(f, Finding)] == [
         "drain_p2p",
         "gpu_hung",

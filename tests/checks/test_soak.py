@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify_checks import _soak
-from hpcverify_checks._soak import Account, Done, Meter, Stretch, timetable
+from hpcverify_checks._soak import Account, Done, Meter, timetable
 
 PERIODS = (0.5, 0.05, 0.005)
 
@@ -93,7 +93,7 @@ def test_a_device_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) ->
 
 
 def test_an_account_is_read_as_it_was_left(tmp_path: Path) -> None:
-    account = Account((Done(Stretch(1, 2), 1.0, 3, 3e9, 0),))
+    account = Account((Done(0.0, 1.0, 2.0, 3, 3e9, 0),))
     assert _soak.found(tmp_path, 4) is None
     _soak.leave(tmp_path, 4, account)
     assert _soak.found(tmp_path, 4) == account
@@ -103,9 +103,9 @@ def test_an_account_is_read_as_it_was_left(tmp_path: Path) -> None:
 def test_the_rate_is_that_of_steady_load_alone() -> None:
     account = Account(
         (
-            Done(Stretch(0, 10), 10.0, 1, 1e12, 0),
-            Done(Stretch(10, 20, 0.5), 10.0, 1, 4e11, 0, 20),
-            Done(Stretch(20, 30), 10.0, 1, 2e12, 0),
+            Done(0.0, 0.0, 10.0, 1, 1e12, 0),
+            Done(0.5, 10.0, 20.0, 1, 4e11, 0, 20),
+            Done(0.0, 20.0, 30.0, 1, 2e12, 0),
         )
     )
     assert account.rate == pytest.approx(1.5e11)
@@ -114,9 +114,9 @@ def test_the_rate_is_that_of_steady_load_alone() -> None:
 
 def test_means_of_hours_are_of_what_the_sampler_kept_whole() -> None:
     table = timetable(0.0, 4 * 3600.0, 0.2, PERIODS)
-    account = Account(tuple(Done(s, s.end - s.start, 1, 1.0, 0) for s in table))
+    account = Account(tuple(Done(s.period, s.start, s.end, 1, 1.0, 0) for s in table))
     [last] = account.recent
-    assert last.stretch is table[-1]
+    assert (last.began, last.ended) == (table[-1].start, table[-1].end)
 
 
 def test_a_meter_gives_rates_by_the_second_and_forgets_what_was_between() -> None:

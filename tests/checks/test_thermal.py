@@ -29,7 +29,7 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _soak, thermal
 from hpcverify_checks._hunt import multiply
-from hpcverify_checks._soak import Account, Done, Stretch
+from hpcverify_checks._soak import Account, Done
 from hpcverify_checks._soak_bearing import sag
 from hpcverify_checks._soak_mill import Mill, Pace, mill
 from hpcverify_checks.thermal import CHECK, ThermalParams
@@ -37,7 +37,7 @@ from tests.doubles import INVENTORY, context
 from tests.nvml_lab.nvmllab import Lab
 
 SECONDS = 60
-SHORT = ThermalParams(seconds=2.0, wave_periods=(0.05,), recovery_seconds=0.0)
+SHORT = ThermalParams(seconds=2.0, wave_periods=(0.05,), recovery_seconds=0.3)
 
 
 def on(tmp_path: Path, part: str, *series: str) -> Context:
@@ -87,19 +87,59 @@ def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -
     assert skip.value.cause is Cause.NOT_OBSERVABLE
 
 
-def test_the_load_is_work_whose_rate_is_told_over_time(tmp_path: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class Soaked:
+    """A soak of this machine's CPU, with its times on the monotonic clock."""
+
+    began: float
+    ended: float
+    found: list[Found]
+    account: Account
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
-    ctx = context(tmp_path, inventory=sensors)
+    ctx = context(tmp_path_factory.mktemp("soak"), inventory=sensors)
+    began = time.monotonic()
     found = list(thermal.measure(ctx, SHORT))
-    (series,) = [f for f in found if isinstance(f, Series)]
+    account = _soak.found(ctx.shared, 0)
+    assert account is not None
+    return Soaked(began, time.monotonic(), found, account)
+
+
+def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
+    (series,) = [f for f in soaked.found if isinstance(f, Series)]
     assert series.unit == "GFLOP/s"
     assert series.values
     assert all(rate > 0 for rate in series.values)
-    (covered,) = [f for f in found if isinstance(f, Covered)]
+
+
+def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
+    (covered,) = [f for f in soaked.found if isinstance(f, Covered)]
     assert covered.where == "cpu"
     assert "edges of a square wave of 0.05 s" in covered.text
-    assert values(found)["wave.edges"]
-    assert not [f for f in found if isinstance(f, Finding)]
+    assert values(soaked.found)["wave.edges"]
+    assert not [f for f in soaked.found if isinstance(f, Finding)]
+
+
+def test_every_number_has_the_unit_that_was_declared(soaked: Soaked) -> None:
+    for number in soaked.found:
+        if isinstance(number, Measurement):
+            metric = CHECK.metric(number.name)
+            assert metric is not None
+            assert metric.unit == number.unit
+
+
+def test_what_the_worker_did_reaches_those_who_saw_the_samples(soaked: Soaked) -> None:
+    assert soaked.account.rate
+    assert soaked.account.start >= soaked.began + _soak.SETTLE_SECONDS
+    waves = [bool(d.period) for d in soaked.account.done]
+    assert waves == [False, True, False]
+
+
+def test_a_check_stays_until_the_part_has_cooled(soaked: Soaked) -> None:
+    assert soaked.ended >= soaked.account.end + SHORT.recovery_seconds
 
 
 @pytest.mark.parametrize(
@@ -112,65 +152,41 @@ def test_sag_is_what_the_end_lacks_of_the_beginning(
     assert sag(rates) == pytest.approx(expected)
 
 
-def test_what_the_worker_did_reaches_those_who_saw_the_samples(tmp_path: Path) -> None:
-    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
-    ctx = context(tmp_path, inventory=sensors)
-    began = time.monotonic()
-    list(thermal.measure(ctx, SHORT))
-    account = _soak.found(ctx.shared, 0)
-    assert account is not None
-    assert account.rate
-    assert account.start >= began + _soak.SETTLE_SECONDS
-    assert [bool(d.stretch.period) for d in account.done] == [False, True, False]
-
-
-def test_a_check_stays_until_the_part_has_cooled(tmp_path: Path) -> None:
-    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
-    ctx = context(tmp_path, inventory=sensors)
-    params = ThermalParams(seconds=0.1, wave_periods=(), recovery_seconds=0.3)
-    *_, last = thermal.measure(ctx, params)
-    account = _soak.found(ctx.shared, 0)
-    assert isinstance(last, Covered)
-    assert account is not None
-    assert time.monotonic() >= account.end + params.recovery_seconds
-
-
 CPU = torch.device("cpu")
 
 
 def found_after(
-    sound: Mill, wrong_steady: int, wrong_waves: int, *, always: bool = False
+    sound: Mill, wrong_steady: int, wrong_waves: int, off: float = 0.0
 ) -> list[Finding]:
-    """Say what comes of so many wrong products, in a mill that is sound or not."""
-    made = {"wrong": always}
+    """Say what comes of so many wrong products, if all are still *off* by so much."""
 
     def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
-        out[0, 0] += made["wrong"]
+        out[0, 0] += off
 
     pace = Pace(dataclasses.replace(sound, multiply=faulty), 1e-3)
     account = Account(
         (
-            Done(Stretch(0, 1), 1.0, 1000, 1e9, wrong_steady),
-            Done(Stretch(1, 2, 0.5), 1.0, 500, 1e9, wrong_waves, 2),
+            Done(0.0, 0.0, 1.0, 1000, 1e9, wrong_steady),
+            Done(0.5, 1.0, 2.0, 500, 1e9, wrong_waves, 2),
         )
     )
     return list(thermal.mismatches("G", account, (pace, pace)))
 
 
 @pytest.mark.parametrize(
-    ("steady", "waves", "always", "verdict", "reason"),
+    ("steady", "waves", "off", "verdict", "reason"),
     [
-        (0, 0, False, "pass", ""),
-        (1, 0, False, "fail", "1 of 1000 fp64 products of 64^3"),
-        (0, 2, False, "fail", "2 of 500 fp64 products of 64^3"),
-        (0, 2, True, "error", "and are not without a load"),
+        (0, 0, 0.0, "pass", ""),
+        (1, 0, 0.0, "fail", "1 of 1000 fp64 products of 64^3"),
+        (0, 2, 0.0, "fail", "2 of 500 fp64 products of 64^3"),
+        (0, 2, 1.0, "error", "and are not without a load"),
     ],
 )
 def test_a_product_that_is_not_the_first_one_fails_the_part_that_can_do_better(
-    steady: int, waves: int, always: bool, verdict: str, reason: str
+    steady: int, waves: int, off: float, verdict: str, reason: str
 ) -> None:
-    found = found_after(mill(64, CPU), steady, waves, always=always)
+    found = found_after(mill(64, CPU), steady, waves, off)
     judgement = judge(found, (), CHECK.rulings)
     assert judgement.verdict.value == verdict
     assert reason in judgement.reason

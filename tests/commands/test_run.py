@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import jsonschema
 import pytest
@@ -18,6 +21,7 @@ from tests.cli import Cli
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
 GENEROUS = 60.0
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def documents(cli: Cli) -> list[Path]:
@@ -185,10 +189,51 @@ def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(
 
 
 def test_a_table_fits_forty_columns(cli: Cli) -> None:
+    cli.environment |= {"COLUMNS": "40", "TERM": "xterm"}
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", closefd=True) as terminal:
+        subprocess.run(
+            [*cli.command, "run", "--check", "steady"],
+            env=cli.environment,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        os.close(theirs)
+        lines = CONTROL.sub("", os.read(terminal.fileno(), 2**16).decode()).splitlines()
+
+    assert "PASS" in "".join(lines)
+    assert max(len(line) for line in lines if "hpcverify show" not in line) <= 40
+
+
+def test_a_log_has_each_result_in_one_line_and_no_colour(cli: Cli) -> None:
     cli.environment["COLUMNS"] = "40"
     lines = cli("run", "--check", "steady").stdout.splitlines()
 
-    assert max(len(line) for line in lines if "hpcverify show" not in line) <= 40
+    (line,) = (line for line in lines if line.startswith("PASS"))
+    assert "steady: " in line
+    assert not CONTROL.search("".join(lines))
+
+
+def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) -> None:
+    code = """
+        import sys
+        from hpcverify import early
+        sys.argv = ["hpcverify", "run", "--suite", "prolog"]
+        try:
+            early.main()
+        except SystemExit as end:
+            assert end.code in (0, 3), end.code
+        print("LOADED", *sys.modules)
+    """
+    output = subprocess.check_output(
+        [sys.executable, "-c", dedent(code)], env=cli.environment, text=True
+    )
+    loaded = output.partition("LOADED")[2].split()
+
+    heavy = {"torch", "pandas", "numpy", "jinja2", "rich", "pynvml", "random"}
+    assert "hpcverify.orchestrator" in loaded
+    assert heavy.isdisjoint(loaded)
 
 
 def test_a_closed_pipe_is_one_line_and_the_run_is_kept(cli: Cli) -> None:

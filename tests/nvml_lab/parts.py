@@ -14,6 +14,7 @@ be found, and else what the parts next to it have.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -311,7 +312,7 @@ def _idle_watts(spec: Spec) -> float:
 
 
 def _load(spec: Spec, chip: Chip) -> Values:
-    """Run products of matrices: at the power limit nearly all of the time."""
+    """Run products of matrices, as if this process did, mostly at the power limit."""
     # nvml.h: HW slowdown may be reported during a change of the P-state, too.
     begin = "HwSlowdown" if chip.arch <= AMPERE else "GpuIdle"
     kib = int(spec.nvlink_link_gbs * 0.3e6)
@@ -321,7 +322,7 @@ def _load(spec: Spec, chip: Chip) -> Values:
         "memory.used": int(0.8 * spec.memory_gb * FITTED["GDDR6"] * 2**30),
         "clocks.event_reasons": f"steps 0:GpuIdle 1:{begin} 1.4:SwPowerCap",
         "violation_ns.power": "rate 0:900000000",
-        "process": f"4242 {int(0.8 * spec.memory_gb * 2**30)} python3",
+        "process": f"{os.getpid()} {int(0.7 * spec.memory_gb * 2**30)} python3",
     }
     if spec.nvlink_links and chip.arch >= BLACKWELL:
         values |= {f"nvlink.*.{way}_bytes": f"rate 0:{kib * 1024}" for way in WAYS}
@@ -433,7 +434,7 @@ def strangers(*, busy: bool) -> Mapping[str, list[str]]:
         return [*lines, *(_line("*", key, value) for key, value in values.items())]
 
     bare = _na(NOTHING)
-    games = {**bare, "fan.speed": 30, "fan.count": 2, "persistence_mode": 0}
+    games = {**bare, "fan.speed": 30, "fan.count": 2}
     memory = {"memory.total": 8 * 2**30, "memory.used": 2**20}
     newer: Values = {"compute_capability.major": 11, "compute_capability.minor": 0}
     return {

@@ -1,7 +1,7 @@
 """
-A worker that is forked before the engine has even imported itself.
+Where the command begins: with a worker, before the engine has even imported itself.
 
-To list the hardware takes a worker longer to get ready for than to do, and the engine
+To get ready to read the hardware takes a worker longer than to read it, and the engine
 as long again: side by side they need half the time, which Slurm's prolog waits for.
 Nothing is asked of the hardware until the engine sends the first order. What the
 worker writes goes to memory files, for there is no directory for it yet.
@@ -10,8 +10,26 @@ worker writes goes to memory files, for there is no directory for it yet.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import IO
+
+_begun: Forked | None = None
+
+
+def main() -> None:
+    """Run the command line; for one that verifies, start the worker beside it."""
+    global _begun  # noqa: PLW0603 - click stands between here and who takes it
+    if sys.argv[1:2] == ["run"]:
+        _begun = fork()
+    from hpcverify.cli import main as cli  # noqa: PLC0415 - not in the worker
+
+    cli()
+
+
+def worker() -> Forked:
+    """Hand over the worker that was started with the command, or start it now."""
+    return _begun or fork()
 
 
 class Forked:
@@ -61,7 +79,10 @@ def _serve(reading: int, replies: Path, log: Path, parent: int) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        from hpcverify.worker import serve  # noqa: PLC0415 - in the child, and only there
+        # What it will need for the first orders of every run.
+        import hpcverify.telemetry.nvml.survey  # noqa: PLC0415
+        import hpcverify.telemetry.probe  # noqa: F401, PLC0415
+        from hpcverify.worker import serve  # noqa: PLC0415
 
         serve(replies, parent)
         status = 0
