@@ -454,6 +454,15 @@ CHECK = Check(
             source="banks without a spare row: the next bad one there cannot be "
             "remapped",
         ),
+        "remap.bank.pending": replace(
+            AWAITED, source="Blackwell and later: a bank remap waits for a reset"
+        ),
+        "remap.bank.exhausted": replace(
+            VENDOR,
+            otherwise=Verdict.WARN,
+            source="groups without a spare bank: the next bad one there cannot be "
+            "remapped",
+        ),
         "remap.*.delta": REMAPPED,
         "remap.*.since": REMAPPED,
         "retired.*.since": REMAPPED,

@@ -41,6 +41,9 @@ MEMORY_FIELDS: Mapping[int, str] = {
     nv.NVML_FI_DEV_REMAPPED_UNC: "remap.uncorrectable",
     nv.NVML_FI_DEV_REMAPPED_PENDING: "remap.pending",
     nv.NVML_FI_DEV_REMAPPED_FAILURE: "remap.failed",
+    nv.NVML_FI_DEV_ACTIVE_BANK_REMAPPINGS: "remap.bank.active",
+    nv.NVML_FI_DEV_PENDING_BANK_REMAPPING: "remap.bank.pending",
+    nv.NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE: "remap.bank.exhausted",
 }
 BANKS = ("max", "high", "partial", "low", "none")
 """How much room for remapped rows the banks of the memory have left."""
