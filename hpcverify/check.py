@@ -79,6 +79,8 @@ class Placement(Enum):
     """Once, in a worker of its own: loads the node, but none of its devices."""
     DEVICES = "devices"
     """In each device's worker; all devices of one kind at the same time."""
+    ALL_DEVICES = "all_devices"
+    """In each device's worker; all devices of all kinds at the same time."""
     DEVICES_ALONE = "devices_alone"
     """In each device's worker, one device after the other."""
 
@@ -98,7 +100,8 @@ class Context:
     scratch: Path
     """An empty directory of this run, removed by the engine whatever happens."""
     shared: Path
-    """An empty directory that the workers of one check share: a rendezvous."""
+    """An empty directory that the workers of one check share with those of their
+    kind: a rendezvous."""
     seed: int
     """Differs from run to run; the same for all devices of one run."""
     rotation: int = 0

@@ -12,7 +12,7 @@ import shutil
 import site
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,7 +178,7 @@ class Verification:
                 contexts += phase.values()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        if step.check.placement in (Placement.DEVICES, Placement.DEVICES_ALONE):
+        if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= unreachable(inventory, self.memory.previous)
         if step.check.observe is not None and self._is_active():
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
@@ -207,9 +207,9 @@ class Verification:
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
         scratch.mkdir(parents=True, exist_ok=True)
+        marks = self.memory.marks(step.name)
         for workers in _workers(step.check.placement, inventory.devices):
-            shared = self.folder / f"shared-{os.urandom(4).hex()}"
-            shared.mkdir()
+            shared = {kind: self._rendezvous() for kind in _kinds(workers.values())}
             yield {
                 name: Context(
                     node=self.node,
@@ -218,13 +218,18 @@ class Verification:
                     inventory=inventory,
                     previous=self.memory.previous,
                     scratch=scratch,
-                    shared=shared,
+                    shared=shared[device.kind],
                     seed=self.seed,
                     rotation=self.memory.runs,
-                    marks=self.memory.marks(step.name),
+                    marks=marks,
                 )
                 for name, device in workers.items()
             }
+
+    def _rendezvous(self) -> Path:
+        path = self.folder / f"shared-{os.urandom(4).hex()}"
+        path.mkdir()
+        return path
 
     def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
         params = msgspec.to_builtins(step.params)
@@ -262,11 +267,17 @@ def _workers(
             yield {NODE: HOST}
         case Placement.DEVICES:
             # Together: one at a time hides faults of power and cooling.
-            for kind in dict.fromkeys(d.kind for d in devices):
+            for kind in _kinds(devices):
                 yield {d.part: d for d in devices if d.kind == kind}
+        case Placement.ALL_DEVICES:
+            yield {d.part: d for d in devices}
         case Placement.DEVICES_ALONE:
             for device in devices:
                 yield {device.part: device}
+
+
+def _kinds(devices: Iterable[Device]) -> list[str]:
+    return list(dict.fromkeys(d.kind for d in devices))
 
 
 def probe_node(

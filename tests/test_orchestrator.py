@@ -91,6 +91,7 @@ def only(run: Run) -> Result:
         (Placement.PASSIVE, [["telemetry"]]),
         (Placement.NODE, [["node"]]),
         (Placement.DEVICES, [["cpu"], ["gpu-0", "gpu-1", "gpu-2"]]),
+        (Placement.ALL_DEVICES, [["cpu", "gpu-0", "gpu-1", "gpu-2"]]),
         (Placement.DEVICES_ALONE, [["cpu"], ["gpu-0"], ["gpu-1"], ["gpu-2"]]),
     ],
 )
@@ -102,6 +103,16 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
 
     assert [sorted(phase) for phase in executor.phases] == phases
     assert executor.closed
+
+
+def test_only_devices_of_one_kind_meet(tmp_path: Path) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor, step(Placement.ALL_DEVICES))
+    tasks = [t for t in executor.phases[0].values() if isinstance(t, Measure)]
+    places = [task.context.shared for task in tasks]
+
+    assert len(set(places)) == 2
+    assert len(set(places[1:])) == 1
 
 
 def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(

@@ -85,13 +85,7 @@ class Bearing:
 
     def mean(self, name: str) -> float | None:
         """Average the series *name* under recent steady load, if there is enough."""
-        recent = self.account.recent if self.account else None
-        values = [
-            s.value
-            for s in self.steady.get(name, ())
-            if recent is None or any(done.holds(s.t) for done in recent)
-        ]
-        return fmean(values) if len(values) >= FEWEST else None
+        return mean_of(self.steady.get(name, ()), self.account)
 
     def unloaded(self, name: str) -> list[float]:
         """List the values of a series before and after the load."""
@@ -101,6 +95,17 @@ class Bearing:
             for s in self.all.get(name, ())
             if account and not account.start <= s.t <= account.end
         ]
+
+
+def mean_of(samples: Sequence[Sample], account: Account | None) -> float | None:
+    """Average those of *samples* that are of recent steady load, if enough are."""
+    recent = account.recent if account else None
+    values = [
+        s.value
+        for s in samples
+        if recent is None or any(done.holds(s.t) for done in recent)
+    ]
+    return fmean(values) if len(values) >= FEWEST else None
 
 
 def sampled(watch: Watch) -> Mapping[str, Values]:
@@ -118,11 +123,13 @@ def sorted_out(series: Values, where: str, account: Account | None) -> Bearing:
     if account is None:
         return Bearing(where, None, series, series, series)
 
+    start, end, stretches = account.start, account.end, account.steady
+
     def loaded(t: float) -> bool:
-        return account.start <= t <= account.end
+        return start <= t <= end
 
     def steady(t: float) -> bool:
-        return any(done.holds(t) for done in account.steady)
+        return any(done.holds(t) for done in stretches)
 
     return Bearing(where, account, series, _kept(series, loaded), _kept(series, steady))
 
@@ -341,14 +348,14 @@ def _held_back(
     One of poorer silicon runs slower at the power cap; one of better silicon needs
     less power. What lacks both is held back by something that its counters may hide.
     """
-    alike = [
-        sorted_out(parts.get(peer.part, {}), peer.part, borne.account)
-        for peer in ctx.peers
-        if _name(ctx, peer.part) == _name(ctx, borne.where)
-    ]
+    model = _name(ctx, borne.where)
+    alike = [p.part for p in ctx.peers if _name(ctx, p.part) == model]
     reached: list[float] = []
     for name in ("clock", "power"):
-        means = [mean for b in alike if (mean := b.mean(name)) is not None]
+        each = (
+            mean_of(parts.get(part, {}).get(name, ()), borne.account) for part in alike
+        )
+        means = [mean for mean in each if mean is not None]
         own = borne.mean(name)
         if own is None or len(means) < LEAST_ALIKE or not median(means):
             return

@@ -284,12 +284,18 @@ CHECK = Check(
     },
     rules={
         "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD),
-        "p2p.read": Rule(of_siblings=0.85, optional=True, source=SPREAD),
-        "p2p.ring": Rule(of_siblings=0.85, optional=True, source=SPREAD),
-        "p2p.slowest": Rule(low=0.85, optional=True, source=SPREAD),
-        "mesh.*": Rule(of_siblings=0.85, optional=True, source=SPREAD),
-        "mesh.slowest": Rule(low=0.85, optional=True, source=SPREAD),
-        "peer.*": Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+        **dict.fromkeys(
+            ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
+            Rule(of_siblings=0.85, optional=True, source=SPREAD),
+        ),
+        **dict.fromkeys(
+            ("p2p.slowest", "mesh.slowest"),
+            Rule(low=0.85, optional=True, source=SPREAD),
+        ),
+        **dict.fromkeys(
+            ("peer.write", "peer.read", "peer.ring"),
+            Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+        ),
     },
     rulings={
         "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT),

@@ -7,9 +7,10 @@ link between the sockets would be measured. Each GPU copies alone, for GPUs may 
 the way to the host. What is reached is set beside what the link carries at that very
 moment, which an idle GPU does not show, and that beside what GPU and slot can do.
 
-The words are a hash of their places and then the complement of that, so that every bit
-of every word travels as both; the buffers are zeroed in between. Words that come back
-wrong are traced by their digest on the GPU: lost on the way out, or on the way back.
+The words are a hash of their places and then the complement of that, by turns, so that
+every bit of every word travels as both and is never taken for what was there before.
+Words that come back wrong are traced by their digest on the GPU: lost on the way out,
+or on the way back.
 """
 
 from __future__ import annotations
@@ -149,9 +150,9 @@ class Buffers:
         import torch
 
         pinned = device.type == "cuda"
-        out, back = (torch.empty_like(words, pin_memory=pinned) for _ in range(2))
+        out, back = (torch.zeros_like(words, pin_memory=pinned) for _ in range(2))
         out.copy_(words)
-        return cls(out, torch.empty_like(words, device=device), back)
+        return cls(out, torch.zeros_like(words, device=device), back)
 
     def directions(self, route: Route) -> dict[str, Callable[[], None]]:
         """Give a step that copies each way."""
@@ -166,8 +167,6 @@ def verified(
 ) -> Iterator[Finding]:
     """Copy out and back *rounds* times; yield the first round that came back wrong."""
     for number in range(rounds):
-        buffers.there.zero_()
-        buffers.back.zero_()
         for step in buffers.directions(route).values():
             step()
         settle(route.device)

@@ -287,6 +287,12 @@ def test_the_worst_link_is_named_with_its_counters(tmp_path: Path) -> None:
     assert finding.evidence == {"link": "11", "replay": "7", "crc": "900"}
 
 
+def test_what_a_link_corrected_makes_no_worst_link(tmp_path: Path) -> None:
+    corrected = {"symbol": 10**12, "recovered": 3}
+    found = later(all_of(), all_of(g4=changed(11, errors=corrected)), tmp_path)
+    assert codes(found) == set()
+
+
 def test_errors_of_before_the_last_run_are_not_new(tmp_path: Path) -> None:
     old = all_of(g4=changed(11, errors={"replay": 9000, "crc": 10**9}))
     found = later(old, old, tmp_path)

@@ -329,16 +329,13 @@ def test_without_load_the_generation_is_not_judged_and_that_is_said(
     ]
 
 
-def test_load_that_begins_and_ends_does_not_count_at_its_edges(tmp_path: Path) -> None:
-    ctx = node(tmp_path)
-    seen = watch(
-        series("pcie.generation", "GPU-3", [1, 1, 5, 5, 5, 1, 1]),
-        [
-            dataclasses.replace(s, t=s.t + 0.5)
-            for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0, 0])
-        ],
-    )
-    assert passes(verdict(observed(seen, ctx), ctx))
+def test_load_counts_between_two_moments_of_use() -> None:
+    samples = series("pcie.generation", "GPU-3", range(6))
+    usage = [
+        dataclasses.replace(s, t=s.t - 0.5)
+        for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0])
+    ]
+    assert [s.t for s in pcie.loaded(samples, usage, 0.5)] == [1, 2]
 
 
 def test_lanes_that_are_lost_under_load_fail(tmp_path: Path) -> None:

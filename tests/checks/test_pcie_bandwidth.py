@@ -112,6 +112,17 @@ def test_a_copy_that_never_happens_is_found(tmp_path: Path) -> None:
     assert codes(copied(gpu(tmp_path), idle)) == {"transfer_corrupted"}
 
 
+def test_a_later_copy_that_does_not_happen_is_found(tmp_path: Path) -> None:
+    turn = iter(range(10**6))
+
+    def lazy(target: Tensor, source: Tensor) -> None:
+        if next(turn) != 3:
+            copy(target, source)
+
+    (finding,) = (f for f in copied(gpu(tmp_path), lazy) if isinstance(f, Finding))
+    assert finding.evidence["way"] == "from the GPU to the host"
+
+
 def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> None:
     found = copied(gpu(tmp_path), link=lambda: Link(5, 16))
     rate, share = (number(found, n, "GPU-0") for n in ("d2h", "d2h.of_link"))

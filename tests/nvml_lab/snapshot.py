@@ -35,62 +35,93 @@ def main() -> None:
     sys.stdout.write(msgspec.json.encode(seen).decode())
 
 
+def ask(h: Any, call: Callable[..., Any], *args: object) -> Any:
+    """Call NVML; None if the GPU does not support that."""
+    try:
+        return call(h, *args)
+    except nv.NVMLError as err:
+        untyped: Any = err
+        if untyped.value == nv.NVML_ERROR_NOT_SUPPORTED:
+            return None
+        raise
+
+
+def field(h: Any, number: int, scope: int = 0) -> float | None:
+    """Read a field of the GPU, or of its link *scope*."""
+    [value] = nv.nvmlDeviceGetFieldValues(h, [(number, scope)])
+    kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+    found = getattr(value.value, kinds[value.valueType])
+    return float(found) if value.nvmlReturn == nv.NVML_SUCCESS else None
+
+
 def look(h: Any) -> dict[str, Any]:
     """Ask everything once."""
+    return {"facts": facts(h), **memory(h), **heat(h), **links(h), **others(h)}
 
-    def ask(call: Callable[..., Any], *args: object) -> Any:
-        try:
-            return call(h, *args)
-        except nv.NVMLError as err:
-            untyped: Any = err
-            if untyped.value == nv.NVML_ERROR_NOT_SUPPORTED:
-                return None
-            raise
 
-    def field(number: int, scope: int = 0) -> float | None:
-        [value] = nv.nvmlDeviceGetFieldValues(h, [(number, scope)])
-        kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-        found = getattr(value.value, kinds[value.valueType])
-        return float(found) if value.nvmlReturn == nv.NVML_SUCCESS else None
-
-    capability = nv.nvmlDeviceGetCudaComputeCapability(h)
-    fabric = nv.c_nvmlGpuFabricInfo_v3_t()
-    has_fabric = ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(fabric)) is not None
-    sram = nv.c_nvmlEccSramErrorStatus_v1_t()
-    memory: Any = nv.nvmlDeviceGetMemoryInfo(h)
+def facts(h: Any) -> dict[str, str]:
+    """Read what the inventory tells of a GPU."""
+    total: Any = nv.nvmlDeviceGetMemoryInfo(h)
     pci: Any = nv.nvmlDeviceGetPciInfo(h)
     return {
-        "gpus": nv.nvmlDeviceGetCount(),
-        "facts": {
-            "name": nv.nvmlDeviceGetName(h),
-            "pci_device_id": f"{pci.pciDeviceId >> 16:04x}",
-            "compute_capability": ".".join(map(str, capability)),
-            "memory": f"{memory.total / 2**30:.0f} GiB",
-        },
-        "remap": ask(nv.nvmlDeviceGetRemappedRows),
-        "histogram": ask(nv.nvmlDeviceGetRowRemapperHistogram) is not None,
-        "retired": field(nv.NVML_FI_DEV_RETIRED_SBE),
-        "sram": ask(nv.nvmlDeviceGetSramEccErrorStatus, byref(sram)) is not None,
-        "ecc": ask(nv.nvmlDeviceGetTotalEccErrors, 0, 0),
-        "margin": ask(nv.nvmlDeviceGetMarginTemperature),
-        "threshold": ask(nv.nvmlDeviceGetTemperatureThreshold, 1),
-        "slowdown_margin": field(nv.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
-        "memory_temperature": field(nv.NVML_FI_DEV_MEMORY_TEMP),
-        "mig": ask(nv.nvmlDeviceGetMigMode),
-        "links": field(nv.NVML_FI_DEV_NVLINK_LINK_COUNT),
-        "link_state": field(nv.NVML_FI_DEV_NVLINK_GET_STATE, 3),
-        "link_speed": field(nv.NVML_FI_DEV_NVLINK_GET_SPEED, 3),
-        "link_replay": field(nv.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 3),
-        "link_symbol_ber": field(nv.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, 3),
-        "link_discards": field(nv.NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, 3),
-        "link_recoveries": field(nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 3),
+        "name": str(nv.nvmlDeviceGetName(h)),
+        "pci_device_id": f"{pci.pciDeviceId >> 16:04x}",
+        "compute_capability": ".".join(
+            map(str, nv.nvmlDeviceGetCudaComputeCapability(h))
+        ),
+        "memory": f"{total.total / 2**30:.0f} GiB",
+    }
+
+
+def memory(h: Any) -> dict[str, Any]:
+    """Read what comes of bad memory."""
+    sram = nv.c_nvmlEccSramErrorStatus_v1_t()
+    return {
+        "remap": ask(h, nv.nvmlDeviceGetRemappedRows),
+        "histogram": ask(h, nv.nvmlDeviceGetRowRemapperHistogram) is not None,
+        "retired": field(h, nv.NVML_FI_DEV_RETIRED_SBE),
+        "sram": ask(h, nv.nvmlDeviceGetSramEccErrorStatus, byref(sram)) is not None,
+        "ecc": ask(h, nv.nvmlDeviceGetTotalEccErrors, 0, 0),
+        "unrepairable": ask(h, nv.nvmlDeviceGetUnrepairableMemoryFlag_v1),
+    }
+
+
+def heat(h: Any) -> dict[str, Any]:
+    """Read how far it is to the limits, both ways to tell that."""
+    return {
+        "margin": ask(h, nv.nvmlDeviceGetMarginTemperature),
+        "threshold": ask(h, nv.nvmlDeviceGetTemperatureThreshold, 1),
+        "slowdown_margin": field(h, nv.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
+        "memory_temperature": field(h, nv.NVML_FI_DEV_MEMORY_TEMP),
+    }
+
+
+def links(h: Any) -> dict[str, Any]:
+    """Read one NVLink, and the fabric."""
+    fabric = nv.c_nvmlGpuFabricInfo_v3_t()
+    has_fabric = ask(h, nv.nvmlDeviceGetGpuFabricInfoV, byref(fabric)) is not None
+    return {
+        "links": field(h, nv.NVML_FI_DEV_NVLINK_LINK_COUNT),
+        "link_state": field(h, nv.NVML_FI_DEV_NVLINK_GET_STATE, 3),
+        "link_speed": field(h, nv.NVML_FI_DEV_NVLINK_GET_SPEED, 3),
+        "link_replay": field(h, nv.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 3),
+        "link_symbol_ber": field(h, nv.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, 3),
+        "link_discards": field(h, nv.NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, 3),
+        "link_recoveries": field(
+            h, nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 3
+        ),
         "fabric": fabric.state if has_fabric else None,
-        "c2c": field(nv.NVML_FI_DEV_C2C_LINK_COUNT),
-        "unrepairable": ask(nv.nvmlDeviceGetUnrepairableMemoryFlag_v1),
-        "recovery": field(nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
-        "width": ask(nv.nvmlDeviceGetCurrPcieLinkWidth),
-        "wish": ask(nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM),
-        "default": ask(nv.nvmlDeviceGetDefaultApplicationsClock, nv.NVML_CLOCK_SM),
+        "c2c": field(h, nv.NVML_FI_DEV_C2C_LINK_COUNT),
+    }
+
+
+def others(h: Any) -> dict[str, Any]:
+    """Read what else not all parts have."""
+    return {
+        "mig": ask(h, nv.nvmlDeviceGetMigMode),
+        "recovery": field(h, nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
+        "wish": ask(h, nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM),
+        "default": ask(h, nv.nvmlDeviceGetDefaultApplicationsClock, nv.NVML_CLOCK_SM),
     }
 
 
