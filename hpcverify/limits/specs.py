@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.model import Part
 from hpcverify.units import convert
@@ -26,8 +27,7 @@ MEMORY_SHOWN = (0.88, 1.06)
 some (22 of 24 on an A10), and sheets print 141 GB where there are 140 GiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """One cell of a data sheet."""
 
     text: str
@@ -43,8 +43,7 @@ class Value:
         return float(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True):
     """What a data sheet says of a quantity that is measured."""
 
     value: float
@@ -52,8 +51,7 @@ class Promise:
     confidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """The data sheet of one part; what it does not say, or we do not know, is None."""
 
     key: str
@@ -177,8 +175,7 @@ MEASURED: Mapping[str, str] = {
 """The quantities that a sheet promises, and the unit that we measure them in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fraction:
+class Fraction(Struct, frozen=True):
     """The share of what is promised that a healthy part was seen to reach."""
 
     value: float
@@ -235,8 +232,7 @@ def achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
     return _fractions().get((spec.key, quantity, mode))
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """What a good part reaches of a measured quantity: a share of a promise."""
 
     name: str
@@ -315,5 +311,5 @@ def _by(field: str) -> Mapping[str, Spec]:
 
 def rows(name: str) -> Iterator[dict[str, str]]:
     """Read the table *name* of the package, a row at a time."""
-    text = (files("hpcverify.limits") / name).read_text(encoding="utf-8")
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     yield from csv.DictReader(text.splitlines())
