@@ -9,7 +9,6 @@ is the only place that compares. A check is a value at the foot of its module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -85,8 +84,7 @@ class Placement(Enum):
     """In each device's worker, one device after the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Struct, frozen=True, kw_only=True):
     """What a check may know of the node and of the run that it is part of."""
 
     node: str
@@ -122,8 +120,7 @@ class Context:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One reading by the telemetry worker; *t* in seconds on its own clock."""
 
     t: float
@@ -133,8 +130,7 @@ class Sample:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """What the telemetry worker sampled while a check ran, from *start* to *end*."""
 
     start: float
@@ -150,8 +146,7 @@ class Watch:
         yield from sorted(parts.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """What a check measures under one name (or pattern): its unit and meaning."""
 
     unit: str
@@ -176,13 +171,14 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of_baseline: float | None = None
     otherwise: Verdict = Verdict.FAIL
     remedy: Remedy = Remedy.INSPECT
+    cause: Cause = Cause.NONE
+    """Why we could not tell, where a value outside is an ERROR."""
     optional: bool = False
     """Whether a run in which nothing was measured against it is still sound."""
     source: str = "hpcverify default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Generic[P]):
+class Check(Struct, Generic[P], frozen=True, kw_only=True):
     """
     The declaration at the foot of every check module.
 
@@ -205,8 +201,8 @@ class Check(Generic[P]):
     measure: Callable[[Context, P], Iterator[Found]]
     params: type[P]
     metrics: Mapping[str, Metric]
-    rules: Mapping[str, Rule] = field(default_factory=dict[str, Rule])
-    rulings: Mapping[str, Ruling] = field(default_factory=dict[str, Ruling])
+    rules: Mapping[str, Rule] = {}
+    rulings: Mapping[str, Ruling] = {}
     placement: Placement = Placement.DEVICES
     timeout: float = 300.0
     observe: Callable[[Watch, Context, P], Iterator[Found]] | None = None
@@ -219,8 +215,7 @@ class Check(Generic[P]):
         return next((m for p, m in self.metrics.items() if fnmatchcase(name, p)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """What limits and rulings make of what was found."""
 
     verdict: Verdict
@@ -302,6 +297,7 @@ def _hold_against(
         Judgement(
             verdict=limit.otherwise,
             reason=f"{subject} {sign} {quantity(bound, '')} ({limit.source})",
+            cause=limit.cause,
             remedy=limit.remedy,
         )
     ]

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import IO
+
+FIRST_ORDER = ("hpcverify.telemetry.probe", "hpcverify.telemetry.nvml.survey")
+"""What the worker needs for the first order of every run."""
 
 _begun: Forked | None = None
 
@@ -79,11 +83,10 @@ def _serve(reading: int, replies: Path, log: Path, parent: int) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        # What it will need for the first orders of every run.
-        import hpcverify.telemetry.nvml.survey  # noqa: PLC0415
-        import hpcverify.telemetry.probe  # noqa: F401, PLC0415
-        from hpcverify.worker import serve  # noqa: PLC0415
+        from hpcverify.worker import serve  # noqa: PLC0415 - not in the engine
 
+        for needed in FIRST_ORDER:
+            import_module(needed)
         serve(replies, parent)
         status = 0
     finally:  # not back into what the parent is about to do

@@ -181,6 +181,7 @@ class Limit(Struct, frozen=True):
     source: str = ""
     where: str = ""
     remedy: Remedy = Remedy.INSPECT
+    cause: Cause = Cause.NONE
     noisy: str = ""
     """Why the limit cannot be held against anything, if it cannot."""
 

@@ -18,10 +18,11 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
@@ -39,8 +40,7 @@ PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """How a program ended (negative: minus the signal), and all that it wrote."""
 
     returncode: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
@@ -64,8 +63,7 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One check of a plan, ready to run and to be judged."""
 
     name: str
@@ -81,8 +79,7 @@ class Step:
         return self.check.placement is not Placement.PASSIVE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What a run does, in order, within *budget* seconds."""
 
     suite: str

@@ -87,7 +87,7 @@ class Worker:
                 trace=traceback.format_exc(),
             )
         ended = msgspec.structs.replace(
-            outcome, start=start, end=time.monotonic(), spent=not release_memory()
+            outcome, start=start, end=time.monotonic(), spent=not releases_memory(order)
         )
         self._say(Reply(number=order.number, outcome=ended))
 
@@ -175,11 +175,12 @@ def in_declared_unit(check: Check[Any], item: Found) -> Found:
     return item
 
 
-def release_memory() -> bool:
+def releases_memory(order: Order) -> bool:
     """
-    Give back what the last check took, so that the next one has all of it.
+    Give back what *order* took, so that the next one has all of it.
 
-    Returns whether that went well: some errors of CUDA stay until the process ends.
+    Returns whether that can be had without ending the process. Some errors of CUDA
+    stay until then; so do the contexts on GPUs that have workers of their own.
     """
     gc.collect()
     torch = sys.modules.get("torch")
@@ -189,7 +190,8 @@ def release_memory() -> bool:
         torch.cuda.empty_cache()
     except RuntimeError:
         return False
-    return True
+    task = order.task
+    return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
 
 
 def serve(replies: Path, parent: int) -> None:

@@ -51,7 +51,7 @@ def context(tmp_path: Path, **changes: Any) -> Context:
         shared=tmp_path / "shared",
         seed=1,
     )
-    return dataclasses.replace(base, **changes)
+    return msgspec.structs.replace(base, **changes)
 
 
 def a_result(check: str = "gemm", **changes: Any) -> Result:

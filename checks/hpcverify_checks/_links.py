@@ -9,11 +9,11 @@ and in which boot of the node. Counters start from zero with the driver or the n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from hpcverify.check import Context, Sample
 from hpcverify.limits.specs import Spec, find
@@ -100,8 +100,7 @@ def marked(noted: Ledger, where: str) -> Mark:
     return Mark(LEDGER, msgspec.json.encode(noted).decode(), where)
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """By how much counters grew, and over what time."""
 
     counts: Mapping[str, int]

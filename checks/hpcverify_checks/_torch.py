@@ -92,6 +92,21 @@ def require_memory(device: torch.device, needed: int) -> None:
 
 
 @contextmanager
+def room_for_gpus(ctx: Context) -> Generator[None]:
+    """Leave a core to each GPU's worker while the host's CPU is loaded beside them."""
+    import torch
+
+    gpus = sum(device.kind == "cuda" for device in ctx.inventory.devices)
+    threads = torch.get_num_threads()
+    if ctx.device.kind == "cpu":
+        torch.set_num_threads(max(1, threads - gpus))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
 def float32_as(precision: str) -> Generator[None]:
     """Let products of float32 use TF32 ("high") or not ("highest") for a while."""
     import torch

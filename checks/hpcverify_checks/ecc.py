@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
@@ -209,8 +209,7 @@ def coverage(counters: int, ago: float | None) -> str:
     return f"{read} and compared with those of {age} ago"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What a counter showed, when (seconds since 1970), and in which boot."""
 
     count: float

@@ -258,6 +258,7 @@ CHECK = Check(
         "covered": Rule(
             low=0.9,
             otherwise=Verdict.ERROR,
+            cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
             source=f"hpcverify default: what is not allocated is not tested; {FREE_IT}",
         ),

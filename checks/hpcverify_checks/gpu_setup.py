@@ -23,9 +23,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpcverify.check import (
     Check,
@@ -103,8 +104,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The processes of this machine, and which are this run's own."""
 
     proc: Path = Path("/proc")

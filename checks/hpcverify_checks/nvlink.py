@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.check import (
     Check,
@@ -116,8 +117,7 @@ def told(linkage: Linkage) -> bool:
     return any(link.active is not None for link in linkage.links)
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(Struct, frozen=True):
     """The links of one GPU, and how many of them ought to be up."""
 
     where: str

@@ -22,11 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
 from hpcverify.model import (

@@ -21,9 +21,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.check import (
     Check,
@@ -115,8 +116,7 @@ def widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[Found]:
     yield from shortfalls("width", told, ctx)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What a link does now, and the best that GPU and slot can do together."""
 
     now: int

@@ -59,7 +59,7 @@ from hpcverify_checks import _soak, _soak_bearing, _soak_mill
 from hpcverify_checks._soak import Account, Done, Meter, Stretch
 from hpcverify_checks._soak_bearing import FEWEST, GAUGES, sag
 from hpcverify_checks._soak_mill import SIZES, WAVE_SIZES, Pace
-from hpcverify_checks._torch import torch_device
+from hpcverify_checks._torch import room_for_gpus, torch_device
 
 POINTS_AT_LEAST = 16
 """Of the rate over time, however short the soak."""
@@ -97,7 +97,8 @@ def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
         params.wave_periods,
     )
     meter = Meter(min(_soak.SECOND, params.seconds / POINTS_AT_LEAST))
-    account = Account(tuple(loaded(paces, stretch, meter) for stretch in table))
+    with room_for_gpus(ctx):
+        account = Account(tuple(loaded(paces, stretch, meter) for stretch in table))
     _soak.leave(ctx.shared, ctx.rank, account)
     yield from told(ctx.device.part, account, meter, began)
     yield from mismatches(ctx.device.part, account, paces)
@@ -225,10 +226,16 @@ CHECK = Check(
         "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
     },
     rules={
-        "samples": Rule(low=2, otherwise=Verdict.ERROR, remedy=Remedy.RERUN),
+        "samples": Rule(
+            low=2,
+            otherwise=Verdict.ERROR,
+            cause=Cause.UNMEASURED,
+            remedy=Remedy.RERUN,
+        ),
         "loaded": Rule(
             low=0.9,
             otherwise=Verdict.ERROR,
+            cause=Cause.UNMEASURED,
             remedy=Remedy.RERUN,
             optional=True,
             source="hpcverify default: else the load did not run as it should",
@@ -296,6 +303,6 @@ CHECK = Check(
         "wave_mismatch": Ruling(Verdict.FAIL, Remedy.INSPECT),
         "unsteady_product": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.CHECKER),
     },
-    placement=Placement.DEVICES,
+    placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,
 )

@@ -7,11 +7,11 @@ import shutil
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec import Struct
 
 from hpcverify import documents, plain
 from hpcverify.cli import say
@@ -37,8 +37,7 @@ EXIT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
+class Wish(Struct, frozen=True, kw_only=True):
     """What was asked for on the command line."""
 
     suite: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from hpcverify.model import Found
 from hpcverify.wire import Outcome, Reply, Task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """All that a worker replied to one task, and how the task ended."""
 
     replies: tuple[Reply, ...]

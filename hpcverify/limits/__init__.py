@@ -80,6 +80,7 @@ def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
         high=rule.high,
         otherwise=rule.otherwise,
         remedy=rule.remedy,
+        cause=rule.cause,
         source=rule.source,
     )
 
@@ -95,6 +96,7 @@ def _relative(  # a limit is a fraction of a reference, for one part
         high=bound if fraction > 1 else None,
         otherwise=rule.otherwise,
         remedy=rule.remedy,
+        cause=rule.cause,
         source=source,
     )
 

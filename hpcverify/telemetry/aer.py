@@ -10,8 +10,9 @@ a GPU looks at the ports above it, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.telemetry import pci, sysfs
 
@@ -43,8 +44,7 @@ WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 """What a link can have; a virtual machine may show 0 or 63, which says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """What a link carries, or can: a generation of PCIe on so many lanes."""
 
     generation: int

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
@@ -35,8 +36,7 @@ VECTOR_BITS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
+class Cores(Struct, frozen=True):
     """The logical CPUs by number: those this process may use, and all online."""
 
     allowed: tuple[int, ...]

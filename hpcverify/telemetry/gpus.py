@@ -11,8 +11,9 @@ None, and said in words.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from hpcverify.model import Covered, Finding
 from hpcverify.telemetry.reading import Reading
@@ -20,11 +21,10 @@ from hpcverify.telemetry.reading import Reading
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard(Generic[T_co]):
+class Heard(Struct, Generic[T_co], frozen=True, kw_only=True):
     """The answers of all GPUs to one question."""
 
-    answers: Mapping[str, T_co] = field(default_factory=dict[str, T_co])
+    answers: Mapping[str, T_co] = {}
     """By UUID, which is the id of the part; of a GPU in trouble, if it said any."""
     findings: tuple[Finding, ...] = ()
     """GPUs that are lost, need a reset, hang, or gave an answer that says nothing."""
@@ -32,8 +32,7 @@ class Heard(Generic[T_co]):
     """What a GPU, its driver or this user cannot have, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvLink:
+class NvLink(Struct, frozen=True, kw_only=True):
     """One link of a GPU."""
 
     number: int
@@ -46,8 +45,7 @@ class NvLink:
     (left after correction) and ``symbol`` (corrected, as is normal)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(Struct, frozen=True, kw_only=True):
     """How a GPU stands with the NVSwitch fabric, as its manager set it up."""
 
     state: str
@@ -61,16 +59,14 @@ class Fabric:
     """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linkage:
+class Linkage(Struct, frozen=True, kw_only=True):
     """The NVLinks of a GPU (none on a part without them) and its fabric, if any."""
 
     links: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
+class PcieLink(Struct, frozen=True, kw_only=True):
     """The PCIe link of a GPU, now; an idle GPU lowers its generation to save power."""
 
     address: str
@@ -88,16 +84,14 @@ class PcieLink:
     ``lane``; those that this GPU counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """A process that uses a GPU; *memory* in bytes, if it is known."""
 
     pid: int
     memory: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """How a GPU is set up, and what is left on it."""
 
     persistence: bool | None
@@ -122,8 +116,7 @@ class Setup:
     ``gsp`` (on or off)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
+class Recovery(Struct, frozen=True, kw_only=True):
     """What the driver wants done about a GPU."""
 
     action: str | None

@@ -10,8 +10,9 @@ hottest, its least headroom, and its power in all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
@@ -30,8 +31,7 @@ ABSURD = 200.0
 """°C: drivers report unset thresholds as 255, 65261.85 and the like."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sensor:
+class Sensor(Struct, frozen=True):
     """A file with a number, the factor to its unit, and the part it belongs to."""
 
     path: Path

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+
+class Reading(Struct, frozen=True):
     """One number; *where* is the id of a part, *unit* one of `hpcverify.units`."""
 
     name: str

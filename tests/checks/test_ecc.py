@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
 from hpcverify.limits import resolve

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Sample, Watch, judge
 from hpcverify.limits import resolve

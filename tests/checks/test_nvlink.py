@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Skip
 from hpcverify.limits.specs import Spec
@@ -70,10 +70,10 @@ def changed(number_: int, **changes: object) -> Linkage:
     """Change one link of a healthy GPU."""
     whole = linkage()
     links = (
-        dataclasses.replace(k, **changes) if k.number == number_ else k  # type: ignore[arg-type]
+        replace(k, **changes) if k.number == number_ else k  # type: ignore[arg-type]
         for k in whole.links
     )
-    return dataclasses.replace(whole, links=tuple(links))
+    return replace(whole, links=tuple(links))
 
 
 def read(
@@ -231,9 +231,7 @@ def test_a_suite_can_say_how_many_links_are_right(tmp_path: Path) -> None:
 
 def test_links_of_unknown_state_are_not_taken_for_dead(tmp_path: Path) -> None:
     ctx = node(tmp_path)
-    unknown = Linkage(
-        links=tuple(dataclasses.replace(k, active=None) for k in linkage().links)
-    )
+    unknown = Linkage(links=tuple(replace(k, active=None) for k in linkage().links))
     assert passes(verdict(read(all_of(unknown), ctx, tmp_path), ctx))
 
 
@@ -327,7 +325,7 @@ def test_marks_are_two_of_a_gpu_and_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["in_progress", "not_started"])
 def test_a_fabric_that_is_not_up_wants_its_manager(tmp_path: Path, state: str) -> None:
     ctx = node(tmp_path)
-    waiting = linkage(fabric=dataclasses.replace(WELL, state=state, summary=""))
+    waiting = linkage(fabric=replace(WELL, state=state, summary=""))
     judgement = verdict(read(all_of(g7=waiting), ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
     assert "systemctl start nvidia-fabricmanager" in judgement.reason
@@ -360,7 +358,7 @@ def test_what_the_fabric_says_has_its_remedy(
     tmp_path: Path, fabric: dict[str, object], verdict_: str, remedy: str
 ) -> None:
     ctx = node(tmp_path)
-    ill = linkage(fabric=dataclasses.replace(WELL, **fabric))  # type: ignore[arg-type]
+    ill = linkage(fabric=replace(WELL, **fabric))  # type: ignore[arg-type]
     judgement = verdict(read(all_of(g2=ill), ctx, tmp_path), ctx)
     assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
     assert accused(judgement) == ([] if verdict_ == "pass" else ["GPU 2"])

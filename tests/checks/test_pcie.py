@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Skip, Watch
 from hpcverify.limits.specs import Spec
@@ -48,12 +48,12 @@ def links(count: int = 8, **odd: Any) -> Heard[PcieLink]:
     """Make healthy links but for GPU 3, of which *odd* things are heard."""
     answers = {w: with_(address=address(i)) for i, w in enumerate(ids(count))}
     if odd:
-        answers["GPU-3"] = dataclasses.replace(answers["GPU-3"], **odd)
+        answers["GPU-3"] = replace(answers["GPU-3"], **odd)
     return Heard(answers=answers)
 
 
 def with_(**changes: Any) -> PcieLink:
-    return dataclasses.replace(LINK, **changes)
+    return replace(LINK, **changes)
 
 
 def read(heard: Heard[PcieLink], ctx: Context, root: Path) -> list[Found]:
@@ -165,7 +165,7 @@ def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
 def test_a_lost_gpu_fails_beside_the_answers_of_the_others(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     lost = Finding("gpu_lost", "GPU-3", "GPU is lost")
-    heard = dataclasses.replace(links(), findings=(lost,))
+    heard = replace(links(), findings=(lost,))
     judgement = verdict(read(heard, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
@@ -332,7 +332,7 @@ def test_without_load_the_generation_is_not_judged_and_that_is_said(
 def test_load_counts_between_two_moments_of_use() -> None:
     samples = series("pcie.generation", "GPU-3", range(6))
     usage = [
-        dataclasses.replace(s, t=s.t - 0.5)
+        replace(s, t=s.t - 0.5)
         for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0])
     ]
     assert [s.t for s in pcie.loaded(samples, usage, 0.5)] == [1, 2]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import Judgement, judge
 from hpcverify.model import Cause, Covered, Finding, Found, Remedy, Verdict

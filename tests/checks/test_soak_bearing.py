@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcverify.check import Context, Sample, Watch, judge
@@ -158,7 +159,7 @@ def node(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Context
     )
     for rank, gpu in enumerate(gpus):
         _soak.leave(base.shared, rank, gpu.account(soak))
-    return [dataclasses.replace(base, device=device) for device in devices]
+    return [msgspec.structs.replace(base, device=device) for device in devices]
 
 
 def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Found]:

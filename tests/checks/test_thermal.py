@@ -279,7 +279,7 @@ def test_instants_far_apart_in_thinned_samples_are_no_slowdown(tmp_path: Path) -
     clock = samples("clock", *[1755] * 30, unit="MHz")
     found = observed(watching(old, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_slowdown"] == 0
-    lasting = [dataclasses.replace(s, value=1.0) for s in old]
+    lasting = [msgspec.structs.replace(s, value=1.0) for s in old]
     found = observed(watching(lasting, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_slowdown"] == 48
 

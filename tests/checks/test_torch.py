@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Device
-from hpcverify_checks._torch import dtypes_of, float32_as, index_of, torch_device
+from hpcverify.model import Cause, Device, Inventory
+from hpcverify_checks._torch import (
+    dtypes_of,
+    float32_as,
+    index_of,
+    room_for_gpus,
+    torch_device,
+)
 from tests.doubles import context
 
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
@@ -61,3 +67,14 @@ def test_the_precision_of_float32_is_restored() -> None:
     with float32_as("high"):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 99])
+def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(
+    tmp_path: Path, gpus: int
+) -> None:
+    threads = torch.get_num_threads()
+    ctx = context(tmp_path, inventory=Inventory(devices=(GPU,) * gpus))
+    with room_for_gpus(ctx):
+        assert torch.get_num_threads() == max(1, threads - gpus)
+    assert torch.get_num_threads() == threads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -31,7 +31,7 @@ class Script:
 
 
 @contextmanager
-def sampled(*values: tuple[float, float]) -> Iterator[Sampler]:
+def sampled(*values: tuple[float, float]) -> Generator[Sampler]:
     sampler = Sampler([Script(*values)], period=0.001)
     sampler.start()
     assert sampler.reaches(float("-inf"))

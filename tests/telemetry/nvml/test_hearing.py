@@ -12,15 +12,13 @@ from tests.nvml_lab.nvmllab import Lab
 
 HEAR = """
 import json, sys
-from dataclasses import asdict
 import msgspec
 from hpcverify.telemetry.nvml.hearing import NvmlSource
 source = NvmlSource(patience=float(sys.argv[3]))
 for name in sys.argv[2].split():
     heard = getattr(source, name)()
-    answers = {uuid: answer if isinstance(answer, tuple) else asdict(answer)
-               for uuid, answer in heard.answers.items()}
-    print(msgspec.json.encode([answers, heard.findings, heard.unanswered]).decode())
+    told = [heard.answers, heard.findings, heard.unanswered]
+    print(msgspec.json.encode(told).decode())
 """
 
 GENEROUS = 60.0
