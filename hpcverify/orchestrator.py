@@ -253,9 +253,9 @@ class Verification:
             start=self._began if passive else start,
             end=time.monotonic(),
         )
-        seconds = (
-            OBSERVE_SECONDS + (task.end - task.start) / 50
-        )  # hours have many samples
+        # A burn-in has millions of samples to look through.
+        seconds = OBSERVE_SECONDS + (task.end - task.start) / 50/ 50
+        )
         return self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
 
 

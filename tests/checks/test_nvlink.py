@@ -69,10 +69,7 @@ def all_of(linked: Linkage | None = None, count: int = 8, **odd: Linkage) -> Ans
 def changed(number_: int, **changes: object) -> Linkage:
     """Change one link of a healthy GPU."""
     whole = linkage()
-    links = (
-        replace(k, **changes) if k.number == number_ else k  # type: ignore[arg-type]
-        for k in whole.links
-    )
+    links = (replace(k, **changes) if k.number == number_ else k for k in whole.links)
     return replace(whole, links=tuple(links))
 
 
@@ -358,7 +355,7 @@ def test_what_the_fabric_says_has_its_remedy(
     tmp_path: Path, fabric: dict[str, object], verdict_: str, remedy: str
 ) -> None:
     ctx = node(tmp_path)
-    ill = linkage(fabric=replace(WELL, **fabric))  # type: ignore[arg-type]
+    ill = linkage(fabric=replace(WELL, **fabric))
     judgement = verdict(read(all_of(g2=ill), ctx, tmp_path), ctx)
     assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
     assert accused(judgement) == ([] if verdict_ == "pass" else ["GPU 2"])

@@ -53,7 +53,7 @@ def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
     site("run", "--check", "clock")
 
     assert "the clock against true time" in site("checks").stdout
-    assert "suite quick: 8 checks" in site("config", "check").stdout
+    assert "suite quick: 16 checks" in site("config", "check").stdout
     assert "offset 700 ms > 500 (our job timeouts)" in site("show").stdout
     assert "our job timeouts" in site("report", "-o", "-").stdout
 

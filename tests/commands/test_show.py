@@ -55,7 +55,7 @@ def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
         s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)
     }
 
-    assert listed["quick"] <= 180
+    assert listed["quick"] <= 240
     assert listed["acme"] == 120
 
 
