@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-tools lint format bench schema clean
+.PHONY: help verify test test-tools lint format bench schema faults clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report lies"
@@ -63,3 +63,7 @@ schema: $(BIN)/hpcverify
 	$(BIN)/python -c "import json, msgspec; from hpcverify.model import Run; \
 	print(json.dumps(msgspec.json.schema(Run), indent=1, ensure_ascii=False))" \
 	> docs/schema/run.json
+
+# The page of faults follows the tests' table, and a test holds the two together too.
+faults: $(VENV)/tests-installed
+	$(BIN)/python -m tests.faults.page

@@ -254,8 +254,7 @@ class Verification:
             end=time.monotonic(),
         )
         # A burn-in has millions of samples to look through.
-        seconds = OBSERVE_SECONDS + (task.end - task.start) / 50/ 50
-        )
+        seconds = OBSERVE_SECONDS + (task.end - task.start) / 50
         return self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
 
 

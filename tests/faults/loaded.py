@@ -1,0 +1,77 @@
+"""What the checks make of a board that works, by what was sampled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from hpcverify.check import Context, Placement, Watch
+from hpcverify.conclusion import conclude
+from hpcverify.config import Site
+from hpcverify.executors import Answer
+from hpcverify.limits.specs import find
+from hpcverify.model import Device, Inventory, Result
+from hpcverify.suite import Step, load_suite, plan
+from hpcverify.wire import Outcome, Reply, reply
+from hpcverify_checks import _soak
+from hpcverify_checks._soak import Account, Done
+from tests.doubles import CPU, context
+from tests.nvml_lab.nvmllab import Lab
+from tests.telemetry.nvml.test_survey import PROBE
+
+CHECKS = ("thermal", "gpu_setup", "pcie", "nvlink", "ecc", "xid")
+"""Those that watch a board at work."""
+SECONDS = range(0, 121, 2)
+GOOD = 0.75
+"""Of what a part could do at its clock, what a good one does."""
+
+
+def watched(lab: Lab, lines: Sequence[str]) -> tuple[Inventory, Watch]:
+    """Probe the board that *lines* describe, and sample it for two minutes."""
+    lab.write(*lines, "freeze_t = 0")
+    found = lab.python(PROBE, 1)
+    (inventory,) = msgspec.json.decode(found, type=list[Inventory])
+    return inventory, lab.sampled(lines, SECONDS)
+
+
+def judged(inventory: Inventory, watch: Watch, folder: Path) -> Iterator[Result]:
+    """Judge what each check makes of *watch*, as the engine does."""
+    for step in plan(load_suite("quick"), Site(), CHECKS).steps:
+        yield _judged(step, inventory, watch, folder)
+
+
+def _judged(step: Step, inventory: Inventory, watch: Watch, folder: Path) -> Result:
+    assert step.check.observe is not None
+    replies: list[Reply] = []
+    for where in _contexts(step, inventory, folder):
+        if step.check.placement is Placement.ALL_DEVICES:
+            _leave_account(watch, where)
+        found = step.check.observe(watch, where, step.params)
+        replies += [reply(1, item) for item in found]
+    answer = Answer(replies=tuple(replies), outcome=Outcome())
+    return conclude(step, {"observed": answer}, inventory, lambda _n, _w: (), 0.0)
+
+
+def _leave_account(watch: Watch, ctx: Context) -> None:
+    """Do as the device's own worker would: at each clock as much work as a good one."""
+    clocks = [
+        s.value for p, ss in watch.series("clock") if p == ctx.device.part for s in ss
+    ]
+    (part,) = (p for p in ctx.inventory.parts if p.id == ctx.device.part)
+    sheet = find(part)
+    per_clock = (sheet and (sheet.sms or 100) * (sheet.flop_per_clk_per_sm or 0)) or 4e5
+    flop = GOOD * per_clock * fmean(clocks) * 1e6 * (watch.end - watch.start)
+    done = Done(0.0, watch.start, watch.end, int(watch.end) * 1000, flop, wrong=0)
+    _soak.leave(ctx.shared, ctx.rank, Account((done,)))
+
+
+def _contexts(step: Step, inventory: Inventory, folder: Path) -> Iterator[Context]:
+    gpus = tuple(d for d in inventory.devices if d.kind == "cuda")
+    devices: tuple[Device, ...] = gpus
+    if step.check.placement is Placement.PASSIVE:
+        devices = (CPU,)
+    for device in devices:
+        yield context(folder, inventory=inventory, device=device, peers=devices)
