@@ -41,7 +41,7 @@ def page() -> str:
 
 def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:
     yield f"## {title}\n"
-    for check, rows in groupby(faults, key=lambda fault: fault.check):
+    for check, rows in groupby(sorted(faults, key=_by_check), key=_by_check):
         yield f"### `{check}`\n"
         yield "| fault | verdict | cause | remedy |"
         yield "|---|---|---|---|"
@@ -49,6 +49,10 @@ def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:
             remedy = fault.remedy.value.replace("_", " ")
             yield f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
         yield ""
+
+
+def _by_check(fault: Fault) -> str:
+    return fault.check
 
 
 if __name__ == "__main__":

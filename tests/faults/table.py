@@ -541,7 +541,7 @@ LINKS = (
         "an NVLink had to be recovered since the last run",
         "gpu.2.nvlink.3.recovery_errors = 1",
         "nvlink",
-        WARN,
+        FAIL,
         Remedy.INSPECT,
         "recovery",
     ),
