@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -253,7 +254,13 @@ def judge(
 
 def applies(limit: Limit, item: Measurement) -> bool:
     """Whether *limit* is meant for *item*."""
-    return fnmatchcase(item.name, limit.name) and limit.where in ("", item.where)
+    return limit.where in ("", item.where) and matches(item.name, limit.name)
+
+
+@cache
+def matches(name: str, pattern: str) -> bool:
+    """Whether *pattern*, which may have ``*`` in it, is meant for *name*."""
+    return fnmatchcase(name, pattern)
 
 
 def _rule_on(

@@ -13,12 +13,12 @@ import site
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from hpcverify.check import Context, Placement
 from hpcverify.conclusion import conclude, not_run
@@ -49,6 +49,8 @@ OBSERVED = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
 PROBE_SECONDS = 30.0
 OBSERVE_SECONDS = 30.0
+NAMED = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
+"""Packages whose version belongs to a run, as their directories spell them."""
 GRACE = 10.0
 """Seconds that the worker has, over and above the time it was told to settle for."""
 
@@ -69,8 +71,7 @@ class Progress(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """What is known of the node from its earlier runs."""
 
     previous: Inventory | None = None
@@ -79,8 +80,7 @@ class Memory:
     runs: int = 0
 
 
-@dataclass(kw_only=True)
-class Verification:
+class Verification(Struct, kw_only=True):
     """
     One run of *plan* on *node*.
 
@@ -351,9 +351,9 @@ def versions() -> dict[str, str]:
     than the passive checks of eight GPUs to run.
     """
     found = {"python": sys.version.split()[0], "kernel": os.uname().release}
-    for folder in {*site.getsitepackages(), *sys.path}:
-        for package in ("hpcverify", "torch", "nvidia_ml_py"):
-            for path in Path(folder).glob(f"{package}-*.dist-info"):
-                version = path.stem.partition("-")[2]
-                found.setdefault(package.replace("_", "-"), version)
+    for folder in filter(Path.is_dir, map(Path, {*site.getsitepackages(), *sys.path})):
+        for path in folder.iterdir():
+            package, _, version = path.name.removesuffix(".dist-info").partition("-")
+            if package in NAMED and path.suffix == ".dist-info":
+                found[package.replace("_", "-")] = version
     return found

@@ -259,6 +259,10 @@ class Store:
                 f"{self.path} is of version {version}, this hpcverify knows "
                 f"{len(MIGRATIONS)}: upgrade hpcverify, or set HPCVERIFY_STATE"
             )
+        if version == len(
+            MIGRATIONS
+        ):  # to write the same again would wait for the disk
+            return
         for statement in ";".join(MIGRATIONS[version:]).split(";"):
             db.execute(statement)
         db.execute(f"pragma user_version = {len(MIGRATIONS)}")

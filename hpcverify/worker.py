@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from hpcverify import catalog, trail
 from hpcverify.check import Check, Placement, Skip, Unable, Watch
@@ -53,12 +54,25 @@ if TYPE_CHECKING:
     from hpcverify.telemetry.sampler import Sampler
 
 
+FRESH = 1.0
+"""Seconds for which what was seen ahead of the order still counts as now."""
+
+
+class Sight(Struct, frozen=True):
+    """What the probe saw, and when."""
+
+    when: float
+    inventory: Inventory
+    holders: tuple[tuple[str, int], ...]
+
+
 class Worker:
     """Serves orders; the telemetry worker is the one that was told to probe."""
 
-    def __init__(self, replies: BinaryIO) -> None:
-        """Write replies to *replies*, which is not buffered."""
+    def __init__(self, replies: BinaryIO, ahead: Sight | None = None) -> None:
+        """Write to *replies*, unbuffered; *ahead* is what was seen before any order."""
         self._replies = replies
+        self._ahead = ahead
         self._inventory = Inventory()
         self._sampler: Sampler | None = None
 
@@ -105,12 +119,12 @@ class Worker:
                 yield from (reply(order.number, f) for f in self._observe(task))
 
     def _probe(self, number: int) -> Reply:
-        # Only the telemetry worker pays for this.
-        from hpcverify.telemetry.probe import look  # noqa: PLC0415
-
-        self._inventory, holders = look()
-        held = tuple(Holder(part, pid) for part, pid in holders)
-        return Reply(number=number, inventory=self._inventory, holders=held)
+        sight, self._ahead = self._ahead, None
+        if sight is None or time.monotonic() - sight.when > FRESH:
+            sight = see()
+        self._inventory = sight.inventory
+        held = tuple(Holder(part, pid) for part, pid in sight.holders)
+        return Reply(number=number, inventory=sight.inventory, holders=held)
 
     def _begin_to_sample(self) -> None:
         from hpcverify.telemetry import readers  # noqa: PLC0415
@@ -163,6 +177,16 @@ class Worker:
         self._replies.write(line)
 
 
+def see() -> Sight:
+    """List what the node is made of and who holds its GPUs."""
+    # Only the telemetry worker pays for this.
+    from hpcverify.telemetry.probe import look  # noqa: PLC0415
+
+    when = time.monotonic()
+    inventory, holders = look()
+    return Sight(when, inventory, holders)
+
+
 def in_declared_unit(check: Check[Any], item: Found) -> Found:
     """Refuse a measurement in another unit than its limits are written in."""
     if isinstance(item, Measurement):
@@ -194,19 +218,24 @@ def releases_memory(order: Order) -> bool:
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
 
 
-def serve(replies: Path, parent: int) -> None:
-    """Serve until standard input ends, or the process *parent* does."""
+def begin(parent: int, way: Path) -> None:
+    """Make this process a worker of *parent*, which looks for its trail in *way*."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable(2)
+    trail.begin(way)
+
+
+def serve(replies: Path, ahead: Sight | None = None) -> None:
+    """Serve until standard input ends."""
     with replies.open("ab", buffering=0) as out, os.fdopen(0, "rb") as orders:
-        worker = Worker(out)
+        worker = Worker(out, ahead)
         for line in orders:
             path = Path(os.fsdecode(line.strip()))
-            trail.begin(path.with_suffix(trail.SUFFIX))
             worker.serve(decode(path.read_bytes(), Order))
             trail.leave("")
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), int(sys.argv[2]))
+    begin(int(sys.argv[2]), Path(sys.argv[1]).with_suffix(trail.SUFFIX))
+    serve(Path(sys.argv[1]))

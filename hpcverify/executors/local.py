@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from hpcverify import trail
-from hpcverify.early import Forked
+from hpcverify.early import Files, Forked
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
@@ -35,7 +35,7 @@ REAP = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
 HURRIED_REAP = 0.3
 """The same when the run was told to end, and someone waits for the node."""
-QUICK_POLL, SLOW_POLL = 0.001, 0.05
+QUICK_POLL, SLOW_POLL = 0.0005, 0.05
 """Seconds between looks at the replies: closely at first, then at leisure."""
 LOG_TAIL = 2000
 """Bytes of a worker's log that are worth showing."""
@@ -53,16 +53,12 @@ Process = subprocess.Popen[bytes] | Forked
 class Worker:
     """A worker process, its files, and the order that it has in hand."""
 
-    def __init__(
-        self, name: str, folder: Path, process: Process, replies: Path, log: Path
-    ) -> None:
+    def __init__(self, name: str, folder: Path, process: Process, files: Files) -> None:
         """Take over a *process* that serves; its orders go to *folder*."""
         self.name = name
         self._folder = folder
         self._process = process
-        self._replies = replies
-        self._log = log
-        self._trail = folder / f"{name}{trail.SUFFIX}"
+        self._files = files
         self._read = 0
 
     @classmethod
@@ -78,7 +74,8 @@ class Worker:
                 stderr=file,
                 start_new_session=True,
             )
-        return cls(name, folder, process, replies, log)
+        files = Files(replies, log, replies.with_suffix(trail.SUFFIX))
+        return cls(name, folder, process, files)
 
     @property
     def pid(self) -> int:
@@ -88,7 +85,6 @@ class Worker:
     def send(self, order: Order) -> None:
         """Hand over *order*; a worker that is gone shows when it is polled."""
         path = self._folder / f"{self.name}.{order.number}.order"
-        self._trail = path.with_suffix(trail.SUFFIX)
         path.write_bytes(encode(order))
         stdin = self._process.stdin
         # The line is far shorter than a pipe holds, so this cannot block.
@@ -99,7 +95,7 @@ class Worker:
 
     def replies(self) -> list[Reply]:
         """Read what came since the last call; a line under way is left for later."""
-        with self._replies.open("rb") as file:
+        with self._files.replies.open("rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
@@ -116,12 +112,12 @@ class Worker:
 
     def whereabouts(self) -> str:
         """Say what it was about to do when it was last heard of, if it told."""
-        doing = trail.follow(self._trail)
+        doing = trail.follow(self._files.trail)
         return f" in {doing}" if doing else ""
 
     def log_tail(self) -> str:
         """Show the end of what it wrote to its standard output and error."""
-        return self._log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
+        return self._files.log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
 
     def hang_up(self) -> None:
         """Close its standard input, upon which an idle worker ends by itself."""
@@ -144,8 +140,7 @@ class Worker:
         return "unknown"
 
 
-@dataclass
-class LocalExecutor:
+class LocalExecutor(Struct):
     """
     Keeps one worker for each name and hands them tasks.
 
@@ -157,11 +152,11 @@ class LocalExecutor:
     stopped: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
     command: Sequence[str] = COMMAND
-    hung: list[str] = field(default_factory=list[str])
+    hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
-    early: Mapping[str, Forked] = field(default_factory=dict[str, Forked])
+    early: Mapping[str, Forked] = {}
     """Workers that were started before there was an executor, by name."""
-    _workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    _workers: dict[str, Worker] = {}
     _started: int = 0
     _orders: int = 0
 
@@ -169,7 +164,7 @@ class LocalExecutor:
         """Take over the early workers."""
         for name, process in self.early.items():
             self._workers[name] = Worker(
-                f"0-{name}", self.folder, process, process.replies, process.log
+                f"0-{name}", self.folder, process, process.files
             )
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:

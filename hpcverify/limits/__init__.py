@@ -9,11 +9,10 @@ part it is, on its siblings in the same node, and on what it reached before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
-from hpcverify.check import Rule, quantity
+from hpcverify.check import Rule, matches, quantity
 from hpcverify.limits.specs import Expectation, expect
 from hpcverify.model import Inventory, Limit, Measurement
 from hpcverify.units import convert
@@ -39,16 +38,21 @@ def resolve(
     """Make limits of *rules* for what was measured; absolute ones need no value."""
     limits: list[Limit] = []
     for name, rule in rules.items():
-        matching = [m for m in measurements if fnmatchcase(m.name, name)]
+        matching = [m for m in measurements if matches(m.name, name)]
         absolute = list(_absolute(name, rule, matched=bool(matching)))
         limits += absolute
         if not (matching or absolute or rule.optional):  # a typo must not pass
             limits.append(
                 Limit(name=name, otherwise=rule.otherwise, source=rule.source)
             )
-        for item in matching:
+        for item in matching if _is_relative(rule) else ():
             limits += _of_one(rule, item, matching, inventory, past)
     return tuple(dict.fromkeys(limits))
+
+
+def _is_relative(rule: Rule) -> bool:
+    """Whether *rule* depends on which part was measured, or on others."""
+    return (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None)
 
 
 def _of_one(
@@ -142,14 +146,17 @@ def _of_spec(
 def _of_siblings(
     rule: Rule, item: Measurement, matching: Sequence[Measurement], inventory: Inventory
 ) -> Iterator[Limit]:
+    if rule.of_siblings is None:
+        return
+    kinds = {where: _kind(where, inventory) for where in {m.where for m in matching}}
     values = [
         m.value
         for m in matching
         if m.name == item.name
         and m.value is not None
-        and _kind(m.where, inventory) == _kind(item.where, inventory)
+        and kinds[m.where] == kinds[item.where]
     ]
-    if rule.of_siblings is None or len(values) < ENOUGH_SIBLINGS:
+    if len(values) < ENOUGH_SIBLINGS:
         return
     middle = median(values)
     yield _relative(
