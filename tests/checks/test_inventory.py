@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.check import Unable, judge
+from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
+    Covered,
     Device,
     Finding,
     Found,
@@ -72,13 +73,9 @@ def with_problem(node: Inventory, code: str, where: str = "node") -> Inventory:
 def compare(
     tmp_path: Path, now: Inventory, before: Inventory | None
 ) -> tuple[list[Found], Cause]:
-    found: list[Found] = []
     ctx = context(tmp_path, inventory=now, previous=before)
-    try:
-        found.extend(CHECK.measure(ctx, InventoryParams()))
-    except Unable as exc:
-        return found, exc.cause
-    return found, Cause.NONE
+    found = list(CHECK.measure(ctx, InventoryParams()))
+    return found, judge(findings(found), (), CHECK.rulings).cause
 
 
 def findings(found: list[Found]) -> list[Finding]:
@@ -263,3 +260,18 @@ def test_a_driver_at_odds_with_its_library_is_no_fault_of_the_hardware(
     found, cause = compare(tmp_path, probe(lab), before)
     assert [f.code for f in findings(found)] == ["driver_mismatch"]
     assert (cause, verdict(found)) == (Cause.MISCONFIGURED, Verdict.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)]
+)
+def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
+    tmp_path: Path, name: str, told: int
+) -> None:
+    facts = {"name": name, "compute_capability": "9.0", "memory": "80 GiB"}
+    node = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1", facts),))
+    found, _ = compare(tmp_path, node, None)
+
+    unknown = [f for f in found if isinstance(f, Covered) and f.where == "GPU-1"]
+    assert len(unknown) == told
+    assert all("not in the table of parts" in f.text for f in unknown)
