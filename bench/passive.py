@@ -100,11 +100,12 @@ def memory(command: Sequence[str], environment: dict[str, str]) -> tuple[int, in
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    peaks = (0, 0)
+    proportional, resident = 0, 0
     while run.poll() is None:
-        peaks = tuple(map(max, peaks, of_tree(run.pid)))  # type: ignore[assignment]
+        now = of_tree(run.pid)
+        proportional, resident = max(proportional, now[0]), max(resident, now[1])
         time.sleep(LOOK)
-    return peaks
+    return proportional, resident
 
 
 def of_tree(pid: int) -> tuple[int, int]:

@@ -182,9 +182,8 @@ def see() -> Sight:
     # Only the telemetry worker pays for this.
     from hpcverify.telemetry.probe import look  # noqa: PLC0415
 
-    when = time.monotonic()
     inventory, holders = look()
-    return Sight(when, inventory, holders)
+    return Sight(time.monotonic(), inventory, holders)
 
 
 def in_declared_unit(check: Check[Any], item: Found) -> Found:

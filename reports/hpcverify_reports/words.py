@@ -34,7 +34,7 @@ BECAUSE = {
     Cause.CHECKER: "The check found itself unsound.",
     Cause.CRASHED: "The check crashed.",
     Cause.DENIED: "A permission is missing.",
-    Cause.HUNG: "The check hung and could not be ended.",
+    Cause.HUNG: "A call into the driver, or a whole process, never came back.",
     Cause.INTERRUPTED: "The run was told to stop.",
     Cause.MISCONFIGURED: "The node's software is at odds with itself.",
     Cause.MISSING: "A tool or a library is not installed.",
