@@ -314,7 +314,8 @@ def _unmeasured(limit: Limit) -> Judgement:
     # A limit that nothing was measured against must not pass by silence.
     return Judgement(
         verdict=Verdict.ERROR,
-        reason=f"nothing was measured for the limit on {limit.name} ({limit.source})",
+        reason=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
+        "if that is right, the limit is optional = true",
         cause=Cause.UNMEASURED,
         remedy=Remedy.FIX_CHECKER,
     )

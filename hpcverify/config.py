@@ -37,7 +37,9 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of_baseline: float | None = None
     otherwise: Verdict = Verdict.FAIL
     remedy: Remedy = Remedy.INSPECT
-    optional: bool = False
+    optional: bool | None = None
+    """Whether a run in which nothing was measured is sound; as the check says, if it
+    has a limit for the same and the file says nothing."""
 
 
 Settings = dict[str, dict[str, Setting]]

@@ -316,8 +316,12 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     They are known from the problems that the probe met and from the node's last
     run: a node must not pass because its driver is broken.
     """
-    gone = {p.where: (p.text, problems.VIEW.get(p.code)) for p in inventory.problems}
     here = {device.part for device in inventory.devices}
+    gone = {
+        p.where: (p.text, problems.UNREACHABLE.get(p.code))
+        for p in inventory.problems
+        if p.where not in here
+    }
     taken = {_address(inventory, part) for part in here} - {""}
     for device in previous.devices if previous else ():
         replaced = previous is not None and _address(previous, device.part) in taken

@@ -109,14 +109,21 @@ def cells(result: Result, run: Run) -> list[str]:
     value = f"{item.name} {quantity(item.value, item.unit)}"
     if item.where != "node":
         value = f"{run.inventory.label(item.where)}: {value}"
-    if limit.admits(item.value) and result.reason:
-        value = result.reason
+    if limit.admits(item.value) and result.reason:  # it is a finding that warns
+        return [result.reason, "", ""]
     return [value, bounds(limit), limit.source]
 
 
 def _what(result: Result) -> str:
     """Say what a check did that has no limit to show."""
     return "; ".join(c.text for c in result.coverage[:2])
+
+
+def next_remedy(run: Run) -> Remedy:
+    """Choose what to do first: what the worst results ask for most."""
+    worst = max((r.verdict for r in run.results), default=Verdict.PASS)
+    asked = [r.remedy for r in run.results if r.verdict is worst]
+    return max(asked, key=list(Remedy).index, default=Remedy.NONE)
 
 
 def summary(run: Run) -> str:
@@ -126,15 +133,12 @@ def summary(run: Run) -> str:
         for v in sorted(Verdict, reverse=True)
         if any(r.verdict is v for r in run.results)
     ]
-    remedy = next(
-        (r.remedy for r in worst_first(run.results) if r.remedy is not Remedy.NONE),
-        None,
-    )
+    remedy = next_remedy(run)
     interrupted = "" if run.complete else " (interrupted)"
     return (
         f"{interrupted} after {clock(run.seconds)} of suite {run.suite}: "
         f"{', '.join(counts)}"
-        + (f"; next: {remedy.value.replace('_', ' ')}" if remedy else "")
+        + ("" if remedy is Remedy.NONE else f"; next: {remedy.replace('_', ' ')}")
     )
 
 

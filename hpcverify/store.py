@@ -188,11 +188,16 @@ class Store:
         return found
 
     def marks(self, node: str, check: str) -> tuple[Mark, ...]:
-        """Recall what *check* wanted to know again of *node*: the newest of each."""
+        """
+        Recall what *check* wanted to know again of *node*: the newest of each.
+
+        A run that was interrupted is inconclusive, so what it looked at is new still;
+        and the newest is the one that came last, whatever the clock said.
+        """
         with self._database() as db:
             rows = db.execute(
-                "select mark, value, part, max(started) from marks"
-                " join runs on runs.id = run where node = ? and name = ?"
+                "select mark, value, part, max(runs.rowid) from marks"
+                " join runs on runs.id = run where node = ? and name = ? and complete"
                 " group by mark, part",
                 (node, check),
             ).fetchall()

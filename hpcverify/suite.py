@@ -34,6 +34,8 @@ from hpcverify.model import Verdict
 from hpcverify.units import convert as convert_unit
 
 LARGEST_FRACTION = 10
+LONGEST = 30 * 86400.0
+"""Seconds: no run takes a month."""
 EVERY_OTHER = "*"
 """As the name of an entry: every check that the suite does not name itself."""
 
@@ -46,7 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: dict[str, Setting] = {}
     required: bool = False
     """Whether to skip it counts as ERROR."""
-    timeout: float | None = None
+    timeout: Annotated[float, Meta(gt=0, le=LONGEST)] | None = None
     """Seconds after which it is ended; the check's own when left out."""
 
 
@@ -54,9 +56,9 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A suite file."""
 
     summary: str
-    budget: float
+    budget: Annotated[float, Meta(gt=0, le=LONGEST)]
     """Seconds for the whole."""
-    settle: float = 0
+    settle: Annotated[float, Meta(ge=0, le=LONGEST)] = 0
     """Seconds at most to wait, before a check that loads the node, until the devices
     are cool and idle after the one before."""
     check: Annotated[tuple[Entry, ...], Meta(min_length=1)]
@@ -175,7 +177,11 @@ def _step(entry: Entry, suite: Suite, site: Site) -> Step:
         (site.limits.get(entry.name, {}), site.path),
     ):
         for metric, setting in settings.items():
-            rules[metric] = _rule(check, entry.name, metric, setting, source)
+            rule = _rule(check, entry.name, metric, setting, source)
+            if setting.optional is None and metric in rules:
+                optional = rules[metric].optional
+                rule = msgspec.structs.replace(rule, optional=optional)
+            rules[metric] = rule
     return Step(
         name=entry.name,
         check=check,
@@ -207,7 +213,7 @@ def _rule(
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
     if complaint := _unsound(setting):
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {complaint}")
-    given = msgspec.structs.asdict(setting)
+    given = msgspec.structs.asdict(setting) | {"optional": bool(setting.optional)}
     unit = given.pop("unit")
     rule = Rule(**given, source=source)
     if unit is None:

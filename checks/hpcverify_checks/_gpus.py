@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import Context, Skip, Unable
-from hpcverify.model import Found
+from hpcverify.model import Cause, Found, Remedy
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import GpuSource, Heard
+from hpcverify.telemetry.gpus import GpuSource, Heard, NotStartedError
 
 
 def source(ctx: Context) -> GpuSource:
@@ -16,13 +16,20 @@ def source(ctx: Context) -> GpuSource:
 
     Raises:
         Skip: neither NVML nor the PCI bus nor the last run knows of a GPU.
-        Unable: there are GPUs, and the driver does not answer for any.
+        Unable: there are GPUs, or were, and nobody answers for any.
 
     """
     require_gpus(ctx)
     from hpcverify.telemetry import nvml
 
-    return nvml.source()
+    asked = nvml.source()
+    try:
+        there = asked.listing().gpus
+    except NotStartedError as exc:
+        raise Unable(str(exc), problems.VIEW[exc.code]) from exc
+    if not there:
+        raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
+    return asked
 
 
 def require_gpus(ctx: Context) -> None:

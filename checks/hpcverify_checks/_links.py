@@ -3,12 +3,14 @@ What the checks of links share: counters from run to run, and which part is wire
 
 A counter of errors says little by what it shows; what counts is what was added since
 the last run. So a check leaves a `Ledger` as a mark: what its counters showed, when,
-and in which boot of the node. Counters start from zero with the driver or the node.
+and in which boot of the node. Counters start from zero with the driver or the node. One
+that was never read before has shown nothing new: it may be old what it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from hpcverify.model import Mark, Part
 from hpcverify.telemetry import sysfs
 
 LEDGER = "counters"
+HOUR = 3600.0
+"""Seconds for which what was counted is kept together, however many runs there are."""
 
 BRIDGES = {
     "a100-pcie-40gb": 4,
@@ -74,25 +78,72 @@ def all_linked(sheet: Spec | None) -> bool:
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """What counters showed at a moment; those at zero are left out."""
+    """What counters showed at a moment, and what they counted in the hour before it."""
 
     boot: str
     uptime: float | None
     """Seconds from the start of the node."""
     counts: dict[str, int]
+    """By name: whose it is and what it counts (``5 crc``); those at zero left out."""
+    read: dict[str, str]
+    """Of what is counted, whose counters were ever read: also those at zero."""
+    window: float | None
+    """The uptime at the start of the hour; runs that come soon go on with the same."""
+    grown: dict[str, int]
+    """What was added since the start of that hour."""
+
+    def knows(self, name: str) -> bool:
+        """Whether the counter *name* was ever read, so that it can have grown."""
+        place, kind = _parts(name)
+        return place in self.read.get(kind, "").split()
+
+    def added(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Say by how much each of *counts* grew; one that was never read did not."""
+        new = {
+            name: added(self.counts.get(name, 0), count)
+            for name, count in counts.items()
+            if self.knows(name)
+        }
+        return {name: count for name, count in new.items() if count}
+
+
+def _parts(name: str) -> tuple[str, str]:
+    place, kind, *_ = name.split(" ")
+    return place, kind
 
 
 def ledger(ctx: Context, where: str, counts: Mapping[str, int], root: Path) -> Ledger:
     """Note down *counts* as of now, and of what was not read now what it was."""
     uptime = (sysfs.text(root / "proc/uptime") or "").partition(" ")[0]
     boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or ""
-    before = _noted(ctx, where, boot)
-    whole = {**(before.counts if before else {}), **counts}
+    now = float(uptime) if uptime else None
+    fresh = Ledger(boot, now, {}, {}, now, {})
+    before = _noted(ctx, where, boot) or fresh
+    window, grown = before.window, Counter(before.grown)
+    if _apart(before.uptime, window) >= HOUR:
+        window, grown = before.uptime, Counter()
+    whole = {**before.counts, **counts}
     return Ledger(
         boot=boot,
-        uptime=float(uptime) if uptime else None,
+        uptime=now,
         counts={name: count for name, count in whole.items() if count},
+        read=_also_read(before.read, counts),
+        window=window,
+        grown=dict(grown + Counter(before.added(counts))),
     )
+
+
+def _apart(now: float | None, before: float | None) -> float:
+    """Say how many seconds are between two moments; forever if one is not known."""
+    return float("inf") if now is None or before is None else now - before
+
+
+def _also_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    places = {kind: dict.fromkeys(listed.split()) for kind, listed in before.items()}
+    for name in names:
+        place, kind = _parts(name)
+        places.setdefault(kind, {})[place] = None
+    return {kind: " ".join(listed) for kind, listed in places.items()}
 
 
 def marked(noted: Ledger, where: str) -> Mark:
@@ -100,19 +151,12 @@ def marked(noted: Ledger, where: str) -> Mark:
     return Mark(LEDGER, msgspec.json.encode(noted).decode(), where)
 
 
-class Growth(Struct, frozen=True):
-    """By how much counters grew, and over what time."""
+class Span(Struct, frozen=True):
+    """By how much counters grew in a time."""
 
     counts: Mapping[str, int]
     """Only those that grew."""
     seconds: float | None
-    watched: bool
-    """Since the last run; if not, since the driver or the node was started."""
-
-    @property
-    def since(self) -> str:
-        """Say from when on."""
-        return "the last run" if self.watched else "the driver was started"
 
     def rate(self, count: float, per: float) -> float | None:
         """Say how much *count* is in a time of *per* seconds, or if it took less."""
@@ -121,19 +165,43 @@ class Growth(Struct, frozen=True):
         return count * per / max(self.seconds, per)
 
 
+class Growth(Struct, frozen=True):
+    """By how much counters grew since the last run, and in the hour."""
+
+    last: Span
+    hour: Span
+    watched: bool
+    """Since the last run; if not, since the driver or the node was started."""
+
+    @property
+    def since(self) -> str:
+        """Say from when on."""
+        return "the last run" if self.watched else "the driver was started"
+
+    def over(self, per: float) -> Span:
+        """
+        Choose by which span a rate per *per* seconds is judged.
+
+        Since the last run, if that is long enough; of runs that come more often than
+        that, none may begin to count anew, or no number of them would reach a limit.
+        """
+        soon = self.last.seconds is not None and self.last.seconds < per
+        return self.hour if soon else self.last
+
+
 def growth(ctx: Context, now: Ledger, where: str) -> Growth:
     """Compare *now* with what the last run noted, if the node still runs since then."""
     before = _noted(ctx, where, now.boot)
     if before is None:
-        return Growth(now.counts, now.uptime, watched=False)
-    new = {
-        name: added(before.counts.get(name, 0), count)
-        for name, count in now.counts.items()
-    }
-    seconds = None
-    if now.uptime is not None and before.uptime is not None:
-        seconds = now.uptime - before.uptime
-    return Growth({n: c for n, c in new.items() if c}, seconds, watched=True)
+        whole = Span(now.counts, now.uptime)
+        return Growth(whole, whole, watched=False)
+
+    def since(moment: float | None) -> float | None:
+        known = now.uptime is not None and moment is not None
+        return _apart(now.uptime, moment) if known else None
+
+    last = Span(before.added(now.counts), since(before.uptime))
+    return Growth(last, Span(now.grown, since(now.window)), watched=True)
 
 
 def _noted(ctx: Context, where: str, boot: str) -> Ledger | None:

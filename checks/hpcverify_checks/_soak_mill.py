@@ -45,8 +45,6 @@ BATCH_SECONDS = 0.25
 PACE_SECONDS = 0.1
 DUTY = 0.5
 """The share of a square wave's period in which the load is on."""
-TRIALS = 4 * SLOTS
-"""Products that tell whether the part still makes its first one, undisturbed."""
 
 Wait = Callable[[], object]
 
@@ -118,11 +116,6 @@ class Mill:
         wrong = int(self.wrong.sum())
         self.wrong.zero_()
         return wrong
-
-    def holds(self) -> bool:
-        """Whether the product comes out as at first while nothing disturbs it."""
-        self.start(TRIALS)()
-        return not self.harvest()
 
 
 def mill(size: int, device: torch.device, *, wide: bool = False) -> Mill:

@@ -155,3 +155,11 @@ def _details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
 def occasions(times: Sequence[float]) -> int:
     """Count how often something happened that leaves several traces each time."""
     return 1 + sum(b - a > QUIET_S for a, b in pairwise(sorted(times)))
+
+
+def recurs(group: Sequence[Event]) -> bool:
+    """Say whether it came on several occasions, and not always by one process."""
+    known = [e for e in group if "pid" in e.details and e.time is not None]
+    processes = {(e.details["pid"], e.details["process"]) for e in known}
+    times = [e.time for e in known if e.time is not None]
+    return len(processes) > 1 and occasions(times) > 1

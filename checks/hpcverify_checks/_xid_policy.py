@@ -3,9 +3,11 @@ What an Xid means for a node: the table ``xids.csv``, and the rulings made of it
 
 Its columns: *code* of the finding; *xid* and NVIDIA's *mnemonic*; its *meaning*;
 *kind*: ``app`` if a program can bring it about, ``context`` if it only goes with
-another one, ``gpu`` or ``driver``; our *verdict* and *remedy*; what NVIDIA and others
-do about it, and where those differ; *when*, for an Xid that means one thing or another:
-the recovery action of 154, or what a line about NVLink must say.
+another one, ``gpu`` or ``driver``; our *verdict* and *remedy* (of an ``app`` Xid, the
+verdict on a single one, and the remedy once it counts); what NVIDIA and others do about
+it, and where those differ; *when*, for an Xid that means one thing or another: the
+recovery action of 154, which is judged as in `recovery`, or what a line about NVLink
+must say.
 """
 
 from __future__ import annotations
@@ -82,14 +84,16 @@ def rulings() -> dict[str, Ruling]:
     """
     Rule on every code.
 
-    What a program can bring about accuses no GPU at once: most often it was the
-    job. When it comes again on the same GPU, or while our own kernels ran, which are
-    known to be good, somebody should look; when both, it is the GPU.
+    What a program can bring about accuses no GPU: most often it was the job, and so
+    a single one is listed and passes. When it comes again by another process on the
+    same GPU, or while our own kernels ran, which are known to be good, somebody should
+    look; when our own brought it about again, it is the GPU.
     """
     table = {r.code: Ruling(r.verdict, r.remedy) for r in rows().values()}
     for row in rows().values():
         if row.kind != "app":
             continue
+        table[row.code] = Ruling(row.verdict, Remedy.NONE)
         remedy = max(row.remedy, Remedy.INSPECT, key=list(Remedy).index)
         table[row.code + REPEATED] = Ruling(Verdict.WARN, remedy)
         table[row.code + UNDER_LOAD] = Ruling(Verdict.WARN, remedy)

@@ -155,9 +155,10 @@ def look(
 ) -> Iterator[Found]:
     """*ask* the GPUs, and yield what they say beside the processes of *host*."""
     heard = ask()
+    agreed = of_one_limit(ctx, heard.answers)
     for uuid, setup in heard.answers.items():
         yield from modes(uuid, setup)
-        yield from power(uuid, setup)
+        yield from power(uuid, setup, meant=uuid in agreed)
         yield Covered(uuid, described(setup))
     yield from odd_firmware(ctx, heard.answers)
     if host.sees_all():
@@ -219,16 +220,23 @@ def modes(uuid: str, setup: Setup) -> Iterator[Finding]:
         yield Finding("compute_exclusive", uuid, text)
 
 
-def power(uuid: str, setup: Setup) -> Iterator[Found]:
-    """Yield the power limits, and what keeps the GPU from its own."""
+def power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[Found]:
+    """
+    Yield the power limits, and what keeps the GPU from its own.
+
+    A limit that all like GPUs of the node have is *meant*: sites cap their power.
+    """
     limit, default = setup.power_limit_w, setup.power_default_w
     enforced = setup.power_enforced_w
     if limit is None:
         return
     yield Measurement("power.limit", limit, "W", uuid)
     if default is not None and limit < default - ROUNDING_W:
-        text = f"limited to {limit:g} W, by default {default:g} W: nvidia-smi -pl"
-        yield Finding("power_limited", uuid, f"{text} {default:g}")
+        text = f"limited to {limit:g} W, by default {default:g} W"
+        if meant:
+            yield Finding("power_capped", uuid, f"{text}, as all of its like")
+        else:
+            yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
     if default is not None and limit > default + ROUNDING_W:
         text = f"may draw {limit:g} W, by default {default:g} W"
         yield Finding("power_raised", uuid, text)
@@ -238,6 +246,16 @@ def power(uuid: str, setup: Setup) -> Iterator[Found]:
             "limits it (temperature, a power cable, the chassis)"
         )
         yield Finding("power_held", uuid, text)
+
+
+def of_one_limit(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
+    """Find the GPUs whose power limit is that of all their like, if they have any."""
+    return {
+        uuid
+        for like in alike(ctx, answers)
+        if len(like) > 1 and len({answers[u].power_limit_w for u in like}) == 1
+        for uuid in like
+    }
 
 
 def odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
@@ -457,6 +475,7 @@ CHECK = Check(
             Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
         ),
         "power_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "power_capped": Ruling(Verdict.PASS, Remedy.NONE),
         "power_raised": Ruling(Verdict.PASS, Remedy.NONE),
         "power_held": Ruling(Verdict.WARN, Remedy.INSPECT),
         "firmware_differs": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),

@@ -181,7 +181,7 @@ def lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     if any("driver" in other.facts for other in now.of_kind("gpu")):
         yield Finding("gpu_missing", gpu.id, text, gpu.facts)
     else:
-        fix = "the PCI bus has no GPU and NVML does not start: see the kernel log"
+        fix = "neither the PCI bus nor NVML shows any: see the kernel log"
         yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", gpu.facts)
 
 

@@ -4,8 +4,10 @@ NVLink: is each link up and fast, is it clean, and does the fabric stand.
 How many links ought to be up depends on the part. Boards with switches have all of
 their data sheet's; a PCIe board has none but where a bridge is plugged, and then all
 links of each bridge. What is fewer is a fault where like GPUs of the node or an earlier
-run show more, or where no bridge explains it. If not one link of the node is up where
-all should be, it is not that all broke, but that nobody set them up.
+run show more, or where no bridge explains it. A GPU that shows no link at all is one
+with none up. Where all like GPUs have equally few, the board may be wired so, or a
+virtual machine got a part of it: the node is warned of that. If not one link of the
+node is up where all should be, it is not that all broke, but that nobody set them up.
 
 Of the errors, those count that a good link does not make: that it had to be trained
 again, and that this failed. Checksum errors matter only in numbers, and what forward
@@ -45,10 +47,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Fabric, Heard, Linkage
+from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
 from hpcverify_checks import _gpus
 from hpcverify_checks._links import (
     BRIDGES,
+    HOUR,
     busiest,
     growth,
     kind,
@@ -67,12 +70,12 @@ WINDOW = 10.0
 
 RETRAINED = ("recovery", "recovery_failed")
 RATES = {
-    "replay": ("1/h", 3600.0),
+    "replay": ("1/h", HOUR),
     "crc": ("1/s", 1.0),
     "receive": ("1/s", 1.0),
     "symbol": ("1/s", 1.0),
     "effective": ("1/s", 1.0),
-    "recovered": ("1/h", 3600.0),
+    "recovered": ("1/h", HOUR),
 }
 """What is counted as a rate: in which unit, and over what time at the least."""
 CORRECTED = ("symbol", "recovered")
@@ -95,11 +98,17 @@ def of_linkage(
     heard: Heard[Linkage], ctx: Context, params: NvlinkParams, root: Path
 ) -> Iterator[Found]:
     """Yield the state and the errors of the links that were *heard* of."""
-    linked = {w: k for w, k in heard.answers.items() if k.links or k.fabric}
+    missed = due(heard.answers, ctx, params)
+    linked = {
+        where: linkage
+        for where, linkage in heard.answers.items()
+        if linkage.links or linkage.fabric or where in missed
+    }
     if not (linked or heard.findings):
         raise Skip("no GPU of this node has NVLink")
     yield from _gpus.troubles(heard)
-    yield from active_links(linked, ctx, params)
+    yield from unread(linked, missed)
+    yield from active_links(linked, missed, ctx, params)
     for where, linkage in linked.items():
         yield from speeds(linkage, spec(ctx, where), where)
         yield from errors(linkage, ctx, where, root)
@@ -107,14 +116,58 @@ def of_linkage(
     yield from fabrics_alike(linked, ctx)
 
 
+def due(
+    answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+) -> frozenset[str]:
+    """List the GPUs that show no NVLink and ought to have some."""
+    silent = (where for where, linkage in answers.items() if not linkage.links)
+    return frozenset(w for w in silent if owed(w, answers, ctx, params))
+
+
+def owed(
+    where: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+) -> bool:
+    """Whether the GPU *where* ought to have links, by all that we know."""
+    if ctx.mark(UP, where):
+        return True
+    sheet = spec(ctx, where)
+    if sheet and sheet.key in BRIDGES:
+        return False  # nobody need have bought a bridge
+    name = kind(ctx, where)
+    if any(up(k) for w, k in answers.items() if kind(ctx, w) == name):
+        return True
+    # To a GPU alone, as in a virtual machine, there is nothing to link.
+    alike = [g for g in ctx.inventory.of_kind("gpu") if kind(ctx, g.id) == name]
+    return not optional_links(sheet) and (len(alike) > 1 or params.links > 0)
+
+
+def unread(
+    linked: Mapping[str, Linkage], missed: frozenset[str]
+) -> Iterator[Finding | Covered]:
+    """Yield which GPUs do not tell of the links that they ought to have."""
+    for where, linkage in linked.items():
+        if linkage.links is not None:
+            continue
+        text = "its NVLinks could not be read"
+        if where in missed:
+            yield Finding("nvlink_unread", where, text)
+        else:
+            yield Covered(where, text)
+
+
+def listed(linkage: Linkage) -> tuple[NvLink, ...]:
+    """List the links that are told of."""
+    return linkage.links or ()
+
+
 def up(linkage: Linkage) -> frozenset[int]:
     """List the links that are active."""
-    return frozenset(link.number for link in linkage.links if link.active)
+    return frozenset(link.number for link in listed(linkage) if link.active)
 
 
 def told(linkage: Linkage) -> bool:
     """Whether the state of any link is known."""
-    return any(link.active is not None for link in linkage.links)
+    return any(link.active is not None for link in listed(linkage))
 
 
 class Wiring(Struct, frozen=True):
@@ -140,17 +193,24 @@ class Wiring(Struct, frozen=True):
 
 
 def active_links(
-    linked: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+    linked: Mapping[str, Linkage],
+    missed: frozenset[str],
+    ctx: Context,
+    params: NvlinkParams,
 ) -> Iterator[Found]:
     """Yield how many links of each GPU are up, and what is wrong with that."""
-    counted = {w: up(linkage) for w, linkage in linked.items() if told(linkage)}
+    counted = {
+        where: up(linkage)
+        for where, linkage in linked.items()
+        if told(linkage) or (where in missed and linkage.links is not None)
+    }
     for where, links in counted.items():
         like = [n for w, n in counted.items() if kind(ctx, w) == kind(ctx, where)]
         before = frozenset(map(int, (ctx.mark(UP, where) or "").split()))
         sheet = spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        text = f"{len(links)} of {len(wiring.linkage.links)} NVLinks are up"
+        text = f"{len(links)} of {len(listed(wiring.linkage))} NVLinks are up"
         yield Covered(where, text)
         yield from missing(wiring, links, [len(n) for n in like])
         # What is down stays missed until somebody says that it may be.
@@ -178,8 +238,20 @@ def missing(
     elif wiring.of_bridge:
         yield from by_bridge(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
-        why = f"{max(most, wiring.promised)} ought to be up"
-        yield down(wiring, inactive(wiring), why)
+        yield fewer(wiring, like)
+
+
+def fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
+    """Say that links are missing, or that GPUs alike have equally few."""
+    if len(like) > 1 and len(set(like)) == 1:
+        text = (
+            f"{like[0]} of {wiring.promised} NVLinks are up, as on all {len(like)} "
+            "GPUs alike: a board that is wired so, a part of one, or a switch that is dead? "
+            f"(if that is right: links = {like[0]})"
+        )
+        return Finding("nvlink_fewer", wiring.where, text)
+    why = f"{max(*like, wiring.promised)} ought to be up"
+    return down(wiring, inactive(wiring), why)
 
 
 def by_bridge(wiring: Wiring, links: int) -> Iterator[Finding]:
@@ -195,21 +267,21 @@ def by_bridge(wiring: Wiring, links: int) -> Iterator[Finding]:
 
 def inactive(wiring: Wiring) -> frozenset[int]:
     """List the links that are not up."""
-    return frozenset(k.number for k in wiring.linkage.links) - up(wiring.linkage)
+    return frozenset(k.number for k in listed(wiring.linkage)) - up(wiring.linkage)
 
 
 def down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
     """Say which links are down, and why they ought not to be."""
-    listed = ", ".join(map(str, sorted(which))) or "that it does not even list"
-    text = f"NVLink {listed} down, {len(up(wiring.linkage))} are up: {why}"
-    return Finding("nvlink_down", wiring.where, text, {"links": listed})
+    names = ", ".join(map(str, sorted(which))) or "that it does not even list"
+    text = f"NVLink {names} down, {len(up(wiring.linkage))} are up: {why}"
+    return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
 def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
     """Yield the speed of the slowest link, and which one falls behind the others."""
     rates = {
         link.number: link.speed_gbs
-        for link in linkage.links
+        for link in listed(linkage)
         if link.active and link.speed_gbs
     }
     if not rates:
@@ -227,21 +299,23 @@ def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
 
 def errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[Found]:
     """Yield how many errors of each kind are new, and on which link most of them."""
-    read = {f"{k.number} {e}": n for k in linkage.links for e, n in k.errors.items()}
+    links = listed(linkage)
+    read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
     noted = ledger(ctx, where, read, root)
     new = growth(ctx, noted, where)
-    counts, kinds = by_kind(new.counts), by_kind(noted.counts)
-    kept = {error for link in linkage.links for error in link.errors}
+    counts, kinds = by_kind(new.last.counts), by_kind(noted.counts)
+    kept = {error for link in links for error in link.errors}
     for name in RETRAINED:
         if name in kept:
             yield Measurement(name, kinds[name], "", where)
         if name in kept and new.watched:
             yield Measurement(f"{name}.delta", counts[name], "", where)
     for name, (unit, seconds) in RATES.items():
-        rate = new.rate(counts[name], seconds)
+        span = new.over(seconds)
+        rate = span.rate(by_kind(span.counts)[name], seconds)
         if name in kept and rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from worst_link(new.counts, new.since, where)
+    yield from worst_link(new.last.counts, new.since, where)
     yield marked(noted, where)
 
 
@@ -268,9 +342,9 @@ def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Findi
         for name, count in new.items()
         if name.partition(" ")[0] == worst
     }
-    listed = ", ".join(f"{error} {count}" for error, count in counted.items())
+    names = ", ".join(f"{error} {count}" for error, count in counted.items())
     share = f"{most} of {links.total()} errors since {since}"
-    text = f"NVLink {worst} has {share}: {listed}"
+    text = f"NVLink {worst} has {share}: {names}"
     yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
 
 
@@ -378,6 +452,8 @@ CHECK = Check(
         **problems.RULINGS,
         "nvlink_off": NOT_SET_UP,
         "nvlink_down": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "nvlink_fewer": Ruling(Verdict.WARN, Remedy.INSPECT),
+        "nvlink_unread": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
         "nvlink_slow": Ruling(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_bridge_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
         "nvlink_errors": Ruling(Verdict.PASS, Remedy.NONE),

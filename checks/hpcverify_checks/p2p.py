@@ -6,7 +6,8 @@ to each other one, over what was there before, their complement, and there they 
 compared with what that GPU makes of the same hash. So a copy that did not happen, a
 wrong bit and words of another GPU all show, and the host need not compare. If words are
 wrong, the host computes the first of them itself, and reads it at its source: memory or
-arithmetic that is wrong at one end is not taken for a fault of the link.
+arithmetic that is wrong at one end is not taken for a fault of the link. Over PCIe all
+pairs may go wrong alike: then the node is set up so that peers do not reach each other.
 
 Then every ordered pair is timed alone, and all GPUs at once, each sending to the next.
 A GPU is measured by the median over its pairs: its slowest pair may be the other end's
@@ -19,9 +20,14 @@ the sockets, and a node is compared with its own past (``peer.*``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -30,8 +36,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Unable,
+)
 from hpcverify.model import (
+    Cause,
     Covered,
     Device,
     Finding,
@@ -65,6 +81,14 @@ COMPARING = 8
 
 LARGEST_MESH = 4
 """GPUs that boards without switches join directly (HGX A100 and H100 with 4 GPUs)."""
+
+MISROUTED = (
+    "a fault, or else the IOMMU or ACS leads copies between GPUs astray: on bare metal "
+    "turn both off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), "
+    "and run again"
+)
+"""CUDA C++ programming guide, IOMMU on Linux: the driver does not support such copies
+on bare metal with an IOMMU, and the memory may be corrupted without a word."""
 
 Rates = Mapping[tuple[int, int], float]
 """GB/s from one GPU to another, by their places."""
@@ -103,10 +127,32 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[Found]:
     gpus = tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
     if len(gpus) < 2:  # noqa: PLR2004 - a pair
         raise Skip("fewer than two GPUs: no pair to copy between")
-    devices = tuple(torch_device(replace(ctx, device=gpu)) for gpu in gpus)
-    for device in devices:
-        require_memory(device, 2 * params.size + COMPARING * params.verified)
+    with shared_use():
+        devices = tuple(torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+        for device in devices:
+            require_memory(device, 2 * params.size + COMPARING * params.verified)
     yield from between(Rig(devices, gpus, can_reach, ctx.seed), ctx, params)
+
+
+@contextmanager
+def shared_use() -> Generator[None]:
+    """
+    Say what to do where GPUs take one process only: ours have one at work on each.
+
+    Raises:
+        Unable: a GPU is in the compute mode that is called exclusive.
+
+    """
+    try:
+        yield
+    except RuntimeError as exc:
+        if "busy or unavailable" not in str(exc):
+            raise
+        raise Unable(
+            "a GPU takes no second process, and the checks of single GPUs hold theirs: "
+            "nvidia-smi -c DEFAULT",
+            Cause.BUSY,
+        ) from exc
 
 
 def can_reach(device: torch.device, peer: torch.device) -> bool:
@@ -120,7 +166,8 @@ def between(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[Found]:
     """Yield what the copies between the GPUs of *rig* were like."""
     wiring = wired(rig.gpus, ctx)
     yield from refused(rig, linked=wiring != "peer")
-    yield from verified(rig, params.verified // WORD)
+    wrong = tuple(verified(rig, params.verified // WORD))
+    yield from blamed(rig, wrong, wiring)
     rates, ring = timed(rig, params)
     yield from described(rig, rates, ring, wiring)
     text = (
@@ -202,6 +249,31 @@ def corrupted(rig: Rig, pair: tuple[int, int], wrong: Wrong, sent: int) -> Findi
     return Finding("p2p_corrupted", source.part, text, evidence)
 
 
+def blamed(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
+    """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
+    direct = set(reached(rig)) if wiring == "peer" else set[tuple[str, str]]()
+    astray = [f for f in wrong if f.code == "p2p_corrupted" and ends(f) in direct]
+    yield from (f for f in wrong if f not in astray)
+    if direct and len(astray) == len(direct):
+        text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED}"
+        yield Finding("p2p_misrouted", "node", text, astray[0].evidence)
+    else:
+        for finding in astray:
+            yield replace(finding, text=f"{finding.text}: {MISROUTED}")
+
+
+def reached(rig: Rig) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of parts that copy without the host."""
+    for i, j in rig.pairs():
+        if rig.reaches(rig.devices[i], rig.devices[j]):
+            yield rig.gpus[i].part, rig.gpus[j].part
+
+
+def ends(finding: Finding) -> tuple[str, str]:
+    """Say between which parts the words of *finding* were wrong."""
+    return finding.evidence["from"], finding.evidence["to"]
+
+
 def timed(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
     """Time each pair alone, then all GPUs at once, each sending to the next."""
     import torch
@@ -259,8 +331,8 @@ def described(
             yield Measurement(f"{prefix}.{name}", rate, "GB/s", gpu.part)
     (i, j), slowest = min(rates.items(), key=lambda item: item[1])
     yield Measurement(f"{prefix}.slowest", slowest / median(rates.values()), "ratio")
-    ends = f"{rig.gpus[i].label} to {rig.gpus[j].label}"
-    yield Covered("node", f"the slowest pair: {ends}, {slowest:.4g} GB/s")
+    pair = f"{rig.gpus[i].label} to {rig.gpus[j].label}"
+    yield Covered("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
 
 
 def matrix(rates: Rates, count: int) -> str:
@@ -301,6 +373,9 @@ CHECK = Check(
     },
     rulings={
         "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "p2p_misrouted": Ruling(
+            Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
+        ),
         "words_wrong": Ruling(Verdict.FAIL, Remedy.REPLACE),
         "p2p_refused": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "p2p_by_host": Ruling(Verdict.PASS, Remedy.NONE),

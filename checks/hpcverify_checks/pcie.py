@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from msgspec import Struct
@@ -51,6 +51,7 @@ from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import Heard, PcieLink
 from hpcverify_checks import _gpus
 from hpcverify_checks._links import (
+    HOUR,
     SUPERCHIPS,
     Growth,
     busiest,
@@ -62,7 +63,7 @@ from hpcverify_checks._links import (
     spec,
 )
 
-MINUTE, QUARTER, HOUR = 60.0, 900.0, 3600.0
+MINUTE, QUARTER = 60.0, 900.0
 KINDS = ("fatal", "non_fatal", "correctable", "replays")
 HARMLESS = frozenset({"UnsupReq", "NonFatalErr"})
 """What the kernel calls a request that nobody answered, as an error and as a mere
@@ -90,7 +91,7 @@ def of_links(heard: Heard[PcieLink], ctx: Context, root: Path) -> Iterator[Found
     for where, link in heard.answers.items():
         yield from platform_limits(link, ctx, where)
         yield Covered(where, _state(link))
-    for where, counts in tallies(heard.answers, root).items():
+    for where, counts in tallies(heard.answers, ctx, root).items():
         noted = ledger(ctx, where, counts, root)
         yield from errors(growth(ctx, noted, where), noted.counts, where)
         yield marked(noted, where)
@@ -157,17 +158,23 @@ def platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Findin
             yield Finding("platform_limit", where, text)
 
 
-def tallies(links: Mapping[str, PcieLink], root: Path) -> dict[str, dict[str, int]]:
+def tallies(
+    links: Mapping[str, PcieLink], ctx: Context, root: Path
+) -> dict[str, dict[str, int]]:
     """
     Read all errors, by the part that they belong to.
 
     A port with several GPUs below belongs to the node: it says nothing of one of them.
+    That goes by all GPUs of the node, also those that do not answer now.
     """
     chains = {w: (k.address, *aer.ports(k.address, root)) for w, k in links.items()}
-    shared = Counter(address for chain in chains.values() for address in chain)
+    known = {gpu.facts.get("pci_address", "") for gpu in ctx.inventory.of_kind("gpu")}
+    silent = known - {"", *(k.address for k in links.values())}
+    unheard = [aer.ports(address, root) for address in silent]
+    shared = Counter(chain.from_iterable([*chains.values(), *unheard]))
     found: dict[str, dict[str, int]] = {where: _own(k) for where, k in links.items()}
-    for where, chain in chains.items():
-        for address in chain:
+    for where, addresses in chains.items():
+        for address in addresses:
             owner = where if shared[address] == 1 else "node"
             found.setdefault(owner, {}).update(_aer(address, root))
     return found
@@ -184,9 +191,11 @@ def _own(link: PcieLink) -> dict[str, int]:
 
 
 def _aer(address: str, root: Path) -> dict[str, int]:
-    return {
+    """Read the errors of one end; each kind that it counts is there, be it at zero."""
+    found = aer.errors(address, root)
+    return {f"{address} {kind}": 0 for kind in found} | {
         f"{address} {kind} {name}": count
-        for kind, counts in aer.errors(address, root).items()
+        for kind, counts in found.items()
         for name, count in counts.items()
         if name not in HARMLESS
     }
@@ -197,13 +206,16 @@ def errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[Found]
     yield Measurement("fatal", of_kind(shown, "fatal"), "", where)
     if new.watched:
         for kind in ("fatal", "non_fatal"):
-            yield Measurement(f"{kind}.delta", of_kind(new.counts, kind), "", where)
+            yield Measurement(
+                f"{kind}.delta", of_kind(new.last.counts, kind), "", where
+            )
     for kind in ("replays", "correctable"):
-        rate = new.rate(of_kind(new.counts, kind), HOUR)
+        span = new.over(HOUR)
+        rate = span.rate(of_kind(span.counts, kind), HOUR)
         if rate is not None:
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
-    if new.counts:
-        worst = sorted(new.counts.items(), key=lambda item: -item[1])
+    if new.last.counts:
+        worst = sorted(new.last.counts.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{name} {count}" for name, count in worst)
         text = f"PCIe errors since {new.since}: {listed}"
         evidence = {name: str(count) for name, count in worst}

@@ -121,6 +121,9 @@ def transfers(
         f"bit by bit, then {params.seconds:g} s timed each way, from {bound}"
     )
     yield Covered(where, text)
+    if route.link() is None:
+        text = "what the link carries cannot be read: the rates are not held against it"
+        yield Covered(where, text)
 
 
 @contextmanager

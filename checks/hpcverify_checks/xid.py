@@ -2,20 +2,27 @@
 Errors that NVIDIA's drivers wrote to the kernel log: Xids, and SXids of NVSwitches.
 
 Only what is new since this node's last run counts, so that an old error does not
-fail a node for ever; the place in the log is kept from run to run, and whatever
-could not be seen in between is told. A log that cannot be read is an error and never
-a clean log. It is read even where the driver is not loaded: it says why.
+fail a node for ever; the place in the log is kept from run to run, over reboots too,
+and whatever could not be seen in between is told. A first run takes the last day for
+new and lists what is older. A log that cannot be read is an error and never a clean
+log; the next run then begins where this one should have. It is read even where the
+driver is not loaded: it says why.
+
+What was lost warns (``log_gap``) only if somebody keeps a log that should have it. On a
+node whose log never outlives a reboot, a warning would come with each planned one: what
+the kernel said last before it is then listed as not seen.
 
 What each one means is a table, `_xid_policy`. A crash of a user's program makes Xids
-too (13, 31 and their like), which alone accuse nobody. While a run loads the GPUs,
-NVML reports Xids as they happen: those of a program were then our own program's.
+too (13, 31 and their like): a single one accuses nobody and is listed; it warns when
+it comes again, more than `QUIET_S` later, by another process on the same GPU. While a
+run loads the GPUs, NVML reports Xids as they happen: those of a program were then our
+own program's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcverify.check import (
@@ -39,9 +46,9 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import kernel_log, pci
-from hpcverify.telemetry.kernel_log import Log
+from hpcverify.telemetry.kernel_log import Log, Message, moment
 from hpcverify_checks import _gpus
-from hpcverify_checks._xid_lines import WORDS, Event, events, occasions
+from hpcverify_checks._xid_lines import WORDS, Event, events, occasions, recurs
 from hpcverify_checks._xid_policy import (
     REPEATED,
     UNDER_LOAD,
@@ -99,31 +106,65 @@ def gpus(ctx: Context) -> dict[str, Part]:
 def told(log: Log, ctx: Context) -> Iterator[Found]:
     """Yield what *log* says, and how much of it there was."""
     known = gpus(ctx)
-    grouped: dict[tuple[str, str], list[Event]] = {}
-    for event in events(log.messages):
-        where = known[event.where].id if event.where in known else event.where
-        grouped.setdefault((where, event.row.code), []).append(event)
-    for (where, _), group in grouped.items():
-        yield finding(where, group)
     counts = dict.fromkeys((part.id for part in known.values()), 0)
-    for (where, _), group in grouped.items():
-        counts[where] = counts.get(where, 0) + len(group)
+    for where, found in by_place(log.messages, known).items():
+        counts[where] = len(found)
+        yield from findings(where, found)
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
+    for where, found in by_place(log.older, known).items():
+        yield before_first_run(where, found)
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
+    yield from extent(log)
+
+
+def by_place(
+    messages: Sequence[Message], known: Mapping[str, Part]
+) -> dict[str, list[Event]]:
+    """Sort what *messages* tell of by the part, or the address if that is unknown."""
+    places: dict[str, list[Event]] = {}
+    for event in events(messages):
+        where = known[event.where].id if event.where in known else event.where
+        places.setdefault(where, []).append(event)
+    return places
+
+
+def findings(where: str, found: Sequence[Event]) -> Iterator[Finding]:
+    """Yield one finding for each code."""
+    grouped: dict[str, list[Event]] = {}
+    for event in found:
+        grouped.setdefault(event.row.code, []).append(event)
+    yield from (finding(where, group) for group in grouped.values())
+
+
+def before_first_run(where: str, found: Sequence[Event]) -> Finding:
+    """List what was logged long before anybody looked: by now it may be mended."""
+    worst = max(found, key=lambda event: event.row.verdict)
+    text = (
+        f"{len(found)} lines from {moment(found[0].time)} to {moment(found[-1].time)}, "
+        f"before the first run looked; the worst: {worst.row.meaning}: "
+        f"{worst.text[:LONGEST]}"
+    )
+    return Finding("before_first_run", where, text, {"line": worst.text})
+
+
+def extent(log: Log) -> Iterator[Covered]:
+    """Say what was looked through, and what nobody can."""
     span = f"{moment(log.first)} to {moment(log.last)}"
     text = f"looked through {log.looked_at} kernel messages in {log.source}, {span}"
     yield Covered("node", text if log.looked_at else f"no new message in {log.source}")
+    if log.unseen:
+        text = f"{log.unseen}: nothing on this node keeps the kernel log over a reboot"
+        yield Covered("node", text)
 
 
 def finding(where: str, group: Sequence[Event]) -> Finding:
     """Tell of equal events as one."""
     first, last = group[0], group[-1]
     row = first.row
-    times = [event.time for event in group if event.time is not None]
-    again = row.kind == "app" and occasions(times) > 1
+    again = row.kind == "app" and recurs(group)
     evidence = {
         "line": first.text,
         "count": str(len(group)),
@@ -148,13 +189,6 @@ def described(row: Row) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def moment(time: float | None) -> str:
-    """Print *time*, seconds since 1970."""
-    if time is None:
-        return "an unknown time"
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[Found]:
     """Yield what NVML told of while the node was under load."""
     yield from live(watch, ctx, Path("/"))
@@ -167,8 +201,9 @@ def live(watch: Watch, ctx: Context, root: Path) -> Iterator[Found]:
     A run with load begins when nobody else holds a GPU (unless it is forced), and so
     what a program brought about was brought about by ours.
     """
-    logged = in_log(ctx, root)
-    for where, samples in watch.series("xid"):
+    logged, known = in_log(ctx, root), gpus(ctx)
+    for place, samples in watch.series("xid"):
+        where = known[place].id if place in known else place
         for xid in sorted({int(sample.value) for sample in samples}):
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = row_of(xid)
@@ -192,13 +227,13 @@ def by_our_load(where: str, xid: int, row: Row, times: Sequence[float]) -> Findi
 
 def in_log(ctx: Context, root: Path) -> set[tuple[str, int]]:
     """List what `read_log` told of: the GPU and the Xid; nothing if it could not."""
-    known = gpus(ctx)
     with suppress(Unable):
         log = kernel_log.read(ctx.mark(CURSOR), WORDS, root)
         return {
-            (known[event.where].id, event.xid)
-            for event in events(log.messages)
-            if event.where in known and event.xid is not None
+            (where, event.xid)
+            for where, found in by_place(log.messages, gpus(ctx)).items()
+            for event in found
+            if event.xid is not None
         }
     return set()
 
@@ -211,6 +246,7 @@ CHECK = Check(
     metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
     rulings={
         **rulings(),
+        "before_first_run": Ruling(Verdict.PASS, Remedy.NONE),
         "log_gap": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },
     placement=Placement.PASSIVE,

@@ -37,6 +37,7 @@ LANE = {
 }
 """By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
 Express base specification)."""
+GENERATIONS: Mapping[float | None, int] = {v: g for g, (v, _) in LANE.items()}
 BITS = 8
 COLONS = 2
 """In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
@@ -77,9 +78,14 @@ def _link(device: Path, which: str) -> Link | None:
     width = sysfs.number(device / f"{which}_link_width")
     if not words or width not in WIDTHS:
         return None
-    told = (g for g, (transfers, _) in LANE.items() if words[0] == str(transfers))
-    generation = next(told, None)
+    generation = GENERATIONS.get(_decimal(words[0]))
     return Link(generation, int(width)) if generation else None
+
+
+def _decimal(word: str) -> float | None:
+    """Read ``16.0``, or ``16`` as kernels before 5.7 print it."""
+    whole, _, rest = word.partition(".")
+    return float(word) if (whole + rest).isdecimal() else None
 
 
 def ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
@@ -94,18 +100,16 @@ def errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, in
     """
     Read the errors that the device at *address* counts, since it was found, by kind.
 
-    Only what is not zero; empty for a device that reports none (no AER).
+    Each kind that is counted is there, and of its errors those that are not zero; a
+    device that reports none (no AER) has no kind.
     """
     device = root / pci.DEVICES / address
-    return {
-        kind: counts
-        for kind, name in FILES.items()
-        if (counts := _counts(device / name))
-    }
+    told = {kind: sysfs.text(device / name) for kind, name in FILES.items()}
+    return {kind: _counts(text) for kind, text in told.items() if text}
 
 
-def _counts(path: Path) -> dict[str, int]:
-    lines = (line.rpartition(" ") for line in (sysfs.text(path) or "").splitlines())
+def _counts(text: str) -> dict[str, int]:
+    lines = (line.rpartition(" ") for line in text.splitlines())
     return {
         name: int(count)
         for name, _, count in lines

@@ -60,9 +60,9 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
 
 class Linkage(Struct, frozen=True, kw_only=True):
-    """The NVLinks of a GPU (none on a part without them) and its fabric, if any."""
+    """The NVLinks of a GPU (None where it does not tell) and its fabric, if any."""
 
-    links: tuple[NvLink, ...] = ()
+    links: tuple[NvLink, ...] | None = ()
     fabric: Fabric | None = None
 
 
@@ -127,8 +127,21 @@ class Recovery(Struct, frozen=True, kw_only=True):
     unrepairable_memory: bool | None
 
 
+class NotStartedError(Exception):
+    """The library that answers for the GPUs does not start; *code* says why."""
+
+    def __init__(self, code: str, why: str) -> None:
+        """Keep a *code* of `problems.VIEW`, and the reason in words."""
+        super().__init__(why)
+        self.code = code
+
+
 class GpuSource(Protocol):
-    """Asks all GPUs of a node; each question is answered within a bounded time."""
+    """
+    Asks all GPUs of a node; each question is answered within a bounded time.
+
+    Every method raises `NotStartedError` if there is nobody to ask.
+    """
 
     def memory_errors(self) -> Heard[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``; see `telemetry`."""

@@ -4,8 +4,15 @@ What the kernel said since we last looked, from wherever it can be read.
 Its ring buffer (``/dev/kmsg``) is asked first: it has the whole text, numbers every
 message and costs milliseconds. Where it may not be read, or has lost messages since
 the cursor, journald is asked, and then the files of a syslog daemon. The cursor is
-one short string with the id of the boot, so that what was seen is not seen again,
-and the log of another boot is not taken for this one's.
+one short string with the id of the boot and the time, so that what was seen is not
+seen again.
+
+After a reboot the ring is a new one, and what the kernel said last before it, which is
+often why somebody pulled the plug, is in the journal or in the files, if anywhere.
+They are asked for what came since the time of the cursor. If they reach over the
+reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
+log over a reboot (a ring alone, a journal in memory), it is told as `Log.unseen`: a gap
+would then be told after each planned reboot, and nobody could mend it here.
 
 Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
 syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
@@ -18,9 +25,9 @@ import os
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -28,7 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Remedy
 from hpcverify.processes import Completed, run_tool
 from hpcverify.telemetry import sysfs
 
@@ -53,6 +60,8 @@ FACILITIES = 8
 SLACK_S = 300.0
 """How far the clock that stamps /dev/kmsg, which nobody steers, may have run away."""
 JOURNAL_S = 5.0
+LAST = ("--lines=1",)
+"""The option of journalctl for the last entry alone."""
 JOURNALS = ("run/log/journal", "var/log/journal")
 LOGS = ("kern.log", "messages", "syslog")
 STAMP = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
@@ -81,6 +90,8 @@ class Log(Struct, frozen=True, kw_only=True):
     source: str
     messages: tuple[Message, ...]
     """Those with a word that was asked for."""
+    older: tuple[Message, ...] = ()
+    """Such messages of this boot from before a first look, which takes one day."""
     looked_at: int
     """How many messages there were in all."""
     first: float | None
@@ -88,17 +99,21 @@ class Log(Struct, frozen=True, kw_only=True):
     """When the first and the last message were written that were looked at."""
     gap: str
     """What was not seen, in words; nothing if all was."""
+    unseen: str = ""
+    """What was not seen because this source never keeps it over a reboot."""
     cursor: str
     """What to give to the next `read`."""
 
 
 class _Since(Struct, frozen=True, kw_only=True):
-    """Where to begin: at a place of this source, else a time, else with the boot."""
+    """Where to begin: at a place of this source, else at a time."""
 
+    time: float
     position: str = ""
-    time: float | None = None
-    known: bool = False
-    """Whether there was a run before this one, which would miss what is gone."""
+    first: bool = False
+    """Whether nobody looked before: then nothing can be missed."""
+    rebooted: bool = False
+    """Whether the machine was started anew since."""
 
 
 class _Question(Struct, frozen=True, kw_only=True):
@@ -110,11 +125,16 @@ class _Question(Struct, frozen=True, kw_only=True):
     booted: float | None
     now: float
     tool: Tool
+    since: _Since
     source: str = ""
-    since: _Since = _Since()
 
     def wants(self, text: bytes) -> bool:
         return any(word in text for word in self.words)
+
+    def is_before_boot(self, stamp: float | None) -> bool:
+        """Say whether *stamp*, which may be of whole seconds, is of an earlier boot."""
+        known = stamp is not None and self.booted is not None
+        return known and stamp < self.booted - 1.0
 
     def answer(  # the parts of a `Log`
         self,
@@ -122,17 +142,36 @@ class _Question(Struct, frozen=True, kw_only=True):
         looked_at: int,
         span: tuple[float | None, float | None],
         position: str,
-        gap: str = "",
+        missing: tuple[str, str] = ("", ""),
     ) -> Log:
+        found, since = tuple(messages), self.since
+        old = [
+            since.first and m.time is not None and m.time < since.time for m in found
+        ]
         return Log(
             source=self.source,
-            messages=tuple(messages),
+            messages=tuple(
+                m for m, is_old in zip(found, old, strict=True) if not is_old
+            ),
+            older=tuple(m for m, is_old in zip(found, old, strict=True) if is_old),
             looked_at=looked_at,
             first=span[0],
             last=span[1],
-            gap=gap,
+            gap=missing[0],
+            unseen=missing[1],
             cursor=f"{self.boot} {int(self.now)} {self.source} {position}",
         )
+
+    def missing(self, oldest: float | None) -> tuple[str, str]:
+        """Give the `gap` and the `unseen` of a source that begins with *oldest*."""
+        since, text = self.since, moment(self.since.time)
+        if not since.rebooted:
+            return f"it does not reach back to {text}, when it was read last", ""
+        text = (
+            f"what the kernel said between {text} and the boot at "
+            f"{moment(self.booted)} was not seen"
+        )
+        return (text, "") if self.is_before_boot(oldest) else ("", text)
 
 
 def read(
@@ -145,52 +184,89 @@ def read(
     """
     Read the messages with one of *words* that came after *cursor*.
 
-    Without a cursor, or with that of another boot, all of this boot is new. When
-    messages were lost and another source has them, they are taken from there.
+    Without a cursor those of this boot and of the last day are new. When messages were
+    lost and another source has them, they are taken from there.
 
     Raises:
-        Unable: no source can be read (DENIED).
+        Unable: no source can be read (DENIED; or TIMEOUT or HUNG if a tool was so).
 
     """
     boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or "unknown"
+    now = clock()
     question = _Question(
         root=root,
         words=words,
         boot=boot,
         booted=_boot_time(root),
-        now=clock(),
+        now=now,
         tool=tool,
+        since=_Since(time=now - DAY_S, first=True),
     )
-    refused: list[str] = []
+    refused: dict[str, OSError | Unable] = {}
     logs: list[Log] = []
     for name, source in SOURCES.items():
-        since = _since(cursor, boot, name)
+        since = _since(cursor, boot, name) or question.since
         try:
             logs.append(source(replace(question, source=name, since=since)))
         except (OSError, Unable) as exc:
-            refused.append(f"{name}: {exc}")
-        if logs and not logs[-1].gap:
+            refused[name] = exc
+        if logs and not logs[-1].gap and not logs[-1].unseen:
             break
     if not logs:
-        reason = "; ".join(refused)
-        raise Unable(f"the kernel log cannot be read ({reason}): {FIX}", Cause.DENIED)
-    # The place to go on from is that of the best source, whoever filled its gap.
+        raise _unreadable(refused)
+    return _joined(logs, question)
+
+
+def _unreadable(refused: Mapping[str, OSError | Unable]) -> Unable:
+    """Say why there is no log; a tool that hangs is not a permission that lacks."""
+    reason = "; ".join(f"{name}: {exc}" for name, exc in refused.items())
+    cause, remedy = Cause.DENIED, Remedy.FIX_CONFIGURATION
+    for exc in refused.values():
+        if isinstance(exc, Unable) and exc.cause in (Cause.TIMEOUT, Cause.HUNG):
+            cause, remedy = exc.cause, exc.remedy
+    return Unable(f"the kernel log cannot be read ({reason}): {FIX}", cause, remedy)
+
+
+def _joined(logs: Sequence[Log], question: _Question) -> Log:
+    """Make one of what the sources have; the best one says where to go on from."""
     whole = next((log for log in logs if not log.gap), logs[0])
-    return replace(whole, cursor=logs[0].cursor)
+    kept = sorted(
+        (log for log in logs if not log.unseen), key=lambda log: bool(log.gap)
+    )
+    if not whole.unseen or not kept:
+        return replace(whole, cursor=logs[0].cursor)
+    past = [m for m in kept[0].messages if question.is_before_boot(m.time)]
+    return replace(
+        whole,
+        source=f"{kept[0].source} and {whole.source}",
+        messages=(*past, *whole.messages),
+        looked_at=kept[0].looked_at + whole.looked_at,
+        first=kept[0].first,
+        gap="; ".join(filter(None, (kept[0].gap, whole.gap))),
+        unseen="",
+        cursor=logs[0].cursor,
+    )
 
 
-def _since(cursor: str | None, boot: str, source: str) -> _Since:
+def _since(cursor: str | None, boot: str, source: str) -> _Since | None:
     """Understand *cursor*; one that was written by something else is none."""
     fields = (cursor or "").split(" ", 3)
     if len(fields) != len(("boot", "time", "source", "position")):
-        return _Since()
-    if fields[0] != boot:
-        return _Since(known=True)
-    if fields[2] == source and fields[3]:
-        return _Since(position=fields[3], known=True)
+        return None
     with suppress(ValueError):
-        return _Since(time=float(fields[1]), known=True)
-    return _Since()
+        return _Since(
+            time=float(fields[1]),
+            position=fields[3] if fields[2] == source else "",
+            rebooted=fields[0] != boot,
+        )
+    return None
+
+
+def moment(time: float | None) -> str:
+    """Print *time*, seconds since 1970."""
+    if time is None:
+        return "an unknown time"
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _boot_time(root: Path) -> float | None:
@@ -210,8 +286,10 @@ def _kmsg(question: _Question) -> Log:
     oldest, newest = int(records[0][1]), int(records[-1][1])
     begin = _due(question.since, oldest, newest)
     new = records[bisect_left(records, begin, key=lambda record: int(record[1])) :]
-    gap = _overwritten(newest + 1 - begin - len(new))
-    if question.since.time is not None:
+    gap, unseen = _overwritten(newest + 1 - begin - len(new)), ""
+    if question.since.rebooted:
+        _, unseen = question.missing(None)
+    elif not question.since.first and not question.since.position:
         new = [record for record in new if _is_recent(question, record)]
         gap = _too_late(question, records[0])
     ends = [_stamp(question, record[2]) for record in (*new[:1], *new[-1:])]
@@ -226,17 +304,18 @@ def _kmsg(question: _Question) -> Log:
         len(new),
         (ends[0], ends[-1]) if ends else (None, None),
         str(newest),
-        gap,
+        (gap, unseen),
     )
 
 
 def _due(since: _Since, oldest: int, newest: int) -> int:
     """Say which number comes next; if nobody looked before, the oldest there is."""
+    if since.rebooted:
+        return 0
     if since.position.isdigit() and int(since.position) <= newest:
         return int(since.position) + 1
     # A number beyond the newest is of a machine that was set back to a snapshot.
-    seen_none = since.known and since.time is None and not since.position
-    return 0 if seen_none else oldest
+    return oldest
 
 
 def _overwritten(count: int) -> str:
@@ -246,7 +325,7 @@ def _overwritten(count: int) -> str:
 def _too_late(question: _Question, oldest: tuple[bytes, ...]) -> str:
     """Say so if the ring buffer does not reach back to when we last looked."""
     stamp, since = _stamp(question, oldest[2]), question.since.time
-    if stamp is None or since is None or int(oldest[1]) == 0:
+    if stamp is None or int(oldest[1]) == 0:
         return ""
     late = stamp - since
     return f"the {late:.0f} s before are overwritten" if late > SLACK_S else ""
@@ -272,8 +351,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _is_recent(question: _Question, record: tuple[bytes, ...]) -> bool:
-    if question.since.time is None:
-        return True
     stamp = _stamp(question, record[2])
     return stamp is None or stamp >= question.since.time - SLACK_S
 
@@ -297,19 +374,21 @@ class _Entry(Struct, frozen=True):
 
 
 def _journal(question: _Question) -> Log:
-    """Read the kernel's messages of this boot that journald kept."""
+    """Read the kernel's messages that journald kept."""
     if not any((question.root / folder).is_dir() for folder in JOURNALS):
         raise FileNotFoundError("there is no journal")
-    done = question.tool(_journalctl(question), timeout=JOURNAL_S)
-    lines, since = done.stdout.splitlines(), question.since
-    complaint = done.stderr.decode(errors="replace").strip()
-    # Without permission it succeeds, shows nothing, and says so in passing.
-    if done.returncode or (complaint and not lines):
-        raise PermissionError(complaint or f"journalctl ended with {done.returncode}")
-    if not lines and not since.position and since.time is None:
-        raise OSError("it has no message of this boot's kernel")
+    since = question.since
+    lines = _entries(question, *_begin(since))
     decode = msgspec.json.Decoder(_Entry).decode
+    seen_last = bool(lines) and _is_at(since.position, decode(lines[0]).cursor)
+    lines = lines[1:] if seen_last else lines
     ends = [decode(line) for line in (*lines[:1], *lines[-1:])]
+    has_new = bool(ends) and not question.is_before_boot(ends[-1].time)
+    # After a reboot there is always something new; else ask if it has anything at all.
+    idle = seen_last or (not since.rebooted and _entries(question, *LAST, "--boot"))
+    if not has_new and (since.rebooted or not idle):
+        raise OSError("it has no message of this boot's kernel")
+    whole = seen_last or since.first or (not since.position and _reaches(question))
     return question.answer(
         (
             Message(entry.text, entry.time, entry.cursor)
@@ -318,21 +397,55 @@ def _journal(question: _Question) -> Log:
         ),
         len(lines),
         (ends[0].time, ends[-1].time) if ends else (None, None),
-        ends[-1].cursor if ends else since.position,
+        ends[-1].cursor if ends else since.position if seen_last else "",
+        ("", "") if whole else question.missing(ends[0].time if ends else None),
     )
 
 
-def _journalctl(question: _Question) -> list[str]:
-    since = question.since
-    command = ["journalctl", "--dmesg", "--output=json", "--no-pager", "--all"]
+def _begin(since: _Since) -> tuple[str, ...]:
+    """
+    Say with which options journalctl begins there.
+
+    Not with --after-cursor: if that entry is gone, it silently leaves out the first
+    of those that remain (systemd 252). Begun at the entry itself, it is seen or not.
+    """
+    if since.position:
+        return (f"--cursor={since.position}",)
+    return (f"--since=@{since.time:.0f}", *(("--boot",) if since.first else ()))
+
+
+def _is_at(position: str, cursor: str) -> bool:
+    """Say if two cursors of the journal are of one entry, whatever file it is in."""
+    a, b = (
+        [field for field in text.split(";") if field[:2] not in ("s=", "i=")]
+        for text in (position, cursor)
+    )
+    return a == b and bool(position)
+
+
+def _reaches(question: _Question) -> bool:
+    """Say whether it has something from before the time, and so all since."""
+    return bool(_entries(question, *LAST, f"--until=@{question.since.time:.0f}"))
+
+
+def _entries(question: _Question, *options: str) -> list[bytes]:
+    """Ask journalctl for messages of the kernel, one JSON object a line."""
+    command = [
+        "journalctl",
+        "_TRANSPORT=kernel",
+        "--output=json",
+        "--no-pager",
+        "--all",
+    ]
     command.append("--output-fields=MESSAGE,SYSLOG_FACILITY")
     if question.root != Path("/"):
         command.append(f"--root={question.root}")
-    if since.position:
-        command.append(f"--after-cursor={since.position}")
-    elif since.time is not None:
-        command.append(f"--since=@{since.time:.0f}")
-    return command
+    done = question.tool([*command, *options], timeout=JOURNAL_S)
+    complaint = done.stderr.decode(errors="replace").strip()
+    # Without permission it succeeds, shows nothing, and says so in passing.
+    if done.returncode or (complaint and not done.stdout):
+        raise PermissionError(complaint or f"journalctl ended with {done.returncode}")
+    return done.stdout.splitlines()
 
 
 def _files(question: _Question) -> Log:
@@ -342,7 +455,7 @@ def _files(question: _Question) -> Log:
     if path is None:
         raise FileNotFoundError(f"no {', '.join(LOGS)} in /var/log")
     data, position, gap = _new_part(path, question.since)
-    lines, earliest = data.splitlines(), _earliest(question)
+    lines, earliest = data.splitlines(), _earliest(question, gap)
     messages = [
         Message(match["text"], stamp, path.name)
         for line in lines
@@ -352,19 +465,39 @@ def _files(question: _Question) -> Log:
         and stamp >= earliest
     ]
     ends = [_line_time(line, question.now) for line in (*lines[:1], *lines[-1:])]
+    first, last = (ends[0], ends[-1]) if ends else (None, None)
     return question.answer(
         messages,
         data.count(b" kernel: "),
-        (ends[0], ends[-1]) if ends else (None, None),
+        (first, last),
         position,
-        gap,
+        _lacking(question, gap, first, last),
     )
 
 
-def _earliest(question: _Question) -> int:
+def _earliest(question: _Question, gap: str) -> float:
     """Say what is not of this boot, or was seen; a stamp may be of whole seconds."""
-    begin = question.since.time
-    return int(begin if begin is not None else (question.booted or 1.0) - 1.0)
+    since = question.since
+    if since.first:
+        return (question.booted or 1.0) - 1.0
+    if since.position and not gap:
+        return 0.0
+    return int(since.time) - (SLACK_S if since.position else 0.0)
+
+
+def _lacking(
+    question: _Question, gap: str, first: float | None, last: float | None
+) -> tuple[str, str]:
+    """Say what the lines from *first* to *last* lack, and nobody can have seen."""
+    since = question.since
+    if since.rebooted and (last is None or question.is_before_boot(last)):
+        raise OSError("the log file has no line of this boot")
+    if since.first or (since.position and not gap):
+        return "", ""
+    if since.position and not since.rebooted:
+        return gap, ""
+    reaches = first is not None and first <= since.time
+    return ("", "") if reaches else question.missing(first)
 
 
 def _new_part(path: Path, since: _Since) -> tuple[bytes, str, str]:

@@ -29,8 +29,15 @@ BROKEN = (
 )
 """Problems of the hardware."""
 
-REBOOT = ("driver_mismatch", "gpu_hung")
-"""Problems of the view that only a restart undoes."""
+UNREACHABLE = {**VIEW, "gpu_mig": Cause.PARTIAL_VIEW}
+"""Why nothing can be computed on a GPU; one that is cut up can be read all the same."""
+
+REMEDIES = {
+    "driver_mismatch": Remedy.REBOOT,
+    "gpu_hung": Remedy.REBOOT,
+    "gpu_unreadable": Remedy.INSPECT,
+}
+"""Of problems of the view that no setting undoes."""
 
 RULINGS = {
     "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
@@ -39,10 +46,13 @@ RULINGS = {
     "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
     "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
     "gpu_flaky": Ruling(Verdict.WARN, Remedy.RERUN),
+    "gpu_unlike": Ruling(Verdict.WARN, Remedy.INSPECT),
+    "gpu_silent": Ruling(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
+    "gpu_mig": Ruling(Verdict.PASS, Remedy.NONE),
     **{
         code: Ruling(
             Verdict.ERROR,
-            Remedy.REBOOT if code in REBOOT else Remedy.FIX_CONFIGURATION,
+            REMEDIES.get(code, Remedy.FIX_CONFIGURATION),
             cause,
         )
         for code, cause in VIEW.items()

@@ -141,6 +141,25 @@ def test_a_gpu_as_it_ought_to_be_passes_without_a_word(tmp_path: Path) -> None:
     assert "power limit 700 of 700 W" in covered.text
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ((600.0, 600.0), ["power_capped", "power_capped"]),
+        ((600.0, 700.0), ["power_limited"]),
+        ((600.0, 500.0), ["power_limited", "power_limited"]),
+    ],
+)
+def test_a_limit_that_all_like_gpus_have_is_meant(
+    tmp_path: Path, limits: tuple[float, float], told: list[str]
+) -> None:
+    setups = {
+        f"GPU-{i}": replace(WELL, power_limit_w=watts, power_enforced_w=watts)
+        for i, watts in enumerate(limits)
+    }
+    found = looked(a_node(tmp_path, gpus=2), a_host(tmp_path, 42), setups)
+    assert codes(found) == told
+
+
 def test_what_a_gpu_cannot_tell_is_held_against_nobody(tmp_path: Path) -> None:
     found = looked(a_node(tmp_path), a_host(tmp_path), {"GPU-0": UNTOLD})
     assert (codes(found), judged(found).verdict) == ([], Verdict.PASS)

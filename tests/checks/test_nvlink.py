@@ -69,6 +69,7 @@ def all_of(linked: Linkage | None = None, count: int = 8, **odd: Linkage) -> Ans
 def changed(number_: int, **changes: object) -> Linkage:
     """Change one link of a healthy GPU."""
     whole = linkage()
+    assert whole.links
     links = (replace(k, **changes) if k.number == number_ else k for k in whole.links)
     return replace(whole, links=tuple(links))
 
@@ -174,10 +175,100 @@ def test_a_gpu_with_no_link_among_others_fails(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_died_fails_although_all_gpus_are_alike(tmp_path: Path) -> None:
-    ctx = node(tmp_path)
-    judgement = verdict(read(all_of(linkage(14)), ctx, tmp_path), ctx)
+    found = later(all_of(), all_of(linkage(14)), tmp_path)
+    judgement = verdict(found, node(tmp_path))
     assert judgement.verdict is Verdict.FAIL
     assert len(accused(judgement)) == 8
+
+
+def test_a_board_that_is_wired_with_fewer_links_is_warned_of(tmp_path: Path) -> None:
+    sheet = BY_KEY["v100-sxm2-16gb"]
+    four = all_of(linkage(4, 6, speed=25.781, fabric=None), 4)
+    ctx = node(tmp_path, sheet, 4)
+    for found in (read(four, ctx, tmp_path), later(four, four, tmp_path, sheet)):
+        judgement = verdict(found, ctx)
+        assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+        assert "4 of 6 NVLinks are up, as on all 4 GPUs alike" in judgement.reason
+    uneven = four | {"GPU-2": linkage(3, 6, speed=25.781, fabric=None)}
+    assert verdict(read(uneven, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("fabric", [WELL, None])
+def test_a_gpu_that_shows_no_nvlink_among_others_fails(
+    tmp_path: Path, fabric: Fabric | None
+) -> None:
+    ctx, bare = node(tmp_path), all_of(linkage(fabric=fabric), g3=Linkage())
+    for found in (
+        read(bare, ctx, tmp_path),
+        later(all_of(linkage(fabric=fabric)), bare, tmp_path),
+    ):
+        judgement = verdict(found, ctx)
+        assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
+        assert "down, 0 are up" in judgement.reason
+
+
+def test_a_gpu_alone_that_shows_none_of_the_links_it_had_fails(tmp_path: Path) -> None:
+    found = later(all_of(count=1), all_of(Linkage(), 1), tmp_path)
+    judgement = verdict(found, node(tmp_path, count=1))
+    assert judgement.verdict is Verdict.FAIL
+    assert "up in an earlier run" in judgement.reason
+
+
+@pytest.mark.parametrize("key", ["h100-nvl-94gb", "a40"])
+@pytest.mark.parametrize("links", [(), None])
+def test_a_board_of_which_no_bridge_is_known_need_show_no_link(
+    tmp_path: Path, key: str, links: tuple[NvLink, ...] | None
+) -> None:
+    ctx = node(tmp_path, BY_KEY[key])
+    whole, bare = healthy(BY_KEY[key]), Linkage(links=links)
+    assert passes(verdict(read(all_of(bare, g0=whole, g1=whole), ctx, tmp_path), ctx))
+    with pytest.raises(Skip, match="no GPU of this node has NVLink"):
+        read(all_of(bare), ctx, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["h100-sxm5-80gb", "gh200-96gb", "l40s"])
+@pytest.mark.parametrize("links", [(), None])
+def test_a_gpu_alone_need_show_no_link(
+    tmp_path: Path, key: str, links: tuple[NvLink, ...] | None
+) -> None:
+    with pytest.raises(Skip, match="no GPU of this node has NVLink"):
+        read(all_of(Linkage(links=links), 1), node(tmp_path, BY_KEY[key], 1), tmp_path)
+
+
+def test_links_that_could_not_be_read_are_not_passed(tmp_path: Path) -> None:
+    ctx, mute = node(tmp_path), Linkage(links=None, fabric=WELL)
+    some, every = all_of(g3=mute), all_of(mute)
+    for found, whose in (
+        (read(some, ctx, tmp_path), ["GPU 3"]),
+        (later(all_of(), some, tmp_path), ["GPU 3"]),
+        (read(every, ctx, tmp_path), [f"GPU {i}" for i in range(8)]),
+    ):
+        judgement = verdict(found, ctx)
+        assert (judgement.verdict, judgement.remedy, judgement.cause) == (
+            Verdict.ERROR,
+            Remedy.RERUN,
+            Cause.UNMEASURED,
+        )
+        assert accused(judgement) == whose
+
+
+def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(
+    tmp_path: Path,
+) -> None:
+    found = later(all_of(count=1), all_of(Linkage(links=None), 1), tmp_path)
+    assert codes(found) == {"nvlink_unread"}
+
+
+def test_replays_of_runs_that_come_often_add_up(tmp_path: Path) -> None:
+    told, given = tuple[Mark, ...](), list[str]()
+    for turn in range(6):
+        ctx = node(tmp_path, marks=told)
+        replays = {"replay": (25 if turn < 5 else 26) * turn}
+        answers = all_of(g4=changed(11, errors=replays))
+        found = read(answers, ctx, clock(tmp_path / "root", 50_000 + 3 * turn))
+        given.append(verdict(found, ctx).verdict.value)
+        told = marks(found)
+    assert given == ["pass"] * 3 + ["warn"] * 3
 
 
 def test_links_that_nobody_set_up_are_no_fault_of_the_hardware(tmp_path: Path) -> None:
@@ -219,7 +310,7 @@ def test_a_bridge_that_went_dead_is_missed_until_it_is_said_to_be_right(
 def test_a_suite_can_say_how_many_links_are_right(tmp_path: Path) -> None:
     ctx = node(tmp_path, BY_KEY["v100-sxm2-16gb"], 4)
     four = all_of(linkage(4, 6, speed=25.781, fabric=None), 4)
-    assert verdict(read(four, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+    assert verdict(read(four, ctx, tmp_path), ctx).verdict is Verdict.WARN
     assert passes(verdict(read(four, ctx, tmp_path, 4), ctx))
     three = all_of(linkage(3, 6, speed=25.781, fabric=None), 4)
     judgement = verdict(read(three, ctx, tmp_path, 4), ctx)
@@ -228,7 +319,8 @@ def test_a_suite_can_say_how_many_links_are_right(tmp_path: Path) -> None:
 
 def test_links_of_unknown_state_are_not_taken_for_dead(tmp_path: Path) -> None:
     ctx = node(tmp_path)
-    unknown = Linkage(links=tuple(replace(k, active=None) for k in linkage().links))
+    links = linkage().links or ()
+    unknown = Linkage(links=tuple(replace(k, active=None) for k in links))
     assert passes(verdict(read(all_of(unknown), ctx, tmp_path), ctx))
 
 
@@ -265,7 +357,8 @@ def test_links_that_are_all_slow_fail_by_the_data_sheet(tmp_path: Path) -> None:
 def test_each_kind_of_error_counts_as_it_matters(
     tmp_path: Path, errors: dict[str, int], verdict_: str, reason: str
 ) -> None:
-    found = later(all_of(), all_of(g4=changed(11, errors=errors)), tmp_path)
+    none = all_of(g4=changed(11, errors=dict.fromkeys(errors, 0)))
+    found = later(none, all_of(g4=changed(11, errors=errors)), tmp_path)
     judgement = verdict(found, node(tmp_path))
     assert judgement.verdict.value == verdict_
     assert reason in judgement.reason
@@ -316,7 +409,7 @@ def test_a_recovery_of_before_the_first_run_warns(tmp_path: Path) -> None:
 def test_marks_are_two_of_a_gpu_and_small(tmp_path: Path) -> None:
     found = read(all_of(linkage(errors=NEW)), node(tmp_path), tmp_path)
     assert len(marks(found)) == 16
-    assert max(len(m.value) for m in marks(found)) < 100
+    assert max(len(m.value) for m in marks(found)) < 500
 
 
 @pytest.mark.parametrize("state", ["in_progress", "not_started"])
@@ -432,10 +525,25 @@ def test_a_lab_with_bad_links_is_understood(lab: Lab) -> None:
     assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 4"])
 
 
-def test_a_lab_without_links_is_skipped(lab: Lab) -> None:
+def test_a_lab_without_links_was_not_set_up(lab: Lab) -> None:
     lab.write("gpu.*.nvlink.count = 0", "gpu.*.fabric.state = 0")
-    with pytest.raises(AssertionError, match="no GPU of this node has NVLink"):
-        on_lab(lab, "nvlink")
+    ctx, found = on_lab(lab, "nvlink")
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+
+
+@pytest.mark.parametrize(
+    ("count", "verdict_", "remedy"),
+    [("0", "fail", "inspect"), ("na", "error", "rerun")],
+)
+def test_a_lab_gpu_that_shows_no_links_is_not_passed(
+    lab: Lab, count: str, verdict_: str, remedy: str
+) -> None:
+    lab.write(f"gpu.3.nvlink.count = {count}")
+    ctx, found = on_lab(lab, "nvlink")
+    judgement = verdict(found, ctx)
+    assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
+    assert accused(judgement) == ["GPU 3"]
 
 
 def test_a_gpu_that_is_lost_fails_beside_the_links_of_the_others(lab: Lab) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from hpcverify.check import Context, Judgement, Skip, Unable
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
+    Cause,
     Covered,
     Finding,
     Found,
@@ -22,7 +23,7 @@ from hpcverify.model import (
 )
 from hpcverify_checks import p2p
 from hpcverify_checks._transfers import Copy, Wrong, copy, pattern
-from hpcverify_checks.p2p import CHECK, P2pParams, Rig, between, measure
+from hpcverify_checks.p2p import CHECK, P2pParams, Rig, between, measure, shared_use
 from tests.checks.links import (
     BY_KEY,
     H100,
@@ -122,10 +123,62 @@ def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_never_happens_is_found_on_every_pair(tmp_path: Path) -> None:
-    def idle(_target: Tensor, _source: Tensor) -> None:
-        """Do nothing."""
-
     assert len(facts(ran(node(tmp_path, H100, 3), idle))) == 6
+
+
+def idle(_target: Tensor, _source: Tensor) -> None:
+    """Copy nothing."""
+
+
+@pytest.mark.parametrize("key", ["l40s", "h100-nvl-94gb", "v100-sxm2-16gb"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_pairs_that_all_fail_over_pcie_are_a_fault_of_the_set_up(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    ctx = node(tmp_path, BY_KEY[key], count)
+    judgement = judged(CHECK, facts(ran(ctx, idle)), ctx)
+    assert (judgement.verdict, judgement.remedy, judgement.cause) == (
+        Verdict.ERROR,
+        Remedy.FIX_CONFIGURATION,
+        Cause.MISCONFIGURED,
+    )
+    assert f"between all {count * (count - 1)} pairs alike" in judgement.reason
+    assert "amd_iommu=off" in judgement.reason
+
+
+def test_pairs_that_all_fail_over_nvlink_or_the_host_are_a_fault_of_hardware(
+    tmp_path: Path,
+) -> None:
+    nvlink, by_host = node(tmp_path), node(tmp_path, BY_KEY["l40s"], 2)
+    assert codes(ran(nvlink, idle)) == {"p2p_corrupted"}
+    assert "p2p_corrupted" in codes(ran(by_host, idle, reached=False))
+
+
+def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(
+    tmp_path: Path,
+) -> None:
+    turn = iter(range(10**6))
+
+    def faulty(target: Tensor, source: Tensor) -> None:
+        copy(target, source)
+        if next(turn) in (2, 3):  # 1-0, 1-2
+            target[100] ^= 1
+
+    ctx = node(tmp_path, BY_KEY["l40s"], 3)
+    found = facts(ran(ctx, faulty))
+    assert [(f.code, f.where) for f in found] == [("p2p_corrupted", "GPU-1")] * 2
+    judgement = judged(CHECK, found, ctx)
+    assert judgement.verdict is Verdict.FAIL
+    assert "the IOMMU or ACS" in judgement.reason
+
+
+def test_a_gpu_that_takes_one_process_is_busy_and_the_way_out_is_said() -> None:
+    busy = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    with pytest.raises(Unable, match="nvidia-smi -c DEFAULT") as caught, shared_use():
+        raise RuntimeError(busy)
+    assert caught.value.cause is Cause.BUSY
+    with pytest.raises(RuntimeError, match="illegal"), shared_use():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_words_of_another_gpu_are_found(tmp_path: Path) -> None:

@@ -48,6 +48,10 @@ def copied(
     return list(transfers(route, ctx, SHORT))
 
 
+def covered(found: list[Found]) -> list[str]:
+    return [f.text for f in found if isinstance(f, Covered)]
+
+
 def corrupting(which: int) -> Copy:
     """Copy, and flip a bit of word 1000 in the copies of that turn: 0 out, 1 back."""
     turn = iter(range(10**6))
@@ -155,8 +159,14 @@ def test_a_link_that_carries_less_than_it_can_is_warned_of(
 
 
 def test_a_link_that_is_not_told_gives_no_share(tmp_path: Path) -> None:
-    names = {f.name for f in copied(gpu(tmp_path)) if isinstance(f, Measurement)}
+    found = copied(gpu(tmp_path))
+    names = {f.name for f in found if isinstance(f, Measurement)}
     assert names == {"h2d", "d2h"}
+    assert "cannot be read: the rates are not held against it" in covered(found)[1]
+
+
+def test_of_a_link_that_is_told_no_gap_is_listed(tmp_path: Path) -> None:
+    assert len(covered(copied(gpu(tmp_path), link=lambda: Link(5, 16)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,14 +197,12 @@ def test_copies_are_made_near_the_gpu_and_the_cores_given_back(tmp_path: Path) -
     found = copied(gpu(tmp_path), watching, cores=near | {4095})
     assert seen == {near}
     assert os.sched_getaffinity(0) == before
-    (covered,) = (f.text for f in found if isinstance(f, Covered))
-    assert f"from cores {min(near)}, near the GPU" in covered
+    assert f"from cores {min(near)}, near the GPU" in covered(found)[0]
 
 
 def test_cores_that_are_not_ours_leave_us_where_we_are(tmp_path: Path) -> None:
     found = copied(gpu(tmp_path), cores=frozenset({4095}))
-    (covered,) = (f.text for f in found if isinstance(f, Covered))
-    assert covered.endswith("from any core")
+    assert covered(found)[0].endswith("from any core")
 
 
 def test_a_pattern_is_the_same_in_parts_and_as_a_whole() -> None:

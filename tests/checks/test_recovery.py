@@ -104,7 +104,7 @@ def test_a_healthy_board_wants_nothing_however_often_it_is_asked(lab: Lab) -> No
         ("recovery_action = 6", "fail", "reset_gpu", "PCIe bus"),
         ("recovery_action = 7", "fail", "reboot", "system"),
         ("recovery_action = 9", "warn", "inspect", "unknown_9"),
-        ("recovery_action = na", "pass", "none", ""),
+        ("recovery_action = na", "warn", "inspect", "what its like can"),
         ("repair.channel_pending = 1", "warn", "reset_gpu", "memory channel"),
         ("repair.tpc_pending = 1", "warn", "reset_gpu", "TPC"),
         ("inforom.valid = 0", "fail", "contact_vendor", "infoROM"),

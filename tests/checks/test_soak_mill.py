@@ -57,7 +57,6 @@ def test_good_products_are_never_called_wrong_on_however_many_threads(
         threads(count)
         mill.start(50)()
     assert mill.harvest() == 0
-    assert mill.holds()
 
 
 @pytest.mark.parametrize("number", [0, SLOTS - 1, SLOTS, 9])
@@ -77,9 +76,10 @@ def test_each_wrong_product_counts_once(mill: Mill) -> None:
     assert broken.harvest() == 4
 
 
-def test_a_product_that_is_always_another_does_not_hold(mill: Mill) -> None:
+def test_a_part_that_is_nearly_always_wrong_is_found_no_less(mill: Mill) -> None:
     broken = dataclasses.replace(mill, multiply=flipping(*range(100)))
-    assert not broken.holds()
+    broken.start(20)()
+    assert broken.harvest() == 20
 
 
 def test_the_product_of_the_host_is_exact_in_every_order(mill: Mill) -> None:

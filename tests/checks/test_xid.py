@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import random
+import time
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,12 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry.kernel_log import Message
 from hpcverify_checks import _xid_lines, _xid_policy, xid
+from hpcverify_checks import recovery as recovery_check
 from hpcverify_checks._xid_policy import REPEATED, UNDER_LOAD, row_of, rows
 from hpcverify_checks.xid import CHECK
 from tests.doubles import context
-from tests.telemetry.test_kernel_log import BOOTED, record, ring
+from tests.telemetry import trees
+from tests.telemetry.test_kernel_log import BOOTED, record, ring, syslog
 
 ADDRESSES = ("0000:18:00.0", "0000:b3:00.0")
 BOARD = Inventory(
@@ -143,8 +147,9 @@ def test_the_table_is_sound() -> None:
     for row in rows().values():
         assert row.meaning
         assert row.source
-        assert (row.verdict is Verdict.PASS) == (row.kind == "context"), row.code
-        assert (row.remedy is Remedy.NONE) == (row.verdict is Verdict.PASS), row.code
+        passes = row.kind in ("context", "app")
+        assert (row.verdict is Verdict.PASS) == passes, row.code
+        assert (row.remedy is Remedy.NONE) == (row.kind == "context"), row.code
         assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
         assert row.xid is None or row.mnemonic
         assert set(CHECK.rulings) > {row.code}
@@ -234,7 +239,7 @@ def test_equal_errors_are_told_once_with_their_number(tmp_path: Path) -> None:
         (1, "PF FLR", Verdict.FAIL, Remedy.RESET_GPU),
         (2, "Node Reboot Required", Verdict.FAIL, Remedy.REBOOT),
         (2, "OS Reboot", Verdict.FAIL, Remedy.REBOOT),
-        (3, "Drain P2P", Verdict.FAIL, Remedy.INSPECT),
+        (3, "Drain P2P", Verdict.WARN, Remedy.INSPECT),
         (4, "Drain and Reset", Verdict.FAIL, Remedy.RESET_GPU),
         (5, "Recover IMEX Domain", Verdict.WARN, Remedy.FIX_CONFIGURATION),
         (12, "Something New", Verdict.WARN, Remedy.INSPECT),
@@ -244,6 +249,19 @@ def test_the_drivers_own_advice_is_followed(
     tmp_path: Path, number: int, words: str, verdict: Verdict, remedy: Remedy
 ) -> None:
     assert judged(measured(tmp_path, recovery(number, words)))[:2] == (verdict, remedy)
+
+
+@pytest.mark.parametrize("action", recovery_check.ACTIONS)
+def test_the_drivers_advice_means_the_same_in_the_log_and_over_nvml(
+    action: str,
+) -> None:
+    _, ruling = recovery_check.ACTIONS[action]
+    assert CHECK.rulings[f"xid_154_{action}"] == ruling
+
+
+def test_no_advice_in_the_log_is_unknown_over_nvml() -> None:
+    in_log = {r.code.removeprefix("xid_154_") for r in rows().values() if r.xid == 154}
+    assert in_log == {"xid_154", "none", *recovery_check.ACTIONS}
 
 
 def test_only_the_last_advice_on_a_gpu_holds(tmp_path: Path) -> None:
@@ -327,11 +345,39 @@ def test_the_evidence_names_unit_link_process_and_function(tmp_path: Path) -> No
     assert evidence(tmp_path, line(119, gsp))["function"] == "76 GSP_RM_CONTROL"
 
 
+def by(pid: int, number: int = 31, at: str = "b3") -> str:
+    return line(number, f"pid={pid}, name=job, text", at)
+
+
 @pytest.mark.parametrize("number", [13, 31, 109])
-def test_what_a_job_can_bring_about_warns_at_most(tmp_path: Path, number: int) -> None:
-    burst = [line(number, f"pid={i}, name=job, text") for i in range(30)]
-    once, again = (measured(tmp_path, *burst, step_s=s) for s in (1, 60))
-    assert findings(once) == [(f"xid_{number}", "GPU-1")]
+@pytest.mark.parametrize("step_s", [1, 60])
+def test_what_a_job_brought_about_is_listed_and_passes(
+    tmp_path: Path, number: int, step_s: int
+) -> None:
+    found = measured(tmp_path, *[by(7, number)] * 5, step_s=step_s)
+    assert findings(found) == [(f"xid_{number}", "GPU-1")]
+    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "step_s"),
+    [
+        ([by(i) for i in range(30)], 1),  # a job of 30 processes that ended at once
+        ([by(1), by(2, at="18")], 60),
+        ([by(1), by(2, number=13)], 60),
+        ([line(31, f"pid='<unknown>', name=<unknown>, {i}") for i in range(3)], 60),
+    ],
+)
+def test_one_job_or_one_time_on_a_gpu_is_no_repetition(
+    tmp_path: Path, texts: Sequence[str], step_s: int
+) -> None:
+    found = measured(tmp_path, *texts, step_s=step_s)
+    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+
+
+@pytest.mark.parametrize("number", [13, 31, 109])
+def test_what_came_again_by_another_process_warns(tmp_path: Path, number: int) -> None:
+    again = measured(tmp_path, by(1, number), by(2, number), step_s=60)
     assert findings(again) == [(f"xid_{number}{REPEATED}", "GPU-1")]
     assert judged(again)[0] is Verdict.WARN
     assert judged(again)[1] in (Remedy.INSPECT, Remedy.RESET_GPU)
@@ -400,6 +446,65 @@ def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     assert "899 messages" in reason
 
 
+def after_a_reboot(tmp_path: Path, *logged: str) -> list[Found]:
+    """Run on a node that was restarted since, with a log file or without."""
+    seconds = BOOTED - 1800
+    mark = Mark("cursor", f"b0 {seconds} /dev/kmsg 7", "node")
+    root = ring(tmp_path, record(0, "Linux"))
+    if logged:
+        syslog(root, *logged)
+    ctx = context(tmp_path, inventory=BOARD, marks=(mark,))
+    return list(xid.read_log(ctx, root))
+
+
+def logged(at: int, text: str) -> str:
+    stamp = datetime.fromtimestamp(at, UTC).isoformat()
+    return f"{stamp} n1 kernel: {text}"
+
+
+def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(
+    tmp_path: Path,
+) -> None:
+    lines = (
+        logged(BOOTED - 3600, "x"),
+        logged(BOOTED - 600, line(79)),
+        logged(BOOTED + 1, "x"),
+    )
+    found = after_a_reboot(tmp_path, *lines)
+    assert findings(found) == [("xid_79", "GPU-1")]
+    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+
+
+def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
+    tmp_path: Path,
+) -> None:
+    lines = logged(BOOTED - 600, "x"), logged(BOOTED + 1, "x")
+    found = after_a_reboot(tmp_path, *lines)
+    assert findings(found) == [("log_gap", "node")]
+    verdict, _, reason = judged(found)
+    assert verdict is Verdict.WARN
+    assert f"and the boot at {xid.moment(BOOTED)} was not seen" in reason
+
+
+def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(tmp_path: Path) -> None:
+    found = after_a_reboot(tmp_path)
+    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert "nothing on this node keeps the kernel log over a reboot" in str(found)
+
+
+def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> None:
+    texts = line(31, "pid=1, name=job, text"), line(79), line(79)
+    root = ring(tmp_path, *(record(i, text) for i, text in enumerate(texts)))
+    trees.grow(root, {"proc/stat": f"btime {int(time.time()) - 2 * 86400}"})
+    found = list(xid.read_log(context(tmp_path, inventory=BOARD), root))
+    assert findings(found) == [("before_first_run", "GPU-1")]
+    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert counts(found)["GPU-1"] == 0
+    (told,) = (f.text for f in found if isinstance(f, Finding))
+    assert told.startswith("3 lines")
+    assert "fallen off the bus" in told
+
+
 def test_an_unreadable_log_is_an_error_and_keeps_its_place(tmp_path: Path) -> None:
     mark = cursor(measured(tmp_path, "x"))
     ctx = context(tmp_path, inventory=BOARD, marks=(mark,))
@@ -443,6 +548,27 @@ def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
     assert findings(xid.read_log(ctx, root)) == [("xid_79", "GPU-1")]
     assert observed(ctx, root, (5.0, 79)) == []
     assert findings(observed(ctx, root, (5.0, 79), (6.0, 95))) == [("xid_95", "GPU-1")]
+
+
+@pytest.mark.parametrize("place", ["node", "0009:01:00.0", "GPU-of-nobody"])
+@pytest.mark.parametrize("number", [79, 31])
+def test_a_live_event_of_an_unknown_place_is_told(
+    tmp_path: Path, place: str, number: int
+) -> None:
+    ctx = context(tmp_path, inventory=BOARD)
+    root = ring(tmp_path, record(0, line(number)))
+    samples = [Sample(5.0, "xid", "", place, float(number))]
+    found = list(xid.live(Watch(start=0, end=600, samples=samples), ctx, root))
+    assert [where for _, where in findings(found)] == [place]
+    assert judged(found)[0] > Verdict.PASS
+
+
+def test_a_live_event_of_an_address_is_that_of_its_gpu(tmp_path: Path) -> None:
+    ctx = context(tmp_path, inventory=BOARD)
+    samples = [Sample(5.0, "xid", "", ADDRESSES[1], x) for x in (79.0, 95.0)]
+    watch = Watch(start=0, end=600, samples=samples)
+    found = list(xid.live(watch, ctx, ring(tmp_path, record(0, line(79)))))
+    assert findings(found) == [("xid_95", "GPU-1")]
 
 
 def test_live_events_are_told_when_the_log_cannot_be_read(tmp_path: Path) -> None:

@@ -56,13 +56,14 @@ def _calls() -> tuple[Fault, ...]:
                 *("UNKNOWN", "TIMEOUT", "IRQ_ISSUE", "MEMORY", "IN_USE", "NOT_READY"),
                 *("OPERATING_SYSTEM", "INSUFFICIENT_RESOURCES", "NOT_FOUND"),
             ),
-            ("recovery", ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+            ("recovery", ERROR, Remedy.INSPECT, Cause.MISCONFIGURED),
         ),
     }
     return tuple(
         Fault(
-            f"a call is answered with {answer}",
-            f"fault = nvmlDeviceGetRepairStatus gpu=2 return={answer}",
+            f"a call is answered with {answer}" + " by all" * (verdict is PASS),
+            f"fault = nvmlDeviceGetRepairStatus "
+            f"gpu={'0-7' if verdict is PASS else '2'} return={answer}",
             check,
             verdict,
             remedy,
@@ -77,17 +78,17 @@ def _starts() -> tuple[Fault, ...]:
     """Make one fault for each way in which NVML does not start."""
     reboot, fix = Remedy.REBOOT, Remedy.FIX_CONFIGURATION
     ways = (
-        ("the driver is not loaded", "DRIVER_NOT_LOADED", fix, "NVML does not start"),
+        ("the driver is not loaded", "DRIVER_NOT_LOADED", fix, "neither the PCI bus"),
         (
             "the driver was upgraded under way",
             "LIB_RM_VERSION_MISMATCH",
             reboot,
             "reboot",
         ),
-        ("NVML starts with an unknown error", "UNKNOWN", fix, "NVML does not start"),
-        ("nobody may open the GPUs", "NO_PERMISSION", fix, "NVML does not start"),
-        ("NVML is not there", "LIBRARY_NOT_FOUND", fix, "NVML does not start"),
-        ("the driver finds no GPU", "GPU_NOT_FOUND", fix, "NVML does not start"),
+        ("NVML starts with an unknown error", "UNKNOWN", fix, "NVML"),
+        ("nobody may open the GPUs", "NO_PERMISSION", fix, "NVML"),
+        ("NVML is not there", "LIBRARY_NOT_FOUND", fix, "NVML"),
+        ("the driver finds no GPU", "GPU_NOT_FOUND", fix, "NVML"),
     )
     return tuple(
         Fault(
@@ -165,10 +166,35 @@ GONE = (
         "a GPU is cut into MIG instances",
         "gpu.1.mig.mode = 1; gpu.1.mig.mode_pending = 1",
         "inventory",
+        PASS,
+        Remedy.NONE,
+        "",
+    ),
+    Fault(
+        "a GPU answers no field at all, unlike the others",
+        "fault = nvmlDeviceGetFieldValues gpu=3 return=INVALID_ARGUMENT",
+        "ecc",
         ERROR,
-        Remedy.FIX_CONFIGURATION,
-        "nvidia-smi -mig 0",
-        Cause.PARTIAL_VIEW,
+        Remedy.INSPECT,
+        "cannot be asked what its like can: nvmlDeviceGetFieldValues",
+        Cause.UNMEASURED,
+    ),
+    Fault(
+        "a GPU lets only root read its fields, unlike the others",
+        "fault = nvmlDeviceGetFieldValues gpu=3 return=NO_PERMISSION",
+        "ecc",
+        ERROR,
+        Remedy.INSPECT,
+        "needs root",
+        Cause.UNMEASURED,
+    ),
+    Fault(
+        "a GPU does not tell one counter, unlike the others",
+        "fault = nvmlDeviceGetFieldValues gpu=3 field=145 return=NOT_SUPPORTED",
+        "ecc",
+        WARN,
+        Remedy.INSPECT,
+        "nvmlDeviceGetFieldValues(145)",
     ),
     Fault(
         "a GPU's memory shrank",
@@ -187,7 +213,7 @@ HANGS = (
         "recovery",
         ERROR,
         Remedy.REBOOT,
-        "nvmlDeviceGetRepairStatus does not return",
+        "nvmlDeviceGetRepairStatus has not returned",
         Cause.HUNG,
     ),
     Fault(
@@ -196,7 +222,7 @@ HANGS = (
         "inventory",
         ERROR,
         Remedy.REBOOT,
-        "nvmlDeviceGetSerial does not return",
+        "nvmlDeviceGetSerial has not returned",
         Cause.HUNG,
     ),
     Fault(
@@ -205,7 +231,7 @@ HANGS = (
         "recovery",
         ERROR,
         Remedy.REBOOT,
-        "nvmlDeviceGetRepairStatus does not return",
+        "nvmlDeviceGetRepairStatus has not returned",
         Cause.HUNG,
     ),
     Fault(
@@ -456,6 +482,23 @@ LINKS = (
         "12",
     ),
     Fault(
+        "a GPU shows no NVLink at all",
+        "gpu.3.nvlink.count = 0",
+        "nvlink",
+        FAIL,
+        Remedy.INSPECT,
+        "down, 0 are up",
+    ),
+    Fault(
+        "the NVLinks of a GPU cannot be read",
+        "gpu.3.nvlink.count = na",
+        "nvlink",
+        ERROR,
+        Remedy.RERUN,
+        "could not be read",
+        Cause.UNMEASURED,
+    ),
+    Fault(
         "an NVLink is slow",
         "gpu.2.nvlink.7.speed_mbps = 13281",
         "nvlink",
@@ -598,7 +641,15 @@ SETUP = (
         Cause.MISCONFIGURED,
     ),
     Fault(
-        "the power limit is lowered",
+        "the power limit of all GPUs is lowered alike",
+        "gpu.*.power.limit_mw = 600000; gpu.*.power.enforced_limit_mw = 600000",
+        "gpu_setup",
+        PASS,
+        Remedy.NONE,
+        "",
+    ),
+    Fault(
+        "the power limit of one GPU is lowered",
         "gpu.2.power.limit_mw = 500000; gpu.2.power.enforced_limit_mw = 500000",
         "gpu_setup",
         WARN,

@@ -36,6 +36,9 @@ def device(root: Path, **files: object) -> Path:
         ("16.0 GT/s PCIe", 4, 31.508),
         ("32.0 GT/s PCIe", 5, 63.015),
         ("64.0 GT/s PCIe", 6, 121.0),
+        ("2.5 GT/s", 1, 4.0),  # by kernels before 5.7, as the next two
+        ("8 GT/s", 3, 15.754),
+        ("16 GT/s", 4, 31.508),
     ],
 )
 def test_a_link_carries_what_its_encoding_leaves(
@@ -49,7 +52,14 @@ def test_a_link_carries_what_its_encoding_leaves(
 
 @pytest.mark.parametrize(
     ("speed", "width"),
-    [("Unknown", 16), ("32.0 GT/s PCIe", 0), ("", 63), ("7 GT/s", 8)],
+    [
+        ("Unknown", 16),
+        ("Unknown speed", 16),
+        ("inf GT/s", 16),
+        ("32.0 GT/s PCIe", 0),
+        ("", 63),
+        ("7 GT/s", 8),
+    ],
 )
 def test_what_a_virtual_machine_makes_up_is_not_known(
     tmp_path: Path, speed: str, width: int
@@ -86,6 +96,7 @@ def test_errors_are_those_that_happened_and_no_totals(tmp_path: Path) -> None:
     assert aer.errors(GPU, tmp_path) == {
         "correctable": {"RxErr": 2, "Replay Timer Timeout": 1},
         "non_fatal": {"UnsupReq": 3},
+        "fatal": {},
     }
     assert aer.errors(PORT, tmp_path) == {}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Remedy
 from hpcverify.processes import Completed
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.kernel_log import Log
@@ -72,24 +72,50 @@ class Journalctl:
         """Run, as `run_tool` would."""
         assert timeout < 60
         self.commands.append(command)
-        out = "".join(f"{json.dumps(entry)}\n" for entry in self.entries)
+        found = self.chosen(dict(o.partition("=")[::2] for o in command))
+        out = "".join(f"{json.dumps(entry)}\n" for entry in found)
         return Completed(self.rc, out.encode(), self.stderr.encode())
 
+    def chosen(self, options: dict[str, str]) -> list[dict[str, str]]:
+        """Choose what journalctl would; if a cursor's entry is gone, what is left."""
+        since, until = (
+            float(options.get(name, f"@{default}")[1:])
+            for name, default in (("--since", 0), ("--until", 1e12))
+        )
+        found = [e for e in self.entries if since <= seconds(e) <= until]
+        cursors = [e["__CURSOR"] for e in found]
+        if options.get("--cursor") in cursors:
+            found = found[cursors.index(options["--cursor"]) :]
+        return found[-1:] if "--lines" in options else found
 
-def entry(number: int, text: str, facility: str = "0") -> dict[str, str]:
+
+def seconds(entry: dict[str, str]) -> float:
+    return int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+
+
+def entry(
+    number: int, text: str, facility: str = "0", ago: float = 60
+) -> dict[str, str]:
+    us = int((NOW - ago) * 1e6)
     return {
-        "__CURSOR": f"s=1;i={number}",
-        "__REALTIME_TIMESTAMP": str(int((NOW - 60) * 1e6)),
+        "__CURSOR": f"s=1;i={number};b=b1;m={number};t={us:x};x={number}",
+        "__REALTIME_TIMESTAMP": str(us),
         "SYSLOG_FACILITY": facility,
         "MESSAGE": text,
         "_BOOT_ID": "b1",
     }
 
 
-def read(root: Path, cursor: str | None = None, tool: Journalctl | None = None) -> Log:
+def read(
+    root: Path,
+    cursor: str | None = None,
+    tool: kernel_log.Tool | None = None,
+    ago: float = 0,
+) -> Log:
     if tool:
         (root / "var/log/journal").mkdir(parents=True, exist_ok=True)
-    return kernel_log.read(cursor, WORDS, root, tool or Journalctl(), lambda: NOW)
+    now = NOW - ago
+    return kernel_log.read(cursor, WORDS, root, tool or Journalctl(), lambda: now)
 
 
 def texts(log: Log) -> list[str]:
@@ -111,11 +137,142 @@ def test_what_was_seen_is_not_seen_again(tmp_path: Path) -> None:
     assert texts(read(tmp_path, again.cursor)) == [xid(31)]
 
 
+def before_the_reboot(root: Path) -> str:
+    """Give the cursor of a run half an hour before the machine was started."""
+    return read(ring(root, record(0, "x"), boot="b0"), ago=9000).cursor
+
+
 def test_after_a_reboot_everything_is_new(tmp_path: Path) -> None:
-    old = read(ring(tmp_path, *(record(i, "x") for i in range(9))))
-    root = ring(tmp_path, record(0, "Linux"), record(1, xid(79)), boot="b2")
-    log = read(root, old.cursor)
+    cursor = before_the_reboot(tmp_path)
+    root = ring(tmp_path, record(0, "Linux"), record(1, xid(79)))
+    log = read(root, cursor)
     assert (texts(log), log.gap) == ([xid(79)], "")
+
+
+def test_the_end_of_the_earlier_boot_is_in_the_journal(tmp_path: Path) -> None:
+    cursor = before_the_reboot(tmp_path)
+    tool = Journalctl(
+        entry(1, xid(31), ago=9900),
+        entry(2, xid(79), ago=8000),
+        entry(3, xid(95), ago=7000),
+    )
+    log = read(ring(tmp_path, record(0, "Linux"), record(200, xid(95))), cursor, tool)
+    assert (texts(log), log.gap, log.unseen) == ([xid(79), xid(95)], "", "")
+    assert not any("--boot" in command for command in tool.commands)
+    assert read(tmp_path, log.cursor).looked_at == 0  # goes on in the ring
+
+
+def test_the_end_of_the_earlier_boot_is_in_the_files(tmp_path: Path) -> None:
+    cursor = before_the_reboot(tmp_path)
+    ring(tmp_path, record(0, "Linux"), record(200, xid(95)))
+    lines = classic(xid(31), 9900), classic(xid(79), 8000), classic(xid(95), 7000)
+    log = read(syslog(tmp_path, *lines), cursor)
+    assert (texts(log), log.gap, log.unseen) == ([xid(79), xid(95)], "", "")
+
+
+def test_a_log_file_goes_on_over_a_reboot(tmp_path: Path) -> None:
+    cursor = read(syslog(tmp_path, classic("x", 9500), boot="b0"), ago=9000).cursor
+    log = read(syslog(tmp_path, classic(xid(79), 8000), classic("Linux", 60)), cursor)
+    assert (texts(log), log.gap, log.unseen) == ([xid(79)], "", "")
+
+
+def test_a_journal_goes_on_over_a_reboot(tmp_path: Path) -> None:
+    first = entry(1, "x", ago=9500)
+    cursor = read(booted(tmp_path, "b0"), None, Journalctl(first), ago=9000).cursor
+    tool = Journalctl(first, entry(2, xid(79), ago=8000), entry(3, "Linux"))
+    log = read(booted(tmp_path), cursor, tool)
+    assert (texts(log), log.gap, log.unseen) == ([xid(79)], "", "")
+
+
+UNSEEN = "what the kernel said between {} and the boot at {} was not seen".format(
+    *map(kernel_log.moment, (NOW - 9000, BOOTED))
+)
+
+
+@pytest.mark.parametrize("kept", [(), ("journal",), ("files",), ("stale",)])
+def test_where_nothing_outlives_a_reboot_what_went_unseen_is_said_but_no_gap(
+    tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    cursor = before_the_reboot(tmp_path)
+    ring(tmp_path, record(0, "Linux"))
+    tool = Journalctl(entry(1, "x")) if "journal" in kept else None
+    if "files" in kept:
+        syslog(tmp_path, classic("Linux", 60))
+    if "stale" in kept:
+        syslog(tmp_path, classic("Linux", 90000), classic(xid(79), 8000))
+    log = read(tmp_path, cursor, tool)
+    assert (log.unseen, log.gap, texts(log)) == (UNSEEN, "", [])
+
+
+@pytest.mark.parametrize("source", ["journal", "files"])
+def test_a_log_that_outlived_the_reboot_but_lost_the_time_before_is_a_gap(
+    tmp_path: Path, source: str
+) -> None:
+    cursor = before_the_reboot(tmp_path)
+    ring(tmp_path, record(0, "Linux"))
+    if source == "files":
+        log = read(syslog(tmp_path, classic(xid(79), 8000), classic("x")), cursor)
+    else:
+        tool = Journalctl(entry(1, xid(79), ago=8000), entry(2, "x"))
+        log = read(tmp_path, cursor, tool)
+    assert (log.gap, log.unseen, texts(log)) == (UNSEEN, "", [xid(79)])
+
+
+def test_a_first_look_takes_the_last_day_and_lists_what_is_older(
+    tmp_path: Path,
+) -> None:
+    root = ring(tmp_path, record(0, xid(79)), record(90_000, xid(31)))
+    trees.grow(root, {"proc/stat": f"btime {int(NOW) - 100_000}"})
+    log = read(root)
+    assert texts(log) == [xid(31)]
+    assert [message.text for message in log.older] == [xid(79)]
+    assert read(root, log.cursor).older == ()
+
+
+def test_a_first_look_into_a_journal_takes_the_last_day(tmp_path: Path) -> None:
+    tool = Journalctl(entry(1, xid(79), ago=90_000))
+    log = read(booted(tmp_path), None, tool)  # one that said nothing for a day is whole
+    assert (texts(log), log.gap) == ([], "")
+    assert f"--since=@{NOW - 86400:.0f}" in tool.commands[0]
+
+
+@pytest.mark.parametrize("cause", [Cause.TIMEOUT, Cause.HUNG])
+def test_a_tool_that_hangs_is_no_lack_of_permission(
+    tmp_path: Path, cause: Cause
+) -> None:
+    def tool(command: Sequence[str], *, timeout: float) -> Completed:
+        raise Unable(f"{command[0]} did not end in {timeout} s", cause, Remedy.REBOOT)
+
+    with pytest.raises(Unable, match="did not end") as unable:
+        read(booted(tmp_path), None, tool)
+    assert (unable.value.cause, unable.value.remedy) == (cause, Remedy.REBOOT)
+
+
+def test_a_journal_that_lost_the_place_is_a_gap(tmp_path: Path) -> None:
+    first, second = entry(1, "x", ago=90), entry(2, xid(79))
+    cursor = read(booted(tmp_path), None, Journalctl(first), ago=80).cursor
+    seen = read(tmp_path, cursor, Journalctl(first, second))
+    lost = read(tmp_path, cursor, Journalctl(second))
+    assert (texts(seen), seen.gap) == ([xid(79)], "")
+    assert texts(lost) == [xid(79)]
+    assert "does not reach back" in lost.gap
+    assert read(tmp_path, lost.cursor, Journalctl(second)).gap == ""
+
+
+def test_a_journal_that_moved_an_entry_to_another_file_has_it(tmp_path: Path) -> None:
+    first, second = entry(1, "x", ago=90), entry(2, xid(79))
+    cursor = read(booted(tmp_path), None, Journalctl(first), ago=80).cursor
+    moved = first | {"__CURSOR": first["__CURSOR"].replace("s=1;i=1", "s=2;i=8")}
+    log = read(tmp_path, cursor, Journalctl(moved, second))
+    assert (log.looked_at, log.gap) == (1, "")
+
+
+def test_a_journal_too_young_to_fill_a_gap_of_the_ring_does_not_hide_it(
+    tmp_path: Path,
+) -> None:
+    cursor = read(ring(tmp_path, record(0, "x")), ago=90).cursor
+    log = read(ring(tmp_path, record(10, "x")), cursor, Journalctl(entry(1, "x")))
+    assert "9 messages" in log.gap
 
 
 def test_what_the_ring_lost_is_counted(tmp_path: Path) -> None:
@@ -145,12 +302,12 @@ def test_a_machine_set_back_to_a_snapshot_starts_anew(tmp_path: Path) -> None:
 
 
 def test_a_gap_is_filled_from_the_journal(tmp_path: Path) -> None:
-    old = read(ring(tmp_path, record(0, "x")))
+    old = read(ring(tmp_path, record(0, "x")), ago=80)
     root = ring(tmp_path, record(10, "x"))
-    tool = Journalctl(entry(1, xid(79)))
+    tool = Journalctl(entry(1, "x", ago=90), entry(2, xid(79)))
     log = read(root, old.cursor, tool)
     assert (texts(log), log.gap, log.source) == ([xid(79)], "", "journald")
-    assert f"--since=@{int(NOW)}" in tool.commands[0]
+    assert f"--since=@{int(NOW - 80)}" in tool.commands[0]
     assert read(root, log.cursor).looked_at == 0  # goes on in the ring
 
 
@@ -189,12 +346,13 @@ def test_where_the_ring_is_denied_the_journal_is_asked(tmp_path: Path) -> None:
     assert (texts(log), log.looked_at) == ([xid(79)], 3)
     assert log.messages[0].time == pytest.approx(NOW - 60)
     read(tmp_path, log.cursor, tool)
-    assert "--after-cursor=s=1;i=3" in tool.commands[1]
+    cursor = entry(3, "")["__CURSOR"]
+    assert f"--cursor={cursor}" in tool.commands[-1]
 
 
 def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
     first = read(booted(tmp_path), None, Journalctl(entry(1, "x")))
-    second = read(tmp_path, first.cursor, Journalctl())
+    second = read(tmp_path, first.cursor, Journalctl(entry(1, "x")))
     assert second.looked_at == 0
     assert second.cursor == first.cursor
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from ctypes import c_void_p, cast
 from typing import Any
 
 import pynvml as nv
@@ -21,12 +22,18 @@ from hpcverify.telemetry.reading import Reading
 PATIENCE = 3.0
 
 
+def _place(handle: Any) -> int | None:
+    """Say where *handle* points to, by which like handles are known."""
+    return cast(handle, c_void_p).value
+
+
 class XidEvents:
     """Registers with the GPUs at the first reading, and takes what has come since."""
 
     def __init__(self) -> None:
         """Wait with the registration until the first reading."""
         self._set: Any = None
+        self._uuids: dict[int | None, str] = {}
         self._dead = False
         """Whether a wait for events has not come back: nobody asks again."""
 
@@ -51,6 +58,7 @@ class XidEvents:
                     nv.nvmlDeviceRegisterEvents(
                         gpu.handle, nv.nvmlEventTypeXidCriticalError, self._set
                     )
+                    self._uuids[_place(gpu.handle)] = gpu.uuid
         return []
 
     def _drain(self) -> list[Reading]:
@@ -59,7 +67,8 @@ class XidEvents:
         with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
             while True:
                 event = nv.nvmlEventSetWait_v2(self._set, 0)
-                uuid = str(nv.nvmlDeviceGetUUID(event.device))
+                # By a table: a GPU that is lost tells nobody its name any more.
+                uuid = self._uuids.get(_place(event.device), "node")
                 found.append(Reading("xid", "", uuid, float(event.eventData)))
         return found
 

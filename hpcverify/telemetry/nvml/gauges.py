@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 import pynvml as nv
 
 from hpcverify.model import Finding
+from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import source
 from hpcverify.telemetry.nvml.events import XidEvents
 from hpcverify.telemetry.nvml.interview import Interview
 from hpcverify.telemetry.nvml.questions import memory_errors, nvlinks, times
-from hpcverify.telemetry.nvml.session import NoAnswerError
 from hpcverify.telemetry.reading import Reading
 
 NANO, MILLI = 1e-9, 1e-3
@@ -68,7 +68,7 @@ class NvmlReader:
         """Yield what each GPU answers, and the Xids since the last time."""
         try:
             heard = source().hear(readings)
-        except (nv.NVMLError, NoAnswerError):  # the next round tries again
+        except NotStartedError:  # the next round tries again
             return
         for answers in heard.answers.values():
             yield from answers
@@ -109,7 +109,7 @@ def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
     for name, bit in EVENTS.items():
         value = None if reasons is None else float(bool(reasons & bit))
         yield f"event.{name}", "", value
-    links = list(nvlinks(gpu))
+    links = list(nvlinks(gpu) or ())
     if links:
         errors = [link.errors for link in links]
         total = sum(v for e in errors for k, v in e.items() if k not in BENIGN)

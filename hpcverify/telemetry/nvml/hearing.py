@@ -15,9 +15,36 @@ from hpcverify.telemetry.reading import Reading
 
 T = TypeVar("T")
 
+LINK = " of a link"
+"""What the names of calls hold that are about one: links differ with what they lead to."""
+LACKING = frozenset({"not supported", "no data yet"})
+"""Reasons that may lie in how a GPU is set up, as without ECC; others never do."""
+
 PATIENCE = 3.0
 """Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
 started for it, without persistence mode, takes one or two seconds."""
+
+
+def _unlike(spoken: Sequence[Interview]) -> Iterator[Finding]:
+    """Name the GPUs that cannot say what most of the same part can."""
+    for name in {who.gpu.name for who in spoken} - {""}:
+        like = [who for who in spoken if who.gpu.name == name]
+        for who in like:
+            odd = [c for c in who.cannot if _is_odd(c, like) and LINK not in c]
+            if odd:
+                refused = any(who.cannot[call] not in LACKING for call in odd)
+                yield Finding(
+                    "gpu_silent" if refused else "gpu_unlike",
+                    who.gpu.uuid,
+                    f"cannot be asked what its like can: {', '.join(odd)} "
+                    f"({who.cannot[odd[0]]})",
+                    {"calls": " ".join(odd)},
+                )
+
+
+def _is_odd(call: str, like: Sequence[Interview]) -> bool:
+    silent = sum(call in who.cannot for who in like)
+    return silent * 2 < len(like)
 
 
 def _folded(told: Sequence[Sequence[Covered]]) -> tuple[Covered, ...]:
@@ -56,12 +83,13 @@ class NvmlSource:
                 *self.listing().nameless,
                 *self._hung.values(),
                 *(f for interview in spoken for f in interview.findings()),
+                *_unlike(spoken),
             ),
             unanswered=_folded([list(who.unanswered()) for who in spoken]),
         )
 
     def _hangs(self, interview: Interview) -> Finding:
-        text = f"{interview.call} does not return"
+        text = f"{interview.call} has not returned within {self._patience:g} s"
         evidence = {"call": interview.call}
         return Finding("gpu_hung", interview.gpu.uuid, text, evidence)
 

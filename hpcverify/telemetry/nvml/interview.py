@@ -55,6 +55,8 @@ class Gpu:
     uuid: str
     address: str
     handle: Any
+    name: str
+    """Of the part, if it tells."""
 
     @property
     def label(self) -> str:
@@ -75,7 +77,8 @@ class Interview:
         self.gpu = gpu
         self.call = ""
         """The call that is under way, or was the last."""
-        self._cannot: dict[str, str] = {}
+        self.cannot: dict[str, str] = {}
+        """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}
 
     def ask(self, call: Callable[..., Any], *args: object) -> Any:
@@ -105,7 +108,8 @@ class Interview:
 
     def _once_more(self, value: Any, wanted: Field) -> float | None:
         """Make of a field that was not read what can be made of it."""
-        self.call = f"nvmlDeviceGetFieldValues({value.fieldId})"
+        of_link = " of a link" if isinstance(wanted, tuple) else ""
+        self.call = f"nvmlDeviceGetFieldValues({value.fieldId}){of_link}"
         attempts = self._read(value, wanted)
         read: float | None = self._insist(lambda: next(attempts))
         return read
@@ -127,7 +131,7 @@ class Interview:
             if code == nv.NVML_SUCCESS:
                 self._note("gpu_flaky", first)
         if code in CANNOT:
-            self._cannot[self.call] = CANNOT[code]
+            self.cannot[self.call] = CANNOT[code]
         elif code != nv.NVML_SUCCESS:
             self._note(UNWELL.get(code, "gpu_unreadable"), code)
         return answer
@@ -146,7 +150,7 @@ class Interview:
     def unanswered(self) -> Iterator[Covered]:
         """List what could not be had, by the reason."""
         reasons: dict[str, list[str]] = {}
-        for call, why in self._cannot.items():
+        for call, why in self.cannot.items():
             reasons.setdefault(why, []).append(call)
         for why, calls in reasons.items():
             yield Covered(self.gpu.uuid, f"{why}: {', '.join(calls)}")

@@ -101,13 +101,17 @@ MEGA, GIGA = 1e6, 1e9
 
 def linkage(gpu: Interview) -> Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
-    return Linkage(links=tuple(nvlinks(gpu)), fabric=_fabric(gpu))
+    links = nvlinks(gpu)
+    return Linkage(links=None if links is None else tuple(links), fabric=_fabric(gpu))
 
 
-def nvlinks(gpu: Interview) -> Iterator[NvLink]:
-    """Read all links in one call."""
+def nvlinks(gpu: Interview) -> Iterator[NvLink] | None:
+    """Read all links in one call; None if the GPU does not say how many it has."""
     (count,) = gpu.fields([nv.NVML_FI_DEV_NVLINK_LINK_COUNT])
-    numbers = range(int(count or 0))
+    return None if count is None else _links(gpu, range(int(count)))
+
+
+def _links(gpu: Interview, numbers: range) -> Iterator[NvLink]:
     if not numbers:
         return
     values = gpu.fields([(field, link) for link in numbers for field in PER_LINK])

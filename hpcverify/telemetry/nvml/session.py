@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml as nv
 
 from hpcverify import trail
 from hpcverify.model import Finding
 from hpcverify.telemetry import pci
+from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml.interview import UNWELL, Gpu, code_of
 from hpcverify.telemetry.nvml.patience import Round
 
@@ -23,8 +25,22 @@ NOT_LISTED: Mapping[int, str] = {
 """Why a GPU has no handle. A driver that could not start a GPU says Unknown."""
 
 
-class NoAnswerError(Exception):
-    """NVML itself, and not a call on one GPU, does not return."""
+NO_DRIVER: Mapping[int, str] = {
+    nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
+    nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
+    nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
+    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+}
+"""Why NVML does not start."""
+
+FIXES = {
+    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
+    "it did not), or install it",
+    "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
+    "modprobe nvidia): the driver was upgraded under way",
+    "nvml_failed": "see what nvidia-smi and the kernel log say",
+    "gpu_hung": "see the kernel log, and reboot",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +59,19 @@ def begin(patience: float) -> Listing:
     Waits no longer than *patience* seconds for each call.
 
     Raises:
-        pynvml.NVMLError: NVML does not start.
-        NoAnswerError: it does not return.
+        NotStartedError: NVML does not start, or does not return.
 
     """
-    start = Round(["nvmlInit"], _start, patience)
+    try:
+        start = Round(["nvmlInit"], _start, patience)
+    except nv.NVMLError as err:
+        raise _not_started(
+            NO_DRIVER.get(code_of(err), "nvml_failed"), str(err)
+        ) from err
     if start.left:
-        raise NoAnswerError(f"nvmlInit has not returned for {patience:g} s")
+        raise _not_started(
+            "gpu_hung", f"nvmlInit has not returned within {patience:g} s"
+        )
     ((_, (count, driver)),) = start.answers
     handles = Round(range(count), _at, patience)
     found = [gpu for _, gpu in handles.answers]
@@ -69,10 +91,21 @@ def begin(patience: float) -> Listing:
     )
 
 
+def _not_started(code: str, why: str) -> NotStartedError:
+    return NotStartedError(code, f"NVML does not start ({why}): {FIXES[code]}")
+
+
 def _start(name: str) -> tuple[int, str]:
     trail.leave(name)
     nv.nvmlInit()
     return int(nv.nvmlDeviceGetCount()), str(nv.nvmlSystemGetDriverVersion())
+
+
+def _name(handle: Any) -> str:
+    try:
+        return str(nv.nvmlDeviceGetName(handle))
+    except nv.NVMLError:  # the survey asks again, and says so
+        return ""
 
 
 def _at(index: int) -> Gpu | Finding:
@@ -82,7 +115,7 @@ def _at(index: int) -> Gpu | Finding:
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nv.nvmlDeviceGetUUID(handle))
         address = pci.normal(str(nv.nvmlDeviceGetPciInfo(handle).busId))
-        return Gpu(index, uuid, address, handle)
+        return Gpu(index, uuid, address, handle, _name(handle))
     except nv.NVMLError as err:
         code = NOT_LISTED.get(code_of(err), "gpu_unreadable")
         return Finding(code, "node", f"GPU with NVML index {index}: {err}")

@@ -14,31 +14,15 @@ import pynvml as nv
 from hpcverify import trail
 from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
+from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import source
 from hpcverify.telemetry.nvml.gauges import readings
 from hpcverify.telemetry.nvml.hearing import PATIENCE
 from hpcverify.telemetry.nvml.interview import Gpu, Interview, code_of
 from hpcverify.telemetry.nvml.patience import Round
 from hpcverify.telemetry.nvml.questions import processes
-from hpcverify.telemetry.nvml.session import NOT_LISTED, NoAnswerError
+from hpcverify.telemetry.nvml.session import NOT_LISTED
 from hpcverify.telemetry.reading import Reading
-
-NO_DRIVER: Mapping[int, str] = {
-    nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
-    nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
-    nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
-    nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
-}
-"""Why NVML does not start."""
-
-FIXES = {
-    "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
-    "it did not), or install it",
-    "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
-    "modprobe nvidia): the driver was upgraded under way",
-    "nvml_failed": "see what nvidia-smi and the kernel log say",
-    "gpu_hung": "see the kernel log, and reboot",
-}
 
 UNUSABLE = frozenset(
     {
@@ -47,7 +31,7 @@ UNUSABLE = frozenset(
         "gpu_inforom_corrupted",
         "gpu_unpowered",
         "gpu_hung",
-        "partial_view",
+        "gpu_mig",
     }
 )
 """Problems with which a GPU is not worked on."""
@@ -84,22 +68,19 @@ def survey(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> S
     addresses = pci.nvidia_gpus(root)
     try:
         return _look(addresses, root, environ)
-    except nv.NVMLError as err:
-        code = NO_DRIVER.get(code_of(err), "nvml_failed")
-        return _without_driver(code, str(err), addresses, root)
-    except NoAnswerError as exc:
-        return _without_driver("gpu_hung", str(exc), addresses, root)
+    except NotStartedError as exc:
+        return _without_driver(exc, addresses, root)
 
 
 def _without_driver(
-    code: str, why: str, addresses: Sequence[str], root: Path
+    exc: NotStartedError, addresses: Sequence[str], root: Path
 ) -> Survey:
-    if not addresses and code == "driver_not_loaded":
+    if not addresses and exc.code == "driver_not_loaded":
         return Survey()
-    text = f"NVML does not start ({why}), the PCI bus has {len(addresses)} NVIDIA GPUs"
+    text = f"{exc}; the PCI bus has {len(addresses)} NVIDIA GPUs"
     return Survey(
         parts=tuple(_bare(address, root) for address in addresses),
-        problems=(Finding(code, "node", f"{text}: {FIXES[code]}"),),
+        problems=(Finding(exc.code, "node", text),),
     )
 
 
@@ -151,7 +132,7 @@ def _part(gpu: Gpu, portrait: _Portrait | None, driver: str) -> Part:
 
 def _mig(gpu: Gpu) -> Finding:
     text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
-    return Finding("partial_view", gpu.uuid, text)
+    return Finding("gpu_mig", gpu.uuid, text)
 
 
 def _why_unlisted(
@@ -209,7 +190,9 @@ def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return []
-    visible = len(list(takewhile(CUDA_DEVICE.match, value.split(","))))
+    names = takewhile(CUDA_DEVICE.match, map(str.strip, value.split(",")))
+    there = takewhile(lambda n: not n.isdigit() or int(n) < listed, names)
+    visible = len(list(there))
     if visible >= listed:
         return []
     text = f"CUDA_VISIBLE_DEVICES={value} shows {visible} of {listed} GPUs: unset it"

@@ -90,7 +90,7 @@ def test_the_fabric_is_told_by_its_flags(lab: Lab) -> None:
 def test_a_part_without_links_or_fabric_has_none(lab: Lab) -> None:
     lab.write("gpu.*.nvlink.count = na", "gpu.*.fabric.state = 0")
     (heard,) = hear(lab, "links")
-    assert first(heard) == {"links": [], "fabric": None}
+    assert first(heard) == {"links": None, "fabric": None}
     assert heard[1] == []
 
 
@@ -207,3 +207,25 @@ def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.3 times=1")
     ((answers, findings, _),) = hear(lab, "recovery")
     assert (len(answers), findings) == (8, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("NOT_SUPPORTED", "gpu_unlike"),
+        ("NO_PERMISSION", "gpu_silent"),
+        ("INVALID_ARGUMENT", "gpu_silent"),
+    ],
+)
+def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
+    lab: Lab, answer: str, code: str
+) -> None:
+    lab.write(f"fault = nvmlDeviceGetRowRemapperHistogram gpu=3 return={answer}")
+    ((answers, findings, _),) = hear(lab, "memory_errors")
+    assert [(f.code, f.where) for f in findings] == [(code, list(answers)[3])]
+
+
+def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRowRemapperHistogram gpu=0-3 return=NOT_SUPPORTED")
+    ((_, findings, _),) = hear(lab, "memory_errors")
+    assert findings == []

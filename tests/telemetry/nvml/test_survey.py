@@ -203,7 +203,7 @@ def test_cuda_is_narrowed_by_its_variable(
 def test_a_gpu_that_is_cut_up_by_mig_is_no_device(lab: Lab) -> None:
     lab.write("gpu.1.mig.mode = 1")
     found = probe(lab)
-    assert codes(found.problems) == {"partial_view": 1}
+    assert codes(found.problems) == {"gpu_mig": 1}
     assert len(found.devices) == 1 + 7
 
 
