@@ -26,7 +26,8 @@ def source(ctx: Context) -> GpuSource:
     try:
         there = asked.listing().gpus
     except NotStartedError as exc:
-        raise Unable(str(exc), problems.VIEW[exc.code]) from exc
+        ruling = problems.RULINGS[exc.code]
+        raise Unable(str(exc), ruling.cause, ruling.remedy) from exc
     if not there:
         raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
     return asked
@@ -39,7 +40,8 @@ def require_gpus(ctx: Context) -> None:
         return
     blocked = next(iter(problems.of_view(ctx.inventory)), None)
     if blocked:
-        raise Unable(blocked.text, problems.VIEW[blocked.code])
+        ruling = problems.RULINGS[blocked.code]
+        raise Unable(blocked.text, ruling.cause, ruling.remedy)
     if not gpus and not (ctx.previous and ctx.previous.of_kind("gpu")):
         raise Skip("no GPU on this node")
 

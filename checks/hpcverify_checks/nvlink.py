@@ -246,7 +246,7 @@ def fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
     if len(like) > 1 and len(set(like)) == 1:
         text = (
             f"{like[0]} of {wiring.promised} NVLinks are up, as on all {len(like)} "
-            "GPUs alike: a board that is wired so, a part of one, or a switch that is dead? "
+            "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
             f"(if that is right: links = {like[0]})"
         )
         return Finding("nvlink_fewer", wiring.where, text)

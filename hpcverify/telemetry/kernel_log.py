@@ -133,8 +133,9 @@ class _Question(Struct, frozen=True, kw_only=True):
 
     def is_before_boot(self, stamp: float | None) -> bool:
         """Say whether *stamp*, which may be of whole seconds, is of an earlier boot."""
-        known = stamp is not None and self.booted is not None
-        return known and stamp < self.booted - 1.0
+        if stamp is None or self.booted is None:
+            return False
+        return stamp < self.booted - 1.0
 
     def answer(  # the parts of a `Log`
         self,

@@ -36,6 +36,7 @@ REMEDIES = {
     "driver_mismatch": Remedy.REBOOT,
     "gpu_hung": Remedy.REBOOT,
     "gpu_unreadable": Remedy.INSPECT,
+    "probe_failed": Remedy.RERUN,
 }
 """Of problems of the view that no setting undoes."""
 

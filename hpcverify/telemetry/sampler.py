@@ -22,8 +22,8 @@ from hpcverify.telemetry.thinning import thin
 KEPT = 4096
 """Readings of one series that are kept: over half an hour unthinned at 1 Hz."""
 
-PATIENCE = 2.0
-"""Seconds to wait for a last round; a reader that is stuck must not stick us."""
+PATIENCE = 8.0
+"""Seconds to wait for a round to end: longer than the readers wait for a device."""
 
 
 def _doubles() -> array[float]:

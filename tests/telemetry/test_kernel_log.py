@@ -72,7 +72,7 @@ class Journalctl:
         """Run, as `run_tool` would."""
         assert timeout < 60
         self.commands.append(command)
-        found = self.chosen(dict(o.partition("=")[::2] for o in command))
+        found = self.chosen({o.partition("=")[0]: o.partition("=")[2] for o in command})
         out = "".join(f"{json.dumps(entry)}\n" for entry in found)
         return Completed(self.rc, out.encode(), self.stderr.encode())
 

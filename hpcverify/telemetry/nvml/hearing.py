@@ -9,20 +9,35 @@ from hpcverify.model import Covered, Finding
 from hpcverify.telemetry.gpus import Heard, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.interview import Gpu, Interview
-from hpcverify.telemetry.nvml.patience import SHORT, Round
+from hpcverify.telemetry.nvml.patience import Left, Round
 from hpcverify.telemetry.nvml.session import Listing, begin
 from hpcverify.telemetry.reading import Reading
 
 T = TypeVar("T")
 
 LINK = " of a link"
-"""What the names of calls hold that are about one: links differ with what they lead to."""
+"""In the names of calls that are about one: links differ with what they lead to."""
 LACKING = frozenset({"not supported", "no data yet"})
 """Reasons that may lie in how a GPU is set up, as without ECC; others never do."""
 
+SHORT = 2
+"""By which patience is divided once something hangs: whoever waits has a deadline."""
 PATIENCE = 3.0
 """Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
 started for it, without persistence mode, takes one or two seconds."""
+
+
+def _hangs(left: Left[Interview]) -> Finding:
+    text = f"{left.doing} has not returned within {left.seconds:g} s"
+    return Finding("gpu_hung", left.item.gpu.uuid, text, {"call": left.doing})
+
+
+def _unasked(interview: Interview, first: Left[Interview]) -> Finding:
+    text = (
+        f"it was not asked, because the driver hangs in {first.doing} of "
+        f"{first.item.gpu.label}"
+    )
+    return Finding("gpu_hung", interview.gpu.uuid, text, {"call": first.doing})
 
 
 def _unlike(spoken: Sequence[Interview]) -> Iterator[Finding]:
@@ -72,10 +87,18 @@ class NvmlSource:
     def hear(self, question: Callable[[Interview], T]) -> Heard[T]:
         """Put *question* to all GPUs but those that hang."""
         asked = [Interview(g) for g in self.listing().gpus if g.uuid not in self._hung]
-        patience = self._patience / SHORT if self._hung else self._patience
-        answered = Round(asked, question, patience)
-        for interview in answered.left:
-            self._hung[interview.gpu.uuid] = self._hangs(interview)
+        hurried = self._patience / SHORT
+        answered = Round(
+            asked,
+            question,
+            hurried if self._hung else self._patience,
+            hurried,
+            doing=lambda interview: interview.call,
+        )
+        for left in answered.left:
+            self._hung[left.item.gpu.uuid] = _hangs(left)
+        for interview in answered.unasked:
+            self._hung[interview.gpu.uuid] = _unasked(interview, answered.left[0])
         spoken = [interview for interview, _ in answered.answers]
         return Heard(
             answers={who.gpu.uuid: answer for who, answer in answered.answers},
@@ -87,11 +110,6 @@ class NvmlSource:
             ),
             unanswered=_folded([list(who.unanswered()) for who in spoken]),
         )
-
-    def _hangs(self, interview: Interview) -> Finding:
-        text = f"{interview.call} has not returned within {self._patience:g} s"
-        evidence = {"call": interview.call}
-        return Finding("gpu_hung", interview.gpu.uuid, text, evidence)
 
     def reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have not been found to hang."""

@@ -105,6 +105,8 @@ class Interview:
             return nv.NVML_SUCCESS, call(self.gpu.handle, *args)
         except nv.NVMLError as err:
             return code_of(err), None
+        except UnicodeDecodeError:  # garbage, as a corrupt InfoROM gives
+            return nv.NVML_ERROR_UNKNOWN, None
 
     def _once_more(self, value: Any, wanted: Field) -> float | None:
         """Make of a field that was not read what can be made of it."""

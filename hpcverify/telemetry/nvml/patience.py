@@ -3,70 +3,136 @@ Calls that may never return, made one after the other in a thread of their own.
 
 One thread, because NVML serialises calls anyway and Python's threads would but take
 turns. It is left behind when what it does takes too long, and another one goes on
-with the rest: what hangs is named, and costs the others nothing but the wait.
+with the rest: what hangs is named, and costs the others nothing but the wait. When two
+in a row hang, somebody holds the driver's lock, and nobody else is asked.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
 
+IN_A_ROW = 2
+"""Items that hang one after the other, upon which the others are not asked."""
 
-SHORT = 3
-"""By which patience is divided once something hangs: a driver whose lock is held hangs
-with every GPU, and whoever waits for it all has a deadline."""
+
+@dataclass(frozen=True, slots=True)
+class Left(Generic[T]):
+    """An item whose visit has not come back, and what it was at by then."""
+
+    item: T
+    doing: str
+    seconds: float
+    """For which it was waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visited(Generic[T, A]):
+    item: T
+    answer: A | None = None
+    raised: BaseException | None = None
 
 
 class Round(Generic[T, A]):
-    """Visits *items* in turn; those that take longer than *patience* s are left."""
+    """Visits *items* in turn, and goes on without those that take too long."""
 
     def __init__(
-        self, items: Iterable[T], visit: Callable[[T], A], patience: float
-    ) -> None:
-        """Visit all; when this returns, `answers` and `left` are whole."""
-        self._visit = visit
-        self.answers: list[tuple[T, A]] = []
-        self.left: list[T] = []
-        """Items whose visit has not come back."""
-        pending = list(items)
-        while pending:
-            pending = self._go_on(pending, patience / SHORT if self.left else patience)
-
-    def _go_on(self, pending: list[T], patience: float) -> list[T]:
-        """Visit *pending* until all are done or one is left; return the rest."""
-        returned: SimpleQueue[A | BaseException] = SimpleQueue()
-        forsaken = Event()
-        Thread(
-            target=self._work, args=(pending, returned, forsaken), daemon=True
-        ).start()
-        for place, item in enumerate(pending):
-            try:
-                answer = returned.get(timeout=patience)
-            except Empty:
-                forsaken.set()
-                self.left.append(item)
-                return pending[place + 1 :]
-            if isinstance(answer, BaseException):
-                raise answer
-            self.answers.append((item, answer))
-        return []
-
-    def _work(
         self,
-        pending: list[T],
-        returned: SimpleQueue[A | BaseException],
-        forsaken: Event,
+        items: Iterable[T],
+        visit: Callable[[T], A],
+        patience: float,
+        hurried: float | None = None,
+        doing: Callable[[T], str] = str,
     ) -> None:
-        for item in pending:
-            if forsaken.is_set():  # it came back after all, when another went on
-                return
+        """
+        Visit all; when this returns, what came of it is whole.
+
+        Waits *patience* seconds for an item, and once one hangs *hurried* seconds;
+        *doing* says what a visit is at.
+        """
+        self._visit = visit
+        self._doing = doing
+        self._pending = deque(items)
+        self._lock = Lock()
+        self._owner = 0
+        self._current: list[T] = []
+        self._queues: list[SimpleQueue[_Visited[T, A] | None]] = []
+        self.answers: list[tuple[T, A]] = []
+        self.left: list[Left[T]] = []
+        self._in_a_row = 0
+        while self._pending and self._in_a_row < IN_A_ROW:
+            self._employ(hurried if self.left and hurried else patience)
+        self.unasked = list(self._pending)
+        """Items that were not visited, because those before them hung."""
+        self._take_late()
+
+    def _employ(self, patience: float) -> None:
+        """Have a thread visit what is pending, until all is done or an item hangs."""
+        visited: SimpleQueue[_Visited[T, A] | None] = SimpleQueue()
+        self._current = []
+        Thread(target=self._work, args=(self._owner, visited), daemon=True).start()
+        while True:
             try:
-                returned.put(self._visit(item))
-            except BaseException as exc:  # noqa: BLE001 - raised again by who waits
-                returned.put(exc)
+                done = visited.get(timeout=patience)
+            except Empty:
+                if self._forsake(visited, patience):
+                    return
+                continue
+            if done is None:
                 return
+            self._take(done)
+
+    def _take(self, done: _Visited[T, A]) -> None:
+        if done.raised is not None:
+            raise done.raised
+        self.answers.append((done.item, done.answer))  # type: ignore[arg-type] # it did not raise
+        self._in_a_row = 0
+
+    def _forsake(
+        self, visited: SimpleQueue[_Visited[T, A] | None], patience: float
+    ) -> bool:
+        """Give up on the item at hand, unless it comes back at this very moment."""
+        with self._lock:
+            if not visited.empty() or not self._current:
+                return False
+            self._owner += 1
+            (item,) = self._current
+            self.left.append(Left(item, self._doing(item), patience))
+            self._queues.append(visited)
+            self._in_a_row += 1
+        return True
+
+    def _take_late(self) -> None:
+        """Take the answers of those that were slow, and came back meanwhile."""
+        for left, visited in list(zip(self.left, self._queues, strict=True)):
+            if not visited.empty() and (done := visited.get()) and not done.raised:
+                self.left.remove(left)
+                self._take(done)
+
+    def _work(self, me: int, visited: SimpleQueue[_Visited[T, A] | None]) -> None:
+        while (item := self._claim(me, visited)) is not None:
+            try:
+                visited.put(_Visited(item[0], self._visit(item[0])))
+            except BaseException as exc:  # noqa: BLE001 - raised again by who waits
+                visited.put(_Visited(item[0], raised=exc))
+                return
+
+    def _claim(
+        self, me: int, visited: SimpleQueue[_Visited[T, A] | None]
+    ) -> list[T] | None:
+        """Take the next item, if this thread has not been left behind meanwhile."""
+        with self._lock:
+            if self._owner != me:
+                return None
+            if not self._pending:
+                visited.put(None)
+                return None
+            self._current = [self._pending.popleft()]
+            return self._current

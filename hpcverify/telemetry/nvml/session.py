@@ -73,16 +73,16 @@ def begin(patience: float) -> Listing:
             "gpu_hung", f"nvmlInit has not returned within {patience:g} s"
         )
     ((_, (count, driver)),) = start.answers
-    handles = Round(range(count), _at, patience)
+    handles = Round(range(count), _at, patience, patience / 2)
     found = [gpu for _, gpu in handles.answers]
     hanging = (
         Finding(
             "gpu_hung",
             "node",
             f"GPU with NVML index {index}: nvmlDeviceGetHandleByIndex or what follows "
-            f"it has not returned for {patience:g} s",
+            "it does not return",
         )
-        for index in handles.left
+        for index in (*(left.item for left in handles.left), *handles.unasked)
     )
     return Listing(
         gpus=tuple(gpu for gpu in found if isinstance(gpu, Gpu)),
@@ -104,7 +104,7 @@ def _start(name: str) -> tuple[int, str]:
 def _name(handle: Any) -> str:
     try:
         return str(nv.nvmlDeviceGetName(handle))
-    except nv.NVMLError:  # the survey asks again, and says so
+    except (nv.NVMLError, UnicodeDecodeError):  # the survey asks again, and says so
         return ""
 
 
@@ -116,6 +116,9 @@ def _at(index: int) -> Gpu | Finding:
         uuid = str(nv.nvmlDeviceGetUUID(handle))
         address = pci.normal(str(nv.nvmlDeviceGetPciInfo(handle).busId))
         return Gpu(index, uuid, address, handle, _name(handle))
+    except UnicodeDecodeError as err:
+        text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
+        return Finding("gpu_unreadable", "node", text)
     except nv.NVMLError as err:
         code = NOT_LISTED.get(code_of(err), "gpu_unreadable")
         return Finding(code, "node", f"GPU with NVML index {index}: {err}")

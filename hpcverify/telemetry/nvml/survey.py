@@ -142,7 +142,7 @@ def _why_unlisted(
     asked = Round(addresses, lambda a: _why_not(a, root, environ), PATIENCE)
     hanging = (
         Finding("gpu_hung", a, f"NVML does not return when asked for the GPU at {a}")
-        for a in asked.left
+        for a in (*(left.item for left in asked.left), *asked.unasked)
     )
     return [*(finding for _, finding in asked.answers), *hanging]
 

@@ -203,6 +203,17 @@ def test_a_call_that_keeps_the_driver_to_itself_hangs_them_all(lab: Lab) -> None
     assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
 
 
+def test_a_driver_that_hangs_with_the_first_gpu_is_asked_of_no_more_than_two(
+    lab: Lab,
+) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=0 hang=forever lock=1")
+    ((answers, findings, _),) = hear(lab, "recovery", patience=IMPATIENT)
+    assert (len(answers), len(findings)) == (0, 8)
+    assert "not asked, because the driver hangs in nvmlDeviceGetRepairStatus" in (
+        findings[7].text
+    )
+
+
 def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.3 times=1")
     ((answers, findings, _),) = hear(lab, "recovery")
