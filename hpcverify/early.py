@@ -4,18 +4,25 @@ Where the command begins: with a worker, before the engine has even imported its
 To get ready to read the hardware takes a worker longer than to read it, and the engine
 as long again: side by side they need half the time, which Slurm's prolog waits for.
 It lists the hardware, which loads nothing and changes nothing, before it is told to:
-the first order of every run is that. What it writes goes to memory files, for there is
-no directory for it yet.
+the first order of every run is that.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from pathlib import Path
+import time
+from contextlib import suppress
 from select import select
 from types import ModuleType
 from typing import IO, NamedTuple
+
+STDERR = 2
+UNVERIFIED = 3
+HELP = frozenset({"-h", "--help"})
+REAP = 0.3
+"""Seconds to wait for a worker that nobody took over, and that was killed."""
 
 _begun: Forked | None = None
 
@@ -23,31 +30,64 @@ _begun: Forked | None = None
 def main() -> None:
     """Run the command line; for one that verifies, start the worker beside it."""
     global _begun  # noqa: PLW0603 - click stands between here and who takes it
-    if sys.argv[1:2] == ["run"]:
-        _begun = fork()
-    from hpcverify.cli import main as cli  # noqa: PLC0415 - not in the worker
+    _stand_in_for_closed_streams()
+    try:
+        if sys.argv[1:2] == ["run"] and HELP.isdisjoint(sys.argv):
+            with suppress(OSError):  # a crowded node: `worker` tries again
+                _begun = fork()
+        from hpcverify.cli import main as cli  # noqa: PLC0415 - not in the worker
 
-    cli()
+        cli()
+    except KeyboardInterrupt:  # before anybody was there to take it
+        sys.exit(UNVERIFIED)
+    finally:
+        if _begun is not None:
+            _begun.end()
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Open something for each standard stream that the caller closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - for as long as we live
+    sys.stderr = sys.stderr or open(STDERR, "w")  # noqa: SIM115 - likewise
 
 
 def worker() -> Forked:
-    """Hand over the worker that was started with the command, or start it now."""
+    """
+    Hand over the worker that was started with the command, or start it now.
+
+    Raises:
+        OSError: no process can be started.
+
+    """
     return _begun or fork()
 
 
 class Files(NamedTuple):
-    """Where a worker writes: its replies, its log, and its trail."""
+    """
+    Where a worker reads and writes, as descriptors of memory files.
 
-    replies: Path
-    log: Path
-    trail: Path
+    They need no directory and no disk, which may be full, and go with the processes.
+    """
+
+    orders: int
+    replies: int
+    log: int
+    trail: int
+
+
+def memory_files() -> Files:
+    """Make the files of one worker."""
+    return Files(*map(os.memfd_create, Files._fields))
 
 
 class Forked:
     """A child of ours, with as much of `subprocess.Popen` as an executor needs."""
 
     def __init__(self, pid: int, stdin: IO[bytes], files: Files) -> None:
-        """Take over the child *pid*, which reads orders from *stdin*."""
+        """Take over the child *pid*, which is told of orders by *stdin*."""
         self.pid = pid
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
@@ -56,10 +96,22 @@ class Forked:
     def poll(self) -> int | None:
         """Say how it ended, if it has: minus the signal, or its exit status."""
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # our caller has the kernel reap for us
+                self.returncode = 0
+                return self.returncode
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def end(self) -> None:
+        """End it, if nobody has; one that cannot be ended dies with us or later."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        until = time.monotonic() + REAP
+        while self.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)
 
 
 def fork() -> Forked:
@@ -67,20 +119,14 @@ def fork() -> Forked:
     # What both need is imported once, before they part.
     from hpcverify import worker  # noqa: PLC0415 - not for help
 
-    files = Files(_memory_file("replies"), _memory_file("log"), _memory_file("trail"))
+    files = memory_files()
     parent = os.getpid()
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
-        os.close(writing)
         _serve(worker, reading, files, parent)
     os.close(reading)
     return Forked(pid, os.fdopen(writing, "wb"), files)
-
-
-def _memory_file(name: str) -> Path:
-    """Make a file that lives as long as this process; others may open it by path."""
-    return Path(f"/proc/{os.getpid()}/fd/{os.memfd_create(name)}")
 
 
 def _serve(worker: ModuleType, reading: int, files: Files, parent: int) -> None:
@@ -89,22 +135,35 @@ def _serve(worker: ModuleType, reading: int, files: Files, parent: int) -> None:
     try:
         os.setsid()
         os.dup2(reading, 0)
-        descriptor = os.open(files.log, os.O_WRONLY | os.O_APPEND)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
+        os.dup2(files.log, 1)
+        os.dup2(files.log, 2)
+        _keep_only(files)
         worker.begin(parent, files.trail)
-        ahead = worker.see()
-        _get_ready(reading)
-        worker.serve(files.replies, ahead)
+        ahead = worker.see_ahead()
+        _get_ready()
+        worker.serve(files.orders, files.replies, ahead)
         status = 0
+    except BaseException:  # noqa: BLE001 - told in the log, for nothing else is left
+        import traceback  # noqa: PLC0415 - hardly ever
+
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:  # not back into what the parent is about to do
         os._exit(status)
 
 
-def _get_ready(orders: int) -> None:
+def _keep_only(files: Files) -> None:
+    """Close what the caller had open, as locks and pipes that wait for our end."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is not there yet
+        if int(name) > STDERR and int(name) not in files:
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(name))
+
+
+def _get_ready() -> None:
     """Import the checks, one by one, for as long as no order has come."""
     from hpcverify import catalog  # noqa: PLC0415 - not in the engine
 
     names = catalog.names()
-    while not select([orders], [], [], 0)[0] and (name := next(names, None)):
+    while not select([0], [], [], 0)[0] and (name := next(names, None)):
         catalog.load(name)

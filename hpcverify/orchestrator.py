@@ -76,7 +76,8 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     previous: Inventory | None = None
     past: Callable[[str], Past] = lambda _check: lambda _name, _where: ()
-    marks: Callable[[str], tuple[Mark, ...]] = lambda _check: ()
+    marks: Mapping[str, tuple[Mark, ...]] = {}
+    """What each check asked to be told again."""
     runs: int = 0
 
 
@@ -107,7 +108,7 @@ class Verification(Struct, kw_only=True):
         started = datetime.now(UTC)
         inventory, holders = probe_node(
             self.executor,
-            seconds=min(PROBE_SECONDS, self.plan.budget),
+            seconds=min(PROBE_SECONDS, self.plan.budget / 2),
             sample=self._is_active(),
         )
         results = tuple(self._results(inventory, holders))
@@ -207,7 +208,7 @@ class Verification(Struct, kw_only=True):
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
         scratch.mkdir(parents=True, exist_ok=True)
-        marks = self.memory.marks(step.name)
+        marks = self.memory.marks.get(step.name, ())
         for workers in _workers(step.check.placement, inventory.devices):
             shared = {kind: self._rendezvous() for kind in _kinds(workers.values())}
             yield {
@@ -355,9 +356,17 @@ def versions() -> dict[str, str]:
     than the passive checks of eight GPUs to run.
     """
     found = {"python": sys.version.split()[0], "kernel": os.uname().release}
-    for folder in filter(Path.is_dir, map(Path, {*site.getsitepackages(), *sys.path})):
-        for path in folder.iterdir():
+    for folder in map(Path, {*site.getsitepackages(), *sys.path}):
+        for path in _entries(folder):
             package, _, version = path.name.removesuffix(".dist-info").partition("-")
             if package in NAMED and path.suffix == ".dist-info":
                 found[package.replace("_", "-")] = version
     return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    """List what is in *folder*, if it may be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

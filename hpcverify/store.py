@@ -9,7 +9,6 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -46,16 +45,14 @@ MIGRATIONS = (
     """,
     """
     create table marks (
-        run text not null references runs (id), name text not null,
-        mark text not null, part text not null, value text not null
+        node text not null, name text not null, mark text not null,
+        part text not null, value text not null,
+        primary key (node, name, mark, part)
     );
-    create index marks_by_name on marks (name, mark, part);
     create table taken_in (changed integer not null);
     """,
 )
 """What brings the tables from one version to the next."""
-SETTLED = 1_000_000_000
-"""Nanoseconds after which another change of a directory shows in its time for sure."""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
 
@@ -81,6 +78,7 @@ class Store:
         """Open the index, or make it."""
         self.path = state / "store.sqlite"
         self.documents = state / "runs"
+        self._seen = 0
         self.broken: list[str] = []
         """Complaints about documents that could not be taken in."""
         try:
@@ -105,7 +103,7 @@ class Store:
         A directory that has not changed since the last time is not read again, which
         a prolog on a node with thousands of runs would wait for.
         """
-        changed = self.documents.stat().st_mtime_ns
+        changed = self._seen = self.documents.stat().st_mtime_ns
         with self._database() as db:
             if (changed,) in db.execute("select changed from taken_in"):
                 return
@@ -117,9 +115,24 @@ class Store:
                     _insert(db, _named_as_it_is(path))
                 except StoreError as exc:
                     self.broken.append(str(exc))
-            db.execute("delete from taken_in")
-            if not self.broken and time.time_ns() - changed > SETTLED:
-                db.execute("insert into taken_in values (?)", (changed,))
+            _remember(db, 0 if self.broken else changed)
+
+    def keep(self, run: Run) -> None:
+        """
+        Write the document of *run*, and index it.
+
+        Raises:
+            StoreError: it could not be written, or (and then it is kept all the same)
+                not be indexed.
+
+        """
+        before = self.documents.stat().st_mtime_ns
+        documents.write(run, self.document(run.id))
+        with self._database() as db:
+            _insert(db, run)
+            # If nobody else has put anything there since we looked, nothing is new.
+            if before == self._seen:
+                _remember(db, self.documents.stat().st_mtime_ns)
 
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
@@ -187,21 +200,21 @@ class Store:
             found: int = row.fetchone()[0]
         return found
 
-    def marks(self, node: str, check: str) -> tuple[Mark, ...]:
+    def marks(self, node: str) -> dict[str, tuple[Mark, ...]]:
         """
-        Recall what *check* wanted to know again of *node*: the newest of each.
+        Recall what each check wanted to know again of *node*: the newest of each.
 
         A run that was interrupted is inconclusive, so what it looked at is new still;
         and the newest is the one that came last, whatever the clock said.
         """
         with self._database() as db:
             rows = db.execute(
-                "select mark, value, part, max(runs.rowid) from marks"
-                " join runs on runs.id = run where node = ? and name = ? and complete"
-                " group by mark, part",
-                (node, check),
+                "select name, mark, value, part from marks where node = ?", (node,)
             ).fetchall()
-        return tuple(Mark(name, value, part) for name, value, part, _ in rows)
+        found: dict[str, tuple[Mark, ...]] = {}
+        for check, *mark in rows:
+            found[check] = (*found.get(check, ()), Mark(*mark))
+        return found
 
     def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
         """
@@ -273,6 +286,12 @@ class Store:
         db.execute(f"pragma user_version = {len(MIGRATIONS)}")
 
 
+def _remember(db: sqlite3.Connection, changed: int) -> None:
+    """Note when the directory had changed last, of which all is taken in."""
+    db.execute("delete from taken_in")
+    db.execute("insert into taken_in values (?)", (changed,))
+
+
 def _named_as_it_is(path: Path) -> Run:
     run = documents.read(path)
     if run.id != path.stem:
@@ -312,10 +331,11 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
         ],
     )
     db.executemany(
-        "insert into marks values (?, ?, ?, ?, ?)",
+        "insert or replace into marks values (?, ?, ?, ?, ?)",
         [
-            (run.id, r.check, m.name, m.where, m.value)
+            (run.node, r.check, m.name, m.where, m.value)
             for r in run.results
             for m in r.marks
+            if run.complete
         ],
     )

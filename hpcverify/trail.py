@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
 
-SUFFIX = ".trail"
 LENGTH = 160
 """Bytes that are kept of the line."""
 
 _line: mmap.mmap | None = None
 
 
-def begin(path: Path) -> None:
-    """Keep the trail of this process in *path* from now on."""
+def begin(descriptor: int) -> None:
+    """Keep the trail of this process in the file *descriptor* from now on."""
     global _line  # noqa: PLW0603 - one process, one trail, left from deep inside
-    with path.open("w+b") as file:
-        os.ftruncate(file.fileno(), LENGTH)
-        _line = mmap.mmap(file.fileno(), LENGTH)
+    os.posix_fallocate(descriptor, 0, LENGTH)
+    _line = mmap.mmap(descriptor, LENGTH)
 
 
 def leave(text: str) -> None:
@@ -33,9 +30,6 @@ def leave(text: str) -> None:
         _line[:] = text.encode()[:LENGTH].ljust(LENGTH)
 
 
-def follow(path: Path) -> str:
-    """Read what the process that keeps its trail in *path* was about to do."""
-    try:
-        return path.read_bytes().strip(b"\0 ").decode(errors="replace")
-    except FileNotFoundError:
-        return ""
+def follow(descriptor: int) -> str:
+    """Read what the process that keeps its trail there was about to do."""
+    return os.pread(descriptor, LENGTH, 0).strip(b"\0 ").decode(errors="replace")

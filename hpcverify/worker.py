@@ -1,8 +1,9 @@
 """
 Serve tasks in a process of its own, one after the other, until told to stop.
 
-``python -m hpcverify.worker REPLIES PARENT`` reads orders from standard input and
-appends replies to the file REPLIES; PARENT is the engine's process id. A worker stays
+``python -m hpcverify.worker PARENT ORDERS REPLIES TRAIL`` is told of orders on standard
+input and appends replies; PARENT is the engine's process id, the others are inherited
+descriptors (`hpcverify.early.Files`). A worker stays
 alive between checks, so that torch is imported once for each device and not once for
 each check. It ends with the engine, however that ends.
 """
@@ -18,7 +19,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -177,6 +177,14 @@ class Worker:
         self._replies.write(line)
 
 
+def see_ahead() -> Sight | None:
+    """Look before any order has come; what goes wrong then is told by the order."""
+    try:
+        return see()
+    except Exception:  # noqa: BLE001 - it will be raised again when somebody listens
+        return None
+
+
 def see() -> Sight:
     """List what the node is made of and who holds its GPUs."""
     # Only the telemetry worker pays for this.
@@ -217,24 +225,29 @@ def releases_memory(order: Order) -> bool:
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
 
 
-def begin(parent: int, way: Path) -> None:
-    """Make this process a worker of *parent*, which looks for its trail in *way*."""
+def begin(parent: int, way: int) -> None:
+    """Make this process a worker of *parent*, with its trail in the file *way*."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable(2)
     trail.begin(way)
 
 
-def serve(replies: Path, ahead: Sight | None = None) -> None:
-    """Serve until standard input ends."""
-    with replies.open("ab", buffering=0) as out, os.fdopen(0, "rb") as orders:
+def serve(orders: int, replies: int, ahead: Sight | None = None) -> None:
+    """
+    Serve until standard input ends.
+
+    Each line of it says where in the file *orders* one lies, and how long it is.
+    """
+    with os.fdopen(replies, "wb", buffering=0) as out, os.fdopen(0, "rb") as told:
         worker = Worker(out, ahead)
-        for line in orders:
-            path = Path(os.fsdecode(line.strip()))
-            worker.serve(decode(path.read_bytes(), Order))
+        for line in told:
+            start, length = map(int, line.split())
+            worker.serve(decode(os.pread(orders, length, start), Order))
             trail.leave("")
 
 
 if __name__ == "__main__":
-    begin(int(sys.argv[2]), Path(sys.argv[1]).with_suffix(trail.SUFFIX))
-    serve(Path(sys.argv[1]))
+    engine, where, into, way = map(int, sys.argv[1:])
+    begin(engine, way)
+    serve(where, into)

@@ -86,7 +86,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[Found]:
     try:
         log = kernel_log.read(cursor, WORDS, root)
     except Unable:
-        if cursor:  # or the next run would take all of this boot for new
+        if cursor:  # without one nothing was promised: a first run takes one day
             yield Mark(CURSOR, cursor)
         raise
     yield from told(log, ctx)

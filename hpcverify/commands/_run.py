@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -64,17 +64,34 @@ def carry_out(wish: Wish, early: Forked) -> int:
         say(complaint)
     with node_lock(), stop_on_signals() as stop:
         run = verify(todo, site, store, wish, early=early, stop=stop)
-        documents.write(run, store.document(run.id))
-    try:
-        store.take_in()
-    except StoreError as exc:
-        say(f"{exc}; the run is kept in {store.document(run.id)}")
+        mishaps = [*tried(lambda: store.keep(run))]
     show(run, to_stderr=wish.json_file == STDOUT)
-    if wish.html_file:
-        write_html(run, store, Path(wish.html_file))
-    if wish.json_file:
-        write_json(run, wish.json_file)
-    warned = wish.strict and run.verdict is Verdict.WARN
+    if store.document(run.id).exists():
+        where = sys.stderr if wish.json_file == STDOUT else sys.stdout
+        click.echo(f"kept as {run.id}: hpcverify show {run.id}", file=where)
+    html, json = wish.html_file, wish.json_file
+    if html:
+        mishaps += tried(lambda: write_html(run, store, Path(html)))
+    if json:
+        mishaps += tried(lambda: write_json(run, json))
+    for mishap in mishaps:
+        say(str(mishap))
+    return status(run, mishaps, strict=wish.strict)
+
+
+def tried(write: Callable[[], None]) -> Iterator[StoreError]:
+    """Call *write*; a mishap must not keep anyone from hearing the verdict."""
+    try:
+        write()
+    except StoreError as exc:
+        yield exc
+
+
+def status(run: Run, mishaps: Sequence[StoreError], *, strict: bool) -> int:
+    """Choose the exit status: who failed has failed, whatever else went wrong."""
+    if mishaps and run.verdict is not Verdict.FAIL:
+        return mishaps[0].exit_code
+    warned = strict and run.verdict is Verdict.WARN
     return 1 if warned else EXIT[run.verdict]
 
 
@@ -86,7 +103,7 @@ def verify(
     memory = Memory(
         previous=None if wish.accept_parts else store.previous(node),
         past=lambda check: store.past(node, todo.suite, check),
-        marks=lambda check: store.marks(node, check),
+        marks=store.marks(node),
         runs=store.count(node),
     )
     with ExitStack() as stack:
@@ -96,7 +113,7 @@ def verify(
         scratch = stack.enter_context(own_directory(root, node, made=not site.scratch))
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
-            folder=folder, stopped=stop, tick=progress.tick, early={TELEMETRY: early}
+            stopped=stop, tick=progress.tick, early={TELEMETRY: early}
         )
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
@@ -160,7 +177,6 @@ def show(run: Run, *, to_stderr: bool) -> None:
         show_run(run, stderr=to_stderr)
     else:
         click.echo("\n".join(plain.run_lines(run)), file=stream)
-    click.echo(f"kept as {run.id}: hpcverify show {run.id}", file=stream)
 
 
 def write_json(run: Run, file: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -110,12 +109,11 @@ def tools() -> Iterator[Advice]:
 
 def hardware() -> Iterator[Advice]:
     """Look at what this node is made of, and at what hides some of it."""
-    with tempfile.TemporaryDirectory(prefix="hpcverify-") as folder:
-        executor = LocalExecutor(folder=Path(folder), stopped=lambda: False)
-        try:
-            inventory, _ = probe_node(executor)
-        finally:
-            executor.close()
+    executor = LocalExecutor(stopped=lambda: False)
+    try:
+        inventory, _ = probe_node(executor)
+    finally:
+        executor.close()
     devices = ", ".join(device.label for device in inventory.devices)
     yield Advice("devices", devices)
     yield Advice("sensors", _sensors(inventory))

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import trail
-from hpcverify.early import Files, Forked
+from hpcverify.early import Files, Forked, memory_files
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
@@ -51,31 +51,29 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 class Worker:
-    """A worker process, its files, and the order that it has in hand."""
+    """A worker process, and its files."""
 
-    def __init__(self, name: str, folder: Path, process: Process, files: Files) -> None:
-        """Take over a *process* that serves; its orders go to *folder*."""
-        self.name = name
-        self._folder = folder
+    def __init__(self, process: Process, files: Files) -> None:
+        """Take over a *process* that serves."""
         self._process = process
         self._files = files
+        self._written = 0
         self._read = 0
 
     @classmethod
-    def start(cls, name: str, folder: Path, command: Sequence[str]) -> Worker:
-        """Start a worker that keeps its files in *folder* under *name*."""
-        replies, log = folder / f"{name}.replies", folder / f"{name}.log"
-        replies.touch()
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                [*command, str(replies), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        files = Files(replies, log, replies.with_suffix(trail.SUFFIX))
-        return cls(name, folder, process, files)
+    def start(cls, command: Sequence[str]) -> Worker:
+        """Start a worker in a session of its own."""
+        files = memory_files()
+        inherited = (files.orders, files.replies, files.trail)
+        process = subprocess.Popen(
+            [*command, *map(str, (os.getpid(), *inherited))],
+            stdin=subprocess.PIPE,
+            stdout=files.log,
+            stderr=files.log,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+        return cls(process, files)
 
     @property
     def pid(self) -> int:
@@ -84,22 +82,29 @@ class Worker:
 
     def send(self, order: Order) -> None:
         """Hand over *order*; a worker that is gone shows when it is polled."""
-        path = self._folder / f"{self.name}.{order.number}.order"
-        path.write_bytes(encode(order))
+        text = encode(order)
+        os.pwrite(self._files.orders, text, self._written)
+        line = f"{self._written} {len(text)}\n".encode()
+        self._written += len(text)
         stdin = self._process.stdin
         # The line is far shorter than a pipe holds, so this cannot block.
         with contextlib.suppress(BrokenPipeError):
             if stdin is not None:
-                stdin.write(os.fsencode(path) + b"\n")
+                stdin.write(line)
                 stdin.flush()
 
     def replies(self) -> list[Reply]:
         """Read what came since the last call; a line under way is left for later."""
-        with self._files.replies.open("rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
+        whole, newline, _ = self._rest(self._files.replies, self._read).rpartition(
+            b"\n"
+        )
         self._read += len(whole) + len(newline)
         return [decode(line, Reply) for line in whole.splitlines()]
+
+    @staticmethod
+    def _rest(descriptor: int, start: int) -> bytes:
+        """Read a memory file from *start* on, without moving the writer's place."""
+        return os.pread(descriptor, os.fstat(descriptor).st_size - start, start)
 
     def died(self) -> str | None:
         """Say how the process ended, if it has."""
@@ -117,7 +122,8 @@ class Worker:
 
     def log_tail(self) -> str:
         """Show the end of what it wrote to its standard output and error."""
-        return self._files.log.read_bytes()[-LOG_TAIL:].decode(errors="replace").strip()
+        tail = self._rest(self._files.log, 0)[-LOG_TAIL:]
+        return tail.decode(errors="replace").strip()
 
     def hang_up(self) -> None:
         """Close its standard input, upon which an idle worker ends by itself."""
@@ -129,6 +135,11 @@ class Worker:
         """Send *number* to the worker and to its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+    def release(self) -> None:
+        """Close its files; nothing more will be read."""
+        for descriptor in self._files:
+            os.close(descriptor)
 
     def abandon(self) -> str:
         """Give up on a process that cannot be ended; return what it waits in."""
@@ -144,11 +155,10 @@ class LocalExecutor(Struct):
     """
     Keeps one worker for each name and hands them tasks.
 
-    *folder* is for the workers' files; *stopped* says that the run was told to
-    end; *tick* is called between looks at the replies, to show progress.
+    *stopped* says that the run was told to end; *tick* is called between looks at
+    the replies, to show progress.
     """
 
-    folder: Path
     stopped: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
     command: Sequence[str] = COMMAND
@@ -157,15 +167,12 @@ class LocalExecutor(Struct):
     early: Mapping[str, Forked] = {}
     """Workers that were started before there was an executor, by name."""
     _workers: dict[str, Worker] = {}
-    _started: int = 0
     _orders: int = 0
 
     def __post_init__(self) -> None:
         """Take over the early workers."""
         for name, process in self.early.items():
-            self._workers[name] = Worker(
-                f"0-{name}", self.folder, process, process.files
-            )
+            self._workers[name] = Worker(process, process.files)
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """
@@ -206,9 +213,7 @@ class LocalExecutor(Struct):
 
     def _worker(self, name: str) -> Worker:
         if name not in self._workers:
-            self._started += 1
-            unique = f"{self._started}-{name}".replace("/", "_").replace(":", "_")
-            self._workers[name] = Worker.start(unique, self.folder, self.command)
+            self._workers[name] = Worker.start(self.command)
         return self._workers[name]
 
     def _look(self, name: str, replies: list[Reply]) -> Outcome | None:
@@ -279,6 +284,8 @@ class LocalExecutor(Struct):
             if worker.died() is None
         }
         self.hung += hung.values()
+        for worker in workers.values():
+            worker.release()
         return hung
 
 

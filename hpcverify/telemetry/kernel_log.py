@@ -137,6 +137,12 @@ class _Question(Struct, frozen=True, kw_only=True):
             return False
         return stamp < self.booted - 1.0
 
+    def is_old(self, message: Message) -> bool:
+        """Say whether *message* is from before the day that a first look takes."""
+        if message.time is None or not self.since.first:
+            return False
+        return message.time < self.since.time
+
     def answer(  # the parts of a `Log`
         self,
         messages: Iterable[Message],
@@ -145,16 +151,11 @@ class _Question(Struct, frozen=True, kw_only=True):
         position: str,
         missing: tuple[str, str] = ("", ""),
     ) -> Log:
-        found, since = tuple(messages), self.since
-        old = [
-            since.first and m.time is not None and m.time < since.time for m in found
-        ]
+        found = tuple(messages)
         return Log(
             source=self.source,
-            messages=tuple(
-                m for m, is_old in zip(found, old, strict=True) if not is_old
-            ),
-            older=tuple(m for m, is_old in zip(found, old, strict=True) if is_old),
+            messages=tuple(m for m in found if not self.is_old(m)),
+            older=tuple(m for m in found if self.is_old(m)),
             looked_at=looked_at,
             first=span[0],
             last=span[1],
@@ -384,10 +385,7 @@ def _journal(question: _Question) -> Log:
     seen_last = bool(lines) and _is_at(since.position, decode(lines[0]).cursor)
     lines = lines[1:] if seen_last else lines
     ends = [decode(line) for line in (*lines[:1], *lines[-1:])]
-    has_new = bool(ends) and not question.is_before_boot(ends[-1].time)
-    # After a reboot there is always something new; else ask if it has anything at all.
-    idle = seen_last or (not since.rebooted and _entries(question, *LAST, "--boot"))
-    if not has_new and (since.rebooted or not idle):
+    if not _is_live(question, ends, seen_last=seen_last):
         raise OSError("it has no message of this boot's kernel")
     whole = seen_last or since.first or (not since.position and _reaches(question))
     return question.answer(
@@ -401,6 +399,15 @@ def _journal(question: _Question) -> Log:
         ends[-1].cursor if ends else since.position if seen_last else "",
         ("", "") if whole else question.missing(ends[0].time if ends else None),
     )
+
+
+def _is_live(question: _Question, ends: Sequence[_Entry], *, seen_last: bool) -> bool:
+    """Say whether the kernel of this boot writes to it, new entries or not."""
+    if ends and not question.is_before_boot(ends[-1].time):
+        return True
+    if question.since.rebooted:  # a boot writes a lot
+        return False
+    return seen_last or bool(_entries(question, *LAST, "--boot"))
 
 
 def _begin(since: _Since) -> tuple[str, ...]:
@@ -489,7 +496,13 @@ def _earliest(question: _Question, gap: str) -> float:
 def _lacking(
     question: _Question, gap: str, first: float | None, last: float | None
 ) -> tuple[str, str]:
-    """Say what the lines from *first* to *last* lack, and nobody can have seen."""
+    """
+    Say what the lines from *first* to *last* lack, and nobody can have seen.
+
+    Raises:
+        OSError: the file is one that the kernel's messages went to in earlier boots.
+
+    """
     since = question.since
     if since.rebooted and (last is None or question.is_before_boot(last)):
         raise OSError("the log file has no line of this boot")

@@ -20,10 +20,8 @@ GENEROUS = 60.0
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Iterator[LocalExecutor]:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    made = LocalExecutor(folder=folder, stopped=lambda: False)
+def executor() -> Iterator[LocalExecutor]:
+    made = LocalExecutor(stopped=lambda: False)
     yield made
     made.close()
 
@@ -49,6 +47,11 @@ def run(
 
 def names(answer: Answer) -> list[str]:
     return [m.name for m in answer.found if isinstance(m, Measurement)]
+
+
+def children() -> set[str]:
+    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return set(listed.read_text().split())
 
 
 def gone(pid: int) -> bool:
@@ -118,10 +121,13 @@ def test_the_next_check_does_not_suffer(
 
 
 def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) -> None:
+    run(executor, tmp_path, "raise")
+    first = children()
     for _ in range(3):
         run(executor, tmp_path, "raise")
 
-    assert len(list(executor.folder.glob("*.replies"))) == 1
+    assert len(first) == 1
+    assert children() == first
 
 
 def test_one_workers_crash_is_not_anothers(
@@ -163,11 +169,10 @@ def test_a_process_that_nobody_can_end_is_abandoned_and_named(
 
 
 def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) -> None:
-    def replied() -> bool:
-        return any(p.stat().st_size for p in tmp_path.glob("*.replies"))
-
-    executor = LocalExecutor(folder=tmp_path, stopped=replied)
-    answers = executor.run({n: order(tmp_path, "wait") for n in "ab"}, GENEROUS)
+    at_work = tmp_path / "at_work"
+    executor = LocalExecutor(stopped=at_work.exists)
+    tasks = {n: order(tmp_path, "leave_child", str(at_work)) for n in "ab"}
+    answers = executor.run(tasks, GENEROUS)
     executor.close()
 
     assert {a.outcome.cause for a in answers.values()} == {Cause.INTERRUPTED}
@@ -175,12 +180,11 @@ def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) ->
 
 
 def test_workers_end_with_the_executor(tmp_path: Path) -> None:
-    executor = LocalExecutor(folder=tmp_path, stopped=lambda: False)
+    executor = LocalExecutor(stopped=lambda: False)
     run(executor, tmp_path, "nothing")
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    before = set(children.read_text().split())
+    before = children()
     executor.close()
-    ended = before - set(children.read_text().split())
+    ended = before - children()
 
     assert len(ended) == 1
     assert all(gone(int(pid)) for pid in ended)
