@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from select import select
 from types import ModuleType
 from typing import IO, NamedTuple
@@ -39,6 +39,9 @@ def main() -> None:
 
         cli()
     except KeyboardInterrupt:  # before anybody was there to take it
+        sys.exit(UNVERIFIED)
+    except OSError as exc:  # a node so crowded that we cannot even import ourselves
+        sys.stderr.write(f"hpcverify: {exc}\n")
         sys.exit(UNVERIFIED)
     finally:
         if _begun is not None:
@@ -78,9 +81,13 @@ class Files(NamedTuple):
     trail: int
 
 
-def memory_files() -> Files:
-    """Make the files of one worker."""
-    return Files(*map(os.memfd_create, Files._fields))
+def memory_files(opened: ExitStack) -> Files:
+    """Make the files of one worker, which are closed with *opened*."""
+    made: list[int] = []
+    for name in Files._fields:
+        made.append(os.memfd_create(name))
+        opened.callback(os.close, made[-1])
+    return Files(*made)
 
 
 class Forked:
@@ -119,12 +126,16 @@ def fork() -> Forked:
     # What both need is imported once, before they part.
     from hpcverify import worker  # noqa: PLC0415 - not for help
 
-    files = memory_files()
     parent = os.getpid()
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        _serve(worker, reading, files, parent)
+    with ExitStack() as opened:
+        files = memory_files(opened)
+        reading, writing = os.pipe()
+        opened.callback(os.close, writing)
+        opened.callback(os.close, reading)
+        pid = os.fork()
+        if not pid:
+            _serve(worker, reading, files, parent)
+        opened.pop_all()
     os.close(reading)
     return Forked(pid, os.fdopen(writing, "wb"), files)
 

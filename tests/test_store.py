@@ -13,7 +13,7 @@ import pytest
 
 from hpcverify import documents
 from hpcverify.errors import StoreError, UnknownNameError
-from hpcverify.model import Inventory, Run, Verdict
+from hpcverify.model import Inventory, Mark, Run, Verdict
 from hpcverify.store import Store
 from tests.doubles import INVENTORY, a_result, a_run
 
@@ -234,3 +234,54 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
     assert link.is_symlink()
     assert documents.read(target) == a_run()
     assert Path("/dev/null").is_char_device()
+
+
+def marked(day: int, value: str, *, complete: bool = True, node: str = "n1") -> Run:
+    result = a_result(marks=(Mark("cursor", value), Mark("count", value, f"gpu-{day}")))
+    run = run_of_day(day, node=node, complete=complete)
+    return msgspec.structs.replace(run, results=(result,))
+
+
+def test_the_newest_of_each_mark_is_recalled_for_its_node(tmp_path: Path) -> None:
+    keep(tmp_path, marked(1, "1"))
+    keep(tmp_path, marked(2, "2"))
+    store = keep(tmp_path, marked(3, "3", node="n2"))
+
+    assert set(store.marks("n1")["gemm"]) == {
+        Mark("cursor", "2"),
+        Mark("count", "1", "gpu-1"),
+        Mark("count", "2", "gpu-2"),
+    }
+    assert store.marks("n3") == {}
+
+
+def test_what_an_interrupted_run_looked_at_is_new_still(tmp_path: Path) -> None:
+    keep(tmp_path, marked(1, "1"))
+    store = keep(tmp_path, marked(2, "2", complete=False))
+
+    assert Mark("cursor", "1") in store.marks("n1")["gemm"]
+
+
+def test_a_mark_that_came_last_counts_whatever_the_clock_said(tmp_path: Path) -> None:
+    keep(tmp_path, marked(9, "ahead"))
+    store = keep(tmp_path, marked(2, "true"))
+
+    assert Mark("cursor", "true") in store.marks("n1")["gemm"]
+
+
+def test_a_run_that_is_kept_is_written_and_indexed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.keep(marked(1, "1"))
+
+    assert Store(tmp_path).load("last") == marked(1, "1")
+
+
+def test_a_document_that_others_put_there_is_found_after_one_of_ours(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    store.keep(run_of_day(1))
+    documents.write(run_of_day(2), store.document(run_of_day(2).id))
+    store.keep(run_of_day(3))
+
+    assert len(Store(tmp_path).runs()) == 3

@@ -63,16 +63,18 @@ class Worker:
     @classmethod
     def start(cls, command: Sequence[str]) -> Worker:
         """Start a worker in a session of its own."""
-        files = memory_files()
-        inherited = (files.orders, files.replies, files.trail)
-        process = subprocess.Popen(
-            [*command, *map(str, (os.getpid(), *inherited))],
-            stdin=subprocess.PIPE,
-            stdout=files.log,
-            stderr=files.log,
-            pass_fds=inherited,
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as opened:
+            files = memory_files(opened)
+            inherited = (files.orders, files.replies, files.trail)
+            process = subprocess.Popen(
+                [*command, *map(str, (os.getpid(), *inherited))],
+                stdin=subprocess.PIPE,
+                stdout=files.log,
+                stderr=files.log,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+            opened.pop_all()  # ours, until `release`
         return cls(process, files)
 
     @property

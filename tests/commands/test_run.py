@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -26,6 +27,17 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 def documents(cli: Cli) -> list[Path]:
     return sorted((cli.state / "runs").glob("*.json"))
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Generator[None]:
+    """Put a file system of memory at *folder* for a while."""
+    mount = ["mount", "-t", "tmpfs", "-o", options, "hpcverify-test", str(folder)]
+    subprocess.check_call(mount)
+    try:
+        yield
+    finally:
+        subprocess.check_call(["umount", str(folder)])
 
 
 def naughty(cli: Cli, way: str, path: str = "") -> None:
@@ -275,12 +287,9 @@ def test_a_run_on_a_node_with_markup_in_its_name_is_shown_as_text(cli: Cli) -> N
 def test_a_read_only_scratch_directory_is_named(cli: Cli, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    subprocess.check_call(["mount", "-t", "tmpfs", "-o", "ro", "t", str(scratch)])
-    try:
+    with mounted(scratch, "ro"):
         cli.site(f'scratch = "{scratch}"')
         done = cli("run", "--check", "steady")
-    finally:
-        subprocess.check_call(["umount", str(scratch)])
 
     assert done.returncode == 2
     assert f"{scratch} cannot be used: Read-only file system" in done.stderr
@@ -292,13 +301,10 @@ def test_a_full_scratch_directory_is_an_error_that_says_how_much_is_needed(
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=8m", "t", str(scratch)])
-    try:
+    with mounted(scratch, "size=8m"):
         cli.site(f'scratch = "{scratch}"')
         done = cli("run", "--check", "storage", "--json", "-")
         left = list(scratch.iterdir())
-    finally:
-        subprocess.check_call(["umount", str(scratch)])
     (result,) = json.loads(done.stdout)["results"]
 
     assert done.returncode == 3
@@ -360,3 +366,53 @@ def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
     os.close(writer)
 
     assert shown.returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_closed_cost_nothing_but_words(
+    cli: Cli, closed: str
+) -> None:
+    line = f"exec {' '.join(cli.command)} run --check steady {closed}"
+    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
+
+    assert done.returncode == 0
+    assert len(documents(cli)) == 1
+
+
+def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> None:
+    line = f"ulimit -n 6; exec {' '.join(cli.command)} run --check steady"
+    done = subprocess.run(
+        ["sh", "-c", line],
+        env=cli.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode not in (0, 1), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
+    cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
+    cli.state.mkdir()
+    with mounted(cli.state, "size=256k"):
+        cli("run", "--check", "steady")
+        (cli.state / "fill").write_bytes(b"")
+        with suppress(OSError), (cli.state / "fill").open("wb", buffering=0) as fill:
+            while True:
+                fill.write(bytes(512))
+        done = cli("run", "--check", "steady")
+
+    assert "FAIL" in done.stdout
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "bug" not in done.stderr
+
+
+def test_a_report_that_cannot_be_written_hides_no_verdict(cli: Cli) -> None:
+    cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
+    done = cli("run", "--check", "steady", "--html", "/dev/full")
+
+    assert done.returncode == 1
+    assert "/dev/full cannot be written" in done.stderr
