@@ -137,6 +137,7 @@ class Worker:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
         if self._sampler is None:
+            yield Covered("node", "nobody watched whether the devices had settled")
             return
         seconds, late = settle(self._sampler, task.patience)
         yield Covered("node", f"began after {seconds:.0f} s of settling")

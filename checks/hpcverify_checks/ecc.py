@@ -149,7 +149,14 @@ def read_counters(
         gpus = [reading for answer in heard.answers.values() for reading in answer]
         yield from counted(ctx, gpus)
         yield from remembered(ctx, [*host, *gpus])
-    facts = [*modes(ctx, heard), *heard.findings]
+    facts = [*modes(ctx, heard)]
+    # A GPU without ECC has no counters: what it cannot be asked is told by that.
+    without = {finding.where for finding in facts}
+    facts += (
+        finding
+        for finding in heard.findings
+        if (finding.code, finding.where in without) != ("gpu_unlike", True)
+    )
     yield from facts
     yield from heard.unanswered
     if not (host or facts or any(heard.answers.values())):
@@ -258,7 +265,7 @@ def remembered(ctx: Context, read: Sequence[Reading]) -> Iterator[Mark]:
 
 def modes(ctx: Context, heard: Errors) -> Iterator[Finding]:
     """Tell the GPUs whose memory is not protected, or will not be."""
-    unwell = {finding.where for finding in heard.findings}
+    unwell = {f.where for f in heard.findings if f.code != "gpu_unlike"}
     for uuid, readings in heard.answers.items():
         values = {r.name: r.value for r in readings}
         mode = values.get("ecc.mode")

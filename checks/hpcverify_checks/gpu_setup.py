@@ -159,6 +159,9 @@ def look(
     for uuid, setup in heard.answers.items():
         yield from modes(uuid, setup)
         yield from power(uuid, setup, meant=uuid in agreed)
+        if setup.slowed_by:
+            text = f"its clock is held down right now: {', '.join(setup.slowed_by)}"
+            yield Finding("slowed_down", uuid, text)
         yield Covered(uuid, described(setup))
     yield from odd_firmware(ctx, heard.answers)
     if host.sees_all():
@@ -475,6 +478,7 @@ CHECK = Check(
             Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
         ),
         "power_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "slowed_down": Ruling(Verdict.WARN, Remedy.INSPECT),
         "power_capped": Ruling(Verdict.PASS, Remedy.NONE),
         "power_raised": Ruling(Verdict.PASS, Remedy.NONE),
         "power_held": Ruling(Verdict.WARN, Remedy.INSPECT),

@@ -21,6 +21,7 @@ own program's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +58,8 @@ from hpcverify_checks._xid_policy import (
     rulings,
 )
 
-CURSOR = "cursor"
+CURSOR, STANDING = "cursor", "standing"
+A_DAY = 86400.0
 LONGEST = 240
 """Characters of a line that a reason can bear; the evidence has all of it."""
 
@@ -107,9 +109,11 @@ def told(log: Log, ctx: Context) -> Iterator[Found]:
     """Yield what *log* says, and how much of it there was."""
     known = gpus(ctx)
     counts = dict.fromkeys((part.id for part in known.values()), 0)
-    for where, found in by_place(log.messages, known).items():
+    places = by_place(log.messages, known)
+    for where, found in places.items():
         counts[where] = len(found)
         yield from findings(where, found)
+    yield from standing(ctx, log, places)
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
     for where, found in by_place(log.older, known).items():
@@ -118,6 +122,32 @@ def told(log: Log, ctx: Context) -> Iterator[Found]:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     yield from extent(log)
+
+
+def standing(
+    ctx: Context, log: Log, places: Mapping[str, Sequence[Event]]
+) -> Iterator[Finding | Mark]:
+    """
+    Yield what failed a part in an earlier run, and may still be so.
+
+    A failed part does not pass because somebody only looks again: for a day, or until
+    the node has been restarted, it is said. Whether a reset mended it nobody can tell
+    from the log.
+    """
+    boot = log.cursor.partition(" ")[0]
+    for where, found in places.items():
+        worst = [e for e in found if e.row.verdict is Verdict.FAIL and e.time]
+        if worst:
+            told = f"{boot} {worst[-1].time} {worst[-1].row.code}"
+            yield Mark(STANDING, told, where)
+    for mark in ctx.marks:
+        if mark.name != STANDING or mark.where in places:
+            continue
+        booted, when, code = mark.value.split()
+        if booted == boot and float(when) > time.time() - A_DAY:
+            text = f"{code} of {moment(float(when))} failed it, and no restart since"
+            yield Finding("xid_standing", mark.where, text)
+            yield mark
 
 
 def by_place(
@@ -247,6 +277,7 @@ CHECK = Check(
     rulings={
         **rulings(),
         "before_first_run": Ruling(Verdict.PASS, Remedy.NONE),
+        "xid_standing": Ruling(Verdict.WARN, Remedy.REBOOT),
         "log_gap": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },
     placement=Placement.PASSIVE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -118,15 +119,22 @@ def hardware() -> Iterator[Advice]:
     yield Advice("devices", devices)
     yield Advice("sensors", _sensors(inventory))
     for problem in inventory.problems:
-        yield Advice(problem.code, problem.text, "see above")
+        yield Advice(problem.code, problem.text, "see what it says")
     if inventory.of_kind("gpu") and _installed("torch").endswith("+cpu"):
         fix = "pip install the CUDA build of the same version"
         yield Advice("torch", "a CPU build, on a node with GPUs", fix)
 
 
 def _sensors(inventory: Inventory) -> str:
-    """Name what is not observable, which is listed and not to be mended."""
-    return ", ".join(inventory.sensors) or "none on this machine (a virtual one?)"
+    """Say how much can be read of each part; like parts are told together."""
+    counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
+    alike = Counter((_kind(inventory, where), n) for where, n in counts.items())
+    told = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
+    return ", ".join(told) or "none on this machine (a virtual one?)"
+
+
+def _kind(inventory: Inventory, where: str) -> str:
+    return next((p.kind for p in inventory.parts if p.id == where), where)
 
 
 LOOKS: tuple[Callable[[], Iterator[Advice]], ...] = (

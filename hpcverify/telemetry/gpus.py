@@ -108,6 +108,9 @@ class Setup(Struct, frozen=True, kw_only=True):
     clock_max_mhz: float | None
     clock_applications_mhz: float | None
     """A lower wish for the SM clock, where the driver still has such."""
+    slowed_by: tuple[str, ...]
+    """What holds the clock down right now: ``hw_thermal``, ``sw_thermal``,
+    ``hw_power_brake``."""
     memory_used: int | None
     """Bytes, without what the driver keeps for itself."""
     processes: tuple[Process, ...] | None

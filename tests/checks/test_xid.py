@@ -114,7 +114,7 @@ def counts(found: Iterable[Found]) -> dict[str, float | None]:
 
 
 def cursor(found: Iterable[Found]) -> Mark:
-    (mark,) = (f for f in found if isinstance(f, Mark))
+    (mark,) = (f for f in found if isinstance(f, Mark) and f.name == "cursor")
     return mark
 
 
@@ -442,6 +442,29 @@ def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
     verdicts = [judged(found)[0] for found in (first, second, third)]
     assert verdicts == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert findings(third) == [("xid_95", "GPU-1")]
+
+
+def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> None:
+    failed = measured(tmp_path, line(79))
+    marks = tuple(item for item in failed if isinstance(item, Mark))
+    again = measured(tmp_path, line(79), marks=marks)
+    verdict, remedy, reason = judged(again)
+
+    assert (verdict, remedy) == (Verdict.WARN, Remedy.REBOOT)
+    assert "xid_79" in reason
+    assert {m.where for m in again if isinstance(m, Mark)} == {"node", "GPU-1"}
+
+
+def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(
+    tmp_path: Path,
+) -> None:
+    failed = measured(tmp_path, line(79))
+    (stands,) = (m for m in failed if isinstance(m, Mark) and m.name == "standing")
+    boot, when, code = stands.value.split()
+    for old in (f"other {when} {code}", f"{boot} {float(when) - 90_000} {code}"):
+        mark = Mark("standing", old, stands.where)
+        again = measured(tmp_path, line(79), marks=(cursor(failed), mark))
+        assert judged(again)[0] is Verdict.PASS
 
 
 def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:

@@ -624,6 +624,14 @@ SETUP = (
         "persistence",
     ),
     Fault(
+        "a GPU is held down by its heat right now",
+        "gpu.2.clocks.event_reasons = HwSlowdown|HwThermalSlowdown",
+        "gpu_setup",
+        WARN,
+        Remedy.INSPECT,
+        "hw_thermal",
+    ),
+    Fault(
         "a GPU holds memory that nobody uses",
         "gpu.2.memory.used = 42949672960",
         "gpu_setup",

@@ -237,10 +237,24 @@ def setup(gpu: Interview) -> Setup:
         clock_applications_mhz=gpu.ask(
             nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM
         ),
+        slowed_by=_slowed_by(gpu),
         memory_used=_memory_used(gpu),
         processes=processes(gpu),
         firmware=_firmware(gpu),
     )
+
+
+SLOWED: Mapping[str, int] = {
+    "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
+    "sw_thermal": nv.nvmlClocksEventReasonSwThermalSlowdown,
+    "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+}
+"""Reasons that no healthy GPU has; others come up for an instant, or under any load."""
+
+
+def _slowed_by(gpu: Interview) -> tuple[str, ...]:
+    reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons) or 0
+    return tuple(name for name, bit in SLOWED.items() if reasons & bit)
 
 
 def _flag(value: float | None) -> bool | None:
