@@ -45,7 +45,7 @@ def main() -> None:
         scenario.write_text("gpus = 8\n")
         environment = {
             **os.environ,
-            "HPCVERIFY_STATE": f"{folder}/state",
+            "HPCVERIFY_STATE": folder,
             "LD_LIBRARY_PATH": str(library.parent),
             "NVML_LAB_SCENARIO": str(scenario),
         }
@@ -85,6 +85,7 @@ def seconds(command: Sequence[str], environment: dict[str, str]) -> float:
     subprocess.run(
         command,
         env=environment,
+        cwd=environment["HPCVERIFY_STATE"],  # GCM keeps its logs where it is run
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -97,6 +98,7 @@ def memory(command: Sequence[str], environment: dict[str, str]) -> tuple[int, in
     run = subprocess.Popen(
         command,
         env=environment,
+        cwd=environment["HPCVERIFY_STATE"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from select import select
 from types import ModuleType
 from typing import IO, NamedTuple
 
 STDERR = 2
 UNVERIFIED = 3
+READY = "ready"
+"""The first word of a line that is no order, but names checks to come."""
 HELP = frozenset({"-h", "--help"})
 REAP = 0.3
 """Seconds to wait for a worker that nobody took over, and that was killed."""
@@ -100,6 +102,13 @@ class Forked:
         self.returncode: int | None = None
         self.files = files
 
+    def get_ready(self, checks: Iterable[str]) -> None:
+        """Have it import *checks*, of which it will be told, while it waits."""
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):  # how it ended shows when it is polled
+                self.stdin.write(f"{READY} {' '.join(checks)}\n".encode())
+                self.stdin.flush()
+
     def poll(self) -> int | None:
         """Say how it ended, if it has: minus the signal, or its exit status."""
         if self.returncode is None:
@@ -151,7 +160,6 @@ def _serve(worker: ModuleType, reading: int, files: Files, parent: int) -> None:
         _keep_only(files)
         worker.begin(parent, files.trail)
         ahead = worker.see_ahead()
-        _get_ready()
         worker.serve(files.orders, files.replies, ahead)
         status = 0
     except BaseException:  # noqa: BLE001 - told in the log, for nothing else is left
@@ -169,12 +177,3 @@ def _keep_only(files: Files) -> None:
         if int(name) > STDERR and int(name) not in files:
             with suppress(OSError):  # that of the listing itself
                 os.close(int(name))
-
-
-def _get_ready() -> None:
-    """Import the checks, one by one, for as long as no order has come."""
-    from hpcverify import catalog  # noqa: PLC0415 - not in the engine
-
-    names = catalog.names()
-    while not select([0], [], [], 0)[0] and (name := next(names, None)):
-        catalog.load(name)

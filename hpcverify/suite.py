@@ -213,7 +213,8 @@ def _rule(
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
     if complaint := _unsound(setting):
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {complaint}")
-    given = msgspec.structs.asdict(setting) | {"optional": bool(setting.optional)}
+    given: dict[str, Any] = msgspec.structs.asdict(setting)
+    given["optional"] = bool(setting.optional)
     unit = given.pop("unit")
     rule = Rule(**given, source=source)
     if unit is None:

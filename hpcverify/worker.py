@@ -17,7 +17,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,6 +27,8 @@ from msgspec import Struct
 
 from hpcverify import catalog, trail
 from hpcverify.check import Check, Placement, Skip, Unable, Watch
+from hpcverify.early import READY
+from hpcverify.errors import HpcverifyError
 from hpcverify.model import (
     Cause,
     Covered,
@@ -238,14 +241,26 @@ def serve(orders: int, replies: int, ahead: Sight | None = None) -> None:
     """
     Serve until standard input ends.
 
-    Each line of it says where in the file *orders* one lies, and how long it is.
+    Each line of it says where in the file *orders* one lies, and how long it is, or
+    names checks of which there will be one.
     """
     with os.fdopen(replies, "wb", buffering=0) as out, os.fdopen(0, "rb") as told:
         worker = Worker(out, ahead)
         for line in told:
-            start, length = map(int, line.split())
-            worker.serve(decode(os.pread(orders, length, start), Order))
+            first, *rest = line.decode().split()
+            if first == READY:
+                get_ready(rest)
+                continue
+            text = os.pread(orders, int(rest[0]), int(first))
+            worker.serve(decode(text, Order))
             trail.leave("")
+
+
+def get_ready(checks: Sequence[str]) -> None:
+    """Import those of *checks* that are ours; what is wrong with one shows later."""
+    for name in checks:
+        with suppress(HpcverifyError):
+            catalog.load(name)
 
 
 if __name__ == "__main__":

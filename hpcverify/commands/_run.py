@@ -52,7 +52,9 @@ class Wish(Struct, frozen=True, kw_only=True):
 def carry_out(wish: Wish, early: Forked) -> int:
     """Verify this node as *wish* says, with the worker *early*; return the status."""
     site = load_site()
-    todo = plan(load_suite(wish.suite), site, wish.checks)
+    suite = load_suite(wish.suite)
+    early.get_ready(wish.checks or (entry.name for entry in suite.check))
+    todo = plan(suite, site, wish.checks)
     for file in filter(None, (wish.json_file, wish.html_file)):
         documents.refuse_unwritable(file)
     if wish.html_file:

@@ -86,12 +86,25 @@ def _trouble(finding: Finding) -> Reading:
 
 def readings(gpu: Interview) -> list[Reading]:
     """Read everything that is worth a series."""
+    return [*gauges(gpu), *_links(gpu)]
+
+
+def gauges(gpu: Interview) -> list[Reading]:
+    """Read everything but the links, which take as long as all the rest."""
     found = [
         Reading(name, unit, gpu.gpu.uuid, float(value))
         for name, unit, value in (*_calls(gpu), *_fields(gpu))
         if value is not None
     ]
     return [*found, *memory_errors(gpu)]
+
+
+def _links(gpu: Interview) -> Iterator[Reading]:
+    links = list(nvlinks(gpu) or ())
+    if links:
+        errors = [link.errors for link in links]
+        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN)
+        yield Reading("nvlink.errors", "", gpu.gpu.uuid, float(total))
 
 
 def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
@@ -109,11 +122,6 @@ def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
     for name, bit in EVENTS.items():
         value = None if reasons is None else float(bool(reasons & bit))
         yield f"event.{name}", "", value
-    links = list(nvlinks(gpu) or ())
-    if links:
-        errors = [link.errors for link in links]
-        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN)
-        yield "nvlink.errors", "", total
 
 
 def _temperature(gpu: Interview) -> float | None:

@@ -16,7 +16,7 @@ from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import source
-from hpcverify.telemetry.nvml.gauges import readings
+from hpcverify.telemetry.nvml.gauges import gauges
 from hpcverify.telemetry.nvml.hearing import PATIENCE
 from hpcverify.telemetry.nvml.interview import Gpu, Interview, code_of
 from hpcverify.telemetry.nvml.patience import Round
@@ -206,7 +206,7 @@ def _portrait(gpu: Interview) -> _Portrait:
     return _Portrait(
         facts=_facts(gpu),
         mig=bool(mig and mig[0]),
-        readings=tuple(readings(gpu)),
+        readings=tuple(gauges(gpu)),
         holders=tuple((gpu.gpu.uuid, process.pid) for process in held),
     )
 
