@@ -48,6 +48,8 @@ TELEMETRY, NODE = "telemetry", "node"
 OBSERVED = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
 PROBE_SECONDS = 30.0
+PROBE_SHARE = 0.8
+"""Of the budget: the rest is for the checks that say what it met."""
 OBSERVE_SECONDS = 30.0
 NAMED = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
 """Packages whose version belongs to a run, as their directories spell them."""
@@ -108,7 +110,7 @@ class Verification(Struct, kw_only=True):
         started = datetime.now(UTC)
         inventory, holders = probe_node(
             self.executor,
-            seconds=min(PROBE_SECONDS, self.plan.budget / 2),
+            seconds=min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE),
             sample=self._is_active(),
         )
         results = tuple(self._results(inventory, holders))

@@ -91,7 +91,7 @@ class NvmlSource:
         answered = Round(
             asked,
             question,
-            hurried if self._hung else self._patience,
+            hurried if self._has_hung() else self._patience,
             hurried,
             doing=lambda interview: interview.call,
         )
@@ -110,6 +110,10 @@ class NvmlSource:
             ),
             unanswered=_folded([list(who.unanswered()) for who in spoken]),
         )
+
+    def _has_hung(self) -> bool:
+        nameless = (finding.code for finding in self.listing().nameless)
+        return bool(self._hung) or "gpu_hung" in nameless
 
     def reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have not been found to hang."""
