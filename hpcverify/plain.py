@@ -116,7 +116,7 @@ def cells(result: Result, run: Run) -> list[str]:
 
 def _what(result: Result) -> str:
     """Say what a check did that has no limit to show."""
-    return "; ".join(c.text for c in result.coverage[:2])
+    return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
 
 
 def next_remedy(run: Run) -> Remedy:

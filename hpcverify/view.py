@@ -63,7 +63,8 @@ class LiveProgress:
             auto_refresh=False,
             transient=True,
         )
-        self._task = self._bar.add_task("looking at the hardware", times="")
+        looking = "looking at the hardware"
+        self._task = self._bar.add_task(looking, total=None, times="")
 
     def __enter__(self) -> Self:
         """Begin to draw."""

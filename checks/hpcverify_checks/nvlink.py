@@ -272,8 +272,9 @@ def inactive(wiring: Wiring) -> frozenset[int]:
 
 def down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
     """Say which links are down, and why they ought not to be."""
-    names = ", ".join(map(str, sorted(which))) or "that it does not even list"
-    text = f"NVLink {names} down, {len(up(wiring.linkage))} are up: {why}"
+    names = ", ".join(map(str, sorted(which)))
+    what = f"NVLink {names} down" if names else "not all NVLinks are listed"
+    text = f"{what}, {len(up(wiring.linkage))} are up: {why}"
     return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
