@@ -89,7 +89,10 @@ class Store:
                 "set HPCVERIFY_STATE to one that can"
             ) from exc
         with self._database() as db:
-            self._migrate(db)
+            version = _version(db)
+        if version != len(MIGRATIONS):  # to write it again would wait for the disk
+            with self._database(write=True) as db:
+                self._migrate(db)
         self.take_in()
 
     def document(self, run: str) -> Path:
@@ -107,6 +110,7 @@ class Store:
         with self._database() as db:
             if (changed,) in db.execute("select changed from taken_in"):
                 return
+        with self._database(write=True) as db:
             known = {row[0] for row in db.execute("select id from runs")}
             for path in sorted(self.documents.glob("*.json")):
                 if path.stem in known:
@@ -128,7 +132,7 @@ class Store:
         """
         before = self.documents.stat().st_mtime_ns
         documents.write(run, self.document(run.id))
-        with self._database() as db:
+        with self._database(write=True) as db:
             _insert(db, run)
             # If nobody else has put anything there since we looked, nothing is new.
             if before == self._seen:
@@ -225,22 +229,31 @@ class Store:
         """
 
         def values(metric: str, part: str) -> Sequence[float]:
-            with self._database() as db:
-                rows = db.execute(
-                    "select value from measurements m"
-                    " join runs on runs.id = m.run"
-                    " join results r on r.run = m.run and r.name = m.name"
-                    " where node = ? and suite = ? and m.name = ? and metric = ?"
-                    " and part = ? and value is not null and r.verdict = 'pass'"
-                    " and started < ? order by started desc limit ?",
-                    (node, suite, check, metric, part, before, REMEMBERED),
-                ).fetchall()
-            return [value for (value,) in rows]
+            try:
+                return self._values(
+                    (node, suite, check, metric, part, before, REMEMBERED)
+                )
+            except StoreError as exc:  # a run must not be lost for want of its past
+                self.broken.append(str(exc))
+                return ()
 
         return values
 
+    def _values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
+        with self._database() as db:
+            rows = db.execute(
+                "select value from measurements m"
+                " join runs on runs.id = m.run"
+                " join results r on r.run = m.run and r.name = m.name"
+                " where node = ? and suite = ? and m.name = ? and metric = ?"
+                " and part = ? and value is not null and r.verdict = 'pass'"
+                " and started < ? order by started desc limit ?",
+                wanted,
+            ).fetchall()
+        return [value for (value,) in rows]
+
     @contextmanager
-    def _database(self) -> Generator[sqlite3.Connection]:
+    def _database(self, *, write: bool = False) -> Generator[sqlite3.Connection]:
         """Open a transaction; every mishap names the file and the fix."""
         try:
             db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
@@ -249,7 +262,7 @@ class Store:
         try:
             with db:  # commits, but does not close
                 # At once, or what is read could change before it is acted on.
-                db.execute("begin immediate")
+                db.execute("begin immediate" if write else "begin")
                 yield db
         except sqlite3.OperationalError as exc:
             if "readonly" in str(exc):
@@ -271,19 +284,20 @@ class Store:
             db.close()
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        version: int = db.execute("pragma user_version").fetchone()[0]
+        version = _version(db)
         if version > len(MIGRATIONS):
             raise StoreError(
                 f"{self.path} is of version {version}, this hpcverify knows "
                 f"{len(MIGRATIONS)}: upgrade hpcverify, or set HPCVERIFY_STATE"
             )
-        if version == len(
-            MIGRATIONS
-        ):  # to write the same again would wait for the disk
-            return
         for statement in ";".join(MIGRATIONS[version:]).split(";"):
             db.execute(statement)
         db.execute(f"pragma user_version = {len(MIGRATIONS)}")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("pragma user_version").fetchone()[0]
+    return version
 
 
 def _remember(db: sqlite3.Connection, changed: int) -> None:

@@ -285,3 +285,30 @@ def test_a_document_that_others_put_there_is_found_after_one_of_ours(
     store.keep(run_of_day(3))
 
     assert len(Store(tmp_path).runs()) == 3
+
+
+def test_a_past_that_cannot_be_read_costs_no_run_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.01)
+    store = keep(tmp_path, run_of_day(1))
+    with sqlite3.connect(store.path) as db:
+        db.execute("begin exclusive")
+        values = store.past("n1", "quick", "gemm")("fp32.sustained", "cpu")
+    db.close()
+
+    assert values == ()
+    assert len(store.broken) == 1
+
+
+def test_reading_waits_for_nobody_who_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.01)
+    store = keep(tmp_path, run_of_day(1))
+    with sqlite3.connect(store.path) as db:
+        db.execute("begin immediate")
+        entries = Store(tmp_path).runs()
+    db.close()
+
+    assert len(entries) == 1

@@ -64,6 +64,7 @@ def carry_out(wish: Wish, early: Forked) -> int:
     store = Store(state_dir())
     for complaint in store.broken:
         say(complaint)
+    known = len(store.broken)
     with node_lock(), stop_on_signals() as stop:
         run = verify(todo, site, store, wish, early=early, stop=stop)
         mishaps = [*tried(lambda: store.keep(run))]
@@ -76,7 +77,7 @@ def carry_out(wish: Wish, early: Forked) -> int:
         mishaps += tried(lambda: write_html(run, store, Path(html)))
     if json:
         mishaps += tried(lambda: write_json(run, json))
-    for mishap in mishaps:
+    for mishap in (*mishaps, *store.broken[known:]):
         say(str(mishap))
     return status(run, mishaps, strict=wish.strict)
 
