@@ -238,12 +238,11 @@ def judge(
     part, the value, the limit and its source. *label* turns the id of a part into
     what a person calls it.
     """
-    complaints: list[Judgement] = []
+    items = list(found)
+    facts = [item for item in items if isinstance(item, Finding)]
+    complaints = [_rule_on(*same, rulings) for same in _folded(facts, label)]
     used: set[Limit] = set()
-    for item in found:
-        if isinstance(item, Finding):
-            complaints.append(_rule_on(item, rulings, label))
-            continue
+    for item in (m for m in items if isinstance(m, Measurement)):
         for limit in limits:
             if applies(limit, item):
                 used.add(limit)
@@ -263,9 +262,20 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern)
 
 
-def _rule_on(
-    finding: Finding, rulings: Mapping[str, Ruling], label: Callable[[str], str]
-) -> Judgement:
+def _folded(
+    facts: Iterable[Finding], label: Callable[[str], str]
+) -> Iterator[tuple[Finding, str]]:
+    """Bring together what is the same of several parts, with the names of all."""
+    places: dict[tuple[str, str], list[str]] = {}
+    first: dict[tuple[str, str], Finding] = {}
+    for fact in facts:
+        places.setdefault((fact.code, fact.text), []).append(label(fact.where))
+        first.setdefault((fact.code, fact.text), fact)
+    for same, labels in places.items():
+        yield first[same], ", ".join(dict.fromkeys(labels))
+
+
+def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Judgement:
     ruling = rulings.get(finding.code)
     if ruling is None:
         return Judgement(
@@ -276,7 +286,7 @@ def _rule_on(
         )
     return Judgement(
         verdict=ruling.verdict,
-        reason=f"{label(finding.where)}: {finding.text}",
+        reason=f"{where}: {finding.text}",
         cause=ruling.cause,
         remedy=ruling.remedy,
     )

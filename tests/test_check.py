@@ -141,3 +141,13 @@ def test_the_strongest_remedy_is_given() -> None:
 )
 def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:
     assert quantity(value, "s") == text
+
+
+def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -> None:
+    facts = [Finding("cold", f"gpu-{i}", "it is cold") for i in (0, 1, 2, 1)]
+    facts.append(Finding("cold", "gpu-3", "it is very cold"))
+    rulings = {"cold": Ruling(Verdict.WARN)}
+    judgement = judge(facts, (), rulings, str.upper)
+
+    told = "GPU-0, GPU-1, GPU-2: it is cold; GPU-3: it is very cold"
+    assert judgement.reason == told

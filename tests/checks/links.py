@@ -29,7 +29,8 @@ from tests.telemetry.trees import grow
 
 BY_KEY = {sheet.key: sheet for sheet in specs()}
 H100 = BY_KEY["h100-sxm5-80gb"]
-GRIPES = re.compile(r"^GPU \d")
+GRIPES = re.compile(r"^GPU \d[^:]*")
+NAME = re.compile(r"GPU \d")
 
 
 def ids(count: int) -> list[str]:
@@ -98,7 +99,7 @@ def accused(judgement: Judgement) -> list[str]:
     """List the GPUs that the reason names."""
     gripes = judgement.reason.split("; ")
     named = (GRIPES.match(gripe) for gripe in gripes)
-    return sorted({found.group() for found in named if found})
+    return sorted({gpu for found in named if found for gpu in NAME.findall(found[0])})
 
 
 def passes(judgement: Judgement) -> bool:
