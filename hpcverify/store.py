@@ -44,12 +44,16 @@ MIGRATIONS = (
     create index measurements_by_metric on measurements (name, metric, part);
     """,
     """
+    create table taken_in (changed integer not null);
+    """,
+    # Marks by run, as they were while this was being built, grew without end.
+    """
+    drop table if exists marks;
     create table marks (
         node text not null, name text not null, mark text not null,
         part text not null, value text not null,
         primary key (node, name, mark, part)
     );
-    create table taken_in (changed integer not null);
     """,
 )
 """What brings the tables from one version to the next."""
