@@ -87,7 +87,7 @@ class Verification(Struct, kw_only=True):
     """
     One run of *plan* on *node*.
 
-    *folder* is for the workers' files and *scratch* for what the checks write:
+    *folder* is for what workers share and *scratch* for what the checks write:
     both exist, are empty, and are removed by whoever made them.
     """
 
