@@ -69,6 +69,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True):
 
 P = TypeVar("P", bound=Params)
 
+Judged = Measurement | Finding
+"""What is judged."""
+
 
 class Placement(Enum):
     """Where and beside what a check runs."""
@@ -147,6 +150,26 @@ class Watch(Struct, frozen=True, kw_only=True):
         yield from sorted(parts.items())
 
 
+class Trial(Struct, frozen=True, kw_only=True):
+    """What became of one fault that a check injected into itself."""
+
+    fault: str
+    """What was injected; "none" is a trial too."""
+    where: str
+    """The part that it was tried on."""
+    expected: str
+    """What has to become of it, as "found" or "nothing found"."""
+    outcome: str
+    """What became of it, in the same words."""
+    detail: str = ""
+    """What the check had to say of it, or why it is excepted."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it came out as it must."""
+        return self.outcome == self.expected
+
+
 class Metric(Struct, frozen=True, kw_only=True):
     """What a check measures under one name (or pattern): its unit and meaning."""
 
@@ -195,6 +218,11 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         timeout: Seconds after which a worker is ended.
         observe: Makes findings of what was sampled while *measure* ran.
         maturity: A check in beta runs and shows, and never quarantines.
+        reconcile: Makes of what was found on all devices what it means together,
+            as when their answers are put to the vote; what it yields replaces the
+            numbers and the facts.
+        selftest: Injects faults into the check, on the device of the context, and
+            yields what became of each.
 
     """
 
@@ -208,6 +236,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     timeout: float = 300.0
     observe: Callable[[Watch, Context, P], Iterator[Found]] | None = None
     maturity: Maturity = Maturity.STABLE
+    reconcile: Callable[[Sequence[Judged], Inventory], Iterator[Judged]] | None = None
+    selftest: Callable[[Context], Iterator[Trial]] | None = None
 
     def metric(self, name: str) -> Metric | None:
         """Find what is measured under *name*, which may itself be a pattern."""

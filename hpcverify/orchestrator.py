@@ -31,6 +31,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Mark,
+    Measurement,
     Remedy,
     Result,
     Run,
@@ -39,7 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.suite import Plan, Step
 from hpcverify.telemetry import problems
-from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle
+from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Reconcile, Settle
 
 HOST = Device(kind="cpu", part="cpu", label="CPU")
 """What checks compute on that are not about a device."""
@@ -47,6 +48,9 @@ TELEMETRY, NODE = "telemetry", "node"
 """The names of the workers that belong to no device."""
 OBSERVED = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
+TOGETHER = "together"
+"""Whose answer is what the check made of those of all devices."""
+RECONCILE_SECONDS = 30.0
 PROBE_SECONDS = 30.0
 PROBE_SHARE = 0.8
 """Of the budget: the rest is for the checks that say what it met."""
@@ -185,6 +189,7 @@ class Verification(Struct, kw_only=True):
             answers |= unreachable(inventory, self.memory.previous)
         if step.check.observe is not None and self._is_active():
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
+        answers = self._reconcile(step, answers, inventory)
         seconds = time.monotonic() - start
         past = self.memory.past(step.name)
         result = conclude(step, _by_part(answers), inventory, past, seconds)
@@ -260,6 +265,36 @@ class Verification(Struct, kw_only=True):
         seconds = OBSERVE_SECONDS + (task.end - task.start) / 50
         return self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
 
+    def _reconcile(
+        self, step: Step, answers: dict[str, Answer], inventory: Inventory
+    ) -> dict[str, Answer]:
+        """Have the check say what all *answers* mean together, if it can."""
+        found = [item for answer in answers.values() for item in answer.found]
+        numbers = tuple(f for f in found if isinstance(f, Measurement))
+        facts = tuple(f for f in found if isinstance(f, Finding))
+        if step.check.reconcile is None or not (numbers or facts):
+            return answers
+        task = Reconcile(
+            name=step.name,
+            packages=self.packages,
+            inventory=inventory,
+            measurements=numbers,
+            findings=facts,
+        )
+        together = self.executor.run({TELEMETRY: task}, RECONCILE_SECONDS)[TELEMETRY]
+        if together.outcome.verdict is not Verdict.PASS:
+            return answers | {TOGETHER: together}  # what each found still counts
+        kept = {part: _without_judged(answer) for part, answer in answers.items()}
+        return kept | {TOGETHER: together}
+
+
+def _without_judged(answer: Answer) -> Answer:
+    """Leave out what is judged, and keep how it ended and what else was said."""
+    replies = tuple(
+        r for r in answer.replies if r.measurement is None and r.finding is None
+    )
+    return msgspec.structs.replace(answer, replies=replies)
+
 
 def _workers(
     placement: Placement, devices: Sequence[Device]
@@ -307,7 +342,7 @@ def probe_node(
 
 def _by_part(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     """Leave out what the telemetry had to say of a check that was skipped anyway."""
-    others = {name: a for name, a in answers.items() if name != OBSERVED}
+    others = {n: a for n, a in answers.items() if n not in (OBSERVED, TOGETHER)}
     skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
     return others if skipped and all(skipped) else dict(answers)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Context
+from hpcverify.check import Context, Trial
 from hpcverify.model import (
     Cause,
     Covered,
@@ -62,7 +62,25 @@ class Observe(Struct, frozen=True, tag=True, kw_only=True):
     end: float
 
 
-Task = Probe | Settle | Measure | Observe
+class Reconcile(Struct, frozen=True, tag=True, kw_only=True):
+    """Say what the numbers and facts of all devices mean together."""
+
+    name: str
+    packages: tuple[str, ...]
+    inventory: Inventory
+    measurements: tuple[Measurement, ...]
+    findings: tuple[Finding, ...]
+
+
+class Prove(Struct, frozen=True, tag=True, kw_only=True):
+    """Inject faults into the check *name*, and say what became of each."""
+
+    name: str
+    packages: tuple[str, ...]
+    context: Context
+
+
+Task = Probe | Settle | Measure | Observe | Reconcile | Prove
 
 
 class Order(Struct, frozen=True):
@@ -103,6 +121,7 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     series: Series | None = None
     covered: Covered | None = None
     mark: Mark | None = None
+    trial: Trial | None = None
     inventory: Inventory | None = None
     holders: tuple[Holder, ...] = ()
     outcome: Outcome | None = None

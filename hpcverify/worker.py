@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import catalog, trail
-from hpcverify.check import Check, Placement, Skip, Unable, Watch
+from hpcverify.check import Check, Judged, Placement, Skip, Trial, Unable, Watch
 from hpcverify.early import READY
 from hpcverify.errors import HpcverifyError
 from hpcverify.model import (
@@ -46,6 +46,8 @@ from hpcverify.wire import (
     Order,
     Outcome,
     Probe,
+    Prove,
+    Reconcile,
     Reply,
     Settle,
     decode,
@@ -120,6 +122,10 @@ class Worker:
                 yield from (reply(order.number, f) for f in self._measure(task))
             case Observe() as task:
                 yield from (reply(order.number, f) for f in self._observe(task))
+            case Reconcile() as task:
+                yield from (reply(order.number, f) for f in _reconciled(task))
+            case Prove() as task:
+                yield from (Reply(number=order.number, trial=t) for t in _proven(task))
 
     def _probe(self, number: int) -> Reply:
         sight, self._ahead = self._ahead, None
@@ -179,6 +185,23 @@ class Worker:
         line = encode(item)
         decode(line, Reply)  # what a check yields may be of the wrong types within
         self._replies.write(line)
+
+
+def _reconciled(task: Reconcile) -> Iterator[Found]:
+    check = catalog.load(task.name, task.packages)
+    found: list[Judged] = [*task.measurements, *task.findings]
+    if check.reconcile is None:
+        yield from found
+        return
+    together = check.reconcile(found, task.inventory)
+    yield from map(partial(in_declared_unit, check), together)
+
+
+def _proven(task: Prove) -> Iterator[Trial]:
+    check = catalog.load(task.name, task.packages)
+    if check.selftest is None:
+        raise Skip(f"{task.name} has no selftest")
+    yield from check.selftest(task.context)
 
 
 def see_ahead() -> Sight | None:
