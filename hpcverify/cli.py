@@ -20,6 +20,7 @@ COMMANDS = (
     "suites",
     "config",
     "doctor",
+    "selftest",
 )
 UNVERIFIED = 3
 
@@ -69,6 +70,7 @@ SUMMARIES = {
     "suites": "List the suites.",
     "config": "Check the site's configuration.",
     "doctor": "Say what keeps this node from being verified in full.",
+    "selftest": "Inject faults into the checks, and see that they are found.",
 }
 
 

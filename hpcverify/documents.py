@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import SCHEMA, Run
+from hpcverify.model import SCHEMA, Result, Run
 
 STDOUT = "-"
 """As the name of a file: standard output."""
 LARGEST = 64 * 2**20
-"""Bytes past which a document is not read: a burn-in of eight GPUs has 1 MB."""
+"""Bytes past which a document is not read: a round of eight GPUs has 1 MB."""
 
 
 def write(run: Run, path: Path) -> None:
@@ -31,6 +32,12 @@ def write(run: Run, path: Path) -> None:
 
     """
     write_bytes(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+
+
+def length(results: Sequence[Result]) -> int:
+    """Say how many bytes *results* take in a document."""
+    indented = msgspec.json.format(msgspec.json.encode([results]), indent=1)
+    return len(indented)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

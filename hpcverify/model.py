@@ -254,9 +254,11 @@ class Shortfall(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """Everything worth keeping about one check in one run, over all its devices."""
+    """Everything worth keeping about one check in one round, over all its devices."""
 
     check: str
+    round: int = 1
+    """In which round of the run, of a suite that goes through its checks again."""
     verdict: Verdict
     reason: str = ""
     cause: Cause = Cause.NONE
@@ -289,8 +291,13 @@ class Run(Struct, frozen=True, kw_only=True):
     seconds: float
     verdict: Verdict
     complete: bool
-    """Whether every check of the suite had its turn."""
+    """Whether every check had its turn, in the rounds that were not `left_out`."""
+    rounds: int = 1
+    """How often the suite was to go through its checks."""
+    left_out: str = ""
+    """Why rounds of them were left out, if any were."""
     inventory: Inventory
+    """As it was found when the run began."""
     results: tuple[Result, ...]
     versions: dict[str, str] = {}
 
@@ -311,8 +318,13 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
 
 
 def _weight(result: Result) -> Verdict:
-    if result.verdict is Verdict.SKIP:
+    verdict = standing(result)
+    beta = result.maturity is Maturity.BETA
+    return Verdict.WARN if beta and verdict is Verdict.FAIL else verdict
+
+
+def standing(result: Result) -> Verdict:
+    """Say what *result* counts as: the skip of a required check is an ERROR."""
+    if result.required and result.verdict is Verdict.SKIP:
         return Verdict.ERROR
-    if result.maturity is Maturity.BETA and result.verdict is Verdict.FAIL:
-        return Verdict.WARN
     return result.verdict

@@ -1,6 +1,10 @@
 """
 Verify one node: look what is there, run each check where it belongs, judge.
 
+A suite may do so in several rounds. A round is to the next one what a run is to the
+next: it looks at the hardware anew, knows what the one before had marked, takes the
+turn after it, and has a seed of its own.
+
 Nothing here touches hardware: what does is done by workers, so that a driver that
 hangs takes a worker with it and never the run.
 """
@@ -20,6 +24,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
+from hpcverify import documents
 from hpcverify.check import Context, Placement
 from hpcverify.conclusion import conclude, not_run
 from hpcverify.executors import Answer, Executor
@@ -57,6 +62,10 @@ PROBE_SHARE = 0.8
 OBSERVE_SECONDS = 30.0
 NAMED = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
 """Packages whose version belongs to a run, as their directories spell them."""
+SEEDS = 2**31
+SEEDS_APART = 0x9E3779B1
+"""Odd, so that rounds do not share a seed; large, so that neighbours of a seed, which
+checks may take too, are not those of another round."""
 GRACE = 10.0
 """Seconds that the worker has, over and above the time it was told to settle for."""
 
@@ -65,7 +74,7 @@ class Progress(Protocol):
     """Someone who is told how a run goes on."""
 
     def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
-        """Say that *step* begins, as number *place* of *plan*."""
+        """Say that *step* begins, as number *place* of *plan*, through all rounds."""
         ...
 
     def tick(self) -> None:
@@ -85,6 +94,15 @@ class Memory(Struct, frozen=True, kw_only=True):
     marks: Mapping[str, tuple[Mark, ...]] = {}
     """What each check asked to be told again."""
     runs: int = 0
+    """And rounds of runs."""
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """What a round took."""
+
+    seconds: float
+    bytes: int
+    """Of the document."""
 
 
 class Verification(Struct, kw_only=True):
@@ -104,24 +122,23 @@ class Verification(Struct, kw_only=True):
     memory: Memory
     progress: Progress
     force: bool = False
+    room: int = documents.LARGEST
+    """Bytes that the document may have."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _disturbed: bool = False
     """Whether a check has loaded the node."""
+    _round: int = 1
+    _watched: dict[str, float] = {}
+    """Until when a passive check has heard what was sampled."""
 
     def run(self) -> Run:
         """Verify the node; being told to stop ends it early, with what there is."""
         started = datetime.now(UTC)
-        inventory, holders = probe_node(
-            self.executor,
-            seconds=min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE),
-            sample=self._is_active(),
-        )
-        results = tuple(self._results(inventory, holders))
+        inventory, holders = self._look(sample=self._is_active())
+        results, left_out = self._rounds(inventory, holders)
         self.executor.close(hurry=self.executor.stopped())
-        interrupted = any(
-            short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls
-        )
+        interrupted = was_interrupted(results)
         return Run(
             id=f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}",
             node=self.node,
@@ -131,6 +148,8 @@ class Verification(Struct, kw_only=True):
             # Inconclusive, whatever had been found by then.
             verdict=Verdict.ERROR if interrupted else verdict_of(results),
             complete=not interrupted,
+            rounds=self.plan.rounds,
+            left_out=left_out,
             inventory=inventory,
             results=results,
             versions=versions(),
@@ -145,13 +164,56 @@ class Verification(Struct, kw_only=True):
     def _is_active(self) -> bool:
         return any(step.is_active for step in self.plan.steps)
 
+    def _look(self, *, sample: bool) -> tuple[Inventory, tuple[Holder, ...]]:
+        seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE)
+        return probe_node(self.executor, seconds=seconds, sample=sample)
+
+    def _rounds(
+        self, inventory: Inventory, holders: tuple[Holder, ...]
+    ) -> tuple[tuple[Result, ...], str]:
+        """Go through the suite as often as it asks, or else say why not."""
+        done: list[Result] = []
+        costs: list[Cost] = []
+        began = self._began
+        while True:
+            results = tuple(self._results(inventory, holders))
+            done += results
+            if was_interrupted(results) or self._round == self.plan.rounds:
+                return tuple(done), ""
+            seconds = time.monotonic() - began
+            costs.append(Cost(seconds=seconds, bytes=documents.length(results)))
+            if why := self._why_no_more(results, costs):
+                return tuple(done), why
+            self.memory = remembering(self.memory, results, inventory)
+            self._round += 1
+            began = time.monotonic()
+            # By now it is our own workers that hold the GPUs.
+            inventory, _ = self._look(sample=False)
+
+    def _why_no_more(self, results: tuple[Result, ...], costs: Sequence[Cost]) -> str:
+        """Say why the round after one with *results* is not begun, if it is not."""
+        if verdict_of(results) is Verdict.FAIL:
+            return f"round {self._round} failed"
+        longest, left = max(cost.seconds for cost in costs), self._left()
+        if left < longest:
+            return (
+                f"of the suite's {self.plan.budget:g} s {left:.0f} s were left, and "
+                f"a round took up to {longest:.0f} s"
+            )
+        taken = [cost.bytes for cost in costs]
+        if sum(taken) + 2 * max(taken) > self.room:  # the next may have more to tell
+            return "its document would be too large to be read again"
+        return ""
+
     def _results(
         self, inventory: Inventory, holders: tuple[Holder, ...]
     ) -> Iterator[Result]:
-        for place, step in enumerate(self.plan.steps, start=1):
+        before = (self._round - 1) * len(self.plan.steps)
+        for place, step in enumerate(self.plan.steps, start=before + 1):
             result = self._obstacle(step, holders)
             if result is None:
                 result = self._step(step, place, inventory)
+            result = msgspec.structs.replace(result, round=self._round)
             self.progress.ended(result)
             yield result
 
@@ -216,7 +278,7 @@ class Verification(Struct, kw_only=True):
         """Yield, one after the other, what runs at the same time, by worker."""
         scratch.mkdir(parents=True, exist_ok=True)
         marks = self.memory.marks.get(step.name, ())
-        for workers in _workers(step.check.placement, inventory.devices):
+        for workers in workers_of(step.check.placement, inventory.devices):
             shared = {kind: self._rendezvous() for kind in _kinds(workers.values())}
             yield {
                 name: Context(
@@ -227,7 +289,7 @@ class Verification(Struct, kw_only=True):
                     previous=self.memory.previous,
                     scratch=scratch,
                     shared=shared[device.kind],
-                    seed=self.seed,
+                    seed=seed_of(self.seed, self._round),
                     rotation=self.memory.runs,
                     marks=marks,
                 )
@@ -252,18 +314,22 @@ class Verification(Struct, kw_only=True):
     def _observe(
         self, step: Step, contexts: tuple[Context, ...], start: float
     ) -> Answer:
-        passive = step.check.placement is Placement.PASSIVE
+        if step.check.placement is Placement.PASSIVE:
+            start = self._watched.get(step.name, self._began)
         task = Observe(
             name=step.name,
             packages=self.packages,
             params=msgspec.to_builtins(step.params),
             contexts=contexts,
-            start=self._began if passive else start,
+            start=start,
             end=time.monotonic(),
         )
         # A burn-in has millions of samples to look through.
         seconds = OBSERVE_SECONDS + (task.end - task.start) / 50
-        return self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
+        answer = self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
+        if answer.outcome.verdict is Verdict.PASS:
+            self._watched[step.name] = task.end
+        return answer
 
     def _reconcile(
         self, step: Step, answers: dict[str, Answer], inventory: Inventory
@@ -288,6 +354,38 @@ class Verification(Struct, kw_only=True):
         return kept | {TOGETHER: together}
 
 
+def was_interrupted(results: Iterable[Result]) -> bool:
+    """Whether the run was told to stop before it had all of *results*."""
+    return any(
+        short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls
+    )
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Make the seed of round *number* of the run's own *seed*: never the same twice."""
+    return (seed + (number - 1) * SEEDS_APART) % SEEDS
+
+
+def remembering(
+    memory: Memory, results: Sequence[Result], inventory: Inventory
+) -> Memory:
+    """Add to *memory* what a round found; an inventory only if it was not refused."""
+    marks = dict(memory.marks)
+    for r in results:
+        known = (*marks.get(r.check, ()), *r.marks)
+        marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
+    sound = any(
+        r.check == "inventory" and r.verdict in (Verdict.PASS, Verdict.WARN)
+        for r in results
+    )
+    return Memory(
+        previous=inventory if sound else memory.previous,
+        past=memory.past,
+        marks=marks,
+        runs=memory.runs + 1,
+    )
+
+
 def _without_judged(answer: Answer) -> Answer:
     """Leave out what is judged, and keep how it ended and what else was said."""
     replies = tuple(
@@ -296,7 +394,7 @@ def _without_judged(answer: Answer) -> Answer:
     return msgspec.structs.replace(answer, replies=replies)
 
 
-def _workers(
+def workers_of(
     placement: Placement, devices: Sequence[Device]
 ) -> Iterator[dict[str, Device]]:
     """Yield, one after the other, who works at the same time, and on what."""

@@ -6,7 +6,7 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import click
@@ -14,12 +14,27 @@ import click
 from hpcverify.check import applies, quantity
 from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.orchestrator import Progress
+from hpcverify.rounds import by_check, extent, left_out, tally, worst_rounds
 from hpcverify.suite import Plan, Step
+
+HOUR = 3600
 
 
 def clock(seconds: float) -> str:
-    """Print *seconds* as minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+    """Print *seconds* as minutes and seconds, or with hours where there are any."""
+    minutes, rest = divmod(int(seconds), 60)
+    if seconds < HOUR:
+        return f"{minutes}:{rest:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def turn(place: int, plan: Plan) -> str:
+    """Say which check of which round the one at *place* of *plan* is."""
+    passed, before = divmod(place - 1, len(plan.steps))
+    number = f"{before + 1}/{len(plan.steps)}"
+    if plan.rounds == 1:
+        return f"[{number}]"
+    return f"[round {passed + 1}/{plan.rounds}, {number}]"
 
 
 class PlainProgress:
@@ -27,7 +42,7 @@ class PlainProgress:
 
     def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
-        click.echo(f"[{place}/{len(plan.steps)}] {step.name} on {where}", err=True)
+        click.echo(f"{turn(place, plan)} {step.name} on {where}", err=True)
 
     def tick(self) -> None:
         """Print nothing: a log needs no clock."""
@@ -62,7 +77,8 @@ class Unheard:
 
 def headline(result: Result) -> str:
     """Say what follows the verdict in the line on a check."""
-    took = f" {result.check} ({result.seconds:.1f} s)"
+    which = f", round {result.round}" if result.round > 1 else ""
+    took = f" {result.check} ({result.seconds:.1f} s{which})"
     return f"{took}: {result.reason}" if result.reason else took
 
 
@@ -128,24 +144,33 @@ def next_remedy(run: Run) -> Remedy:
 
 def summary(run: Run) -> str:
     """Say what follows the verdict in the sentence on a run."""
+    verdicts = [result.verdict for result in worst_rounds(run.results)]
     counts = [
-        f"{sum(r.verdict is v for r in run.results)} {v.value}"
+        f"{verdicts.count(v)} {v.value}"
         for v in sorted(Verdict, reverse=True)
-        if any(r.verdict is v for r in run.results)
+        if v in verdicts
     ]
     remedy = next_remedy(run)
     interrupted = "" if run.complete else " (interrupted)"
-    return (
-        f"{interrupted} after {clock(run.seconds)} of suite {run.suite}: "
-        f"{', '.join(counts)}"
-        + ("" if remedy is Remedy.NONE else f"; next: {remedy.replace('_', ' ')}")
+    suite = ", ".join(filter(None, (f"suite {run.suite}", extent(run))))
+    told = (
+        f"{interrupted} after {clock(run.seconds)} of {suite}: {', '.join(counts)}",
+        left_out(run),
+        "" if remedy is Remedy.NONE else f"next: {remedy.replace('_', ' ')}",
     )
+    return "; ".join(filter(None, told))
 
 
 def run_lines(run: Run) -> list[str]:
-    """Print every result in a line, worst first, and the verdict."""
+    """Print the worst round of every check in a line, worst first, and the verdict."""
+    rounds = by_check(run.results)
     lines = [
-        f"{r.verdict.name:5} {r.check}: {' '.join(filter(None, cells(r, run)))}"
-        for r in worst_first(run.results)
+        f"{r.verdict.name:5} {r.check}{_tallied(rounds[r.check])}: "
+        + " ".join(filter(None, cells(r, run)))
+        for r in worst_first(worst_rounds(run.results))
     ]
     return ["", *lines, "", f"{run.node}: {run.verdict.name}{summary(run)}"]
+
+
+def _tallied(rounds: Sequence[Result]) -> str:
+    return f" [{tally(rounds)}]" if len(rounds) > 1 else ""

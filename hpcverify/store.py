@@ -21,6 +21,7 @@ from hpcverify import documents
 from hpcverify.errors import StoreError, UnknownNameError
 from hpcverify.limits import Past
 from hpcverify.model import Inventory, Mark, Run, Verdict
+from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
 
 BUSY_SECONDS = 5.0
 MIGRATIONS = (
@@ -55,8 +56,19 @@ MIGRATIONS = (
         primary key (node, name, mark, part)
     );
     """,
+    # In the index too, so that to count them needs no row of the table.
+    """
+    alter table runs add column rounds integer not null default 1;
+    drop index if exists runs_by_node;
+    create index runs_by_node on runs (node, started, rounds);
+    """,
 )
-"""What brings the tables from one version to the next."""
+"""
+What brings the tables from one version to the next.
+
+Of a run of several rounds `results` has the worst one of each check, and `measurements`
+the median of each value, so that it counts as one run among the others.
+"""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
 
@@ -71,6 +83,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     seconds: float
     verdict: Verdict
     complete: bool
+    rounds: int
     reason: str
     """Of its worst result."""
 
@@ -146,18 +159,16 @@ class Store:
         """List runs, of *node* or of all, newest first."""
         with self._database() as db:
             rows = db.execute(
-                "select id, node, suite, started, seconds, verdict, complete,"
+                "select id, node, suite, started, seconds, verdict, complete, rounds,"
                 " coalesce((select reason from results where run = runs.id"
                 "   and results.verdict = runs.verdict limit 1), '')"
                 " from runs where ?1 is null or node = ?1"
                 " order by started desc limit ?2",
                 (node, limit),
             ).fetchall()
-        names = ("id", "node", "suite", "started", "seconds", "verdict", "complete")
+        names = Entry.__struct_fields__
         return [
-            msgspec.convert(
-                dict(zip((*names, "reason"), row, strict=True)), Entry, strict=False
-            )
+            msgspec.convert(dict(zip(names, row, strict=True)), Entry, strict=False)
             for row in rows
         ]
 
@@ -202,9 +213,11 @@ class Store:
         return None if row is None else msgspec.json.decode(row[0], type=Inventory)
 
     def count(self, node: str) -> int:
-        """Count the runs of *node*."""
+        """Count the runs of *node*, each round of one as one."""
         with self._database() as db:
-            row = db.execute("select count(*) from runs where node = ?", (node,))
+            row = db.execute(
+                "select coalesce(sum(rounds), 0) from runs where node = ?", (node,)
+            )
             found: int = row.fetchone()[0]
         return found
 
@@ -319,7 +332,7 @@ def _named_as_it_is(path: Path) -> Run:
 
 def _insert(db: sqlite3.Connection, run: Run) -> None:
     inserted = db.execute(
-        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run.id,
             run.node,
@@ -329,6 +342,7 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
             run.verdict.value,
             run.complete,
             msgspec.json.encode(run.inventory),
+            max(1, rounds_of(run)),
         ),
     )
     if not inserted.rowcount:  # another process was faster
@@ -337,15 +351,15 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
         "insert into results values (?, ?, ?, ?, ?, ?, ?)",
         [
             (run.id, r.check, r.verdict.value, r.reason, r.cause, r.remedy, r.seconds)
-            for r in run.results
+            for r in worst_rounds(run.results)
         ],
     )
     db.executemany(
         "insert into measurements values (?, ?, ?, ?, ?, ?)",
         [
-            (run.id, r.check, m.name, m.where, m.value, m.unit)
-            for r in run.results
-            for m in r.measurements
+            (run.id, check, m.name, m.where, m.value, m.unit)
+            for check, rounds in by_check(run.results).items()
+            for m in typical(rounds)
         ],
     )
     db.executemany(

@@ -36,6 +36,7 @@ from hpcverify.units import convert as convert_unit
 LARGEST_FRACTION = 10
 LONGEST = 30 * 86400.0
 """Seconds: no run takes a month."""
+MOST_ROUNDS = 1000
 EVERY_OTHER = "*"
 """As the name of an entry: every check that the suite does not name itself."""
 
@@ -57,7 +58,9 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     summary: str
     budget: Annotated[float, Meta(gt=0, le=LONGEST)]
-    """Seconds for the whole."""
+    """Seconds for the whole, all rounds together."""
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
+    """How often to go through all checks, with other data each time."""
     settle: Annotated[float, Meta(ge=0, le=LONGEST)] = 0
     """Seconds at most to wait, before a check that loads the node, until the devices
     are cool and idle after the one before."""
@@ -82,10 +85,11 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a run does, in order, within *budget* seconds."""
+    """What a run does, in order and *rounds* times, within *budget* seconds."""
 
     suite: str
     budget: float
+    rounds: int = 1
     settle: float = 0
     steps: tuple[Step, ...]
 
@@ -132,6 +136,7 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     return Plan(
         suite=suite.name,
         budget=suite.budget,
+        rounds=suite.rounds,
         settle=suite.settle,
         steps=tuple(_step(entry, suite, site) for entry in entries),
     )

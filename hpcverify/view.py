@@ -21,7 +21,8 @@ from rich.text import Text
 
 from hpcverify import plain
 from hpcverify.model import Result, Run, Verdict
-from hpcverify.plain import clock, worst_first
+from hpcverify.plain import clock, turn, worst_first
+from hpcverify.rounds import by_check, tally, worst_rounds
 from hpcverify.suite import Plan, Step
 
 COLOURS = {
@@ -79,7 +80,7 @@ class LiveProgress:
     def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Show that *step* is at work."""
         self._step_began = time.monotonic()
-        what = f"[{place}/{len(plan.steps)}] {step.name} on {where}"
+        what = f"{turn(place, plan)} {step.name} on {where}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
@@ -106,18 +107,22 @@ def badge(verdict: Verdict) -> Text:
 
 
 def results_table(run: Run, width: int) -> Table:
-    """Show every result, worst first, with what came nearest to its limit."""
+    """Show every check, worst first, with what came nearest to its limit."""
     narrow = width < NARROW
+    rounds = by_check(run.results)
+    several = any(len(some) > 1 for some in rounds.values())
     table = Table(box=None, pad_edge=False, padding=(0, 1), expand=False)
     table.add_column("verdict", no_wrap=True)
     table.add_column("check", no_wrap=not narrow, overflow="fold")
     columns = ("measured",) if narrow else ("measured", "limit", "source")
-    for name in columns:
+    for name in (*(["rounds"] if several else []), *columns):
         table.add_column(name, overflow="fold")
-    for result in worst_first(run.results):
+    for result in worst_first(worst_rounds(run.results)):
         row = plain.cells(result, run)
         if narrow:
             row = [" ".join(filter(None, row))]
+        if several:
+            row = [tally(rounds[result.check]), *row]
         table.add_row(badge(result.verdict), Text(result.check), *map(Text, row))
     return table
 

@@ -22,6 +22,7 @@ ALLOWED = {
     "reports/hpcverify_reports": (
         "hpcverify.check",
         "hpcverify.model",
+        "hpcverify.rounds",
         "hpcverify.telemetry.thinning",
         "hpcverify_reports",
     ),

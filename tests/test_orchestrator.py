@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hpcverify import documents
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
 from hpcverify.conclusion import judge_again
 from hpcverify.executors import Answer
@@ -28,10 +31,10 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify.orchestrator import Memory, Verification
+from hpcverify.orchestrator import Memory, Verification, remembering, seed_of
 from hpcverify.suite import Plan, Step
-from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle
-from tests.doubles import CPU, FakeExecutor, SilentProgress, found
+from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle, Task
+from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(devices=(CPU, *GPUS))
@@ -65,10 +68,12 @@ def verified(
     *steps: Step,
     memory: Memory | None = None,
     settle: float = 0,
+    rounds: int = 1,
     **changes: object,
 ) -> Run:
+    steps = steps or (step(),)
     return Verification(
-        plan=Plan(suite="s", budget=100, settle=settle, steps=steps or (step(),)),
+        plan=Plan(suite="s", budget=100, rounds=rounds, settle=settle, steps=steps),
         node="n1",
         packages=(),
         executor=executor,
@@ -371,3 +376,226 @@ def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(
 
     assert result.verdict is Verdict.FAIL
     assert (again.verdict, again.cause) == (Verdict.ERROR, Cause.TIMEOUT)
+
+
+class InRounds(FakeExecutor):
+    """Answers a check on the CPU otherwise each time, and then with nothing."""
+
+    def __init__(self, *answers: Answer) -> None:
+        """Take the answers in the order of the rounds."""
+        super().__init__()
+        self._answers = iter(answers)
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """Go on to the next answer with each measurement on the CPU."""
+        if isinstance(tasks.get("cpu"), Measure):
+            self.answers["cpu"] = next(self._answers, ENDED)
+        return super().run(tasks, timeout)
+
+    def contexts(self) -> list[Context]:
+        """List what the checks on the CPU were told."""
+        tasks = [phase.get("cpu") for phase in self.phases]
+        return [task.context for task in tasks if isinstance(task, Measure)]
+
+
+SLOW = found(Measurement("speed", 1, "", "cpu"))
+FAST = found(Measurement("speed", 11, "", "cpu"))
+
+
+def rounds_and_verdicts(run: Run) -> list[tuple[int, str]]:
+    return [(r.round, r.verdict.value) for r in run.results]
+
+
+def test_all_checks_run_in_order_in_every_round(tmp_path: Path) -> None:
+    named = [msgspec.structs.replace(step(), name=name) for name in "ba"]
+    run = verified(tmp_path, FakeExecutor(), *named, rounds=3)
+
+    told = [(r.round, r.check) for r in run.results]
+    assert told == [(n, name) for n in (1, 2, 3) for name in "ba"]
+    assert (run.rounds, run.left_out, run.complete) == (3, "", True)
+
+
+def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
+    first, second = InRounds(), InRounds()
+    for executor in (first, second):
+        memory = Memory(runs=7)
+        verified(tmp_path, executor, rounds=4, seed=2**31 - 1, memory=memory)
+    seeds = [context.seed for context in first.contexts()]
+
+    assert [context.rotation for context in first.contexts()] == [7, 8, 9, 10]
+    assert seeds[0] == 2**31 - 1
+    assert len(set(seeds)) == 4
+    assert seeds == [context.seed for context in second.contexts()]
+
+
+def test_a_thousand_rounds_have_a_thousand_seeds() -> None:
+    assert len({seed_of(1, number) for number in range(1, 1001)}) == 1000
+    assert 0 <= min(seed_of(2**31 - 1, number) for number in range(1, 1001))
+
+
+def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:
+    executor = InRounds(found(Mark("a", "1"), Mark("b", "1")), found(Mark("a", "2")))
+    memory = Memory(marks={"c": (Mark("a", "0"),)})
+    verified(tmp_path, executor, rounds=3, memory=memory)
+    told = [(c.mark("a"), c.mark("b")) for c in executor.contexts()]
+
+    assert told == [("0", None), ("1", "1"), ("2", "1")]
+
+
+def test_a_round_that_failed_is_finished_and_is_the_last(tmp_path: Path) -> None:
+    executor = InRounds(FAST, FAST, SLOW, FAST)
+    run = verified(tmp_path, executor, step(), step(), rounds=5)
+
+    assert rounds_and_verdicts(run) == [
+        *((1, "pass"), (1, "pass")),
+        *((2, "fail"), (2, "pass")),
+    ]
+    assert (run.verdict, run.complete) == (Verdict.FAIL, True)
+    assert run.left_out == "round 2 failed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [(failed(Cause.CRASHED), Verdict.ERROR), (ENDED, Verdict.PASS)],
+)
+def test_what_is_no_failure_ends_no_run(
+    tmp_path: Path, answer: Answer, verdict: Verdict
+) -> None:
+    run = verified(tmp_path, InRounds(FAST, answer), rounds=3)
+
+    assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
+    assert run.verdict is verdict
+
+
+def test_a_failure_in_beta_ends_no_run(tmp_path: Path) -> None:
+    beta = step(maturity=Maturity.BETA)
+    run = verified(tmp_path, InRounds(SLOW), beta, rounds=2)
+
+    assert rounds_and_verdicts(run) == [(1, "fail"), (2, "pass")]
+    assert run.verdict is Verdict.WARN
+
+
+def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) -> None:
+    begun = time.monotonic() - 60  # of 100
+    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+
+    assert rounds_and_verdicts(run) == [(1, "pass")]
+    assert (run.verdict, run.complete) == (Verdict.PASS, True)
+    assert "a round took up to 60 s" in run.left_out
+
+
+def test_a_round_that_fits_is_begun(tmp_path: Path) -> None:
+    begun = time.monotonic() - 30
+    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+
+    assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
+
+
+def test_a_first_round_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    begun = time.monotonic() - 101
+    run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
+
+    assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
+
+
+def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -> None:
+    run = verified(tmp_path, FakeExecutor(), rounds=9, room=2000)
+
+    assert 1 < len(run.results) < 9
+    assert documents.length(run.results) < 2000
+    assert "too large to be read again" in run.left_out
+
+
+def test_a_run_that_is_told_to_stop_begins_no_other_round(tmp_path: Path) -> None:
+    run = verified(tmp_path, InRounds(FAST, failed(Cause.INTERRUPTED)), rounds=9)
+
+    assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error")]
+    assert (run.verdict, run.complete, run.left_out) == (Verdict.ERROR, False, "")
+
+
+def test_to_be_told_to_stop_between_two_rounds_is_no_end(tmp_path: Path) -> None:
+    class Stopping(InRounds):
+        def stopped(self) -> bool:
+            return len(self.contexts()) == 1
+
+    run = verified(tmp_path, Stopping(), rounds=9)
+
+    assert run.results[-1].cause is Cause.INTERRUPTED
+    assert (len(run.results), run.complete) == (2, False)
+
+
+def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None:
+    executor = FakeExecutor()
+    passive = step(Placement.PASSIVE, observe=observe)
+    begun = time.monotonic() - 1
+    verified(tmp_path, executor, step(), passive, rounds=3, _began=begun)
+    watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
+
+    assert watches[0].start == begun
+    assert [w.start for w in watches[1:]] == [w.end for w in watches[:-1]]
+    assert len(watches) == 3
+
+
+def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(answers={"telemetry": failed(Cause.TIMEOUT)})
+    passive = step(Placement.PASSIVE, observe=observe)
+    verified(tmp_path, executor, step(), passive, rounds=2)
+    watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
+
+    assert watches[1].start == watches[0].start
+
+
+def test_the_devices_settle_between_two_rounds(tmp_path: Path) -> None:
+    executor = FakeExecutor()
+    verified(tmp_path, executor, settle=60, rounds=2)
+    kinds = [type(t) for p in executor.phases for t in p.values()]
+
+    assert kinds == [Measure, Settle, Measure]
+
+
+class Losing(FakeExecutor):
+    """Has one GPU less, and is held by its own workers, from the second look on."""
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """Answer for what is there now."""
+        if isinstance(tasks.get("telemetry"), Probe) and self.probes:
+            self.inventory = Inventory(devices=(CPU, *GPUS[:2]))
+            self.holders = (Holder("gpu-0", 4242),)
+        return super().run(tasks, timeout)
+
+
+def listing() -> Step:
+    return msgspec.structs.replace(step(Placement.PASSIVE), name="inventory")
+
+
+def test_a_gpu_that_is_lost_in_one_round_is_missed_in_the_next(tmp_path: Path) -> None:
+    executor = Losing(inventory=NODE)
+    run = verified(tmp_path, executor, listing(), step(), rounds=2)
+    tasks = [t for p in executor.phases for t in p.values() if isinstance(t, Measure)]
+
+    assert rounds_and_verdicts(run)[1:] == [(1, "pass"), (2, "pass"), (2, "error")]
+    assert "GPU 2 was here" in run.results[-1].reason
+    assert [p.sample for p in executor.probes] == [True, False]
+    assert tasks[-1].context.previous == NODE
+    assert run.inventory == NODE
+
+
+def test_an_inventory_that_was_refused_is_no_reference_for_the_next_round() -> None:
+    refused = Result(check="inventory", verdict=Verdict.ERROR)
+    accepted = Result(check="inventory", verdict=Verdict.WARN)
+    memory = Memory(previous=NODE)
+
+    assert remembering(memory, [refused], Inventory()).previous == NODE
+    assert remembering(memory, [accepted], Inventory()).previous == Inventory()
+
+
+def test_to_skip_what_is_required_in_one_round_is_an_error_of_the_run(
+    tmp_path: Path,
+) -> None:
+    required = msgspec.structs.replace(step(), required=True)
+    run = verified(tmp_path, InRounds(FAST, skipped("gone")), required, rounds=3)
+
+    assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "skip", "pass"]
+    assert run.verdict is Verdict.ERROR

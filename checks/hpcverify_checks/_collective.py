@@ -1,5 +1,5 @@
 """
-One rank of an all-reduce: rendezvous by a file, timed, and every sum verified.
+Ranks that meet by a file, and one rank of an all-reduce: timed, every sum verified.
 
 Rank r gives 2^r times a pattern of small integers, so that the sum is known exactly,
 in whatever order it is made, and a wrong one tells whose share is missing or double.
@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Unable
@@ -41,19 +42,24 @@ Reduce = Callable[["Tensor"], object]
 """Sums a tensor over all ranks, in place; tests put faulty ones here."""
 
 
-class Job(Struct, frozen=True):
-    """What the ranks of one all-reduce have in common."""
+class Group(Struct, frozen=True):
+    """What ranks need to know to meet, whatever they do together."""
 
     folder: str
     """Where they meet; left as it is found by whoever made it."""
     world: int
     backend: str
+    timeout: float
+    """Seconds after which a peer that does not answer is taken for lost."""
+
+
+class Job(Group, frozen=True):
+    """What the ranks of one all-reduce have in common."""
+
     sizes: tuple[int, ...]
     """Of the messages, in bytes."""
     seconds: float
     """For all sizes together."""
-    timeout: float
-    """Seconds after which a peer that does not answer is taken for lost."""
 
 
 class Wrong(Struct, frozen=True):
@@ -83,15 +89,15 @@ def all_reduce(tensor: Tensor) -> None:
     dist.all_reduce(tensor)
 
 
-def file_of(job: Job, name: str) -> Path:
-    """Name a file of *job* that all its ranks can see."""
-    return Path(job.folder) / name
+def file_of(group: Group, name: str) -> Path:
+    """Name a file of *group* that all its ranks can see."""
+    return Path(group.folder) / name
 
 
 @contextmanager
-def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
+def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
     """
-    Be *rank* of the process group of *job* for a while.
+    Be *rank* of the *group* for a while.
 
     Raises:
         Unable: A peer did not come, or did not answer, in time.
@@ -99,18 +105,18 @@ def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
     """
     import torch.distributed as dist
 
-    meeting = str(file_of(job, "rendezvous"))
+    meeting = str(file_of(group, "rendezvous"))
     # Public and documented, but torch does not list it as exported.
-    store = dist.FileStore(meeting, job.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
     with ExitStack() as stack:
-        stack.enter_context(_in_time(job))
+        stack.enter_context(_in_time(group))
         with _on_loopback():
             dist.init_process_group(
-                job.backend,
+                group.backend,
                 store=store,
                 rank=rank,
-                world_size=job.world,
-                timeout=timedelta(seconds=job.timeout),
+                world_size=group.world,
+                timeout=timedelta(seconds=group.timeout),
                 device_id=device if device.type == "cuda" else None,
             )
         stack.callback(dist.destroy_process_group)
@@ -118,7 +124,7 @@ def joined(job: Job, rank: int, device: torch.device) -> Generator[None]:
 
 
 @contextmanager
-def _in_time(job: Job) -> Generator[None]:
+def _in_time(group: Group) -> Generator[None]:
     """Make an `Unable` of the errors by which gloo and torch tell of a time-out."""
     try:
         yield
@@ -126,19 +132,19 @@ def _in_time(job: Job) -> Generator[None]:
         if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
             raise
         raise Unable(
-            f"one of {job.world} ranks did not come or answer within {job.timeout:g} s",
+            f"one of {group.world} ranks did not come or answer within {group.timeout:g} s",
             Cause.TIMEOUT,
             Remedy.RERUN,
         ) from exc
 
 
 @contextmanager
-def share_of_threads(job: Job) -> Generator[None]:
+def share_of_threads(group: Group) -> Generator[None]:
     """Compute with this rank's share of the threads, or ranks would spin in turns."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // job.world))
+    torch.set_num_threads(max(1, before // group.world))
     try:
         yield
     finally:
@@ -158,13 +164,22 @@ def _on_loopback() -> Generator[None]:
             del os.environ[name]
 
 
+def as_rank(rank: int, order: str) -> bytes:
+    """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
+    import torch
+
+    job, device = msgspec.json.decode(order, type=Job), torch.device("cpu")
+    with share_of_threads(job), joined(job, rank, device):
+        return msgspec.json.encode(list(reduced(job, rank, device, all_reduce)))
+
+
 def reduced(
     job: Job, rank: int, device: torch.device, reduce: Reduce
 ) -> Iterator[Timed]:
     """Reduce messages of each size that fits, all ranks in step."""
     import torch
 
-    everyone = _least(_free(device), device)
+    everyone = least(_free(device), device)
     for size in job.sizes:
         if HEADROOM * size <= everyone:
             yield Message(job.world, rank, size, device, reduce).measure(
@@ -182,7 +197,7 @@ def _free(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _least(value: int, device: torch.device) -> int:
+def least(value: int, device: torch.device) -> int:
     """Give the smallest *value* of all ranks, so that they decide alike."""
     import torch
     import torch.distributed as dist
@@ -213,7 +228,7 @@ class Message:
         start = perf_counter()
         warm = self._steps(WARM_UPS, buffers)
         fit = int(seconds * WARM_UPS / (perf_counter() - start))
-        count = _least(min(max(fit, LEAST_STEPS), MOST_STEPS), self.device)
+        count = least(min(max(fit, LEAST_STEPS), MOST_STEPS), self.device)
         timed = self._steps(count, buffers)
         wrong = warm.wrong or timed.wrong
         return Timed(self.size, timed.times, WARM_UPS + count, wrong)

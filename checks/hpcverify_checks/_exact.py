@@ -4,43 +4,44 @@ Matrix products whose every bit is known beforehand, on whatever part.
 The operands are small integers, so that every partial sum in any order is an integer
 that the accumulator holds exactly: whatever the order of summation, the tiles or the
 library, there is one right result, and it is known to the last bit. What makes that
-sound is `certificate`, computed from the operands themselves. The operands come from
-a counter hash in 64-bit integer arithmetic, whose bits are the same on every machine
-(a random generator's are not promised to be).
+sound is the certificate, a bound on every partial sum that is computed from the
+operands themselves. They are made of a counter hash (see `_bits`) wherever they are
+needed, and are the same ones everywhere.
 
-A result is proven by Freivalds' check in the ring of integers modulo 2^64, where
-nothing rounds, and for the shapes that suites use also by `UNIVERSAL`: digests that
-hold for every part of every vendor.
+A product is proven on the host, outside of the part that made it: by `UNIVERSAL`, the
+digests of the right products for the shapes that suites use, which hold for every
+part of every vendor, or by Freivalds' check in the ring of integers modulo 2^64, where
+nothing rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isqrt
 from typing import TYPE_CHECKING
+
+from hpcverify_checks._bits import hashed, integers, integers_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PAD = 64
-"""Columns of A and rows of B that are repeated at the end, for `views`."""
-SHIFT_STEP = 8
-"""Keeps 16-byte alignment for two-byte operands."""
-SHIFTS = PAD // SHIFT_STEP + 1
-SINGLE_POWERS = range(-14, 9)
-"""By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
-DOUBLE_POWERS = range(-60, 61)
-ALIKE = range(1)
+    from hpcverify_checks._bits import Place
 
-SINGLE_LIMIT = 2**24
-"""fp32 holds every integer up to here, and tensor cores sum bf16, fp16 and tf32 in
-fp32 registers that lose nothing below it (arXiv 2511.10909 for Volta to Blackwell)."""
-DOUBLE_LIMIT = 2**53
-DOUBLE_OPERAND = 2**20 - 1
+PAD = 128
+"""Columns of A and rows of B that are repeated at the end, for `view`."""
+SHIFT_STEP = 16
+"""Keeps 16-byte alignment for operands of one byte."""
+SHIFTS = PAD // SHIFT_STEP + 1
+ALIKE = range(1)
 _BLOCK = 512
 """Rows handled at a time, so that 64-bit copies of large operands stay small."""
-_SIGNED = 2**63
+DRAWS = 2
+"""Vectors of Freivalds' check."""
+HOST = "cpu"
+"""Where proofs are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,130 +71,107 @@ class Plan:
     key: int
     a: int
     b: int
+    limit: int
+    """The magnitude up to which the accumulator holds every integer."""
     bias: int = 0
     powers: range = ALIKE
     """Of two, by which each row and column is multiplied: exercises exponents."""
 
-    @property
-    def limit(self) -> int:
-        """The magnitude below which all integers are exact in the accumulator."""
-        return DOUBLE_LIMIT if self.a >= DOUBLE_OPERAND else SINGLE_LIMIT
-
-
-def single_plans(depth: int) -> tuple[Plan, ...]:
-    """Make the plans that are exact with 8-bit operands and an fp32 accumulator."""
-    wide, half = _second(depth, SINGLE_LIMIT), _second(depth, SINGLE_LIMIT // 2)
-    return (
-        Plan("plain", 1, 255, wide),
-        Plan("bias+", 2, 255, half, bias=2**23),
-        Plan("bias-", 3, half, 255, bias=-(2**23)),
-        Plan("scaled", 4, wide, 255, powers=SINGLE_POWERS),
-    )
-
-
-def double_plans(depth: int) -> tuple[Plan, ...]:
-    """Make the plans for an fp64 accumulator; *depth* must not pass 4096 x 2."""
-    bits = DOUBLE_OPERAND if depth <= 2**11 else DOUBLE_OPERAND >> 2
-    if depth > 2**13:
-        raise ValueError(f"depth {depth} is more than an fp64 plan is exact for")
-    return (
-        Plan("double", 5, DOUBLE_OPERAND, bits),
-        Plan("double+", 6, DOUBLE_OPERAND, bits, bias=2**52),
-        Plan("double-", 7, DOUBLE_OPERAND, bits, bias=-(2**52)),
-        Plan("double scaled", 8, DOUBLE_OPERAND, bits, powers=DOUBLE_POWERS),
-    )
-
-
-def _second(depth: int, room: int) -> int:
-    # mean |a| is 128 for |a| <= 255; a quarter is left for the rows above the mean.
-    return max(1, min(255, room * 3 // (4 * 128 * depth)))
-
-
-def hashed(key: int, rows: range, columns: int) -> Tensor:
-    """Hash the place of each element: splitmix64's mixing of a 64-bit counter."""
-    import torch
-
-    row = torch.arange(rows.start, rows.stop, dtype=torch.int64)[:, None]
-    x = (row << 32) + torch.arange(columns, dtype=torch.int64)[None, :]
-    return mixed(x + _wrapped(key * 0x9E3779B97F4A7C15))
-
-
-def mixed(x: Tensor) -> Tensor:
-    """Mix the 64 bits of each element of *x*, in place (Steele and others, 2014)."""
-    x ^= (x >> 30) & (2**34 - 1)
-    x *= _wrapped(0xBF58476D1CE4E5B9)
-    x ^= (x >> 27) & (2**37 - 1)
-    x *= _wrapped(0x94D049BB133111EB)
-    x ^= (x >> 31) & (2**33 - 1)
-    return x
-
-
-def _wrapped(value: int) -> int:
-    """Bring *value* into the range of a signed 64-bit integer, modulo 2^64."""
-    return (value + _SIGNED) % (2 * _SIGNED) - _SIGNED
-
-
-def integers(key: int, rows: int, columns: int, bound: int) -> Tensor:
-    """Make *rows* x *columns* integers within +-*bound*, as int32 on the host."""
-    import torch
-
-    out = torch.empty(rows, columns, dtype=torch.int32)
-    for start in range(0, rows, _BLOCK):
-        block = range(start, min(rows, start + _BLOCK))
-        high = (hashed(key, block, columns) >> 20) & (2**43 - 1)
-        out[start : block.stop] = high % (2 * bound + 1) - bound
-    return out
-
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The integers of a plan on the host, and the powers of two that scale them."""
+    """The integers of a plan, made wherever and whenever they are asked for."""
 
     plan: Plan
     shape: Shape
-    a: Tensor
-    b: Tensor
-    rows: Tensor
-    """Factors of the rows of A and of the product: fp64, a column."""
-    columns: Tensor
+    draw: int = 0
+    """0 are the operands of `UNIVERSAL`; any other number makes other ones."""
 
-    def scaled(self, product: Tensor) -> Tensor:
-        """Scale an exact *product* as the operands are scaled: rounds nothing."""
-        return (product.double() * self.rows * self.columns).to(product.dtype)
+    def a(self, rows: range, device: Place) -> Tensor:
+        """Make these *rows* of A: len(rows) x depth, int64."""
+        block = integers(self._key(0), rows, self.shape.depth, self.plan.a, device)
+        if self.plan.bias:
+            high = 2 ** (self._exponent - self._exponent // 2)
+            block[:, 0] = high if self.plan.bias > 0 else -high
+        return block
 
-    def unscaled(self, product: Tensor) -> Tensor:
-        """Undo `scaled`, in fp64: where *product* is right, these are integers."""
-        return product.double() / self.rows / self.columns
+    def b(self, rows: range, device: Place) -> Tensor:
+        """Make these *rows* of B: len(rows) x size, int64."""
+        block = integers(self._key(1), rows, self.shape.size, self.plan.b, device)
+        if self.plan.bias and not rows.start:
+            block[0] = 2 ** (self._exponent // 2)
+        return block
 
-    def stored(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cast to *dtype*, which is exact, and repeat the first `PAD` of k."""
+    def _key(self, operand: int) -> int:
+        return 2 * self.plan.key + operand + (self.draw << 8)
+
+    @property
+    def _exponent(self) -> int:
+        return abs(self.plan.bias).bit_length() - 1
+
+    def factors(self, device: Place) -> tuple[Tensor, Tensor]:
+        """Give the powers of two of the rows (size x 1) and columns (1 x size)."""
         import torch
 
-        a, b = (self.a * self.rows).to(dtype), (self.b * self.columns).to(dtype)
-        return torch.cat([a, a[:, :PAD]], dim=1), torch.cat([b, b[:PAD]], dim=0)
+        powers, size = self.plan.powers, self.shape.size
+        if len(powers) == 1:
+            ones = torch.ones(size, dtype=torch.float64, device=device)
+            return ones[:, None], ones[None, :]
+        # Looked up, since a vectorised pow() may be wrong in the last bit.
+        table = torch.tensor(
+            [2.0**e for e in powers], dtype=torch.float64, device=device
+        )
+        half = (len(powers) - 1) // 2
+        key = -self.plan.key - (self.draw << 8)
+        chosen = table[integers(key, range(2), size, half, device) + half]
+        return chosen[0][:, None], chosen[1][None, :]
+
+    def stored(
+        self,
+        dtype: torch.dtype,
+        device: Place,
+        *,
+        by_columns: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Store both in *dtype*, which is exact, with the first `PAD` of k repeated.
+
+        Returns A, size x (depth + PAD), and B, (depth + PAD) x size, which lies *by
+        columns* in memory where the library wants it so.
+        """
+        import torch
+
+        size, padded = self.shape.size, self.shape.depth + PAD
+        new = partial(torch.empty, dtype=dtype, device=device)
+        a = new(size, padded)
+        b = new(size, padded).T if by_columns else new(padded, size)
+        rows, columns = self.factors(device)
+        for block in _blocks(size):
+            part = slice(block.start, block.stop)
+            a[part, :-PAD] = (self.a(block, device) * rows[part]).to(dtype)
+        for block in _blocks(self.shape.depth):
+            made = (self.b(block, device) * columns).to(dtype)
+            b[block.start : block.stop] = made
+        a[:, -PAD:] = a[:, :PAD]
+        b[-PAD:] = b[:PAD]
+        return a, b
+
+    def exact_rows(self, rows: Sequence[int]) -> Tensor:
+        """Compute these *rows* of the scaled product on the host, in fp64: exact."""
+        import torch
+
+        a = torch.cat([self.a(range(row, row + 1), HOST) for row in rows]).double()
+        total = torch.zeros(len(a), self.shape.size, dtype=torch.float64)
+        for block in _blocks(self.shape.depth):
+            part = a[:, block.start : block.stop]
+            total += part @ self.b(block, HOST).double()
+        factors, columns = self.factors(HOST)
+        return total * factors[list(rows)] * columns
 
 
-def operands(plan: Plan, shape: Shape) -> Operands:
-    """Make the operands of *plan*: the same ones wherever this runs."""
-    a = integers(2 * plan.key, shape.size, shape.depth, plan.a)
-    b = integers(2 * plan.key + 1, shape.depth, shape.size, plan.b)
-    if plan.bias:
-        exponent = abs(plan.bias).bit_length() - 1
-        a[:, 0] = 2 ** ((exponent + 1) // 2) * (1 if plan.bias > 0 else -1)
-        b[0, :] = 2 ** (exponent // 2)
-    factors = _factors(plan, shape.size)
-    return Operands(plan, shape, a, b, factors[0][:, None], factors[1][None, :])
-
-
-def _factors(plan: Plan, size: int) -> Tensor:
-    import torch
-
-    if len(plan.powers) == 1:
-        return torch.ones(2, size, dtype=torch.float64)
-    # Looked up, since a vectorised pow() may be wrong in the last bit.
-    powers = torch.tensor([2.0**e for e in plan.powers], dtype=torch.float64)
-    half = len(plan.powers) // 2
-    return powers[integers(-plan.key, 2, size, half).long() + half]
+def _blocks(length: int) -> Iterator[range]:
+    for start in range(0, length, _BLOCK):
+        yield range(start, min(length, start + _BLOCK))
 
 
 def view(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
@@ -207,147 +185,96 @@ def view(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     return a.narrow(1, start, depth), b.narrow(0, start, depth)
 
 
-def certificate(a: Tensor, b: Tensor) -> int:
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the host found out about a product that a part made."""
+
+    wrong_rows: tuple[int, ...]
+    certificate: int
+    """Where no row is wrong, no partial sum in any order or grouping is larger."""
+
+
+def prove(made: Operands, product: Tensor, seed: int) -> Proof:
     """
-    Bound every partial sum of the product of *a* and *b*, in any order or grouping.
-
-    A sum over any of the products of an output is at most the sum of their
-    magnitudes, and that at most the sum over k of |a|[i, k] max_j |b|[k, j].
-    """
-    return min(_bound(a, b), _bound(b.T, a.T))
-
-
-def _bound(a: Tensor, b: Tensor) -> int:
-    largest = b.abs().amax(dim=1).long()
-    return max(int((m.abs().long() * largest).sum(dim=1).max()) for m in _blocks(a))
-
-
-def _blocks(matrix: Tensor) -> Iterator[Tensor]:
-    """Cut *matrix* into bands of rows, whose 64-bit copies stay small."""
-    for start in range(0, len(matrix), _BLOCK):
-        yield matrix[start : start + _BLOCK]
-
-
-def wrong_rows(operands: Operands, product: Tensor, seed: int) -> list[int]:
-    """
-    List the rows of *product*, on the host, that are not those of A x B.
+    Compare *product*, on the host, with A x B, and bound their partial sums.
 
     Freivalds' check modulo 2^64, by two vectors of odd numbers drawn from *seed*: a
     row with one wrong element is always caught, any other one unless chance hits,
     at 2^-78 or less where outputs are fp32 integers below 2^24.
+
+    The sums of positive and of negative products of an output are P and N; every
+    partial sum lies within [-N, P]. P + N is at most the product of the norms of
+    the row and of the column (Cauchy and Schwarz), and P - N is the output, so that
+    max(P, N) is at most half of what the two come to; a bias adds its own.
     """
     import torch
 
-    exact = operands.unscaled(product)
+    weights = torch.stack([_odd(seed, draw, made.shape.size) for draw in range(DRAWS)])
+    right, b_square = _through_b(made, weights.T)
+    rows, columns = made.factors(HOST)
+    wrong: list[int] = []
+    a_square = largest = 0
+    for block in _blocks(made.shape.size):
+        part = slice(block.start, block.stop)
+        a = made.a(block, HOST)
+        found, proper = _integral(product[part] / rows[part] / columns, made.plan.limit)
+        same = proper & (_times(found, weights.T) == _times(a, right)).all(dim=1)
+        wrong += [block.start + int(i) for i in (~same).nonzero()]
+        a_square = max(a_square, int(_squares(a, made.plan.bias, dim=1).max()))
+        largest = max(largest, int((found - made.plan.bias).abs().max()))
+    bound = (isqrt(a_square * b_square) + 1 + largest) // 2 + 1 + abs(made.plan.bias)
+    return Proof(tuple(wrong), bound)
+
+
+def _through_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
+    """Give B x *weights*, and the largest square of the norm of a column of B."""
+    import torch
+
+    parts: list[Tensor] = []
+    squares = torch.zeros(made.shape.size, dtype=torch.int64)
+    for block in _blocks(made.shape.depth):
+        b = made.b(block, HOST)
+        parts.append(_times(b, weights))
+        squares += _squares(b, 0 if block.start else made.plan.bias, dim=0)
+    return torch.cat(parts), int(squares.max())
+
+
+def _squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
+    """Sum the squares along k, but for those of the product that is the bias."""
+    skipped = 1 if bias else 0
+    return block.narrow(dim, skipped, block.shape[dim] - skipped).square().sum(dim)
+
+
+def _integral(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """Give the integers, and which rows hold nothing but integers in range."""
+    import torch
+
     # What is not an integer in range is wrong, whatever it is congruent to.
-    proper = ((exact == exact.round()) & (exact.abs() <= operands.plan.limit)).all(1)
-    exact = torch.where(proper[:, None], exact, 0.0)
-    good = proper
-    for draw in range(2):
-        weights = _odd(seed, draw, exact.shape[1])
-        right = _times(operands.a, _times(operands.b, weights))
-        good &= _times(exact, weights) == right
-    return [int(row) for row in (~good).nonzero().flatten()]
+    fit = (unscaled == unscaled.round()) & (unscaled.abs() <= limit)
+    return torch.where(fit, unscaled, 0.0).long(), fit.all(dim=1)
 
 
-def _odd(seed: int, draw: int, count: int) -> Tensor:
-    return hashed(_wrapped(2 * seed + draw), range(1), count)[0] | 1
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Multiply modulo 2^64, block by block."""
+def _times(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Multiply by each column of *weights*, modulo 2^64."""
     import torch
 
-    return torch.cat([(m.long() * vector).sum(dim=1) for m in _blocks(matrix)])
+    return torch.stack([(matrix * column).sum(1) for column in weights.T], dim=1)
 
 
-def exact_product(operands: Operands, dtype: torch.dtype) -> Tensor:
-    """Compute the product on the host in fp64, where it is exact, cast to *dtype*."""
-    product = operands.a.double() @ operands.b.double()
-    return operands.scaled(product).to(dtype)
+def _odd(seed: int, draw: int, length: int) -> Tensor:
+    return hashed(seed * DRAWS + draw, range(1), length, HOST)[0] | 1
 
 
-def words(tensor: Tensor) -> Tensor:
-    """View the bits of *tensor* as one row of 64-bit words; copies nothing."""
-    import torch
-
-    return tensor.view(torch.int64).view(-1)
-
-
-def digest(tensor: Tensor) -> int:
+def constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
     """
-    Sum the words of *tensor*, each times an odd number of its place, modulo 2^64.
-
-    Runs where the tensor is and has the same value everywhere. One changed word
-    always changes it; swapped or paired changes do but for one in about 2^63.
-    """
-    total = 0
-    for start, chunk in _chunks(words(tensor)):
-        place = _counted(start, chunk)
-        total += int((chunk * (mixed(place) | 1)).sum())
-    return total % 2**64
-
-
-def _counted(start: int, chunk: Tensor) -> Tensor:
-    import torch
-
-    return torch.arange(
-        start, start + chunk.numel(), dtype=torch.int64, device=chunk.device
-    )
-
-
-def _chunks(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
-    at_once = 2**22
-    for start in range(0, flat.numel(), at_once):
-        yield start, flat[start : start + at_once]
-
-
-def constant_bits(products: Iterable[Tensor]) -> tuple[int, ...]:
-    """
-    List the output bits that are the same in every element of all *products*.
+    List the bits that are the same in every element of all *matrices*.
 
     A fault that holds one of these at its value cannot show. Only the first rows
     are looked at: a bit that changes there changes.
     """
     import torch
 
-    flat = torch.cat([_integers_of(p[:_BLOCK]).reshape(-1) for p in products])
+    flat = torch.cat([integers_of(m[:_BLOCK]).reshape(-1) for m in matrices])
     width = 8 * flat.element_size()
     ones = [int(((flat >> bit) & 1).sum()) for bit in range(width)]
     return tuple(bit for bit, n in enumerate(ones) if n in (0, flat.numel()))
-
-
-def _integers_of(tensor: Tensor) -> Tensor:
-    import torch
-
-    return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)  # noqa: PLR2004 - bytes of fp64
-
-
-def universal_digest(plan: Plan, shape: Shape) -> int:
-    """Compute the digest of the one right product of *plan*: see `UNIVERSAL`."""
-    import torch
-
-    dtype = torch.float64 if plan.limit == DOUBLE_LIMIT else torch.float32
-    return digest(exact_product(operands(plan, shape), dtype))
-
-
-UNIVERSAL = {
-    ("plain", 512, 2048): 0xA3BA_EEE3_A0B7_0730,
-    ("bias+", 512, 2048): 0x2CE9_65B0_DE01_EE27,
-    ("bias-", 512, 2048): 0x70DB_B1E5_7A08_F641,
-    ("scaled", 512, 2048): 0x0EA4_9470_DC3D_6F10,
-    ("double", 512, 2048): 0x2FDC_67E3_7989_E4C0,
-    ("double+", 512, 2048): 0x6E04_455B_B1CC_4308,
-    ("double-", 512, 2048): 0x2517_F283_5E20_EB26,
-    ("double scaled", 512, 2048): 0x7047_4861_3869_2780,
-    ("plain", 4096, 8192): 0x7B01_B5A0_54E6_A450,
-    ("bias+", 4096, 8192): 0x4DC1_9C01_4A2F_8B78,
-    ("bias-", 4096, 8192): 0xDF2B_3B3E_6DB8_DA95,
-    ("scaled", 4096, 8192): 0x1E3C_0ABC_4C32_8AA0,
-    ("double", 4096, 8192): 0x5859_87DD_CD0E_E780,
-    ("double+", 4096, 8192): 0x98C7_70EA_69D9_FE49,
-    ("double-", 4096, 8192): 0x1E0E_94C1_4691_5121,
-    ("double scaled", 4096, 8192): 0x8ACB_8C64_FF35_4D80,
-}
-"""The digests of the right products, by plan, size and depth, as `universal_digest`
-computes them: they hold for every part, vendor and library."""

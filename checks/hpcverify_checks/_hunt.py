@@ -1,53 +1,60 @@
-"""The hunt for a wrong bit: products compared where they are computed, in windows."""
+"""
+The hunt for a wrong bit: products compared where they are computed.
+
+Plans take turns, and so do the outputs, in such a way that no output ever holds the
+product that is about to be written to it: a tile that is not written shows. The part
+compares by itself and keeps only a count of the words that differ; the host looks at
+the counts of a page of products while the part is at work on the next one, and before
+the outputs of that page are written again. So the wrong product is still there when
+the host comes to know of it, and nothing needs to be located in the loop.
+
+Now and then a canary proves that the comparison is awake: a copy of a product in
+which every word has one bit flipped must differ in all its words, and one in which a
+single bit is flipped in one.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import gcd
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Finding, Remedy
-from hpcverify_checks._exact import SHIFTS, Plan, digest, view, words
+from hpcverify.model import Cause, Remedy
+from hpcverify_checks._bits import GOLDEN, WORD_BITS, counted, words, wrapped
+from hpcverify_checks._exact import SHIFTS, view
+from hpcverify_checks._families import multiply
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-WINDOW_SECONDS = 0.25
-"""Time between two looks at the log, and between two canaries."""
-LONGEST_WINDOW = 256
-RERUNS = 3
-WORD_BITS = 64
+CANARY_EVERY = 256
+"""Products: so rare that it costs a thousandth of them, if that."""
+GPU_PAGE = 4
+"""Products whose counts are looked at together: several times what the host takes."""
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Writes the product of the first two into the third: what is under examination."""
 Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
-"""Writes into the third: how many words differ, the index of the first, its XOR."""
+"""Writes into the third, an int64 scalar, how many words differ of the first two."""
 Enough = Callable[[int], bool]
 """Whether to stop, after so many products."""
 
 
-def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Multiply on the device, into the type of *out*."""
-    import torch
-
-    if a.dtype == out.dtype:
-        torch.mm(a, b, out=out)
-    else:  # a 16-bit output would hide the low bits of the sums
-        torch.mm(a, b, out.dtype, out=out)
-
-
-def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
+def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
     """Compare rows of words bit by bit on their device, without a wait for it."""
     import torch
 
     unequal = torch.ne(found, expected)
-    first = unequal.view(torch.uint8).argmax()[None]
-    row[0] = torch.count_nonzero(unequal)  # a sum of booleans is far slower
-    row[1] = first[0]
-    row[2] = (found.index_select(0, first) ^ expected.index_select(0, first))[0]
+    if found.device.type == "cpu":  # there a sum of booleans is far slower
+        count.copy_(torch.count_nonzero(unequal))
+    else:
+        torch.sum(unequal, dim=0, dtype=torch.int64, out=count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,64 +70,60 @@ HARDWARE = Seams()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One plan with its operands and its proven product, where it is computed."""
+    """Operands, where they are multiplied, and the product that must come out."""
 
-    plan: Plan
+    name: str
+    """Of the plan."""
     a: Tensor
     b: Tensor
     reference: Tensor
-    digests: tuple[int, int, int]
-    """Of the operands, taken on the host before they left it, and of the reference."""
-
-    def place(self) -> str:
-        """Say what a mismatch is due to: what lies in memory is digested again."""
-        now = (digest(self.a), digest(self.b), digest(self.reference))
-        names = ("operand A", "operand B", "reference")
-        changed = [
-            name
-            for name, was, is_ in zip(names, self.digests, now, strict=True)
-            if was != is_
-        ]
-        return f"memory ({', '.join(changed)} changed)" if changed else "compute"
+    digest: int
+    """Of the reference, taken on the host."""
+    remake: Callable[[], tuple[Tensor, Tensor]]
+    """Makes the operands again, on the host: what lies in memory may have changed."""
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A wrong product: which one, in how many words, and the first of those."""
+class Wrong:
+    """A product that was wrong, in how many words, and the output it still lies in."""
 
     number: int
     words: int
-    word: int
-    xor: int
+    output: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The log of one window, on its way to the host."""
+    """The counts of some products in a row, on their way to the host."""
 
     number: int
-    """Of its first product."""
-    size: int
-    canary: list[int]
-    """What the last row must be."""
-    rows: Callable[[], list[list[int]]]
-    """Waits for the window to be over."""
+    """Of the first product."""
+    outputs: tuple[Tensor, ...]
+    canary: tuple[int, ...]
+    """What the counts after those of the products must be."""
+    counts: Callable[[], list[int]]
+    """Waits until all of them are there."""
 
-    def mismatches(self, rows: list[list[int]]) -> list[Mismatch]:
+    def wrong(self, counts: list[int]) -> list[Wrong]:
         """List the products that were wrong."""
         return [
-            Mismatch(self.number + i, *row) for i, row in enumerate(rows[:-1]) if row[0]
+            Wrong(self.number + i, count, output)
+            for i, (count, output) in enumerate(zip(counts, self.outputs, strict=False))
+            if count
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Jobs that take turns in one output buffer, on the part or core *where*."""
+    """Jobs and outputs that take turns, on the part or core *where*."""
 
     where: str
     dtype: str
     jobs: tuple[Job, ...]
-    out: Tensor
+    """Two or more."""
+    outputs: tuple[Tensor, ...]
+    """As many as `outputs_for` says."""
     seed: int
     seams: Seams = HARDWARE
 
@@ -129,45 +132,99 @@ class Bench:
         lap, place = divmod(number, len(self.jobs))
         return self.jobs[place], lap % SHIFTS
 
-    def step(self, number: int, row: Tensor) -> None:
-        """Compute and compare the product *number*; the outcome goes into *row*."""
-        job, shift = self.turn(number)
-        self.seams.multiply(*view(job.a, job.b, shift), self.out)
-        self.seams.compare(words(self.out), words(job.reference), row)
+    def output(self, number: int) -> Tensor:
+        """Say where the product *number* is written."""
+        return self.outputs[number % len(self.outputs)]
 
-    def canary(self, number: int, row: Tensor) -> list[int]:
-        """Flip a bit of the product *number*, compare, and say what must be found."""
+    @property
+    def page(self) -> int:
+        """How many products the host looks at together."""
+        return max(1, len(self.outputs) // 2)
+
+    def step(self, number: int, count: Tensor) -> None:
+        """Compute and compare the product *number*; nothing here waits for a GPU."""
+        (job, shift), out = self.turn(number), self.output(number)
+        self.seams.multiply(*view(job.a, job.b, shift), out)
+        self.seams.compare(words(out), words(job.reference), count)
+
+    def canary(self, number: int, counts: Tensor) -> tuple[int, ...]:
+        """Compare spoiled copies of the product *number*; say what must be counted."""
+        reference = words(self.turn(number)[0].reference)
         chance = random.Random(f"{self.seed} {self.where} {number}")  # noqa: S311 - no secret
-        flat = words(self.out)
-        place, mask = chance.randrange(flat.numel()), 1 << chance.randrange(63)
-        flat[place].bitwise_xor_(mask)
-        self.seams.compare(flat, words(self.turn(number)[0].reference), row)
-        return [1, place, mask]
+        spoiled = words(self.output(number)) ^ _one_bit_each(reference, chance)
+        self.seams.compare(spoiled, reference, counts[0])
+        spoiled.copy_(words(self.output(number)))
+        place, bit = chance.randrange(len(reference)), chance.randrange(WORD_BITS)
+        spoiled.narrow(0, place, 1).bitwise_xor_(wrapped(1 << bit))
+        self.seams.compare(spoiled, reference, counts[1])
+        return len(reference), 1
 
-    def window(self, number: int, size: int) -> Page:
-        """Start *size* products and a canary; on a GPU nothing here waits for them."""
+    def turned(self, number: int, *, canary: bool) -> Page:
+        """Start a page of products from *number* on, and a *canary* if it is time."""
         import torch
 
-        log = torch.zeros(size + 1, 3, dtype=torch.int64, device=self.out.device)
-        for i in range(size):
-            self.step(number + i, log[i])
-        canary = self.canary(number + size - 1, log[size])
-        return Page(number, size, canary, _published(log))
+        there = self.outputs[0].device
+        counts = torch.zeros(self.page + 2, dtype=torch.int64, device=there)
+        for i in range(self.page):
+            self.step(number + i, counts[i])
+        expected: tuple[int, ...] = ()
+        if canary:
+            expected = self.canary(number + self.page - 1, counts[self.page :])
+        outputs = tuple(self.output(number + i) for i in range(self.page))
+        return Page(number, outputs, expected, _published(counts))
+
+
+def outputs_for(jobs: int, device: torch.device) -> int:
+    """
+    Say how many outputs *jobs* must share.
+
+    A GPU fills one page of them while the host looks at another; a CPU is looked at
+    after every product. A number that has no divisor in common with that of the
+    jobs makes each output see them all in turn.
+    """
+    least = 1 if device.type == "cpu" else 2 * GPU_PAGE + 1
+    return next(n for n in range(least, least + jobs + 1) if gcd(n, jobs) == 1)
+
+
+def _one_bit_each(like: Tensor, chance: random.Random) -> Tensor:
+    """Make a word with one bit set for each word of *like*: another one each time."""
+    import torch
+
+    # The high bits of multiples of an odd number go through all values evenly.
+    bit = counted(chance.getrandbits(62), like).mul_(wrapped(GOLDEN))
+    bit.bitwise_right_shift_(WORD_BITS - 6).bitwise_and_(WORD_BITS - 1)
+    return torch.bitwise_left_shift(torch.ones_like(bit), bit)
+
+
+def _published(counts: Tensor) -> Callable[[], list[int]]:
+    """Start copying *counts* to the host; what is returned waits for them."""
+    import torch
+
+    if counts.device.type != "cuda":
+        return counts.tolist
+    host = torch.empty_like(counts, device="cpu", pin_memory=True)
+    host.copy_(counts, non_blocking=True)
+    # A blocking one, or eight workers would spin on as many cores for hours.
+    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def wait() -> list[int]:
+        copied.synchronize()
+        return host.tolist()
+
+    return wait
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a hunt on one part or core came to."""
+class Bag:
+    """What a hunt came to."""
 
-    where: str
-    products: int = 0
-    seconds: float = 0.0
-    mismatched: int = 0
-    """Words of 64 bits."""
-    corruption: Finding | None = None
+    products: int
+    seconds: float
+    wrong: tuple[Wrong, ...] = ()
 
 
-def hunt(bench: Bench, enough: Enough) -> Outcome:
+def hunt(bench: Bench, enough: Enough) -> Bag:
     """
     Compute and compare until it is *enough*, or something is wrong.
 
@@ -177,114 +234,37 @@ def hunt(bench: Bench, enough: Enough) -> Outcome:
     """
     start, products = perf_counter(), 0
     for page in _pages(bench, enough):
-        rows = page.rows()
-        products += page.size
-        wrong = page.mismatches(rows)
-        if wrong:
-            return corrupted(bench, wrong, products, perf_counter() - start)
-        if rows[-1] != page.canary:
-            raise Unable(
-                f"{bench.where}: the comparison did not notice a flipped bit: it found "
-                f"{rows[-1]} instead of {page.canary}: do not trust its other answers",
-                Cause.CHECKER,
-                Remedy.FIX_CHECKER,
-            )
-    return Outcome(bench.where, products, perf_counter() - start)
+        counts = page.counts()
+        products += len(page.outputs)
+        if wrong := page.wrong(counts):
+            return Bag(products, perf_counter() - start, tuple(wrong))
+        _require_awake(bench, page, counts[len(page.outputs) :])
+    return Bag(products, perf_counter() - start)
+
+
+def _require_awake(bench: Bench, page: Page, counts: list[int]) -> None:
+    if page.canary and tuple(counts) != page.canary:
+        raise Unable(
+            f"{bench.where}: the comparison did not notice flipped bits: of products "
+            f"with {page.canary[0]} and {page.canary[1]} wrong words it counted "
+            f"{counts[0]} and {counts[1]}: do not trust its other answers",
+            Cause.CHECKER,
+            Remedy.FIX_CHECKER,
+        )
 
 
 def _pages(bench: Bench, enough: Enough) -> Iterator[Page]:
-    # One window is always under way while the log of the one before is read.
-    number, size = 0, len(bench.jobs)
-    before, then = None, perf_counter()
-    while not number or not enough(number):
-        page = bench.window(number, size)
-        number += size
-        if before:
-            yield before
-        before = page
-        now = perf_counter()
-        if now - then < WINDOW_SECONDS / 2:
-            size = min(2 * size, LONGEST_WINDOW)
-        then = now
-    if before:
-        yield before
-
-
-def _published(log: Tensor) -> Callable[[], list[list[int]]]:
-    """Start copying *log* to the host; what is returned waits until it is there."""
-    import torch
-
-    if log.device.type == "cpu":
-        return log.tolist
-    host = torch.empty_like(log, device="cpu", pin_memory=True)
-    host.copy_(log, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
-
-    def wait() -> list[list[int]]:
-        copied.synchronize()
-        return host.tolist()
-
-    return wait
-
-
-def corrupted(
-    bench: Bench, wrong: Sequence[Mismatch], products: int, seconds: float
-) -> Outcome:
-    """Find out more about the first of the *wrong* products, and put it in words."""
-    first = wrong[0]
-    evidence = _evidence(bench, first)
-    text = (
-        f"{bench.dtype} product {first.number} ({evidence['plan']}) was wrong in "
-        f"{first.words} words: row {evidence['row']} column {evidence['column']} is "
-        f"{evidence['found']}, not {evidence['expected']} ({evidence['place']}, "
-        f"{evidence['reruns']})"
-    )
-    return Outcome(
-        bench.where,
-        products,
-        seconds,
-        sum(m.words for m in wrong),
-        Finding("corruption", bench.where, text, evidence),
-    )
-
-
-def _evidence(bench: Bench, first: Mismatch) -> dict[str, str]:
-    import torch
-
-    job, shift = bench.turn(first.number)
-    width = 8 * bench.out.element_size()
-    xor, per_word = first.xor % 2**WORD_BITS, WORD_BITS // width
-    within = 0 if xor % 2**width else per_word - 1  # hosts and GPUs are little-endian
-    xor = (xor >> width * within) % 2**width
-    row, column = divmod(first.word * per_word + within, bench.out.shape[1])
-    integer = torch.int64 if width == WORD_BITS else torch.int32
-    expected = int(job.reference.view(integer)[row, column]) % 2**width
-    place = job.place()
-    again = sum(_rerun(bench, first.number) for _ in range(RERUNS))
-    return {
-        "dtype": bench.dtype,
-        "plan": job.plan.name,
-        "shift": str(shift),
-        "row": str(row),
-        "column": str(column),
-        "expected": f"{expected:#0{2 + width // 4}x}",
-        "found": f"{expected ^ xor:#0{2 + width // 4}x}",
-        "xor": f"{xor:#0{2 + width // 4}x}",
-        "bits": " ".join(str(bit) for bit in range(width) if xor >> bit & 1),
-        "wrong_words": str(first.words),
-        "place": place,
-        "reruns": f"{'persistent' if again == RERUNS else 'intermittent'}: "
-        f"{again} of {RERUNS} reruns wrong",
-    }
-
-
-def _rerun(bench: Bench, number: int) -> bool:
-    """Repeat the product *number* and say whether it is wrong again."""
-    import torch
-
-    # What lies there would be the right answer where a tile is not written.
-    bench.out.fill_(torch.nan)
-    row = torch.zeros(3, dtype=torch.int64, device=bench.out.device)
-    bench.step(number, row)
-    return bool(row[0])
+    """Start pages one ahead of the host; a canary comes first, last and in between."""
+    ahead = 0 if bench.page == len(bench.outputs) else 1
+    started: deque[Page] = deque()
+    number = since = 0
+    last = False
+    while not last:
+        last = number >= len(bench.jobs) and enough(number)
+        due = last or not number or since >= CANARY_EVERY
+        started.append(bench.turned(number, canary=due))
+        number += bench.page
+        since = 0 if due else since + bench.page
+        if len(started) > ahead:
+            yield started.popleft()
+    yield from started

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Finding, Remedy
-from hpcverify_checks._exact import mixed
-from hpcverify_checks._hunt import WORD_BITS, Compare, compare
+from hpcverify_checks._bits import WORD_BITS, mixed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +58,21 @@ def read(words: Tensor, mask: int, out: Tensor) -> None:
     import torch
 
     torch.bitwise_xor(words, mask, out=out)
+
+
+Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
+"""Writes into the third: how many words differ, the index of the first, its XOR."""
+
+
+def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
+    """Compare rows of words bit by bit on their device, without a wait for it."""
+    import torch
+
+    unequal = torch.ne(found, expected)
+    first = unequal.view(torch.uint8).argmax()[None]
+    row[0] = torch.count_nonzero(unequal)  # a sum of booleans is far slower
+    row[1] = first[0]
+    row[2] = (found.index_select(0, first) ^ expected.index_select(0, first))[0]
 
 
 @dataclass(frozen=True, slots=True)

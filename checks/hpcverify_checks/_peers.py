@@ -1,4 +1,4 @@
-"""The other ranks of an all-reduce on the CPU: started, watched, ended."""
+"""The other ranks of a group on the CPU: started, watched, ended."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import TypeVar
 
 import msgspec
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify_checks._collective import Job, Timed, file_of
+from hpcverify_checks._collective import Group, file_of
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.02
 GONE_SECONDS = 5.0
@@ -27,39 +30,39 @@ NOTICE_SECONDS = 1.0
 class Peer:
     """A rank in a process of its own, in the process group of this one."""
 
-    job: Job
+    group: Group
     rank: int
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def started(cls, job: Job, rank: int) -> Peer:
+    def started(cls, group: Group, rank: int, work: str) -> Peer:
         """Start *rank*; what it prints goes to a file beside the rendezvous."""
-        program = [sys.executable, "-P", "-m", "hpcverify_checks._rank"]
-        order = [str(rank), str(os.getpid()), msgspec.json.encode(job).decode()]
-        with file_of(job, f"rank{rank}.log").open("wb") as log:
+        program = [sys.executable, "-P", "-m", "hpcverify_checks._rank", work]
+        order = [str(rank), str(os.getpid()), msgspec.json.encode(group).decode()]
+        with file_of(group, f"rank{rank}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [*program, *order], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        return cls(job, rank, process)
+        return cls(group, rank, process)
 
     def await_ready(self) -> None:
         """Wait until the rank is about to meet the others."""
-        ready = file_of(self.job, f"rank{self.rank}.ready")
+        ready = file_of(self.group, f"rank{self.rank}.ready")
         self._await(ready.exists)
 
-    def result(self) -> list[Timed]:
-        """Wait for the rank to end well, and read what it found."""
+    def result(self, kind: type[T]) -> T:
+        """Wait for the rank to end well, and read what it found, a *kind* of value."""
         self._await(lambda: self.process.poll() == 0)
-        written = file_of(self.job, f"rank{self.rank}.json").read_bytes()
-        return msgspec.json.decode(written, type=list[Timed])
+        written = file_of(self.group, f"rank{self.rank}.json").read_bytes()
+        return msgspec.json.decode(written, type=kind)
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        deadline = monotonic() + self.job.timeout
+        deadline = monotonic() + self.group.timeout
         while not condition():
             self.require_alive()
             if monotonic() > deadline:
                 raise Unable(
-                    f"rank {self.rank} did not answer for {self.job.timeout:g} s",
+                    f"rank {self.rank} did not answer for {self.group.timeout:g} s",
                     Cause.TIMEOUT,
                     Remedy.RERUN,
                 )
@@ -70,7 +73,7 @@ class Peer:
         status = self.process.poll()
         if not status:
             return
-        said = file_of(self.job, f"rank{self.rank}.log").read_text(errors="replace")
+        said = file_of(self.group, f"rank{self.rank}.log").read_text(errors="replace")
         last = (said.strip().splitlines() or ["it said nothing"])[-1]
         raise Unable(
             f"rank {self.rank} died with status {status}: {last}",
@@ -93,12 +96,16 @@ class Peer:
 
 
 @contextmanager
-def peers(job: Job) -> Generator[list[Peer]]:
-    """Start all ranks of *job* but the first, and leave none of them behind."""
+def peers(group: Group, work: str) -> Generator[list[Peer]]:
+    """
+    Start all ranks of *group* but the first, and leave none of them behind.
+
+    Each does what the module *work* has ``as_rank`` for.
+    """
     with ExitStack() as stack:
         started: list[Peer] = []
-        for rank in range(1, job.world):
-            started.append(Peer.started(job, rank))
+        for rank in range(1, group.world):
+            started.append(Peer.started(group, rank, work))
             stack.callback(started[-1].end)
         for peer in started:
             peer.await_ready()

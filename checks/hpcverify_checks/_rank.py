@@ -1,40 +1,33 @@
 """
-A rank of an all-reduce on the CPU, in a process of its own.
+A rank on the CPU, in a process of its own.
 
-``python -m hpcverify_checks._rank RANK PARENT JOB`` meets its peers, reduces, and
-leaves what it found in the folder of the job. It dies with its parent, however that
-dies.
+``python -m hpcverify_checks._rank WORK RANK PARENT ORDER`` does what the module WORK
+has ``as_rank`` for, with its peers, and leaves what it found in the folder of their
+group. It dies with its parent, however that dies.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import msgspec
 
 from hpcverify.processes import die_with
-from hpcverify_checks._collective import (
-    Job,
-    all_reduce,
-    file_of,
-    joined,
-    reduced,
-    share_of_threads,
-)
+from hpcverify_checks._collective import Group, file_of
 
 
 def main() -> None:
-    """Be one rank until all sizes are done."""
-    rank, parent = int(sys.argv[1]), int(sys.argv[2])
-    job = msgspec.json.decode(sys.argv[3], type=Job)
-    die_with(parent)
-    import torch
+    """Be one rank until its work is done."""
+    work, rank, parent, order = sys.argv[1:]
+    die_with(int(parent))
+    group = msgspec.json.decode(order, type=Group)
+    import torch  # noqa: F401 - takes seconds, for which no other rank is to wait
 
-    device = torch.device("cpu")
-    file_of(job, f"rank{rank}.ready").touch()
-    with share_of_threads(job), joined(job, rank, device):
-        found = list(reduced(job, rank, device, all_reduce))
-    file_of(job, f"rank{rank}.json").write_bytes(msgspec.json.encode(found))
+    module = import_module(work)
+    file_of(group, f"rank{rank}.ready").touch()
+    found = module.as_rank(int(rank), order)
+    file_of(group, f"rank{rank}.json").write_bytes(found)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._exact import Shape, double_plans, operands, view, words
-from hpcverify_checks._hunt import Multiply, multiply
+from hpcverify_checks._bits import words
+from hpcverify_checks._exact import Operands, Shape, view
+from hpcverify_checks._families import fp64_plans, multiply
+from hpcverify_checks._hunt import Multiply
 from hpcverify_checks._soak import Done, Meter, Stretch, next_edge
 from hpcverify_checks._torch import dtypes_of, require_memory
 
@@ -137,8 +139,8 @@ def mill(size: int, device: torch.device, *, wide: bool = False) -> Mill:
 def _exact_operands(size: int) -> tuple[str, Tensor, Tensor]:
     import torch
 
-    made = operands(double_plans(size)[0], Shape(size, size))
-    a, b = view(*made.stored(torch.float64), 0)
+    made = Operands(fp64_plans(size)[0], Shape(size, size))
+    a, b = view(*made.stored(torch.float64, "cpu"), 0)
     return f"fp64 products of {size}^3 random 20-bit integers", a, b
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ CUDA_SINCE = {
 }
 """The compute capability from which a type has units of its own (for all but the
 first two: tensor cores; CUDA C++ programming guide, arithmetic instructions)."""
+CUBLAS_WORKSPACE = ":4096:8"
+"""The larger of the two with which cuBLAS gives the same bits each time, whatever the
+streams (its guide, "Results reproducibility"); on Hopper torch takes as much anyway."""
 
 
 def torch_device(ctx: Context) -> torch.device:
@@ -33,6 +37,8 @@ def torch_device(ctx: Context) -> torch.device:
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor the
     order in which CUDA lists the parts matters; it is made the current device.
     """
+    # Read once, when the first check of this worker multiplies.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
     try:
         import torch
     except ModuleNotFoundError as exc:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._exact import mixed
+from hpcverify_checks._bits import mixed
 
 if TYPE_CHECKING:
     import torch

@@ -24,6 +24,7 @@ from hpcverify.model import (
     Ruling,
     Verdict,
 )
+from hpcverify_checks import _collective
 from hpcverify_checks._collective import (
     MOST_RANKS,
     Job,
@@ -87,8 +88,8 @@ def _job(ctx: Context, params: AllreduceParams, backend: str) -> Job:
         world=world,
         backend=backend,
         sizes=params.sizes or (CPU_SIZES if on_cpu else GPU_SIZES),
-        seconds=params.seconds,
         timeout=params.timeout_seconds,
+        seconds=params.seconds,
     )
 
 
@@ -108,12 +109,12 @@ def _between_gpus(
 def _between_processes(
     ctx: Context, job: Job, device: torch.device, reduce: Reduce
 ) -> Iterator[Found]:
-    with peers(job) as others:
+    with peers(job, _collective.__name__) as others:
         with share_of_threads(job), joined(job, 0, device):
             timed = list(reduced(job, 0, device, reduce))
         yield from wrong_sums(timed, 0, ctx.device.part)
         for other in others:
-            yield from wrong_sums(other.result(), other.rank, ctx.device.part)
+            yield from wrong_sums(other.result(list[Timed]), other.rank, ctx.device.part)
     yield from described(job, timed, "gloo on the loopback")
 
 

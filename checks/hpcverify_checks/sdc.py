@@ -5,14 +5,18 @@ The operands are integers whose product is known exactly (see `_exact`), so a si
 changed bit in any output is found in the product in which it happens, and a healthy
 part cannot be accused. The reference is proven on the host and is not just the part's
 own first answer, with which a stuck unit would agree for ever. Several plans take
-turns in one output buffer, so that a tile which is not written shows, and the operands
+turns in the same outputs, so that a tile which is not written shows, and the operands
 move through the lanes from one product to the next. The part itself compares, without
-waiting for the host; a canary, one flipped bit, proves again and again that the
-comparison is awake. On a mismatch digests tell changed memory from wrong arithmetic,
-and three repetitions tell persistent from intermittent.
+waiting for the host; canaries prove that the comparison is awake (see `_hunt`). On a
+mismatch memory is told from arithmetic, and three repetitions tell persistent from
+intermittent (see `_mismatch`).
 
-Integers toggle fewer wires than random numbers and draw less power, and only the path
-of a matrix product is exercised: what is reported is what was covered.
+Integers toggle fewer wires than random numbers and draw less power. So a second part
+of the time goes to random numbers under square-wave load, compared with the part's
+own first answer and with those of the other parts (`_stress`, `_vote`), and a third
+to copies (`_copies`). A CPU is examined core by core, alone and all at once.
+
+No test of this kind covers all of a part: what is reported is what was covered.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import log2
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
 from hpcverify.model import (
     Cause,
     Covered,
@@ -34,216 +39,193 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import cpu
+from hpcverify_checks._benches import Library, Outcome, Prepared, Task, prepare
+#WAIT from hpcverify_checks._copies import copies
 from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._exact import (
-    UNIVERSAL,
-    Operands,
-    Plan,
-    Shape,
-    certificate,
-    constant_bits,
-    digest,
-    double_plans,
-    exact_product,
-    operands,
-    single_plans,
-    view,
-    words,
-    wrong_rows,
-)
-from hpcverify_checks._hunt import (
-    HARDWARE,
-    Bench,
-    Job,
-    Mismatch,
-    Outcome,
-    Seams,
-    corrupted,
-    hunt,
-)
+from hpcverify_checks._exact import SHIFT_STEP, SHIFTS, Shape, constant_bits
+from hpcverify_checks._families import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks._hunt import Job, Seams
+#WAIT from hpcverify_checks._kernels import comparison_for
+#WAIT from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
     dtypes_of,
     float32_as,
     require_memory,
     torch_device,
 )
+#WAIT from hpcverify_checks._trials import selftest
+#WAIT from hpcverify_checks._vote import reconcile
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-CPU_SHAPE = Shape(size=512, depth=2048)
-GPU_SHAPE = Shape(size=4096, depth=8192)
-"""Deep, because the cost of the comparison does not grow with the depth."""
-GPU_MEMORY = 4 * 2**30
-"""Bytes for the fp64 plans, the largest, with their references and temporaries."""
+CPU_SIZE, GPU_SIZE = 512, 4096
+GPU_MEMORY = 10 * 2**30
+"""Bytes for the fp32 plans, the largest, with their references and temporaries."""
+EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
+"""Of the time."""
 AT_ONCE = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
-LEAST_SECONDS = 1.0
-"""For one wave of cores: with less for each, some wait for the node's next run."""
+WAVE_SECONDS, ALONE_SECONDS = 1.0, 0.1
+"""For many cores, and for one: with less for each, some wait for the next run."""
 RULE_OF_THREE = 3.0
 """No event in a time T excludes, at 95 %, a Poisson rate above 3 / T."""
 
 
 class SdcParams(Params, frozen=True):
-    """How long to look in all (seconds), and at products of what shape."""
+    """How long to look in all (seconds), and at what products."""
 
-    seconds: float = 15.0
+    seconds: float = 20.0
     size: int = 0
     """Rows and columns of the product; 0 takes the default of the part."""
     depth: int = 0
     """The inner dimension, likewise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A type of operands, the plans that are exact with it, and the output's type."""
-
-    dtype: str
-    plans: Callable[[int], tuple[Plan, ...]]
-    output: str = "float32"
-    precision: str = "highest"
-
-
-FAMILIES = {
-    "bf16": Family("bfloat16", single_plans),
-    "fp16": Family("float16", single_plans),
-    "tf32": Family("float32", single_plans, precision="high"),
-    "fp32": Family("float32", single_plans),
-    "fp64": Family("float64", double_plans, output="float64"),
-}
-ON_CPU = frozenset({"fp32", "fp64"})
-"""On a CPU torch rounds products of 16-bit operands to 16 bits, and does not promise
-to do so only once: no reference for them would be certain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One type of operands with which to examine one device."""
-
-    ctx: Context
-    name: str
-    shape: Shape
-    device: torch.device
-    seams: Seams = HARDWARE
-
-    @property
-    def family(self) -> Family:
-        """What belongs to the name."""
-        return FAMILIES[self.name]
-
-    def bench(self, where: str, jobs: tuple[Job, ...]) -> Bench:
-        """Make an output buffer for the part or core *where*."""
-        import torch
-
-        dtype = getattr(torch, self.family.output)
-        out = torch.empty(
-            self.shape.size, self.shape.size, dtype=dtype, device=self.device
-        )
-        return Bench(where, self.name, jobs, out, self.ctx.seed, self.seams)
+    fresh: bool = False
+    """Whether to draw operands that no run has had; else they are those whose
+    products ship with hpcverify."""
 
 
 def measure(
-    ctx: Context, params: SdcParams, seams: Seams = HARDWARE
+    ctx: Context, params: SdcParams, seams: Seams | None = None
+) -> Iterator[Found]:
+    """Examine the device with exact products, with random ones, and with copies."""
+    device = torch_device(ctx)
+    seams = seams or Seams()  #WAIT    seams = seams or Seams(compare=comparison_for(device))
+    yield from exact(ctx, device, params, seams)
+    #WAIT    yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+    #WAIT    yield from copies(ctx, device, COPY_SHARE * params.seconds)
+
+
+def exact(
+    ctx: Context, device: torch.device, params: SdcParams, seams: Seams
 ) -> Iterator[Found]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    device = torch_device(ctx)
-    on_cpu = device.type == "cpu"
-    if not on_cpu:
+    if device.type != "cpu":
         require_memory(device, GPU_MEMORY)
-    names = FAMILIES.keys() & (ON_CPU if on_cpu else dtypes_of(device))
-    usual = CPU_SHAPE if on_cpu else GPU_SHAPE
-    shape = Shape(params.size or usual.size, params.depth or usual.depth)
-    outcomes: list[Outcome] = []
-    for name in sorted(names):
-        task = Task(ctx, name, shape, device, seams)
-        covered, found = explored(task, params.seconds / len(names))
-        yield covered
-        outcomes += found
-    yield from summed(outcomes, shape)
+    chosen, library = families_of(device), Library()
+    done: list[Done] = []
+    for family in chosen:
+        shape = shape_of(family, device, params)
+        draw = ctx.seed if params.fresh else 0
+        task = Task(ctx, family, shape, device, seams, draw, library)
+        done.append(explored(task, EXACT_SHARE * params.seconds / len(chosen)))
+        yield Covered(ctx.device.part, done[-1].said())
+    yield from summed(done)
 
 
-def explored(task: Task, seconds: float) -> tuple[Covered, list[Outcome]]:
+def families_of(device: torch.device) -> list[Family]:
+    """List the types of operands that *device* has units for."""
+    known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
+    native = dtypes_of(device)
+    return [family for name, family in known.items() if name in native]
+
+
+def shape_of(family: Family, device: torch.device, params: SdcParams) -> Shape:
+    """Choose the shape of the products, and never one too deep to be exact."""
+    on_cpu = device.type == "cpu"
+    size = params.size or (CPU_SIZE if on_cpu else GPU_SIZE)
+    usual = CPU_DEPTH if on_cpu else family.depth
+    return Shape(size, min(family.depth, params.depth or usual))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done with one type of operands, and what came of it."""
+
+    task: Task
+    prepared: Prepared
+    outcomes: tuple[Outcome, ...]
+    constant: str
+    """Bits in which no fault that holds them could show."""
+
+    def said(self) -> str:
+        """Say in a sentence what was exercised, and what no fault in it excludes."""
+        products = sum(outcome.products for outcome in self.outcomes)
+        seconds = sum(outcome.seconds for outcome in self.outcomes)
+        size, depth = self.task.shape.size, self.task.shape.depth
+        text = (
+            f"{self.task.family.name}{_cores(self.task, self.outcomes)}: {products} "
+            f"products of {size} x {depth} x {size} "
+            f"({products * self.task.shape.operations:.3g} operations) compared bit "
+            f"by bit in {seconds:.1f} s; {_plans(self.prepared)}; {_data(self.task)}; "
+            f"{self.constant}"
+        )
+        if any(outcome.mismatched for outcome in self.outcomes):
+            return text
+        return f"{text}; {excluded(seconds)}"
+
+
+def excluded(seconds: float) -> str:
+    """Say what *seconds* without a fault exclude."""
+    rate = RULE_OF_THREE / seconds * 3600
+    return f"more than {rate:.3g} wrong products an hour are excluded at 95 %"
+
+
+def _plans(prepared: Prepared) -> str:
+    plans = (
+        f"{job.name} (sums to 2^{log2(certificate):.2f})"
+        for job, certificate in zip(prepared.jobs, prepared.certificates, strict=True)
+    )
+    return f"plans {', '.join(plans)}"
+
+
+def _data(task: Task) -> str:
+    kind = f"drawn afresh ({task.draw})" if task.draw else "those of every run"
+    return f"data {kind}, at {SHIFTS} offsets of {SHIFT_STEP} lanes"
+
+
+def _cores(task: Task, outcomes: Sequence[Outcome]) -> str:
+    if task.device.type != "cpu":
+        return ""
+    wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
+    done = listed(sorted(map(int, wheres)))
+    return f" on cores {done} of {listed(cpu.cores().allowed)}"
+
+
+def _constant(jobs: Sequence[Job]) -> str:
+    names = {
+        "output": constant_bits(job.reference for job in jobs),
+        "A": constant_bits(job.a for job in jobs),
+        "B": constant_bits(job.b for job in jobs),
+    }
+    bits = ", ".join(f"{name} {listed(bits) or 'none'}" for name, bits in names.items())
+    return f"bits that no product changes: {bits}"
+
+
+def explored(task: Task, seconds: float) -> Done:
     """Prepare and hunt with one type; its operands are let go of on return."""
     with float32_as(task.family.precision):
-        jobs, found = prepare(task)
-        found += examine(task, jobs, seconds)
-    return Covered(task.ctx.device.part, coverage(task, jobs, found)), found
+        prepared = prepare(task)
+        outcomes = (*prepared.found, *examined(task, prepared.jobs, seconds))
+    return Done(task, prepared, outcomes, _constant(prepared.jobs))
 
 
-def prepare(task: Task) -> tuple[tuple[Job, ...], list[Outcome]]:
-    """Make the jobs, and say whether a product was wrong already then."""
-    plans = task.family.plans(task.shape.depth)
-    made = [_job(task, plan) for plan in plans]
-    jobs = tuple(job for job, _ in made)
-    wrong = [Mismatch(i, *row) for i, (_, row) in enumerate(made) if row[0]]
-    if not wrong:
-        return jobs, []
-    bench = task.bench(task.ctx.device.part, jobs)
-    return jobs, [corrupted(bench, wrong, len(jobs), 0.0)]
-
-
-def _job(task: Task, plan: Plan) -> tuple[Job, list[int]]:
-    """Put one plan on the device; the row says how its first product differs."""
-    import torch
-
-    made = operands(plan, task.shape)
-    _require(certificate(made.a, made.b) <= plan.limit, f"plan {plan.name} is inexact")
-    stored = made.stored(getattr(torch, task.family.dtype))
-    a, b = (operand.to(task.device) for operand in stored)
-    first = task.bench("", ()).out
-    task.seams.multiply(*view(a, b, 0), first)
-    reference = proven(made, first, task.ctx.seed)
-    row = torch.zeros(3, dtype=torch.int64, device=task.device)
-    task.seams.compare(words(first), words(reference), row)
-    digests = digest(stored[0]), digest(stored[1]), digest(reference)
-    return Job(plan, a, b, reference, digests), row.tolist()
-
-
-def proven(made: Operands, product: Tensor, seed: int) -> Tensor:
-    """
-    Give *product* back if the host can prove it, or else the host's own, proven.
-
-    Raises:
-        Unable: The host cannot prove its own product, or contradicts the digest
-            that holds everywhere: then it is the host that computes wrongly.
-
-    """
-    if wrong_rows(made, product.cpu(), seed):
-        product = exact_product(made, product.dtype).to(product.device)
-        _require(
-            not wrong_rows(made, product.cpu(), seed),
-            f"the host disproves its own product of plan {made.plan.name}",
-        )
-    key = (made.plan.name, made.shape.size, made.shape.depth)
-    _require(
-        UNIVERSAL.get(key, (found := digest(product.cpu()))) == found,
-        f"the proven product of plan {made.plan.name} contradicts its digest",
-    )
-    return product
-
-
-def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
-    if not sound:
-        raise Unable(
-            f"{otherwise}: the check itself is unsound here",
-            Cause.CHECKER,
-            Remedy.FIX_CHECKER,
-        )
-
-
-def examine(task: Task, jobs: tuple[Job, ...], seconds: float) -> list[Outcome]:
-    """Hunt for *seconds* on the GPU, or on the CPU's cores in waves."""
+def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> list[Outcome]:
+    """Hunt for *seconds* on the GPU; on the CPU on each core alone, and all at once."""
     if task.device.type != "cpu":
-        bench = task.bench(task.ctx.device.part, jobs)
-        return [hunt(bench, _deadline(seconds))]
-    waves = _waves(cpu.cores().allowed, seconds, task.ctx.rotation)
-    work = partial(_on_core, task, jobs, seconds / len(waves))
-    return [outcome for wave in waves for outcome in on_each(wave, work)]
+        return [task.hunt(task.ctx.device.part, jobs, _deadline(seconds))]
+    cores, half = cpu.cores().allowed, seconds / 2
+    alone = [(core,) for core in turn(cores, _fit(half, ALONE_SECONDS), _turn(task))]
+    chosen = turn(cores, AT_ONCE * _fit(half, WAVE_SECONDS), _turn(task))
+    waves = [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
+    return [
+        outcome
+        for groups in (alone, waves)
+        for group in groups
+        for outcome in on_each(group, partial(_on_core, task, jobs, half / len(groups)))
+    ]
+
+
+def _fit(seconds: float, least: float) -> int:
+    return max(1, int(seconds / least))
+
+
+def _turn(task: Task) -> int:
+    return task.ctx.rotation
 
 
 def _on_core(task: Task, jobs: tuple[Job, ...], seconds: float, core: int) -> Outcome:
-    return hunt(task.bench(f"cpu{core}", jobs), _deadline(seconds))
+    return task.hunt(f"cpu{core}", jobs, _deadline(seconds))
 
 
 def _deadline(seconds: float) -> Callable[[int], bool]:
@@ -251,49 +233,25 @@ def _deadline(seconds: float) -> Callable[[int], bool]:
     return lambda _: perf_counter() >= end
 
 
-def _waves(
-    cores: Sequence[int], seconds: float, rotation: int
-) -> list[tuple[int, ...]]:
-    fit = AT_ONCE * max(1, int(seconds / LEAST_SECONDS))
-    chosen = turn(cores, fit, rotation)
-    return [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
-
-
-def coverage(task: Task, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> str:
-    """Say in a sentence what was exercised, and what no fault in it excludes."""
-    products = sum(outcome.products for outcome in outcomes)
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    constant = constant_bits(job.reference.cpu() for job in jobs)
-    size, depth = task.shape.size, task.shape.depth
-    text = (
-        f"{task.name}{_cores(task, outcomes)}: {products} products of {size} x {depth} "
-        f"x {size} ({products * task.shape.operations:.3g} operations) compared bit by "
-        f"bit in {seconds:.1f} s; output bits that no product changes: "
-        f"{listed(constant) or 'none'}"
-    )
-    if any(outcome.mismatched for outcome in outcomes):
-        return text
-    rate = RULE_OF_THREE / seconds * 3600
-    return f"{text}; more than {rate:.3g} wrong products an hour are excluded at 95 %"
-
-
-def _cores(task: Task, outcomes: Sequence[Outcome]) -> str:
-    if task.device.type != "cpu":
-        return ""
-    done = [int(o.where.removeprefix("cpu")) for o in outcomes if o.where != "cpu"]
-    return f" on cores {listed(done)} of {listed(cpu.cores().allowed)}"
-
-
-def summed(outcomes: Sequence[Outcome], shape: Shape) -> Iterator[Found]:
+def summed(done: Sequence[Done]) -> Iterator[Found]:
     """Add up, for each part or core, what was done with all types."""
-    for where in dict.fromkeys(outcome.where for outcome in outcomes):
-        mine = [outcome for outcome in outcomes if outcome.where == where]
-        products = sum(o.products for o in mine)
-        wrong = sum(o.mismatched for o in mine)
+    every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
+    for where in dict.fromkeys(outcome.where for _, outcome in every):
+        mine = [(shape, outcome) for shape, outcome in every if outcome.where == where]
+        wrong = sum(o.mismatched for _, o in mine)
+        operations = sum(o.products * shape.operations for shape, o in mine)
         yield Measurement("mismatched_words", wrong, "", where)
-        yield Measurement("products", products, "", where)
-        yield Measurement("checked_operations", products * shape.operations, "", where)
-        yield from (o.corruption for o in mine if o.corruption)
+        yield Measurement("products", sum(o.products for _, o in mine), "", where)
+        yield Measurement("checked_operations", operations, "", where)
+        yield from (o.corruption for _, o in mine if o.corruption)
+
+
+def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[Found]:
+    """Say how warm the device was meanwhile: many faults show only when it is hot."""
+    for where, samples in watch.series("temperature"):
+        if where == ctx.device.part and samples:
+            low, high = (f(s.value for s in samples) for f in (min, max))
+            yield Covered(where, f"at {low:.0f} to {high:.0f} °C")
 
 
 CHECK = Check(
@@ -304,15 +262,46 @@ CHECK = Check(
         "mismatched_words": Metric(unit="", meaning="64-bit words that were wrong"),
         "products": Metric(unit="", meaning="products compared with a proven one"),
         "checked_operations": Metric(unit="", meaning="operations in those products"),
+        "disputed_words": Metric(
+            unit="", meaning="words in which all parts agree against the proof"
+        ),
+        "stress.mismatched": Metric(
+            unit="", meaning="words that differed from the part's own first answer"
+        ),
+        "stress.products": Metric(unit="", meaning="products compared with that"),
+        "copied_bytes": Metric(unit="B", meaning="copied and compared"),
+        "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
     },
     rules={
         "mismatched_words": Rule(
             high=0,
             remedy=Remedy.REPLACE,
+            optional=True,  # where all parts agree, the words are disputed instead
             source="an exact product has one right answer",
-        )
+        ),
+        "products": Rule(
+            low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"
+        ),
+        "stress.mismatched": Rule(
+            high=0,
+            remedy=Remedy.REPLACE,
+            source="the same product of the same part has the same bits",
+        ),
+        "copied_wrong_words": Rule(
+            high=0, remedy=Remedy.REPLACE, source="a copy is the same"
+        ),
     },
-    rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE)},
+    rulings={
+        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "miscopied": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+        "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+        "answer": Ruling(Verdict.PASS, Remedy.NONE),
+    },
     placement=Placement.DEVICES,
     timeout=600.0,
+    observe=observe,
+    #WAIT    reconcile=reconcile,
+    #WAIT    selftest=selftest,
 )

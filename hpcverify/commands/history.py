@@ -45,7 +45,7 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
         (
             e.id,
             f"{e.started:%Y-%m-%d %H:%M}",
-            e.suite,
+            e.suite + (f", {e.rounds} rounds" if e.rounds > 1 else ""),
             clock(e.seconds),
             e.verdict.name + ("" if e.complete else " (interrupted)"),
             e.reason,

@@ -13,6 +13,7 @@ from hpcverify.commands._since import DAY, began_by
 from hpcverify.conclusion import judge_again
 from hpcverify.config import Site, load_site, state_dir
 from hpcverify.model import Result, Run
+from hpcverify.rounds import by_check
 from hpcverify.store import Store
 from hpcverify.suite import Step, load_suite, plan, suite_names
 from hpcverify.view import Console, plain_table
@@ -24,6 +25,7 @@ class Change(msgspec.Struct, frozen=True):
     run: str
     node: str
     check: str
+    round: int
     was: str
     now: str
     reason: str
@@ -53,8 +55,8 @@ def command(since: datetime | None, *, as_json: bool) -> None:
         return
     click.echo(f"{len(runs)} runs judged again, {len(changes)} verdicts change")
     if changes:
-        head = ("run", "node", "check", "was", "now", "why")
-        rows = [msgspec.structs.astuple(c) for c in changes]
+        head = ("run", "node", "check", "round", "was", "now", "why")
+        rows = [[str(cell) for cell in msgspec.structs.astuple(c)] for c in changes]
         plain_table(Console(highlight=False), head, rows)
 
 
@@ -66,6 +68,7 @@ def changed(run: Run, site: Site, store: Store) -> list[Change]:
             run=run.id,
             node=run.node,
             check=result.check,
+            round=result.round,
             was=result.verdict.value,
             now=again.verdict.value,
             reason=again.reason,
@@ -89,7 +92,7 @@ def steps_of(run: Run, site: Site) -> tuple[Step, ...]:
     """Plan the run's checks as its suite, or else the default one, would today."""
     suite = run.suite if run.suite in suite_names() else "quick"
     known = set(names(site.packages))
-    only = tuple(r.check for r in run.results if r.check in known)
+    only = tuple(check for check in by_check(run.results) if check in known)
     if not only:  # checks that are gone cannot be judged by today's limits
         return ()
     return plan(load_suite(suite), site, only).steps

@@ -2,41 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 import msgspec
+from rich.text import Text
 
 from hpcverify.check import applies, quantity
 from hpcverify.config import state_dir
+from hpcverify.errors import ConfigError
 from hpcverify.model import Measurement, Result, Run
 from hpcverify.plain import bounds, worst_first
+from hpcverify.rounds import by_check, rounds_of, tally, worst_rounds
 from hpcverify.store import Store
+from hpcverify.suite import MOST_ROUNDS
 from hpcverify.view import Console, conclusion, headline, plain_table, results_table
 
 
 @click.command("show")
 @click.argument("run", default="last")
+@click.option(
+    "--round",
+    "number",
+    type=click.IntRange(1, MOST_ROUNDS),
+    help="Only this round; the worst of each check when left out.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
-def command(run: str, *, as_json: bool) -> None:
+def command(run: str, number: int | None, *, as_json: bool) -> None:
     """
     Show RUN: its id, the start of it, or "last".
 
     \b
     Examples:
       hpcverify show
+      hpcverify show last --round 3
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     found = Store(state_dir()).load(run)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
         return
+    shown = found if number is None else only_round(found, number)
+    rounds = by_check(shown.results)
     console = Console(highlight=False)
-    console.print(results_table(found, console.width))
-    for result in worst_first(found.results):
+    console.print(results_table(shown, console.width))
+    for result in worst_first(worst_rounds(shown.results)):
         console.print()
         console.print(headline(result))
+        if len(rounds[result.check]) > 1:
+            console.print(which_round(result, rounds[result.check]))
         show_details(result, found, console)
     console.print()
     console.print(conclusion(found))
+
+
+def only_round(run: Run, number: int) -> Run:
+    """
+    Leave of *run* the results of round *number*.
+
+    Raises:
+        ConfigError: there is none.
+
+    """
+    results = tuple(r for r in run.results if r.round == number)
+    if not results:
+        raise ConfigError(f"run {run.id} has {rounds_of(run)} rounds, and no {number}")
+    return msgspec.structs.replace(run, results=results)
+
+
+def which_round(result: Result, rounds: Sequence[Result]) -> Text:
+    """Say which of *rounds* is shown, what came of all, and how to see another."""
+    return Text(
+        f"  round {result.round}, the first of the worst; {len(rounds)} rounds in all: "
+        f"{tally(rounds)}; another one: --round N"
+    )
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:

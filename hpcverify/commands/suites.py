@@ -25,8 +25,14 @@ def command(*, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(suites), indent=1))
         return
     rows = [
-        (s.name, clock(s.budget), s.summary, " ".join(e.name for e in s.check))
+        (
+            s.name,
+            clock(s.budget),
+            str(s.rounds),
+            s.summary,
+            " ".join(e.name for e in s.check),
+        )
         for s in suites
     ]
-    head = ("suite", "budget", "when", "checks")
+    head = ("suite", "budget", "rounds", "when", "checks")
     plain_table(Console(highlight=False), head, rows)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from hpcverify.check import Trial
 from hpcverify.model import Found
 from hpcverify.wire import Outcome, Reply, Task
 
@@ -21,6 +22,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     def found(self) -> tuple[Found, ...]:
         """What was found, in order."""
         return tuple(r.found for r in self.replies if r.found is not None)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What became of the faults that were injected, in order."""
+        return tuple(r.trial for r in self.replies if r.trial is not None)
 
 
 class Executor(Protocol):

@@ -158,11 +158,12 @@ class LocalExecutor(Struct):
     Keeps one worker for each name and hands them tasks.
 
     *stopped* says that the run was told to end; *tick* is called between looks at
-    the replies, to show progress.
+    the replies, to show progress, and *heard* with each reply as it comes.
     """
 
     stopped: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
+    heard: Callable[[Reply], None] = lambda _: None
     command: Sequence[str] = COMMAND
     hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
@@ -222,7 +223,10 @@ class LocalExecutor(Struct):
         """Take in what the worker *name* said; return the end of its task, if any."""
         worker = self._workers[name]
         died = worker.died()  # before reading, so that its last words are read
-        replies += [r for r in worker.replies() if r.number == self._orders]
+        fresh = [r for r in worker.replies() if r.number == self._orders]
+        for reply in fresh:
+            self.heard(reply)
+        replies += fresh
         if replies and (outcome := replies[-1].outcome):
             if outcome.spent:
                 self._end([name], grace=0.0, reap=REAP)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcverify.model import Remedy, Result, Run, Verdict
-from hpcverify_reports.words import standing
+from hpcverify.model import Remedy, Result, Run, Verdict, standing
+from hpcverify.rounds import left_out, worst_rounds
 
 _COUNTED = {
     Verdict.PASS: "passed",
@@ -15,10 +15,10 @@ _COUNTED = {
 
 
 def decisive(run: Run) -> list[Result]:
-    """List the results that made the verdict what it is; none for PASS."""
+    """List the checks that made the verdict what it is, by their worst round."""
     return [
         r
-        for r in run.results
+        for r in worst_rounds(run.results)
         if standing(r) is run.verdict and run.verdict is not Verdict.PASS
     ]
 
@@ -28,7 +28,8 @@ def lede(run: Run) -> str:
     if not run.results:
         return "No check had its turn, so nothing is known."
     early = "" if run.complete else " It ended early: not every check had its turn."
-    verdicts = [standing(result) for result in run.results]
+    early += f" {left_out(run).capitalize()}." if run.left_out else ""
+    verdicts = [standing(result) for result in worst_rounds(run.results)]
     # An interrupted run is an ERROR of which none of its checks need be one.
     leading = run.verdict if run.verdict in verdicts else max(verdicts)
     if all(verdict is Verdict.PASS for verdict in verdicts):
@@ -43,8 +44,8 @@ def lede(run: Run) -> str:
 
 
 def next_step(run: Run) -> Remedy:
-    """Choose the strongest remedy of those that decided the verdict."""
-    remedies = [r.remedy for r in decisive(run)]
+    """Choose the strongest remedy of those that decided the verdict, in any round."""
+    remedies = [r.remedy for r in run.results if standing(r) is run.verdict]
     if not run.complete or not run.results:
         remedies.append(Remedy.RERUN)
     return max(remedies, key=list(Remedy).index, default=Remedy.NONE)

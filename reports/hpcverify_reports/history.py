@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import applies
-from hpcverify.model import Run, Verdict
+from hpcverify.model import Run, Verdict, standing
+from hpcverify.rounds import by_check, typical, worst_rounds
 from hpcverify_reports.judged import Labels
 from hpcverify_reports.svg import Spark, drawable, spark
 from hpcverify_reports.words import (
@@ -22,7 +23,6 @@ from hpcverify_reports.words import (
     duration,
     measured,
     moment,
-    standing,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def before(run: Run, others: Sequence[Run], label: Labels) -> tuple[History, ...
 
 
 def _earlier(run: Run) -> Earlier:
-    worst = [r for r in run.results if standing(r) is run.verdict]
+    worst = [r for r in worst_rounds(run.results) if standing(r) is run.verdict]
     told = "; ".join(r.check for r in worst if run.verdict is not Verdict.PASS)
     return Earlier(
         when=moment(run.started),
@@ -122,7 +122,7 @@ def _moved(run: Run, past: Sequence[Run], label: Labels) -> Iterator[Moved]:
         return
     columns = [*_KEY, "value"]
     earlier = pd.DataFrame(earlier_rows, columns=columns).groupby(_KEY)["value"]
-    today = pd.DataFrame(rows, columns=columns).drop_duplicates(_KEY, keep="last")
+    today = pd.DataFrame(rows, columns=columns)
     stats = earlier.agg(["count", "median", spread])
     frame = today.set_index(_KEY).join(stats, how="inner")
     farthest = _farthest(frame.loc[frame["count"] >= ENOUGH])
@@ -139,10 +139,10 @@ def _judged(run: Run) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
-    for result in run.results:
-        for item in result.measurements:
+    for check, rounds in by_check(run.results).items():
+        for item in typical(rounds):
             if item.value is not None and drawable(item.value):
-                yield result.check, item.name, item.where, item.unit, item.value
+                yield check, item.name, item.where, item.unit, item.value
 
 
 def spread(values: pd.Series) -> float:

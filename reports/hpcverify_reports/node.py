@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hpcverify.model import Result, Run, Verdict
+from hpcverify.model import Result, Run, Verdict, standing
+from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
 from hpcverify_reports.headline import decisive, lede, next_step
 from hpcverify_reports.history import History, before
 from hpcverify_reports.judged import Labels, accused
@@ -34,12 +35,14 @@ from hpcverify_reports.words import (
     anchor,
     duration,
     moment,
-    standing,
     worst_first,
 )
 
 TOLD = 4
 """Reasons at the top of the page."""
+
+ROUNDS = 50
+"""Of each check, beside the worst one; those that did not pass come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,11 @@ def render(run: Run, *, history: Sequence[Run] = ()) -> str:
 def lay_out(run: Run, others: Sequence[Run]) -> Page:
     """Decide all that the page says."""
     label = _labels(run)
-    ordered = worst_first(run.results)
-    sections = {r.check: section(r, run.inventory, label) for r in ordered}
+    ordered = worst_first(worst_rounds(run.results))
+    sections = {
+        check: _section(rounds, run, label)
+        for check, rounds in by_check(run.results).items()
+    }
     blamed = [r for r in ordered if standing(r) >= Verdict.WARN]
     return Page(
         signs=tuple(MARKS.values()),
@@ -128,10 +134,10 @@ def lay_out(run: Run, others: Sequence[Run]) -> Page:
         next=NEXT[next_step(run)],
         accused=tuple(_accused(run))[:TOLD],
         facts=tuple(_facts(run)),
-        chips=tuple(_chip(r) for r in run.results),
+        chips=tuple(_chip(r) for r in worst_rounds(run.results)),
         why=tuple(sections[r.check] for r in blamed),
         unseen=tuple(_unseen(r) for r in ordered if standing(r) is Verdict.SKIP),
-        checks=tuple(sections[r.check] for r in run.results),
+        checks=tuple(sections.values()),
         history=before(run, others, label),
         kinds=kinds(run.inventory),
         problems=tuple(proof(f, None, label) for f in run.inventory.problems),
@@ -146,6 +152,25 @@ def lay_out(run: Run, others: Sequence[Run]) -> Page:
 def _labels(run: Run) -> Labels:
     labels = {part.id: part.label for part in run.inventory.parts}
     return lambda where: labels.get(where, where)
+
+
+def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
+    """Lay out the worst of *rounds* in full, and fold the others under it."""
+    worst = worst_round(rounds)
+    made = section(worst, run.inventory, label)
+    if len(rounds) == 1:
+        return made
+    others = worst_first(r for r in rounds if r is not worst)
+    shown = sorted(others[:ROUNDS], key=lambda r: r.round)
+    left = len(others) - len(shown)
+    more = f"and {left} more: hpcverify show {run.id} --round N"
+    return replace(
+        made,
+        badges=(f"{len(rounds)} rounds: {tally(rounds)}", *made.badges),
+        shown=(f"Round {worst.round} is shown here, the first of the worst.",),
+        rounds=tuple(section(r, run.inventory, label, main=False) for r in shown),
+        unshown=(more,) if left else (),
+    )
 
 
 def _reason(result: Result) -> Reason:
@@ -174,6 +199,8 @@ def _facts(run: Run) -> Iterator[Fact]:
         if known:
             yield "Machine", known
     yield "Suite", run.suite
+    if run.rounds > 1:
+        yield "Rounds", f"{rounds_of(run)} of {run.rounds}"
     yield "Started", moment(run.started)
     yield "Took", duration(run.seconds)
     yield "Run", "complete" if run.complete else "interrupted"

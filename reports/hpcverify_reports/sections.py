@@ -17,6 +17,7 @@ from hpcverify.model import (
     Result,
     Series,
     Verdict,
+    standing,
 )
 from hpcverify_reports.grid import Grid, axis_of, grids
 from hpcverify_reports.judged import (
@@ -37,7 +38,6 @@ from hpcverify_reports.words import (
     anchor,
     duration,
     measured,
-    standing,
 )
 
 MOST = 16
@@ -115,17 +115,34 @@ class Section:
     charts: tuple[Chart, ...]
     unmet: tuple[str, ...]
     params: tuple[Fact, ...]
+    round: int
+    shown: tuple[str, ...] = ()
+    """Which of several rounds this is."""
+    rounds: tuple[Section, ...] = ()
+    """The others."""
+    unshown: tuple[str, ...] = ()
+    """How many there are no room for, and where they are."""
 
 
-def section(result: Result, inventory: Inventory, label: Labels) -> Section:
-    """Lay out all that is known of one check."""
+def section(
+    result: Result, inventory: Inventory, label: Labels, *, main: bool = True
+) -> Section:
+    """
+    Lay out all that is known of one check.
+
+    A round that is not the *main* one has a place of its own in the page, and charts
+    only if it did not pass: those of a day would be most of the page.
+    """
     everything = held(result)
-    complaints = tuple(_complaints(result, everything, label))
-    tables = grids(everything, inventory, label)
     verdict = standing(result)
+    # No name has a slash in it once it is quoted.
+    place = anchor(result.check) + ("" if main else f"/{result.round}")
+    complaints = tuple(_complaints(result, everything, label, place))
+    charted = main or verdict > Verdict.SKIP
+    tables = grids(everything, inventory, label)
     reason = tuple(filter(None, [result.reason]))
     return Section(
-        id=anchor(result.check),
+        id=place,
         check=result.check,
         mark=MARKS[result.verdict],
         open="" if verdict in (Verdict.PASS, Verdict.SKIP) else "open",
@@ -138,13 +155,14 @@ def section(result: Result, inventory: Inventory, label: Labels) -> Section:
         complaints=complaints[:MOST],
         more=_more(len(complaints) - MOST),
         proofs=tuple(_proof(f, result, label) for f in result.findings),
-        parts=tuple(_parts(result, everything, label)),
+        parts=tuple(_parts(result, everything, label, place)),
         covered=tuple(_covered(result, label)),
         wide=tuple(table for table in tables if not table.tall),
         tall=tuple(table for table in tables if table.tall),
-        charts=tuple(_charts(result, everything, label)),
+        charts=tuple(_charts(result, everything, label)) if charted else (),
         unmet=tuple(f"{lim.name} {bound(lim)} ({lim.source})" for lim in unmet(result)),
         params=tuple((name, value_of(v)) for name, v in result.params.items()),
+        round=result.round,
     )
 
 
@@ -165,7 +183,7 @@ def _badges(result: Result) -> Iterator[str]:
 
 
 def _complaints(
-    result: Result, everything: Sequence[Held], label: Labels
+    result: Result, everything: Sequence[Held], label: Labels, place: str
 ) -> Iterator[Complaint]:
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken
@@ -177,7 +195,7 @@ def _complaints(
         axis = axis_of(alike)
         yield Complaint(
             mark=MARKS[judgement.verdict],
-            href=anchor(result.check, item.where),
+            href=f"{place}.{anchor(item.where)}",
             part=label(item.where),
             name=item.name,
             value=measured(item.value, item.unit),
@@ -187,17 +205,17 @@ def _complaints(
             remedy=_unlike(judgement.remedy, result),
         )
     if result.cause is Cause.UNMEASURED:
-        yield from (_unmeasured(limit, result, label) for limit in unmet(result))
+        yield from (_unmeasured(lim, result, label, place) for lim in unmet(result))
 
 
 def _unlike(remedy: Remedy, result: Result) -> tuple[str, ...]:
     return () if remedy is result.remedy else (NEXT[remedy],)
 
 
-def _unmeasured(limit: Limit, result: Result, label: Labels) -> Complaint:
+def _unmeasured(limit: Limit, result: Result, label: Labels, place: str) -> Complaint:
     return Complaint(
         mark=MARKS[Verdict.ERROR],
-        href=anchor(result.check),
+        href=place,
         part=label(limit.where) if limit.where else "every part",
         name=limit.name,
         value="not measured",
@@ -232,7 +250,7 @@ def excerpt(text: str) -> str:
 
 
 def _parts(
-    result: Result, everything: Sequence[Held], label: Labels
+    result: Result, everything: Sequence[Held], label: Labels, place: str
 ) -> Iterator[PartRow]:
     places = [
         *(covered.where for covered in result.coverage),
@@ -242,7 +260,7 @@ def _parts(
     for where in dict.fromkeys(places):
         verdict = _verdict_at(where, result, everything)
         yield PartRow(
-            id=anchor(result.check, where),
+            id=f"{place}.{anchor(where)}",
             label=label(where),
             marks=() if verdict is None else (MARKS[verdict],),
             word="no limit" if verdict is None else MARKS[verdict].word,

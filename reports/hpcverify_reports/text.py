@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import Cause, Remedy, Result, Run, Verdict
+from hpcverify.model import Cause, Remedy, Result, Run, Verdict, standing
+from hpcverify.rounds import by_check, extent, tally, worst_round, worst_rounds
 from hpcverify_reports.headline import lede, next_step
 from hpcverify_reports.judged import bound, held
 from hpcverify_reports.words import (
@@ -18,7 +19,6 @@ from hpcverify_reports.words import (
     measured,
     moment,
     printable,
-    standing,
     worst_first,
 )
 
@@ -39,13 +39,13 @@ _SIGNS = {
 
 def junit(run: Run) -> str:
     """
-    Write *run* as JUnit XML, a test case for each check.
+    Write *run* as JUnit XML, a test case for each check: its worst round.
 
     A warning passes and says so in its output. What makes the run itself FAIL or
     ERROR though no check does, as an interruption, is a test case of its own:
     a CI server that counts must not count such a run as good.
     """
-    cases = [*map(_case, run.results), *_unexplained(run)]
+    cases = [*map(_case, by_check(run.results).values()), *_unexplained(run)]
     suite = ET.Element(
         "testsuite",
         name=printable(f"hpcverify {run.suite}"),
@@ -78,6 +78,9 @@ def _properties(run: Run) -> Iterator[tuple[str, str]]:
     yield "run", run.id
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
+    if run.rounds > 1:
+        yield "rounds", extent(run)
+        yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
 
@@ -86,14 +89,16 @@ def _count(cases: list[ET.Element], kind: str) -> str:
     return str(sum(case.find(kind) is not None for case in cases))
 
 
-def _case(result: Result) -> ET.Element:
+def _case(rounds: Sequence[Result]) -> ET.Element:
+    result = worst_round(rounds)
     case = ET.Element(
         "testcase",
         classname="hpcverify",
         name=printable(result.check),
-        time=f"{result.seconds:.3f}",
+        time=f"{sum(r.seconds for r in rounds):.3f}",
     )
-    details = printable("\n".join(_details(result)))
+    several = [f"{len(rounds)} rounds: {tally(rounds)}"] if len(rounds) > 1 else []
+    details = printable("\n".join([*several, *_details(result)]))
     kind = _ELEMENT.get(standing(result))
     if kind is not None:
         ET.SubElement(
@@ -142,21 +147,25 @@ def _details(result: Result) -> Iterator[str]:
 
 def markdown(run: Run) -> str:
     """Write *run* as a short summary in GitHub's Markdown, worst first."""
-    rows = "".join(map(_row, worst_first(run.results)))
+    rounds = by_check(run.results)
+    worst = worst_first(worst_rounds(run.results))
+    rows = "".join(_row(r, rounds[r.check]) for r in worst)
     table = f"| | check | why | next |\n|---|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
+    suite = ", ".join(filter(None, (run.suite, extent(run))))
     return (
         f"## {_SIGNS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
         f"{escape(lede(run))} **Next: {NEXT[next_step(run)]}**\n\n"
         f"{table}"
-        f"Suite {escape(run.suite)}, {escape(moment(run.started))}, "
+        f"Suite {escape(suite)}, {escape(moment(run.started))}, "
         f"{duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
     )
 
 
-def _row(result: Result) -> str:
+def _row(result: Result, rounds: Sequence[Result]) -> str:
     verdict = standing(result)
-    why = result.reason or BECAUSE[result.cause]
+    several = f"{len(rounds)} rounds: {tally(rounds)}" if len(rounds) > 1 else ""
+    why = ". ".join(filter(None, (several, result.reason or BECAUSE[result.cause])))
     step = "" if result.remedy is Remedy.NONE else NEXT[result.remedy]
     word = f"{_SIGNS[verdict]} {MARKS[verdict].word}"
     return f"| {word} | {escape(result.check)} | {escape(why)} | {step} |\n"

@@ -8,12 +8,13 @@ survives a grey printer and an eye that takes red for green.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from hpcverify.check import quantity
-from hpcverify.model import Cause, Remedy, Result, Verdict
+from hpcverify.model import Cause, Remedy, Result, Verdict, standing
 
 NEXT = {
     Remedy.NONE: "Nothing to do.",
@@ -145,14 +146,7 @@ def anchor(*names: str) -> str:
     return ".".join(quote(printable(name), safe="") for name in names)
 
 
-def standing(result: Result) -> Verdict:
-    """Say what *result* counts as: the skip of a required check is an ERROR."""
-    if result.required and result.verdict is Verdict.SKIP:
-        return Verdict.ERROR
-    return result.verdict
-
-
-def worst_first(results: tuple[Result, ...]) -> list[Result]:
+def worst_first(results: Iterable[Result]) -> list[Result]:
     """Order *results* by what they count as; the like keep the suite's order."""
     return sorted(results, key=standing, reverse=True)
 

@@ -138,7 +138,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
-    job = Job(str(tmp_path), 2, "gloo", (KIB,), 1.0, 1.0)
+    job = Job(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
     with pytest.raises(Unable, match="one of 2 ranks") as caught:
         joined(job, 0, torch.device("cpu")).__enter__()
     assert caught.value.cause is Cause.TIMEOUT
@@ -168,7 +168,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
-    job = Job("", 8, "nccl", (2**30,), 1.0, 1.0)
+    job = Job("", 8, "nccl", 1.0, (2**30,), 1.0)
     timed = Timed(2**30, (0.01, 0.004, 0.004), 8)
     found = list(allreduce.described(job, [timed], "NCCL 2.27"))
     [busbw] = [m for m in found if isinstance(m, Measurement) and "busbw" in m.name]

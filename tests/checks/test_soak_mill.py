@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcverify_checks import _soak_mill
-from hpcverify_checks._hunt import multiply
+from hpcverify_checks._families import multiply
 from hpcverify_checks._soak import Meter, Stretch
 from hpcverify_checks._soak_mill import SLOTS, Mill, Pace, Queue
 

@@ -28,7 +28,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import _soak, thermal
-from hpcverify_checks._hunt import multiply
+from hpcverify_checks._families import multiply
 from hpcverify_checks._soak import Account, Done
 from hpcverify_checks._soak_bearing import sag
 from hpcverify_checks._soak_mill import Mill, Pace, mill

@@ -1,0 +1,132 @@
+"""
+What does it cost to compare every product?
+
+Run with ``python bench/sdc.py [cuda]``. Times the hunt of the sdc check, with its
+counts and canaries, against the same products of the same operands with nothing
+beside them, in pairs: fp32 of 2048 x 2048 x 2048 on one core of a CPU, in seconds of
+that core; bf16 of 4096 x 32768 x 4096 with fp32 output on a GPU, with the comparison
+that the check uses there and with the one of torch's own operations.
+
+Then it hunts on a healthy part, and says how many products were compared, and how
+many were called wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+
+import torch
+
+from hpcverify.check import Context
+from hpcverify.model import Device, Inventory
+from hpcverify_checks._benches import Task, prepare
+from hpcverify_checks._exact import Shape, view
+from hpcverify_checks._families import FAMILIES
+from hpcverify_checks._hunt import Bench, Compare, Seams, compare, hunt, multiply
+from hpcverify_checks._kernels import comparison_for
+from hpcverify_checks._torch import dtypes_of, float32_as
+from pairs import compare as in_pairs
+
+SHAPES = {"cpu": Shape(2048, 2048), "cuda": Shape(4096, 32768)}
+FAMILY = {"cpu": "fp32", "cuda": "bf16"}
+PRODUCTS = {"cpu": 48, "cuda": 1536}
+"""In one measurement: seconds of work, with a first and a last canary."""
+PAIRS = {"cpu": 9, "cuda": 15}
+MOST = {"cpu": 1.02, "cuda": 1.03}
+HEALTHY = {"cpu": 2000, "cuda": 2000}
+"""Products of each type, on top of those of the tests."""
+HEALTHY_SHAPES = {"cpu": Shape(1024, 256), "cuda": Shape(4096, 32768)}
+
+
+def task(device: torch.device, name: str, shape: Shape, compared: Compare) -> Task:
+    """Make a task for *device*, of a node that has nothing else."""
+    part = Device(kind=device.type, part=device.type, label=device.type)
+    here = Path(tempfile.gettempdir())
+    ctx = Context(
+        node="bench",
+        device=part,
+        peers=(part,),
+        inventory=Inventory(devices=(part,)),
+        previous=None,
+        scratch=here,
+        shared=here,
+        seed=1,
+    )
+    family = FAMILIES[name]
+    deep = Shape(shape.size, min(shape.depth, family.depth))
+    return Task(ctx, family, deep, device, Seams(compare=compared))
+
+
+def checked(bench: Bench, products: int, clock: Callable[[], float]) -> float:
+    """Give the time of one of *products* that are compared."""
+    start = clock()
+    bag = hunt(bench, lambda n: n >= products)
+    if bag.wrong:
+        raise SystemExit(f"wrong products: {bag.wrong}")
+    return (clock() - start) / bag.products
+
+
+def plain(bench: Bench, products: int, clock: Callable[[], float]) -> float:
+    """Give the time of one of as many, that nobody looks at."""
+    start = clock()
+    for number in range(products):
+        job, shift = bench.turn(number)
+        multiply(*view(job.a, job.b, shift), bench.output(number))
+    if bench.outputs[0].is_cuda:
+        torch.cuda.synchronize()
+    return (clock() - start) / products
+
+
+def cost(kind: str, compared: Compare, called: str) -> bool:
+    """Print what *compared* costs, and say whether that is little enough."""
+    device = torch.device(kind)
+    this = task(device, FAMILY[kind], SHAPES[kind], compared)
+    prepared = prepare(this)
+    bench = this.bench(kind, prepared.jobs)
+    clock = process_time if kind == "cpu" else perf_counter
+    plain(bench, len(bench.jobs), clock)
+    ratio = in_pairs(
+        partial(checked, bench, PRODUCTS[kind], clock),
+        partial(plain, bench, PRODUCTS[kind], clock),
+        PAIRS[kind],
+    )
+    print(f"{called}: {this.family.name} {SHAPES[kind]}: checked / plain = {ratio}")
+    return ratio.median <= MOST[kind]
+
+
+def healthy(kind: str) -> None:
+    """Hunt where nothing is wrong, with every type that there is."""
+    device, total = torch.device(kind), 0
+    native = FAMILIES if kind == "cpu" else dtypes_of(device)
+    for name in sorted(FAMILIES.keys() & set(native)):
+        this = task(device, name, HEALTHY_SHAPES[kind], comparison_for(device))
+        with float32_as(this.family.precision):
+            prepared = prepare(this)
+            most = HEALTHY[kind]
+            outcome = this.hunt(kind, prepared.jobs, lambda n, most=most: n >= most)
+        assert not prepared.found, prepared.found
+        assert outcome.corruption is None, outcome.corruption
+        total += outcome.products
+        print(f"{name} {this.shape}: {outcome.products} products, 0 called wrong")
+    print(f"{total} products in all, 0 called wrong")
+
+
+def main() -> int:
+    """Print the costs and the false alarms; 1 if one costs more than it may."""
+    kind = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    torch.set_num_threads(1)
+    best = comparison_for(torch.device(kind))
+    good = cost(kind, best, "as the check compares")
+    if best is not compare:
+        cost(kind, compare, "with torch's own operations")
+    healthy(kind)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""
+Bits that are the same on every machine: hashes of places, words, and their digest.
+
+All of it is 64-bit integer arithmetic, which wraps around alike on every CPU and GPU,
+where a random generator's bits are promised to be the same nowhere but on one part
+with one version of its library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Place = torch.device | str
+    """Of a tensor."""
+
+WORD_BITS = 64
+GOLDEN = 0x9E3779B97F4A7C15
+"""The odd number next to 2^64 divided by the golden ratio: splitmix64's step."""
+_SIGNED = 2**63
+_AT_ONCE = 2**22
+
+
+def wrapped(value: int) -> int:
+    """Bring *value* into the range of a signed 64-bit integer, modulo 2^64."""
+    return (value + _SIGNED) % (2 * _SIGNED) - _SIGNED
+
+
+def mixed(x: Tensor) -> Tensor:
+    """Mix the 64 bits of each element of *x*, in place (Steele and others, 2014)."""
+    x ^= (x >> 30) & (2**34 - 1)
+    x *= wrapped(0xBF58476D1CE4E5B9)
+    x ^= (x >> 27) & (2**37 - 1)
+    x *= wrapped(0x94D049BB133111EB)
+    x ^= (x >> 31) & (2**33 - 1)
+    return x
+
+
+def hashed(key: int, rows: range, columns: int, device: Place) -> Tensor:
+    """Hash the place of each element: splitmix64's mixing of a 64-bit counter."""
+    import torch
+
+    row = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
+    column = torch.arange(columns, dtype=torch.int64, device=device)
+    return mixed((row << 32)[:, None] + column[None, :] + wrapped(key * GOLDEN))
+
+
+def integers(key: int, rows: range, columns: int, bound: int, device: Place) -> Tensor:
+    """Make these *rows* of a matrix of integers within +-*bound*, as int64."""
+    high = (hashed(key, rows, columns, device) >> 20) & (2**43 - 1)
+    return high % (2 * bound + 1) - bound
+
+
+def words(tensor: Tensor) -> Tensor:
+    """View the bits of *tensor* as one row of 64-bit words; copies nothing."""
+    import torch
+
+    return tensor.view(torch.int64).view(-1)
+
+
+def integers_of(tensor: Tensor) -> Tensor:
+    """View the bits of each element of *tensor* as an integer of its own width."""
+    import torch
+
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(kinds[tensor.element_size()])
+
+
+def digest(tensor: Tensor) -> int:
+    """
+    Sum the words of *tensor*, each times an odd number of its place, modulo 2^64.
+
+    Runs where the tensor is and has the same value everywhere. One changed word
+    always changes it; swapped or paired changes do but for one in about 2^63.
+    """
+    total = 0
+    for start, chunk in _chunks(words(tensor)):
+        total += int((chunk * (mixed(counted(start, chunk)) | 1)).sum())
+    return total % 2**WORD_BITS
+
+
+def counted(start: int, chunk: Tensor) -> Tensor:
+    """Count on from *start*, once for each word of *chunk* and where that is."""
+    import torch
+
+    stop = start + chunk.numel()
+    return torch.arange(start, stop, dtype=torch.int64, device=chunk.device)
+
+
+def _chunks(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for start in range(0, flat.numel(), _AT_ONCE):
+        yield start, flat[start : start + _AT_ONCE]

@@ -1,0 +1,196 @@
+"""
+The types of operands, and the plans whose products are exact with each.
+
+Every type has an accumulator that holds integers exactly up to some magnitude, and
+operands that hold integers up to another. Both bound what a plan may be; what proves
+that it stayed within is the certificate of its very operands (see `_exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from hpcverify_checks._exact import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SINGLE_LIMIT = 2**24
+"""fp32 holds every integer up to here, and tensor cores sum bf16, fp16 and tf32 in
+fp32 registers that lose nothing below it (arXiv 2511.10909 for Volta to Blackwell)."""
+DOUBLE_LIMIT = 2**53
+FP8_LIMIT = 2**14 - 1
+"""Hopper and Ada keep 13 fractional bits of a sum of fp8 products, until it is moved
+to fp32: when that happens is for the library to choose (arXiv 2511.10909)."""
+INT_LIMIT = 2**31 - 1
+NARROW_LIMIT = 2**8
+"""bf16 holds every integer up to here: below it even sums that a CPU's library rounds
+to bf16 under way are exact."""
+
+BYTE, FINE = 255, 2047
+"""The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
+FP8, INT8, DOUBLE = 15, 127, 2**20 - 1
+SINGLE_POWERS = range(-14, 9)
+"""By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
+FP8_POWERS = range(-6, 5)
+"""1 to 15 stay normal numbers of e4m3, whose largest is 448."""
+DOUBLE_POWERS = range(-60, 61)
+SIGMAS = 6
+"""By how many standard deviations the largest of all outputs may differ from zero."""
+SPREAD = 4.0
+"""Times the root of the depth: by how much the largest norm exceeds the mean."""
+
+Plans = Callable[[int], tuple[Plan, ...]]
+"""Makes the plans for products of some depth."""
+
+
+def bf16_plans(depth: int) -> tuple[Plan, ...]:
+    """Make the plans that are exact with 8-bit operands and an fp32 accumulator."""
+    wide = partner(depth, BYTE, SINGLE_LIMIT, BYTE)
+    half = partner(depth, BYTE, SINGLE_LIMIT // 2, BYTE)
+    return (
+        Plan("plain", 1, BYTE, wide, SINGLE_LIMIT),
+        Plan("bias+", 2, BYTE, half, SINGLE_LIMIT, bias=2**23),
+        Plan("bias-", 3, half, BYTE, SINGLE_LIMIT, bias=-(2**23)),
+        Plan("scaled", 4, wide, BYTE, SINGLE_LIMIT, powers=SINGLE_POWERS),
+    )
+
+
+def fp32_plans(depth: int) -> tuple[Plan, ...]:
+    """Add plans that use the 11 bits of fp16 and tf32, first of A and then of B."""
+    wide = partner(depth, FINE, SINGLE_LIMIT, FINE)
+    return (
+        *bf16_plans(depth),
+        Plan("fine a", 5, FINE, wide, SINGLE_LIMIT),
+        Plan("fine b", 6, wide, FINE, SINGLE_LIMIT),
+    )
+
+
+def fp64_plans(depth: int) -> tuple[Plan, ...]:
+    """Make the plans for an fp64 accumulator."""
+    wide = partner(depth, DOUBLE, DOUBLE_LIMIT, DOUBLE)
+    half = partner(depth, DOUBLE, DOUBLE_LIMIT // 2, DOUBLE)
+    return (
+        Plan("double", 7, DOUBLE, wide, DOUBLE_LIMIT),
+        Plan("double+", 8, DOUBLE, half, DOUBLE_LIMIT, bias=2**52),
+        Plan("double-", 9, half, DOUBLE, DOUBLE_LIMIT, bias=-(2**52)),
+        Plan("double scaled", 10, wide, DOUBLE, DOUBLE_LIMIT, powers=DOUBLE_POWERS),
+    )
+
+
+def fp8_plans(depth: int) -> tuple[Plan, ...]:
+    """Make the plans for e4m3 operands and Hopper's 14-bit accumulator."""
+    wide = partner(depth, FP8, FP8_LIMIT, FP8)
+    return (
+        Plan("fp8 a", 11, FP8, wide, FP8_LIMIT),
+        Plan("fp8 b", 12, wide, FP8, FP8_LIMIT),
+        Plan("fp8 scaled", 13, FP8, wide, FP8_LIMIT, powers=FP8_POWERS),
+    )
+
+
+def int8_plans(depth: int) -> tuple[Plan, ...]:
+    """Make the plans for int8 operands and an int32 accumulator."""
+    wide = partner(depth, INT8, INT_LIMIT, INT8)
+    return (
+        Plan("int8 a", 14, INT8, wide, INT_LIMIT),
+        Plan("int8 b", 15, wide, INT8, INT_LIMIT),
+    )
+
+
+def narrow_plans(depth: int) -> tuple[Plan, ...]:
+    """Make the plans whose sums bf16 itself holds."""
+    wide = partner(depth, 1, NARROW_LIMIT, BYTE)
+    return (
+        Plan("narrow", 16, 1, wide, NARROW_LIMIT),
+        Plan("narrow scaled", 17, wide, 1, NARROW_LIMIT, powers=SINGLE_POWERS),
+    )
+
+
+def partner(depth: int, a: int, room: int, most: int) -> int:
+    """
+    Choose the largest bound for B, up to *most*, that goes with the bound *a* for A.
+
+    Raises:
+        ValueError: products of this *depth* leave no *room* for any.
+
+    """
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high) if expected(depth, a, middle) <= room else (low, middle - 1)
+        )
+    if not low:
+        raise ValueError(f"no product of depth {depth} is exact with operands of {a}")
+    return low
+
+
+def expected(depth: int, a: int, b: int) -> float:
+    """Estimate the certificate of a plan: half of the norms' product and the output."""
+    power = sqrt(a * (a + 1) * b * (b + 1)) / 3
+    norms = depth * power * (1 + SPREAD / sqrt(depth))
+    return (norms + SIGMAS * sqrt(depth) * power) / 2 + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A type of operands, the plans that are exact with it, and the output's type."""
+
+    name: str
+    operand: str
+    """As torch calls it, like *output*."""
+    plans: Plans
+    depth: int
+    """Of products on a GPU."""
+    output: str = "float32"
+    precision: str = "highest"
+    by_columns: bool = False
+    """Whether the library wants B stored by columns."""
+
+
+DEEP = 2**15
+"""The cost of comparing does not grow with the depth: here it is a fortieth of a
+product in bf16 on an H100."""
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("bf16", "bfloat16", bf16_plans, DEEP),
+        Family("fp16", "float16", fp32_plans, DEEP),
+        Family("tf32", "float32", fp32_plans, DEEP, precision="high"),
+        Family("fp32", "float32", fp32_plans, DEEP),
+        Family("fp64", "float64", fp64_plans, 2**12, output="float64"),
+        Family("fp8", "float8_e4m3fn", fp8_plans, 2**11, by_columns=True),
+        Family("int8", "int8", int8_plans, DEEP, output="int32", by_columns=True),
+    )
+}
+CPU_DEPTH, NARROW_DEPTH = 2048, 256
+CPU_FAMILIES = {
+    "fp32": FAMILIES["fp32"],
+    "fp64": FAMILIES["fp64"],
+    "int8": FAMILIES["int8"],
+    "bf16": Family("bf16", "bfloat16", narrow_plans, NARROW_DEPTH, output="bfloat16"),
+}
+"""What a CPU multiplies if it has units for it. There torch rounds products of 16-bit
+operands to 16 bits, and does not promise to do so only once."""
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Multiply on the device, into the type of *out*."""
+    import torch
+
+    if a.dtype == torch.int8:
+        torch.ops.aten._int_mm.out(a, b, out=out)  # noqa: SLF001 - torch has no public one
+    elif a.dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device=a.device)
+        torch.ops.aten._scaled_mm.out(  # noqa: SLF001 - torch has no public one
+            a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out
+        )
+    elif a.dtype == out.dtype:
+        torch.mm(a, b, out=out)
+    elif a.device.type == "cpu":  # torch has no such product there
+        torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
+    else:  # a 16-bit output would hide the low bits of the sums
+        torch.mm(a, b, out.dtype, out=out)

@@ -1,0 +1,241 @@
+"""
+A small transformer of which every parameter and every gradient has a fixed place.
+
+It is what language models are made of: embeddings, attention with an explicit softmax,
+layer norms, a perceptron with GELU, cross entropy. Nothing in it is fused or chosen at
+run time, there is no dropout, and every operation is deterministic by the list in
+``torch.use_deterministic_algorithms``: the same input on the same part with the same
+libraries gives the same bits.
+
+All parameters lie in one flat tensor, and all gradients in another, so that the
+optimizer, the sum over ranks and the digests run over a few long rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+
+from hpcverify_checks._bits import integers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ALIGN = 64
+"""Elements: each parameter begins on a cache line, so that a library that treats
+unaligned data otherwise has no choice."""
+DEVIATION = 0.02
+"""Of the initial weights, as in GPT-2."""
+LEVELS = 2**15 - 1
+"""The initial weights are integers within +- this, times a factor."""
+ROWS_AT_ONCE = 2**16
+"""Of `ALIGN` weights, made in 64-bit integers."""
+FORBIDDEN = -1e9
+"""What a token scores that is yet to come."""
+
+Multiply = Callable[["Tensor", "Tensor"], "Tensor"]
+"""Makes every matrix product of the model; tests put faulty ones here."""
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Shape(Struct, frozen=True, forbid_unknown_fields=True):
+    """How large the model and one batch of it are."""
+
+    hidden: Positive
+    """A multiple of *heads*."""
+    layers: Positive
+    heads: Positive
+    sequence: Positive
+    """Tokens that see each other."""
+    batch: Positive
+    """Sequences in a step."""
+    vocabulary: Positive
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in a step."""
+        return self.sequence * self.batch
+
+    @property
+    def multiplied(self) -> int:
+        """Parameters that each token is multiplied with: embeddings are not."""
+        return 12 * self.layers * self.hidden**2 + self.vocabulary * self.hidden
+
+    @property
+    def operations(self) -> float:
+        """
+        Floating-point operations of the products of a step, forward and backward.
+
+        6 for each parameter and token, and 12 x layers x hidden x sequence for each
+        token's attention (Chowdhery and others, PaLM, arXiv 2204.02311, appendix B;
+        the same as Korthikanti and others, arXiv 2205.05198, appendix A).
+        """
+        attention = 12 * self.layers * self.hidden * self.sequence
+        return float(self.tokens * (6 * self.multiplied + attention))
+
+    def activations(self, width: int) -> int:
+        """
+        Estimate the bytes that a step keeps for its backward pass, from above.
+
+        Twice the s b h (34 + 5 a s / h) a layer of arXiv 2205.05198 (section 4.1), which
+        counts elements of two bytes, since the softmax here is in float32; and the
+        logits with their copies and gradients. *width* is the bytes of an element.
+        """
+        layer = 34 + 5 * self.heads * self.sequence / self.hidden
+        kept = width * self.layers * self.tokens * self.hidden * layer
+        return int(kept) + 16 * self.tokens * self.vocabulary
+
+
+def tables(shape: Shape) -> dict[str, dict[str, tuple[int, ...]]]:
+    """List the parameters' names and sizes, by the groups that digests are made of."""
+    hidden, norm = shape.hidden, {"gain": (shape.hidden,), "bias": (shape.hidden,)}
+    groups: dict[str, dict[str, tuple[int, ...]]] = {
+        "embedding": {
+            "tokens": (shape.vocabulary, hidden),
+            "places": (shape.sequence, hidden),
+        }
+    }
+    for layer in range(shape.layers):
+        groups[f"attention {layer}"] = {
+            **norm,
+            "in": (3 * hidden, hidden),
+            "in bias": (3 * hidden,),
+            "out": (hidden, hidden),
+            "out bias": (hidden,),
+        }
+        groups[f"perceptron {layer}"] = {
+            **norm,
+            "in": (4 * hidden, hidden),
+            "in bias": (4 * hidden,),
+            "out": (hidden, 4 * hidden),
+            "out bias": (hidden,),
+        }
+    groups["head"] = {**norm, "out": (shape.vocabulary, hidden)}
+    return groups
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in a flat tensor."""
+
+    shape: Shape
+
+    @cached_property
+    def places(self) -> dict[tuple[str, str], tuple[int, tuple[int, ...]]]:
+        """The first element and the sizes of each parameter, by group and name."""
+        found: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
+        start = 0
+        for group, names in tables(self.shape).items():
+            for name, sizes in names.items():
+                found[group, name] = start, sizes
+                start += _padded(math.prod(sizes))
+        return found
+
+    @cached_property
+    def groups(self) -> dict[str, slice]:
+        """The elements of each group, padding included."""
+        ends: dict[str, slice] = {}
+        for (group, _), (start, sizes) in self.places.items():
+            first = ends[group].start if group in ends else start
+            ends[group] = slice(first, start + _padded(math.prod(sizes)))
+        return ends
+
+    @property
+    def size(self) -> int:
+        """Elements of a flat tensor."""
+        return max(part.stop for part in self.groups.values())
+
+    def views(self, flat: Tensor) -> dict[tuple[str, str], Tensor]:
+        """View each parameter within *flat*."""
+        return {
+            key: flat[start : start + math.prod(sizes)].view(sizes)
+            for key, (start, sizes) in self.places.items()
+        }
+
+
+def _padded(count: int) -> int:
+    return -(-count // ALIGN) * ALIGN
+
+
+def initial(layout: Layout, key: int, device: torch.device) -> Tensor:
+    """Make the parameters to begin with, the same bits on every part: fp32, flat."""
+    import torch
+
+    flat = torch.empty(layout.size, device=device)
+    rows = flat.view(-1, ALIGN)
+    factor = DEVIATION * math.sqrt(3) / LEVELS
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        block = range(start, min(len(rows), start + ROWS_AT_ONCE))
+        made = integers(key, block, ALIGN, LEVELS, device)
+        rows[start : block.stop] = made.float() * factor
+    for (_, name), view in layout.views(flat).items():
+        if name == "gain":
+            view += 1
+    return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """The model: its *weights*, by group and name, and what multiplies them."""
+
+    shape: Shape
+    weights: Mapping[tuple[str, str], Tensor]
+    multiply: Multiply
+    future: Tensor
+    """Which tokens (columns) are yet to come for each token (row)."""
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Tell how badly each of *tokens* (batch, sequence + 1) is foretold: fp32."""
+        from torch.nn.functional import embedding
+
+        x = embedding(tokens[:, :-1], self.weights["embedding", "tokens"])
+        x = x + self.weights["embedding", "places"]
+        for layer in range(self.shape.layers):
+            x = x + self._attention(x, f"attention {layer}")
+            x = x + self._perceptron(x, f"perceptron {layer}")
+        logits = self.multiply(self._norm(x, "head"), self.weights["head", "out"].T)
+        return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    def _attention(self, x: Tensor, group: str) -> Tensor:
+        import torch
+
+        batch, sequence, hidden = x.shape
+        heads, width = self.shape.heads, hidden // self.shape.heads
+        mixed = self._linear(self._norm(x, group), group, "in")
+        split = mixed.view(batch, sequence, 3, heads, width).permute(2, 0, 3, 1, 4)
+        query, key, value = split.unbind()
+        scores = self.multiply(query, key.transpose(-1, -2)) / math.sqrt(width)
+        scores = scores.masked_fill(self.future, FORBIDDEN)
+        # In fp32 whatever the type of the rest, as training does it.
+        shares = scores.softmax(dim=-1, dtype=torch.float32).to(x.dtype)
+        seen = self.multiply(shares, value).transpose(1, 2)
+        return self._linear(seen.reshape(x.shape), group, "out")
+
+    def _perceptron(self, x: Tensor, group: str) -> Tensor:
+        from torch.nn.functional import gelu
+
+        wide = gelu(self._linear(self._norm(x, group), group, "in"))
+        return self._linear(wide, group, "out")
+
+    def _linear(self, x: Tensor, group: str, name: str) -> Tensor:
+        product = self.multiply(x, self.weights[group, name].T)
+        return product + self.weights[group, f"{name} bias"]
+
+    def _norm(self, x: Tensor, group: str) -> Tensor:
+        from torch.nn.functional import layer_norm
+
+        gain, bias = self.weights[group, "gain"], self.weights[group, "bias"]
+        return layer_norm(x, x.shape[-1:], gain, bias)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Give the mean over the rows of *logits*, by operations listed deterministic."""
+    wide = logits.float()  # torch lists its own loss among the others
+    right = wide.gather(1, targets[:, None])[:, 0]
+    return (wide.logsumexp(dim=1) - right).mean()

@@ -1,0 +1,211 @@
+"""
+What the answers of all parts mean together: who is outvoted, which plan is inexact.
+
+Like parts that were asked the same thing must give the same bits. Where most agree,
+the others are wrong; where they do not, nobody can tell who is. That needs no
+reference, and finds what a part does wrong every time.
+
+A product that was proven wrong accuses its part, with one exception: where every part
+of a kind is accused of the very same bits, and there are several, the plan was not
+exact with this library. Faults of several parts do not agree to the last bit of
+millions of words. All of these have to hold, or a fault could hide behind a plan: every
+part of the node computed and is accused; dtype, plan, draw and the digest of the whole
+output are the same; what lies in memory is unchanged; and each part was wrong again in
+every rerun. So one GPU that crashed, or erred in another bit, is enough for all to stay
+accused. The threads of a core share its units: they count as one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from hpcverify.check import Judged
+from hpcverify.model import Finding, Inventory, Measurement
+
+VOTERS = 3
+"""Of two that differ, nobody can say which is wrong."""
+CORE = re.compile(r"cpu\d+")
+HOST = "cpu"
+"""What the cores' own first products are found wrong on, before there are cores."""
+SAME = ("dtype", "plan", "draw", "expected", "digest")
+"""What accused parts must have in common for the plan to be at fault."""
+OWN = "own first product"
+"""What a part was compared with, if with nothing that was proven."""
+COUNTS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
+"""The numbers that accuse a part, and what they are called where the plan did it."""
+
+
+def reconcile(found: Sequence[Judged], inventory: Inventory) -> Iterator[Judged]:
+    """Put the answers to the vote, and acquit parts that all err in the same bits."""
+    answers = [f for f in found if isinstance(f, Finding) and f.code == "answer"]
+    gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
+    for poll in polls(answers):
+        yield from poll.declared(gpus)
+    others = [f for f in found if f not in answers]
+    yield from acquitted(others, kinds(others, inventory))
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The *answers* to one question, which is called *name*."""
+
+    name: str
+    answers: tuple[Finding, ...]
+
+    def ballots(self) -> dict[str, str]:
+        """Say how each part voted; one that contradicts itself votes for nothing."""
+        said: dict[str, set[str]] = {}
+        for answer in self.answers:
+            said.setdefault(answer.where, set()).add(answer.evidence["digest"])
+        return {w: min(d) if len(d) == 1 else "" for w, d in said.items()}
+
+    def declared(self, gpus: frozenset[str]) -> Iterator[Finding]:
+        """Yield each answer as what it turned out to be."""
+        ballots = self.ballots()
+        votes = Counter(ballots.values())
+        most, count = votes.most_common(1)[0]
+        decided = len(ballots) >= VOTERS and 2 * count > len(ballots)
+        for answer in self.answers:
+            if most and (
+                len(votes) == 1 or (decided and ballots[answer.where] == most)
+            ):
+                yield self._confirmed(answer, count, len(ballots))
+            elif answer.where not in gpus:
+                yield self._against(answer, "dissent", votes)
+            elif most and decided:
+                yield self._against(answer, "outvoted", votes)
+            else:
+                yield self._against(answer, "disagreement", votes)
+
+    def _confirmed(self, answer: Finding, count: int, voters: int) -> Finding:
+        if voters == 1:
+            alone = "no other part answered the same: put to no vote"
+            return replace(answer, text=f"{answer.text}; {alone}")
+        return replace(answer, text=f"{answer.text}; {count} of {voters} agree")
+
+    def _against(self, answer: Finding, code: str, votes: Counter[str]) -> Finding:
+        most, count = votes.most_common(1)[0]
+        voters = votes.total()
+        said = {
+            "outvoted": f"other bits than the {count} of {voters} parts that agree",
+            "disagreement": f"different answers from {voters} like parts, and no "
+            "majority of three or more: it cannot be told which is wrong",
+            "dissent": f"different answers from {voters} cores, the same one from "
+            f"{count} of them",
+        }
+        evidence = {**answer.evidence, "most": most, "votes": f"{count} of {voters}"}
+        return Finding(code, answer.where, f"{self.name}: {said[code]}", evidence)
+
+
+def polls(answers: Iterable[Finding]) -> Iterator[Poll]:
+    """Sort *answers* by what was asked, and of which group of like parts."""
+    asked: dict[tuple[str, str], list[Finding]] = {}
+    for answer in answers:
+        name = answer.evidence.get("name", "answer")
+        asked.setdefault((answer.evidence["group"], name), []).append(answer)
+    for (_, name), given in asked.items():
+        yield Poll(name, tuple(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """All *parts* of one kind that a node has, of which *least* have to agree."""
+
+    parts: frozenset[str]
+    least: int
+    blamed: str
+    """What is wrong if the parts are not."""
+    beside: frozenset[str] = frozenset()
+    """What computes on the same parts, and is no further witness."""
+
+    def excused(self, accusations: Sequence[Finding]) -> list[Finding]:
+        """List those of the *accusations* that all parts have in common."""
+        accused: dict[tuple[str, ...], set[str]] = {}
+        for accusation in accusations:
+            if _is_steady(accusation):
+                accused.setdefault(_bits(accusation), set()).add(accusation.where)
+        several = len(self.parts) >= self.least
+        shared = {b for b, parts in accused.items() if several and self.parts <= parts}
+        return [
+            accusation
+            for accusation in accusations
+            if accusation.where in self.parts | self.beside
+            and _is_steady(accusation)
+            and _bits(accusation) in shared
+        ]
+
+
+def _is_steady(accusation: Finding) -> bool:
+    """Whether a plan can be at fault: memory as it was, and wrong every time."""
+    evidence = accusation.evidence
+    return (
+        all(evidence.get(name) for name in SAME)
+        and evidence.get("place") == "compute"
+        and evidence.get("reruns", "").startswith("persistent")
+    )
+
+
+def _bits(accusation: Finding) -> tuple[str, ...]:
+    return tuple(accusation.evidence[name] for name in SAME)
+
+
+def kinds(found: Sequence[Judged], inventory: Inventory) -> Iterator[Kind]:
+    """Yield the node's GPUs, and the cores of the CPU that computed."""
+    gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
+    yield Kind(gpus, 2, "the plan, the library or the reference")
+    cores = frozenset(
+        f.where
+        for f in found
+        if isinstance(f, Measurement)
+        and f.name == "products"
+        and CORE.fullmatch(f.where)
+    )
+    blamed = "the plan, the library, the reference or the memory that cores share"
+    yield Kind(cores, threads_per_core(inventory) + 1, blamed, frozenset({HOST}))
+
+
+def threads_per_core(inventory: Inventory) -> int:
+    """Say how many logical cores share the units of one; 2 if it is not known."""
+    facts = next((p.facts for p in inventory.of_kind("cpu")), {})
+    threads, cores = (int(facts.get(name, 0)) for name in ("threads", "cores"))
+    return -(-threads // cores) if threads and cores else 2
+
+
+def acquitted(found: Sequence[Judged], kinds: Iterable[Kind]) -> Iterator[Judged]:
+    """Yield what was *found*; what all parts of a kind are accused of accuses none."""
+    accusations = [
+        f for f in found if isinstance(f, Finding) and f.code == "corruption"
+    ]
+    acquittals = [
+        (accusation, _acquittal(accusation, kind))
+        for kind in kinds
+        for accusation in kind.excused(accusations)
+    ]
+    excused = [accusation for accusation, _ in acquittals]
+    standing = {_counted(a) for a in accusations if a not in excused}
+    disputed = {_counted(a) for a in excused} - standing
+    yield from (acquittal for _, acquittal in acquittals)
+    for item in found:
+        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
+            yield replace(item, name=COUNTS[item.name])
+        elif item not in excused:
+            yield item
+
+
+def _counted(accusation: Finding) -> tuple[str, str]:
+    """Say which number holds the words of *accusation*."""
+    own = accusation.evidence.get("reference") == OWN
+    return accusation.where, "stress.mismatched" if own else "mismatched_words"
+
+
+def _acquittal(accusation: Finding, kind: Kind) -> Finding:
+    text = (
+        f"all {len(kind.parts)} agree on the same wrong bits, so that {kind.blamed} is "
+        f"wrong: {accusation.text}"
+    )
+    return replace(accusation, code="inexact", text=text)

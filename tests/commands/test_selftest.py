@@ -1,0 +1,145 @@
+"""``hpcverify selftest`` says which checks can be trusted on a node."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify.commands._selftest import provable
+from tests.cli import Cli
+from tests.nvml_lab.nvmllab import Lab
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+
+
+@pytest.fixture
+def cli(cli: Cli) -> Cli:
+    """Give the site checks that can try themselves, and nothing else that can."""
+    packages = '["tests.site.proving_checks"]'
+    cli.config.write_text(f"check_packages = {packages}\n")
+    cli.environment["PYTHONPATH"] = str(ROOT)
+    return cli
+
+
+def tried(cli: Cli, way: str, status: int) -> dict[str, Any]:
+    cli.environment["METTLE"] = way
+    done = cli("selftest", "mettle", "--json")
+    assert done.returncode == status, done.stderr
+    proof: dict[str, Any]
+    (proof,) = json.loads(done.stdout)
+    return proof
+
+
+def test_a_check_that_finds_what_it_must_is_sound(cli: Cli) -> None:
+    proof = tried(cli, "holds", 0)
+
+    assert proof["sound"]
+    assert [t["fault"] for t in proof["trials"]] == ["none", "a flipped bit"]
+    assert {(t["where"], t["holds"]) for t in proof["trials"]} == {("cpu", True)}
+
+
+def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
+    cli.environment["METTLE"] = "wrong"
+    done = cli("selftest", "mettle")
+
+    assert done.returncode == 1
+    assert "do not trust it on this node: a flipped bit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("unable", "apt-get install frob"),
+        ("exit", "its worker exited with 7"),
+    ],
+)
+def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
+    cli: Cli, way: str, reason: str
+) -> None:
+    proof = tried(cli, way, 3)
+
+    assert not proof["sound"]
+    assert [t["fault"] for t in proof["trials"]] == ["none"]
+    assert reason in proof["shortfalls"][0]["reason"]
+
+
+def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
+    proof = tried(cli, "skip", 3)
+
+    assert proof["skips"] == [
+        {"where": "cpu", "text": "skipped: there is no such part"}
+    ]
+
+
+def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
+    cli.environment["METTLE"] = "wait"
+    asked = [*cli.command, "selftest", "mettle"]
+    pipe, environment = subprocess.PIPE, cli.environment | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(asked, env=environment, stdout=pipe, text=True) as running:
+        assert running.stdout is not None
+        head, first = running.stdout.readline(), running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        rest = running.stdout.read()
+
+    assert head.split() == ["part", "fault", "expected", "outcome", "detail"]
+    assert first.split()[:3] == ["ok", "CPU", "none"]
+    assert "not tried to the end on CPU: interrupted" in rest
+    assert running.returncode == 3
+
+
+def test_without_a_name_all_that_can_be_tried_are() -> None:
+    assert provable(None, ("tests.site.proving_checks",)).keys() == {"mettle"}
+
+
+def test_a_check_without_a_selftest_is_one_line(cli: Cli) -> None:
+    done = cli("selftest", "mute")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "check mute has no selftest" in done.stderr
+
+
+def test_an_unknown_check_is_one_line(cli: Cli) -> None:
+    done = cli("selftest", "metle")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "hpcverify: no check is called 'metle'; did you mean mettle?"
+    ]
+
+
+def test_a_gpu_that_someone_uses_is_left_alone(cli: Cli, lab: Lab) -> None:
+    cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
+    cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    lab.write("gpu.3.process = 4242 1073741824 python3 train.py")
+    done = cli("selftest", "mettle")
+
+    assert done.returncode == 3
+    assert "the GPUs are in use by process 4242" in done.stderr
+
+
+def test_every_device_has_trials_of_its_own(cli: Cli, lab: Lab) -> None:
+    cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
+    cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    places = {trial["where"] for trial in tried(cli, "holds", 0)["trials"]}
+
+    assert len(places) == 1 + 8
+
+
+def test_a_device_that_cannot_be_reached_was_not_tried(cli: Cli, lab: Lab) -> None:
+    cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
+    cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    lab.load("driver-mismatch")
+
+    assert tried(cli, "holds", 3)["shortfalls"]
+
+
+def test_nothing_is_left_behind(cli: Cli) -> None:
+    tried(cli, "holds", 0)
+
+    assert not list((cli.state / "work").iterdir())

@@ -1,0 +1,1 @@
+"""Checks that inject faults into themselves, and one that does not."""
