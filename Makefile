@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-tools lint format bench schema faults clean
+.PHONY: help verify test test-tools lint format bench schema faults sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report lies"
@@ -67,3 +67,7 @@ schema: $(BIN)/hpcverify
 # The page of faults follows the tests' table, and a test holds the two together too.
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
+
+# So do the tables of what the sdc check finds: the trials are run for it.
+sdc-table: $(VENV)/tests-installed
+	$(BIN)/python -m tests.checks.sdc_page

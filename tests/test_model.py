@@ -95,3 +95,12 @@ def test_the_published_schema_is_that_of_the_code() -> None:
     of_the_code = json.loads(json.dumps(msgspec.json.schema(Run)))
 
     assert json.loads(SCHEMA.read_text()) == of_the_code, "run: make schema"
+
+
+def test_a_document_from_before_there_were_rounds_is_of_one() -> None:
+    document = json.loads(msgspec.json.encode(a_run()))
+    for name in ("rounds", "left_out"):
+        del document[name]
+    del document["results"][0]["round"]
+
+    assert msgspec.convert(document, Run, strict=False) == a_run()

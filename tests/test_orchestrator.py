@@ -430,7 +430,7 @@ def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
 
 def test_a_thousand_rounds_have_a_thousand_seeds() -> None:
     assert len({seed_of(1, number) for number in range(1, 1001)}) == 1000
-    assert 0 <= min(seed_of(2**31 - 1, number) for number in range(1, 1001))
+    assert min(seed_of(2**31 - 1, number) for number in range(1, 1001)) >= 0
 
 
 def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:

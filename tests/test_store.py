@@ -14,7 +14,7 @@ import pytest
 from hpcverify import documents
 from hpcverify.errors import StoreError, UnknownNameError
 from hpcverify.model import Inventory, Mark, Run, Verdict
-from hpcverify.store import Store
+from hpcverify.store import MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
 
 
@@ -312,3 +312,72 @@ def test_reading_waits_for_nobody_who_writes(
     db.close()
 
     assert len(entries) == 1
+
+
+def burn_in(day: int, *values: float, worst: Verdict = Verdict.PASS) -> Run:
+    """Make a run with a round for each of *values*, of which the last is the worst."""
+    base = run_of_day(day, rounds=len(values))
+    results = [
+        a_result(
+            round=number,
+            measurements=(msgspec.structs.replace(MEASURED, value=value),),
+            marks=(Mark("cursor", str(value)),),
+            verdict=worst if number == len(values) else Verdict.PASS,
+            reason="worn" if number == len(values) else "",
+        )
+        for number, value in enumerate(values, start=1)
+    ]
+    return msgspec.structs.replace(base, results=tuple(results), verdict=worst)
+
+
+MEASURED = a_result().measurements[0]
+
+
+def test_a_burn_in_is_one_run_of_the_past_with_its_median(tmp_path: Path) -> None:
+    keep(tmp_path, run_of_day(1, 50.0))
+    store = keep(tmp_path, burn_in(2, 100.0, 130.0, 110.0))
+
+    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 50.0]
+
+
+def test_a_burn_in_of_which_one_round_warned_is_no_measure(tmp_path: Path) -> None:
+    store = keep(tmp_path, burn_in(2, 100.0, 130.0, worst=Verdict.WARN))
+
+    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == []
+    assert [e.reason for e in store.runs()] == ["worn"]
+
+
+def test_rounds_take_turns_like_runs_and_the_last_marks_count(tmp_path: Path) -> None:
+    keep(tmp_path, burn_in(1, 1.0, 2.0, 3.0))
+    store = keep(tmp_path, run_of_day(2))
+
+    assert store.count("n1") == 4
+    assert store.count("n2") == 0
+    assert [e.rounds for e in store.runs()] == [1, 3]
+    assert Mark("cursor", "3.0") in store.marks("n1")["gemm"]
+
+
+def test_an_inventory_that_one_round_refused_is_no_reference(tmp_path: Path) -> None:
+    later = a_result("inventory", round=2, verdict=Verdict.FAIL)
+    run = inventory_run(1, Verdict.PASS, INVENTORY)
+    results = (*run.results, later)
+    store = keep(tmp_path, msgspec.structs.replace(run, rounds=2, results=results))
+
+    assert store.previous("n1") is None
+
+
+def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(
+    tmp_path: Path,
+) -> None:
+    old = MIGRATIONS[:3]
+    with sqlite3.connect(tmp_path / "store.sqlite") as db:
+        for statement in ";".join(old).split(";"):
+            db.execute(statement)
+        row = ("old", "n1", "quick", "2026-01-01T00:00:00Z", 1.0, "pass", 1, b"")
+        db.execute("insert into runs values (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        db.execute(f"pragma user_version = {len(old)}")
+    db.close()
+    store = keep(tmp_path, burn_in(2, 1.0, 2.0))
+
+    assert [(e.id, e.rounds) for e in store.runs()][1:] == [("old", 1)]
+    assert store.count("n1") == 3

@@ -117,3 +117,42 @@ def test_a_site_has_suites_of_its_own_which_come_first(
     (tmp_path / "suites" / "quick.toml").write_text(text)
 
     assert load_suite("quick").summary == "ours"
+
+
+def suite_file(folder: Path, head: str) -> None:
+    (folder / "suites").mkdir()
+    text = f'summary = "s"\nbudget = 5\n{head}\n[[check]]\nname = "steady"\n'
+    (folder / "suites" / "ours.toml").write_text(text)
+
+
+@pytest.mark.parametrize(("head", "rounds"), [("", 1), ("rounds = 1000", 1000)])
+def test_a_suite_says_in_how_many_rounds_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, rounds: int
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
+    suite_file(tmp_path, head)
+
+    assert plan(load_suite("ours"), SITE).rounds == rounds
+    assert plan(load_suite("ours"), SITE, ("naughty",)).rounds == rounds
+
+
+@pytest.mark.parametrize("rounds", ["0", "1001", "-1", "1.5", '"3"'])
+def test_a_number_of_rounds_out_of_range_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: str
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
+    suite_file(tmp_path, f"rounds = {rounds}")
+
+    with pytest.raises(ConfigError, match="rounds"):
+        load_suite("ours")
+
+
+def test_the_rounds_of_the_burn_in_fit_its_budget() -> None:
+    suite = load_suite("burnin")
+    spent = {e.name: e.params.get("seconds", 0.0) for e in suite.check}
+    both = spent["sdc"] + spent["thermal"]
+
+    # sdc takes its time for the CPU and then for the GPUs.
+    planned = sum(spent.values()) + spent["sdc"]
+    assert suite.rounds * planned < 0.8 * suite.budget
+    assert both + spent["sdc"] > planned / 2

@@ -132,7 +132,8 @@ def _in_time(group: Group) -> Generator[None]:
         if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
             raise
         raise Unable(
-            f"one of {group.world} ranks did not come or answer within {group.timeout:g} s",
+            f"one of {group.world} ranks did not come or answer within "
+            f"{group.timeout:g} s",
             Cause.TIMEOUT,
             Remedy.RERUN,
         ) from exc

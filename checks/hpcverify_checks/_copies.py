@@ -56,7 +56,7 @@ RERUNS = 3
 HOST = "cpu"
 
 Unlike = Callable[["Tensor", "Tensor"], "Tensor"]
-"""Counts the words in which two rows of bytes differ: an int64 scalar where they are."""
+"""Counts the words in which two rows of bytes differ: a scalar where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ def miscopied(
     kind = "persistent" if again == RERUNS else "intermittent"
     evidence["reruns"] = f"{kind}: {again} of {RERUNS} reruns wrong"
     text = (
-        f"a copy of {piece.size} bytes {way.name} came wrong in {counts[number]} words: "
+        f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
     )
     return Finding("miscopied", where, text, evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcverify.model import Finding
-#WAIT from hpcverify_checks import _locate
+from hpcverify_checks import _locate
 from hpcverify_checks._bits import digest, integers_of, words
 from hpcverify_checks._hunt import Bench, Job, Wrong
 
@@ -51,7 +51,7 @@ def evidence_of(bench: Bench, wrong: Wrong) -> dict[str, str]:
     again = sum(rerun(bench, wrong.number) for _ in range(RERUNS))
     kind = "persistent" if again == RERUNS else "intermittent"
     evidence["reruns"] = f"{kind}: {again} of {RERUNS} reruns wrong"
-    units = None #WAIT
+    units = _locate.suspects(wrong.output.device)
     return evidence if units is None else evidence | {"sm": units.text()}
 
 
@@ -75,7 +75,7 @@ def _elements(found: Tensor, expected: Tensor) -> dict[str, str]:
         "xor": f"{xor:#0{digits}x}",
         "bits": " ".join(str(bit) for bit in range(width) if xor >> bit & 1),
         "wrong_elements": str(len(places)),
-        "extent": "WAIT",
+        "extent": _locate.extent_of(found, expected).text(),
     }
 
 

@@ -22,9 +22,8 @@ def main() -> None:
     work, rank, parent, order = sys.argv[1:]
     die_with(int(parent))
     group = msgspec.json.decode(order, type=Group)
-    import torch  # noqa: F401 - takes seconds, for which no other rank is to wait
-
     module = import_module(work)
+    import_module("torch")  # takes seconds, for which no other rank is to wait
     file_of(group, f"rank{rank}.ready").touch()
     found = module.as_rank(int(rank), order)
     file_of(group, f"rank{rank}.json").write_bytes(found)

@@ -78,21 +78,22 @@ PLAN = "normal"
 
 FIELD_BITS = 8
 """Of a hash's fields, all of which are summed."""
-LOW_BITS = 42
-"""Uniform bits below that sum: with its 11, they fill the significand of a double."""
-MIDDLE = (64 // FIELD_BITS) * (2**FIELD_BITS - 1) << (LOW_BITS - 1)
-SCALE = 2.0**-50
-"""Makes the standard deviation, which is 209 x 2^42, 0.8."""
-INT8_SHIFT = 45
+LOW_BITS = 43
+"""Uniform bits below that sum, so that a double just holds the whole: 53 bits."""
+MIDDLE: int = (64 // FIELD_BITS) * (2**FIELD_BITS - 1) << (LOW_BITS - 1)
+SCALE = 2.0**-51
+"""Makes the standard deviation, which is 209 x 2^43, 0.8."""
+INT8_SHIFT = 46
 """Makes it 26, and the largest magnitude 128."""
 BLOCK = 512
 """Rows made at a time, so that 64-bit copies of large operands stay small."""
 
 
 def bell(key: int, rows: range, columns: int, device: torch.device | str) -> Tensor:
-    """Make these *rows* of a matrix of bell-shaped 53-bit integers, as int64."""
+    """Make these *rows* of a matrix of bell-shaped integers below 2^53, as int64."""
     fields = hashed(2 * key, rows, columns, device)
-    made = (hashed(2 * key + 1, rows, columns, device) & (2**LOW_BITS - 1)) - MIDDLE
+    low = hashed(2 * key + 1, rows, columns, device) & (2**LOW_BITS - 1)
+    made: Tensor = low - MIDDLE
     for bit in range(0, 64, FIELD_BITS):
         made += ((fields >> bit) & (2**FIELD_BITS - 1)) << LOW_BITS
     return made

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -205,9 +204,10 @@ class Trainer:
         with clock.phase(step, COMPUTE):
             loss = self._backward(batch)
         yield "loss", integers_of(loss).long()
-        for group, part in self.layout.groups.items():
+        for group, part in reversed(self.layout.groups.items()):
             yield f"gradients of {group}", digested(self.gradients[part])
-        yield "scatter of gradients", digested(self._scattered())
+        scattering = self.layout.groups["perceptron 0"]
+        yield "scatter of gradients", digested(scattered(self.gradients[scattering]))
         if self.total is not None:
             with clock.phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
@@ -235,20 +235,6 @@ class Trainer:
             expected = self.gradients[part].to(total.dtype) * self.job.world
             wrong += torch.count_nonzero(total[part] != expected)
         return wrong
-
-    def _scattered(self) -> Tensor:
-        """
-        Add the words of some gradients up in bins that they choose themselves.
-
-        A GPU does so by atomic operations, in an order that nobody knows: with integers
-        modulo 2^64 every order gives the same.
-        """
-        import torch
-
-        source = words(self.gradients[self.layout.groups["perceptron 0"]])
-        bins = torch.zeros(BINS, dtype=torch.int64, device=self.device)
-        with determinism(required=False):  # which would sort them first, not add
-            return bins.scatter_add_(0, mixed(source.clone()) & (BINS - 1), source)
 
 
 WRONG_SUMS = "wrong sums"
@@ -285,6 +271,21 @@ def adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> 
     parameters.addcdiv_(first, root, value=-RATE / corrections[0])
 
 
+def scattered(tensor: Tensor) -> Tensor:
+    """
+    Add the words of *tensor* up in bins that they choose themselves.
+
+    A GPU does so by atomic operations, in an order that nobody knows: with integers
+    modulo 2^64 every order gives the same.
+    """
+    import torch
+
+    source = words(tensor)
+    bins = torch.zeros(BINS, dtype=torch.int64, device=tensor.device)
+    with determinism(required=False):  # which would sort them first, not add
+        return bins.scatter_add_(0, mixed(source.clone()) & (BINS - 1), source)
+
+
 def digested(tensor: Tensor) -> Tensor:
     """Give `_bits.digest` as a tensor, on the device, without a wait for it."""
     import torch
@@ -308,15 +309,16 @@ def determinism(*, required: bool) -> Generator[None]:
     import torch
     from torch.utils import deterministic
 
+    settings: Any = deterministic  # whose attribute no type checker sees
     before = torch.get_deterministic_debug_mode()
-    filled = deterministic.fill_uninitialized_memory
+    filled = settings.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("error" if required else "default")
-    deterministic.fill_uninitialized_memory = False
+    settings.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
-        deterministic.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = filled
 
 
 class Difference(Struct, frozen=True):
@@ -375,9 +377,10 @@ def train(
 def replayed(trainer: Trainer) -> Outcome:
     """Replay and compare until the time is over, or something differs."""
     first, _ = look(trainer)
-    wrong, steps = wrong_sum(first, 0), list[Times]()
+    wrong, steps, number = wrong_sum(first, 0), list[Times](), 0
     start = perf_counter()
-    for number in count(1):
+    while True:
+        number += 1
         record, times = look(trainer)
         steps += times
         found = difference(first, record, number)

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 ALIGN = 64
 """Elements: each parameter begins on a cache line, so that a library that treats
 unaligned data otherwise has no choice."""
-DEVIATION = 0.02
-"""Of the initial weights, as in GPT-2."""
-LEVELS = 2**15 - 1
-"""The initial weights are integers within +- this, times a factor."""
+LEVELS, UNIT = 2**15 - 1, 2.0**-20
+"""The initial weights are integers within +- the first, times the second: exact, and
+with a standard deviation of 0.018 (GPT-2 had 0.02)."""
 ROWS_AT_ONCE = 2**16
 """Of `ALIGN` weights, made in 64-bit integers."""
 FORBIDDEN = -1e9
@@ -83,8 +82,8 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         """
         Estimate the bytes that a step keeps for its backward pass, from above.
 
-        Twice the s b h (34 + 5 a s / h) a layer of arXiv 2205.05198 (section 4.1), which
-        counts elements of two bytes, since the softmax here is in float32; and the
+        For each layer twice the s b h (34 + 5 a s / h) of arXiv 2205.05198, section
+        4.1, which counts elements of two bytes and a softmax of the same; and the
         logits with their copies and gradients. *width* is the bytes of an element.
         """
         layer = 34 + 5 * self.heads * self.sequence / self.hidden
@@ -149,7 +148,7 @@ class Layout:
     @property
     def size(self) -> int:
         """Elements of a flat tensor."""
-        return max(part.stop for part in self.groups.values())
+        return sum(_padded(math.prod(sizes)) for _, sizes in self.places.values())
 
     def views(self, flat: Tensor) -> dict[tuple[str, str], Tensor]:
         """View each parameter within *flat*."""
@@ -169,14 +168,13 @@ def initial(layout: Layout, key: int, device: torch.device) -> Tensor:
 
     flat = torch.empty(layout.size, device=device)
     rows = flat.view(-1, ALIGN)
-    factor = DEVIATION * math.sqrt(3) / LEVELS
     for start in range(0, len(rows), ROWS_AT_ONCE):
         block = range(start, min(len(rows), start + ROWS_AT_ONCE))
         made = integers(key, block, ALIGN, LEVELS, device)
-        rows[start : block.stop] = made.float() * factor
+        rows[start : block.stop] = made.float() * UNIT
     for (_, name), view in layout.views(flat).items():
         if name == "gain":
-            view += 1
+            view.add_(1)
     return flat
 
 

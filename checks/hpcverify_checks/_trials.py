@@ -14,7 +14,7 @@ because they are the reason for two pieces of the check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +24,12 @@ from hpcverify.check import Context, Trial, Unable
 from hpcverify.model import Cause
 from hpcverify_checks import _injections as faults
 from hpcverify_checks._benches import Library, Outcome, Task, concluded, prepare
-from hpcverify_checks._bits import words
+from hpcverify_checks._bits import integers_of, words
 from hpcverify_checks._cores import listed
 from hpcverify_checks._exact import Shape, view
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks._hunt import Bench, Job, hunt
+from hpcverify_checks._hunt import Bag, Bench, Job, Seams, hunt
+from hpcverify_checks._kernels import comparison_for
 from hpcverify_checks._torch import dtypes_of, float32_as, torch_device
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ RARELY = faults.ALWAYS[6::5]
 COMPUTE, MEMORY = "found: compute", "found: memory"
 NOTHING, BROKEN = "nothing found", "checker broken"
 """What can become of a fault."""
-NEGATED = "-0 in place of 0"
 
 Injection = Callable[[Bench], AbstractContextManager[Bench]]
 """Gives a bench that has a fault, for as long as the block runs."""
@@ -126,7 +126,8 @@ def selftest(ctx: Context) -> Iterator[Trial]:
 def trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
     """Try all faults with one type of operands."""
     with float32_as(family.precision):
-        stage = staged(Task(ctx, family, SHAPE, device))
+        seams = Seams(compare=comparison_for(device))
+        stage = staged(Task(ctx, family, SHAPE, device, seams))
         for case in cases(stage):
             yield _trial(stage, case.fault, case.expected, *attempt(stage, case))
         for sweep in SWEEPS:
@@ -159,17 +160,17 @@ def attempt(stage: Stage, case: Case) -> tuple[str, str]:
     """Hunt with the fault of *case*; say what became of it, and the details."""
     with case.inject(stage.bench) as bench:
         try:
-            outcome = _hunted(bench)
+            bag = _hunted(bench)
         except Unable as exc:
             if exc.cause is not Cause.CHECKER:
                 raise
             return BROKEN, str(exc)
+        outcome = concluded(bench, bag.wrong, bag.products, bag.seconds)
     return _judged(outcome, case.why or f"in {outcome.products} products")
 
 
-def _hunted(bench: Bench) -> Outcome:
-    bag = hunt(bench, lambda products: products >= PRODUCTS)
-    return concluded(bench, bag.wrong, bag.products, bag.seconds)
+def _hunted(bench: Bench) -> Bag:
+    return hunt(bench, lambda products: products >= PRODUCTS)
 
 
 def _judged(outcome: Outcome, otherwise: str) -> tuple[str, str]:
@@ -186,18 +187,24 @@ def swept(stage: Stage, sweep: Sweep) -> tuple[str, str]:
     excepted = tuple(bit for bit in bits if not stage.shows(sweep.harm(bit)))
     missed = tuple(bit for bit in bits if not _is_named(stage, sweep, bit))
     outcome = COMPUTE if missed == excepted else f"missed: {listed(missed) or 'none'}"
-    found = f"{len(bits) - len(missed)} of {len(bits)} bits, each named"
+    found = f"{len(bits) - len(missed)} of {len(bits)} bits"
     if not excepted:
         return outcome, found
-    return outcome, f"{found}; at {listed(excepted)} every right product is the same"
+    return outcome, f"{found}; {listed(excepted)} are so in every right product"
 
 
 def _is_named(stage: Stage, sweep: Sweep, bit: int) -> bool:
-    """Whether the fault of *bit* is found, and the evidence names that bit alone."""
+    """Whether the fault of *bit* is found, and the product kept that shows it alone."""
+    import torch
+
     fault = faults.sometimes(faults.harmed(sweep.harm(bit)), sweep.calls)
     with at_seam(fault)(stage.bench) as bench:
-        found = _hunted(bench).corruption
-    return found is not None and found.evidence["bits"] == str(bit)
+        wrong = _hunted(bench).wrong
+    if not wrong:
+        return False
+    right = bench.turn(wrong[0].number)[0].reference
+    xor = integers_of(wrong[0].output) ^ integers_of(right)
+    return set(torch.unique(xor).tolist()) == {0, faults.mask(bit, right)}
 
 
 def cases(stage: Stage) -> Iterator[Case]:
@@ -207,7 +214,8 @@ def cases(stage: Stage) -> Iterator[Case]:
     yield Case("a bit stuck at 1 from the first product on", _from_the_start(stage))
     if stage.references[0].is_floating_point():
         yield Case("one element is NaN", _once_harmed(faults.spoiled))
-        yield _zeros(stage)
+    if stage.shows(faults.negated_zeros):
+        yield Case("-0 in place of 0", at_seam(faults.harmed(faults.negated_zeros)))
     yield from MEMORIES
     yield from COMPARISONS
     yield from _kept(stage)
@@ -243,17 +251,9 @@ def at_seam(fault: Fault) -> Injection:
     return inject
 
 
-def _zeros(stage: Stage) -> Case:
-    """Make the case of a zero with the wrong sign, if there are any to make it of."""
-    fault = at_seam(faults.harmed(faults.negated_zeros))
-    if stage.shows(faults.negated_zeros):
-        return Case(NEGATED, fault)
-    return Case(NEGATED, fault, NOTHING, "no right product has a zero")
-
-
 def _in_place(tensor: Callable[[Job], Tensor]) -> Injection:
     @contextmanager
-    def inject(bench: Bench) -> Iterator[Bench]:
+    def inject(bench: Bench) -> Generator[Bench]:
         with faults.in_memory(tensor(bench.jobs[1])):
             yield bench
 
@@ -263,7 +263,11 @@ def _in_place(tensor: Callable[[Job], Tensor]) -> Injection:
 MEMORIES = (
     Case("an element of operand A changed", _in_place(lambda job: job.a), MEMORY),
     Case("an element of operand B changed", _in_place(lambda job: job.b), MEMORY),
-    Case("an element of the reference", _in_place(lambda job: job.reference), MEMORY),
+    Case(
+        "an element of the reference changed",
+        _in_place(lambda job: job.reference),
+        MEMORY,
+    ),
 )
 
 

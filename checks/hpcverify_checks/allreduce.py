@@ -114,7 +114,9 @@ def _between_processes(
             timed = list(reduced(job, 0, device, reduce))
         yield from wrong_sums(timed, 0, ctx.device.part)
         for other in others:
-            yield from wrong_sums(other.result(list[Timed]), other.rank, ctx.device.part)
+            yield from wrong_sums(
+                other.result(list[Timed]), other.rank, ctx.device.part
+            )
     yield from described(job, timed, "gloo on the loopback")
 
 

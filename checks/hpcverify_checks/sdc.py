@@ -28,7 +28,16 @@ from math import log2
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Unable,
+    Watch,
+)
 from hpcverify.model import (
     Cause,
     Covered,
@@ -40,21 +49,21 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import cpu
 from hpcverify_checks._benches import Library, Outcome, Prepared, Task, prepare
-#WAIT from hpcverify_checks._copies import copies
+from hpcverify_checks._copies import copies
 from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._exact import SHIFT_STEP, SHIFTS, Shape, constant_bits
+from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bits
 from hpcverify_checks._families import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks._hunt import Job, Seams
-#WAIT from hpcverify_checks._kernels import comparison_for
-#WAIT from hpcverify_checks._stress import stress
+from hpcverify_checks._kernels import comparison_for
+from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
     dtypes_of,
     float32_as,
     require_memory,
     torch_device,
 )
-#WAIT from hpcverify_checks._trials import selftest
-#WAIT from hpcverify_checks._vote import reconcile
+from hpcverify_checks._trials import selftest
+from hpcverify_checks._vote import reconcile
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +73,8 @@ GPU_MEMORY = 10 * 2**30
 """Bytes for the fp32 plans, the largest, with their references and temporaries."""
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 """Of the time."""
+STEP = 16
+"""What sizes and depths are multiples of, for the sake of one-byte operands."""
 AT_ONCE = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
 WAVE_SECONDS, ALONE_SECONDS = 1.0, 0.1
@@ -90,10 +101,10 @@ def measure(
 ) -> Iterator[Found]:
     """Examine the device with exact products, with random ones, and with copies."""
     device = torch_device(ctx)
-    seams = seams or Seams()  #WAIT    seams = seams or Seams(compare=comparison_for(device))
+    seams = seams or Seams(compare=comparison_for(device))
     yield from exact(ctx, device, params, seams)
-    #WAIT    yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
-    #WAIT    yield from copies(ctx, device, COPY_SHARE * params.seconds)
+    yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+    yield from copies(ctx, device, COPY_SHARE * params.seconds)
 
 
 def exact(
@@ -124,8 +135,14 @@ def shape_of(family: Family, device: torch.device, params: SdcParams) -> Shape:
     """Choose the shape of the products, and never one too deep to be exact."""
     on_cpu = device.type == "cpu"
     size = params.size or (CPU_SIZE if on_cpu else GPU_SIZE)
-    usual = CPU_DEPTH if on_cpu else family.depth
-    return Shape(size, min(family.depth, params.depth or usual))
+    depth = params.depth or (CPU_DEPTH if on_cpu else family.depth)
+    if size < STEP or depth < PAD or size % STEP or depth % STEP:
+        raise Unable(
+            f"products of {size} x {depth} x {size} cannot be examined: size and depth "
+            f"must be multiples of {STEP}, and depth at least {PAD}",
+            Cause.MISCONFIGURED,
+        )
+    return Shape(size, min(family.depth, depth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +150,8 @@ class Done:
     """What was done with one type of operands, and what came of it."""
 
     task: Task
-    prepared: Prepared
     outcomes: tuple[Outcome, ...]
+    plans: str
     constant: str
     """Bits in which no fault that holds them could show."""
 
@@ -147,7 +164,7 @@ class Done:
             f"{self.task.family.name}{_cores(self.task, self.outcomes)}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
-            f"by bit in {seconds:.1f} s; {_plans(self.prepared)}; {_data(self.task)}; "
+            f"by bit in {seconds:.1f} s; {self.plans}; {_data(self.task)}; "
             f"{self.constant}"
         )
         if any(outcome.mismatched for outcome in self.outcomes):
@@ -197,7 +214,7 @@ def explored(task: Task, seconds: float) -> Done:
     with float32_as(task.family.precision):
         prepared = prepare(task)
         outcomes = (*prepared.found, *examined(task, prepared.jobs, seconds))
-    return Done(task, prepared, outcomes, _constant(prepared.jobs))
+    return Done(task, outcomes, _plans(prepared), _constant(prepared.jobs))
 
 
 def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> list[Outcome]:
@@ -268,6 +285,9 @@ CHECK = Check(
         "stress.mismatched": Metric(
             unit="", meaning="words that differed from the part's own first answer"
         ),
+        "stress.disputed": Metric(
+            unit="", meaning="words in which all parts agree against their first answer"
+        ),
         "stress.products": Metric(unit="", meaning="products compared with that"),
         "copied_bytes": Metric(unit="B", meaning="copied and compared"),
         "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
@@ -285,6 +305,7 @@ CHECK = Check(
         "stress.mismatched": Rule(
             high=0,
             remedy=Remedy.REPLACE,
+            optional=True,
             source="the same product of the same part has the same bits",
         ),
         "copied_wrong_words": Rule(
@@ -295,6 +316,7 @@ CHECK = Check(
         "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE),
         "miscopied": Ruling(Verdict.FAIL, Remedy.REPLACE),
         "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "dissent": Ruling(Verdict.WARN, Remedy.RERUN),
         "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
         "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
         "answer": Ruling(Verdict.PASS, Remedy.NONE),
@@ -302,6 +324,6 @@ CHECK = Check(
     placement=Placement.DEVICES,
     timeout=600.0,
     observe=observe,
-    #WAIT    reconcile=reconcile,
-    #WAIT    selftest=selftest,
+    reconcile=reconcile,
+    selftest=selftest,
 )

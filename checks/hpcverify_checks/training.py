@@ -2,9 +2,9 @@
 Train a small transformer from the same state again and again: the same bits each time?
 
 Each replay of a few steps is compared bitwise with the first one: every batch, loss,
-group of gradients and parameters by its digest (see `_training`). Beside products that
-exercises softmax, norms, reductions, sums by index and integer atomics. It is a training
-step and no more, so its times, shares and MFU are measurements of the node.
+group of gradients and parameters by its digest (see `_training`). Beside products this
+exercises softmax, norms, reductions, sums by index and integer atomics. And since it is
+what nodes are there for, its times, shares and MFU are measurements of the node.
 
 What rests on what:
 
@@ -80,9 +80,7 @@ from hpcverify_checks.sdc import RULE_OF_THREE
 if TYPE_CHECKING:
     import torch
 
-CPU_SHAPE = Shape(
-    hidden=128, layers=2, heads=4, sequence=64, batch=4, vocabulary=512
-)
+CPU_SHAPE = Shape(hidden=128, layers=2, heads=4, sequence=64, batch=4, vocabulary=512)
 GPU_SHAPES = (
     Shape(hidden=2048, layers=8, heads=16, sequence=1024, batch=8, vocabulary=2**15),
     Shape(hidden=1024, layers=8, heads=16, sequence=1024, batch=4, vocabulary=2**14),
@@ -99,7 +97,7 @@ GIGA = 1e9
 EXPLAINS = frozenset(
     {"irreproducible", "irreproducible_cpu", "outvoted", "disagreement"}
 )
-"""Codes of findings that gradients were computed wrongly, so that sums are wrong too."""
+"""Codes of findings that gradients were wrong: then so are the sums of all ranks."""
 
 
 class TrainingParams(Params, frozen=True):
@@ -364,7 +362,9 @@ def said(job: Training, outcome: Outcome) -> str:
         f"step), {len(outcome.first)} digests of each compared with the first"
     )
     if job.world > 1:
-        sums = "every sum verified" if job.alike else "sums of unlike parts not verified"
+        sums = (
+            "every sum verified" if job.alike else "sums of unlike parts not verified"
+        )
         text += f"; {job.world} ranks by {job.backend}, {sums}"
     if outcome.difference or outcome.wrong_sum:
         return text
@@ -385,7 +385,7 @@ def reconcile(found: Sequence[Judged], inventory: Inventory) -> Iterator[Judged]
 
 
 CHECK = Check(
-    summary="a training step: the same bits each time and on all parts, time and shares",
+    summary="a training step: the same bits each time and on all parts; its times",
     measure=measure,
     reconcile=reconcile,
     params=TrainingParams,

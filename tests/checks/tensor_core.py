@@ -56,7 +56,7 @@ class Core:
     """That one instruction sums at a time."""
     aligned: int
     """Fractional bits that survive the alignment."""
-    rounding: Rounding = towards_zero(23)
+    rounding: Rounding
     apart: int | None = None
     """AMD: fractional bits of the products' sum as it is aligned once more, with what
     was summed before, by rounding down. NVIDIA aligns all of them at once."""
@@ -134,19 +134,20 @@ def fma_chain(a: Matrix, b: Matrix, dtype: type[np.floating[Any]]) -> Matrix:
 
 
 def _cores() -> Iterator[Core]:
+    cut, short = towards_zero(23), towards_zero(13)
     for operand, ampere, hopper, cdna3 in (
         ("fp16", 8, 16, 8),
         ("bf16", 8, 16, 8),
         ("tf32", 4, 8, 4),
     ):
-        yield Core("Ampere, Ada", operand, ampere, 24)
-        yield Core("Hopper, Blackwell", operand, hopper, 25)
+        yield Core("Ampere, Ada", operand, ampere, 24, cut)
+        yield Core("Hopper, Blackwell", operand, hopper, 25, cut)
         yield Core("CDNA3", operand, cdna3, 24, to_nearest, 31)
-    yield Core("Volta", "fp16", 4, 23)
-    yield Core("Turing", "fp16", 8, 24)
-    yield Core("Ada", "fp8", 16, 13, towards_zero(13))
-    yield Core("Hopper", "fp8", 32, 13, towards_zero(13))
-    yield Core("Blackwell", "fp8", 32, 25)
+    yield Core("Volta", "fp16", 4, 23, cut)
+    yield Core("Turing", "fp16", 8, 24, cut)
+    yield Core("Ada", "fp8", 16, 13, short)
+    yield Core("Hopper", "fp8", 32, 13, short)
+    yield Core("Blackwell", "fp8", 32, 25, cut)
 
 
 CORES = tuple(_cores())

@@ -57,7 +57,8 @@ def scaled(family: str) -> tuple[Matrix, Matrix, Matrix]:
     """Give the operands of all plans of *family* as they are stored, and A x B."""
     a, b = stacked(family)
     both = [m.factors("cpu") for m in planned(family)]
-    rows, columns = (np.stack([f.numpy() for f in all_]) for all_ in zip(*both))
+    rows = np.stack([factors.numpy() for factors, _ in both])
+    columns = np.stack([factors.numpy() for _, factors in both])
     return a * rows, b * columns, (a @ b) * rows * columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -57,4 +58,5 @@ def line(family: Family, plan: Plan, shape: Shape) -> str:
 
 if __name__ == "__main__":
     for one in shipped():
-        print(line(*one), flush=True)
+        sys.stdout.write(line(*one) + "\n")
+        sys.stdout.flush()

@@ -99,3 +99,34 @@ def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(
     assert ecc["verdict"] == "fail"
     assert "remap.failed 1 > 0" in ecc["reason"]
     assert "GPU " in ecc["reason"]
+
+
+PASSIVE = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")
+
+
+def rounds(node: Cli, count: int) -> list[dict[str, Any]]:
+    """Load the node and ask its GPUs, *count* times in one run."""
+    checks = [f'[[check]]\nname = "{name}"' for name in ("steady", *PASSIVE)]
+    node.suite("acme", "\n".join([f"rounds = {count}", *checks]))
+    done = node("run", "--suite", "acme", "--json", "-")
+    found: list[dict[str, Any]] = json.loads(done.stdout)["results"]
+    return found
+
+
+def test_healthy_gpus_pass_round_after_round(node: Cli) -> None:
+    found = rounds(node, 3)
+    told = {r["check"]: r["reason"] for r in found if r["verdict"] != "pass"}
+
+    assert told == {}
+    assert len(found) == 3 * (1 + len(PASSIVE))
+
+
+def test_a_gpu_that_is_failing_ends_a_burn_in_with_all_its_evidence(
+    node: Cli, lab: Lab
+) -> None:
+    lab.load("ecc-row-remap-failure", "freeze_t = 600")
+    found = rounds(node, 3)
+    verdicts = {r["check"]: r["verdict"] for r in found}
+
+    assert {r["round"] for r in found} == {1}
+    assert (len(found), verdicts["ecc"]) == (1 + len(PASSIVE), "fail")

@@ -416,3 +416,45 @@ def test_a_report_that_cannot_be_written_hides_no_verdict(cli: Cli) -> None:
 
     assert done.returncode == 1
     assert "/dev/full cannot be written" in done.stderr
+
+
+def in_rounds(cli: Cli, value: float, rounds: int = 3) -> None:
+    """Make a suite of the site's own that goes through one check several times."""
+    check = f'[[check]]\nname = "steady"\nparams = {{ value = {value} }}'
+    cli.suite("acme", f"rounds = {rounds}\n{check}")
+
+
+def test_a_suite_in_rounds_leaves_a_result_of_each(cli: Cli) -> None:
+    in_rounds(cli, 5)
+    done = cli("run", "--suite", "acme")
+    run = json.loads(documents(cli)[0].read_text())
+
+    assert done.returncode == 0
+    assert [r["round"] for r in run["results"]] == [1, 2, 3]
+    assert "[round 2/3, 1/1] steady on the node" in done.stderr
+    assert "PASS  steady [3 pass]: CPU: level 5 ms" in done.stdout
+    assert "of suite acme, 3 rounds: 1 pass" in done.stdout
+
+
+def test_a_round_that_failed_is_the_last_and_that_is_said(cli: Cli) -> None:
+    in_rounds(cli, 11)
+    done = cli("run", "--suite", "acme")
+    run = json.loads(documents(cli)[0].read_text())
+
+    assert done.returncode == 1
+    assert (len(run["results"]), run["complete"]) == (1, True)
+    assert "1 of 3 rounds: 1 fail; 2 rounds left out: round 1 failed" in done.stdout
+
+
+def test_a_signal_ends_all_rounds(cli: Cli, tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    params = f'params = {{ way = "leave_child", path = "{pidfile}" }}'
+    cli.suite("acme", f'rounds = 9\n[[check]]\nname = "naughty"\n{params}')
+    run = start(cli, "run", "--suite", "acme")
+    wait_until(pidfile.exists)
+    run.terminate()
+    run.communicate(timeout=GENEROUS)
+    document = json.loads(documents(cli)[0].read_text())
+
+    assert run.returncode == 3
+    assert (document["complete"], len(document["results"])) == (False, 1)

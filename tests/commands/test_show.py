@@ -108,3 +108,44 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
         assert "Example" in cli(command, "--help").stdout, command
     assert "Example" in cli("config", "check", "--help").stdout
     assert "Exit status" in cli("--help").stdout
+
+
+@pytest.fixture
+def burnt_in(cli: Cli) -> Cli:
+    """Have one run of three rounds in the store."""
+    cli.suite("acme", 'rounds = 3\n[[check]]\nname = "steady"')
+    assert cli("run", "--suite", "acme").returncode == 0
+    return cli
+
+
+def test_of_several_rounds_the_worst_is_shown_and_each_can_be(burnt_in: Cli) -> None:
+    worst, second = burnt_in("show").stdout, burnt_in("show", "--round", "2").stdout
+
+    assert "round 1, the first of the worst; 3 rounds in all: 3 pass" in worst
+    assert "PASS  steady" in second
+    assert "s, round 2)" in second
+    assert "in all" not in second
+
+
+def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
+    done = burnt_in("show", "--round", "4")
+
+    assert done.returncode == 2
+    assert "has 3 rounds, and no 4" in done.stderr
+
+
+def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:
+    (entry,) = json.loads(burnt_in("history", "--json").stdout)
+    listed = {s["name"]: s for s in json.loads(burnt_in("suites", "--json").stdout)}
+
+    assert entry["rounds"] == 3
+    assert "acme, 3 rounds" in burnt_in("history").stdout
+    assert (listed["acme"]["rounds"], listed["quick"]["rounds"]) == (3, 1)
+
+
+def test_each_round_is_judged_again(burnt_in: Cli) -> None:
+    burnt_in.site('[limits.steady]\n"level" = { high = 4, unit = "ms" }')
+    changes = json.loads(burnt_in("judge", "--json").stdout)
+
+    assert [(c["round"], c["now"]) for c in changes] == [(n, "fail") for n in (1, 2, 3)]
+    assert "3 verdicts change" in burnt_in("judge").stdout

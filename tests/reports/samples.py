@@ -389,6 +389,21 @@ def sick_node(samples: int = 600) -> Run:
     )
 
 
+def worn_node(rounds: int = 3) -> Run:
+    """Burn a node in that passes, warns in its second round and fails in its last."""
+    parts = [
+        (inventory(), gemm(sick=n == rounds), ecc(), _soaked(warns=n == 2))
+        for n in range(1, rounds + 1)
+    ]
+    results = [replace(r, round=n) for n, some in enumerate(parts, 1) for r in some]
+    return run(*results, suite="burnin", rounds=12, left_out=f"round {rounds} failed")
+
+
+def _soaked(*, warns: bool) -> Result:
+    whole = thermal(10)
+    return whole if warns else replace(whole, verdict=Verdict.PASS, limits=())
+
+
 def well_node() -> Run:
     """Verify a node on which all is well."""
     return run(inventory(), gemm(sick=False), ecc())

@@ -7,7 +7,7 @@ import sys
 
 from msgspec.structs import replace
 
-from hpcverify.model import Run
+from hpcverify.model import Result, Run
 from hpcverify_reports.history import ENOUGH, SHOWN, History, before
 from tests.reports import samples
 
@@ -90,3 +90,29 @@ def test_pandas_waits_until_there_is_a_past() -> None:
         "assert 'pandas' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_of_several_rounds_is_one_value_its_median() -> None:
+    run = samples.worn_node(5)
+    past = [
+        replace(p, suite=run.suite, rounds=2, results=(*p.results, *_again(p)))
+        for p in samples.past()
+    ]
+    moved = before(run, past, samples.INVENTORY.label)[0].moved
+    told = {m.name: m for m in moved}
+
+    assert {m.count for m in moved} == {12}
+    # Of the five rounds only the last one is slow.
+    assert told["bf16.sustained"].last != "612 TFLOP/s"
+
+
+def _again(run: Run) -> list[Result]:
+    return [replace(result, round=2) for result in run.results]
+
+
+def test_a_check_that_decided_is_named_once_however_many_rounds() -> None:
+    worn = samples.worn_node()
+    twice = replace(worn, id="before", results=(*worn.results, *_again(worn)))
+    made = before(samples.well_node(), [twice], str)[0]
+
+    assert made.runs[0].what == "gemm"

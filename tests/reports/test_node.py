@@ -29,7 +29,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_reports.grid import BROAD
-from hpcverify_reports.node import render
+from hpcverify_reports.node import ROUNDS, render
 from hpcverify_reports.sections import EXCERPT, MOST
 from hpcverify_reports.words import number
 from tests.reports import samples
@@ -423,3 +423,74 @@ def test_a_number_of_many_digits_keeps_to_its_column() -> None:
     assert number(53281.7) == "53282"
     assert number(0.0004543) == "0.0004543"
     assert number(None) == quantity(None, "")
+
+
+@cache
+def worn() -> str:
+    return render(samples.worn_node())
+
+
+def test_of_several_rounds_the_worst_speaks_and_all_are_counted() -> None:
+    head = Dom(worn()).text.split("Every check")[0]
+
+    assert "1 of 4 checks failed, 1 warned. 9 rounds left out: round 3 failed." in head
+    assert "3 of 12" in head
+    assert "gemm: fail 3 rounds: 1 fail (round 3), 2 pass" in head
+    assert "thermal: warning 3 rounds: 1 warn (round 2), 2 pass" in head
+
+
+def test_every_other_round_can_be_opened_and_is_folded() -> None:
+    folds = [d for d in Dom(worn()).every("details") if d.get("class") == "round"]
+
+    assert [d["id"] for d in folds if str(d["id"]).startswith("gemm")] == [
+        *("gemm/1", "gemm/2"),
+    ]
+    assert [d["id"] for d in folds if str(d["id"]).startswith("thermal")] == [
+        *("thermal/1", "thermal/3"),
+    ]
+    assert not [d for d in folds if "open" in d]
+
+
+def test_every_value_of_every_round_appears() -> None:
+    run = samples.worn_node()
+    shown = Dom(worn()).text
+
+    for result in run.results:
+        for item in result.measurements:
+            assert number(item.value) in shown
+
+
+def test_no_two_places_in_a_page_of_rounds_have_the_same_name() -> None:
+    ids = list(Dom(worn()).values("id"))
+    links = {href[1:] for href in Dom(worn()).values("href")}
+
+    assert len(ids) == len(set(ids))
+    assert links <= set(ids)
+
+
+def test_charts_are_of_rounds_that_say_something() -> None:
+    charts = len(Dom(render(samples.run(samples.thermal(10)))).every("figure"))
+
+    assert len(Dom(worn()).every("figure")) == charts
+
+
+def test_of_hundreds_of_rounds_those_that_did_not_pass_are_shown() -> None:
+    bad = {7, 180}
+    results = [
+        replace(
+            samples.ecc(),
+            round=n,
+            verdict=Verdict.WARN if n in bad else Verdict.PASS,
+        )
+        for n in range(1, 201)
+    ]
+    shown = dom(samples.run(*results, rounds=200))
+    folds = [d["id"] for d in shown.every("details") if d.get("class") == "round"]
+
+    assert len(folds) == ROUNDS
+    assert "ecc/180" in folds
+    assert f"and {199 - ROUNDS} more: hpcverify show" in shown.text
+
+
+def test_a_run_in_one_round_says_nothing_of_rounds() -> None:
+    assert "round" not in dom(samples.well_node()).text.lower()

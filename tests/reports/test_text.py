@@ -126,3 +126,25 @@ def test_markdown_of_an_empty_run_says_that_nothing_is_known() -> None:
 def test_text_is_the_same_twice() -> None:
     assert junit(samples.sick_node(10)) == junit(samples.sick_node(10))
     assert markdown(samples.sick_node(10)) == markdown(samples.sick_node(10))
+
+
+def test_a_check_of_several_rounds_is_one_case_its_worst() -> None:
+    suite = suite_of(samples.worn_node())
+
+    kinds = {case.get("name"): [e.tag for e in case] for case in suite.iter("testcase")}
+    assert kinds["gemm"] == ["failure"]
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
+    failure = suite.find("testcase[@name='gemm']/failure")
+    assert failure is not None
+    assert (failure.text or "").startswith("3 rounds: 1 fail (round 3), 2 pass\n")
+    told = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert (told["rounds"], told["left_out"]) == ("3 of 12 rounds", "round 3 failed")
+
+
+def test_markdown_counts_the_rounds_of_a_check() -> None:
+    text = markdown(samples.worn_node())
+
+    assert "| gemm | 3 rounds: 1 fail (round 3), 2 pass. GPU 3" in text
+    assert "9 rounds left out: round 3 failed." in text
+    assert "Suite burnin, 3 of 12 rounds, " in text
+    assert text.count("| gemm |") == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.model import Cause, Remedy, Verdict, standing
 from hpcverify_reports.words import (
     BECAUSE,
     MARKS,
@@ -18,7 +18,6 @@ from hpcverify_reports.words import (
     duration,
     moment,
     printable,
-    standing,
 )
 from tests.reports import samples
 

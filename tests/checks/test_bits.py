@@ -1,0 +1,66 @@
+"""Bits are the same on every machine, and no change of them goes unseen."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcverify_checks import _bits as bits
+
+
+def splitmix64(x: int) -> int:
+    """Mix as the paper does, in integers of any length."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def test_hashes_are_those_of_splitmix64() -> None:
+    values = [0, 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF]
+    tensor = torch.tensor([bits.wrapped(v) for v in values])
+    assert [h % 2**64 for h in bits.mixed(tensor).tolist()] == list(
+        map(splitmix64, values)
+    )
+
+
+def test_a_hash_depends_on_the_place_and_not_on_what_is_asked_for_with_it() -> None:
+    whole = bits.hashed(7, range(8), 5, "cpu")
+    assert torch.equal(whole[3:6], bits.hashed(7, range(3, 6), 5, "cpu"))
+    assert len(whole.unique()) == whole.numel()
+
+
+def test_keys_give_other_hashes() -> None:
+    one, other = (bits.hashed(key, range(1), 64, "cpu") for key in (1, 2))
+    assert not set(one.flatten().tolist()) & set(other.flatten().tolist())
+
+
+def test_integers_stay_within_their_bound_and_reach_it() -> None:
+    made = bits.integers(3, range(64), 64, 5, "cpu")
+    assert set(made.flatten().tolist()) == set(range(-5, 6))
+
+
+def test_a_digest_sees_one_bit_and_a_swap() -> None:
+    tensor = torch.arange(64, dtype=torch.float32)
+    before = bits.digest(tensor)
+    flipped = tensor.clone()
+    bits.integers_of(flipped)[9].bitwise_xor_(1)
+    swapped = tensor.clone()
+    swapped[[4, 6]] = swapped[[6, 4]]
+    for changed in (flipped, swapped, tensor.flip(0)):
+        assert bits.digest(changed) != before
+    assert bits.digest(tensor.clone()) == before
+
+
+def test_a_digest_sees_the_same_bit_flipped_in_two_words() -> None:
+    tensor = torch.zeros(1024, dtype=torch.int64)
+    before = bits.digest(tensor)
+    for other in range(1, 1024, 31):
+        changed = tensor.clone()
+        changed[[0, other]] ^= 1 << 17
+        assert bits.digest(changed) != before
+
+
+def test_the_bits_of_every_type_can_be_seen_as_integers() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn):
+        one = torch.ones(2).to(dtype)
+        assert bits.integers_of(one).element_size() == one.element_size()
+        assert not bits.integers_of(one).is_floating_point()

@@ -1,0 +1,54 @@
+"""Every type has plans that are exact with it, and products that torch can make."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hpcverify_checks import _families as families
+from hpcverify_checks._bits import integers_of
+from hpcverify_checks._exact import Operands, Shape, view
+from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, partner
+
+EVERY = [*FAMILIES.values(), CPU_FAMILIES["bf16"]]
+
+
+@pytest.mark.parametrize("family", EVERY, ids=lambda f: f"{f.name}-{f.output}")
+def test_the_device_makes_the_product_that_the_host_makes(family: Family) -> None:
+    shape = Shape(32, 128)
+    dtype = getattr(torch, family.operand)
+    for plan in family.plans(shape.depth):
+        made = Operands(plan, shape)
+        out = torch.empty(32, 32, dtype=getattr(torch, family.output))
+        a, b = made.stored(dtype, "cpu", by_columns=family.by_columns)
+        families.multiply(*view(a, b, 3), out)
+        expected = made.exact_rows(range(32)).to(out.dtype)
+        assert torch.equal(integers_of(out), integers_of(expected))
+
+
+def test_plans_have_names_and_keys_of_their_own() -> None:
+    plans = {plan for f in EVERY for plan in f.plans(64)}
+    assert len({p.name for p in plans}) == len({p.key for p in plans}) == len(plans)
+
+
+def test_every_type_has_two_plans_or_more_that_can_take_turns() -> None:
+    assert all(len(family.plans(family.depth)) > 1 for family in EVERY)
+
+
+def test_a_depth_that_leaves_no_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="no product of depth 8192 is exact"):
+        families.fp8_plans(8192)
+
+
+def test_the_partner_is_the_largest_that_is_expected_to_fit() -> None:
+    room = families.SINGLE_LIMIT
+    b = partner(32768, 255, room, 255)
+    assert families.expected(32768, 255, b) <= room
+    assert families.expected(32768, 255, b + 1) > room
+
+
+def test_16_bit_operands_reach_all_bits_of_their_mantissa() -> None:
+    for name, used in (("bf16", 8), ("fp16", 11)):
+        plans = FAMILIES[name].plans(512)
+        assert max(p.a for p in plans).bit_length() == used
+        assert max(p.b for p in plans).bit_length() == used

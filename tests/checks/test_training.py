@@ -1,0 +1,552 @@
+"""A training step has the same bits each time, and what has not is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import deterministic
+
+from hpcverify.check import Context, Judgement, Skip, Unable, judge
+from hpcverify.limits import resolve
+from hpcverify.limits.specs import specs
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Device,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Part,
+    Remedy,
+    Verdict,
+)
+from hpcverify_checks import _training as steps
+from hpcverify_checks import training
+from hpcverify_checks._bits import digest, integers_of, words
+from hpcverify_checks._collective import all_reduce
+from hpcverify_checks._torch import torch_device
+from hpcverify_checks._training import (
+    HARDWARE,
+    Clock,
+    Outcome,
+    Seams,
+    Trainer,
+    Training,
+    determinism,
+    difference,
+    look,
+    wrong_sum,
+)
+from hpcverify_checks._transformer import Shape
+from tests.checks.links import judged
+from tests.checks.test_allreduce import children
+from tests.doubles import context
+
+TINY = Shape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
+QUICK = training.TrainingParams(seconds=0.1, steps=2, shape=TINY)
+CPU = torch.device("cpu")
+PRODUCTS = 7
+"""Of a step with one layer: four in attention, two in the perceptron, the head."""
+OUT = 5
+"""The perceptron's second."""
+H100 = next(sheet for sheet in specs() if sheet.key == "h100-sxm5-80gb")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    # On a busy machine two threads mostly wait for each other.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = children(os.getpid())
+    yield
+    assert children(os.getpid()) == before
+    assert torch.get_deterministic_debug_mode() == 0
+
+
+def job(**changes: Any) -> Training:
+    base = Training(
+        folder="",
+        world=1,
+        backend="nccl",
+        timeout=9.0,
+        shape=TINY,
+        dtype="float32",
+        steps=2,
+        seconds=0.0,
+        seed=1,
+        alike=True,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def trained(seams: Seams = HARDWARE, **changes: Any) -> Outcome:
+    return steps.train(job(**changes), 0, CPU, seams)
+
+
+Harm = Callable[[Tensor], object]
+
+
+@dataclass
+class Faulty:
+    """Multiplies as it should, but for what *harm* does to the chosen products."""
+
+    harm: Harm
+    hit: Callable[[int, int], bool]
+    """Of the number of the replay and of the product in it."""
+    calls: int = field(default=0, init=False)
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """Multiply, and do harm if it is time."""
+        replay, product = divmod(self.calls, 2 * PRODUCTS)
+        self.calls += 1
+        out = a @ b
+        if self.hit(replay, product):
+            self.harm(out)
+        return out
+
+
+def flip(bit: int) -> Harm:
+    """Flip a bit of the last element."""
+    mask = 1 << bit if bit < 31 else -(1 << 31)
+    return lambda out: integers_of(out.data).view(-1)[-1].bitwise_xor_(mask)
+
+
+def flip_gradient(bit: int) -> Harm:
+    """Flip a bit of the last element of what comes back."""
+
+    def harmed(gradient: Tensor) -> Tensor:
+        changed = gradient.clone()
+        flip(bit)(changed)
+        return changed
+
+    def harm(out: Tensor) -> None:
+        out.register_hook(harmed)  # type: ignore[no-untyped-call]
+
+    return harm
+
+
+def only(replay: int, product: int) -> Callable[[int, int], bool]:
+    return lambda r, p: (r, p) == (replay, product)
+
+
+def since(replay: int, product: int) -> Callable[[int, int], bool]:
+    return lambda r, p: r >= replay and p == product
+
+
+def faulty(harm: Harm, hit: Callable[[int, int], bool]) -> Seams:
+    return Seams(multiply=Faulty(harm, hit))
+
+
+def gpus(count: int, **facts: str) -> tuple[Part, ...]:
+    known = {"name": H100.name, "driver": "580.1", **facts}
+    return tuple(Part("gpu", f"GPU-{i}", f"GPU {i}", known) for i in range(count))
+
+
+def node(tmp_path: Path, parts: Sequence[Part]) -> list[Context]:
+    """Make the contexts of the GPUs of a node."""
+    devices = tuple(Device("cuda", part.id, part.label) for part in parts)
+    inventory = Inventory(parts=tuple(parts), devices=devices)
+    return [
+        context(tmp_path, device=device, peers=devices, inventory=inventory)
+        for device in devices
+    ]
+
+
+def verdict_on(tmp_path: Path, outcomes: Sequence[Outcome]) -> Judgement:
+    """Judge the *outcomes* of as many GPUs, as a run does."""
+    contexts = node(tmp_path, gpus(len(outcomes)))
+    found: list[Found] = []
+    for ctx, outcome in zip(contexts, outcomes, strict=True):
+        found += training.found_by(ctx, job(world=len(outcomes)), [outcome])
+        found += training.described(ctx, job(), outcome)
+    return together(found, contexts[0])
+
+
+def together(found: Sequence[Found], ctx: Context) -> Judgement:
+    items = [f for f in found if isinstance(f, Measurement | Finding)]
+    return judged(training.CHECK, training.reconcile(items, ctx.inventory), ctx)
+
+
+def test_thousands_of_replays_are_bitwise_the_first() -> None:
+    with determinism(required=True):
+        trainer = Trainer.made(job(steps=1), CPU, HARDWARE)
+        first, _ = look(trainer)
+        for number in range(2000):
+            assert difference(first, look(trainer)[0], number) is None
+
+
+def test_a_healthy_gpu_passes(tmp_path: Path) -> None:
+    judgement = verdict_on(tmp_path, [trained()])
+    assert (judgement.verdict, judgement.reason) == (Verdict.PASS, "")
+
+
+@pytest.mark.parametrize("bit", [0, 15, 22, 30, 31])
+def test_a_bit_of_one_gradient_that_flips_once_is_found(
+    tmp_path: Path, bit: int
+) -> None:
+    harm = faulty(flip_gradient(bit), only(2, PRODUCTS + OUT))
+    outcome = trained(harm)
+    found = outcome.difference
+    assert found is not None
+    assert (found.replay, found.again) == (2, 0)
+    assert found.what == "step 2: gradients of perceptron 0"
+    judgement = verdict_on(tmp_path, [outcome])
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert "intermittent: 0 of 3" in judgement.reason
+
+
+@pytest.mark.parametrize("product", range(PRODUCTS))
+def test_a_flipped_bit_of_any_product_is_found(product: int) -> None:
+    found = trained(faulty(flip(20), only(1, product))).difference
+    assert found is not None
+    assert found.what.startswith("step 1: ")
+    assert found.expected != found.found
+
+
+def test_a_product_that_is_wrong_from_some_replay_on_is_persistent(
+    tmp_path: Path,
+) -> None:
+    outcome = trained(faulty(flip(12), since(2, OUT)))
+    assert outcome.difference is not None
+    assert (outcome.difference.replay, outcome.difference.again) == (2, 3)
+    assert "persistent: 3 of 3" in verdict_on(tmp_path, [outcome]).reason
+
+
+def test_what_is_not_a_number_is_found() -> None:
+    found = trained(faulty(lambda out: out.data.fill_(torch.nan), only(2, 3)))
+    assert found.difference is not None
+    assert found.difference.what == "step 1: loss"
+
+
+def test_a_word_that_changes_in_memory_is_told_from_wrong_arithmetic() -> None:
+    with determinism(required=True):
+        trainer = Trainer.made(job(), CPU, HARDWARE)
+        first, _ = look(trainer)
+        flip(3)(trainer.beginning)
+        found = difference(first, look(trainer)[0], 1)
+    assert found is not None
+    assert found.what == "initial parameters"
+    assert training.place(found.what) == "memory"
+
+
+def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic() -> None:
+    calls = 0
+
+    def feed(this: Training, step: int) -> Tensor:
+        nonlocal calls
+        calls += 1
+        batch = steps.feed(this, step)
+        return batch.roll(1) if calls == 4 else batch
+
+    found = trained(Seams(feed=feed)).difference
+    assert found is not None
+    assert (found.replay, found.what) == (1, "step 2: batch")
+    assert training.place(found.what) == "transfer to the device"
+
+
+def test_on_a_cpu_a_difference_only_warns(tmp_path: Path) -> None:
+    ctx = context(tmp_path)
+    outcome = trained(faulty(flip(12), only(2, OUT)))
+    found = [*training.found_by(ctx, job(backend="gloo"), [outcome])]
+    judgement = together(found, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+
+
+def test_a_gpu_that_errs_every_time_is_outvoted_by_its_peers(tmp_path: Path) -> None:
+    wrong = trained(faulty(flip(12), since(0, OUT)))
+    assert wrong.difference is None
+    judgement = verdict_on(tmp_path, [trained(), wrong, trained(), trained()])
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert judgement.reason.startswith("GPU 1: ")
+    assert "GPU 0" not in judgement.reason
+
+
+def test_of_two_gpus_that_differ_nobody_can_say_which_is_wrong(tmp_path: Path) -> None:
+    wrong = trained(faulty(flip(12), since(0, OUT)))
+    judgement = verdict_on(tmp_path, [trained(), wrong])
+    assert judgement.verdict is Verdict.ERROR
+
+
+def test_eight_healthy_gpus_agree(tmp_path: Path) -> None:
+    assert verdict_on(tmp_path, 8 * [trained()]).verdict is Verdict.PASS
+
+
+def test_parts_of_another_kind_do_not_vote(tmp_path: Path) -> None:
+    wrong = trained(faulty(flip(12), since(0, OUT)))
+    parts = [*gpus(2), *gpus(3, name="another")[2:]]
+    found = [
+        training.answer(ctx, job(), outcome)
+        for ctx, outcome in zip(
+            node(tmp_path, parts), [trained(), trained(), wrong], strict=True
+        )
+    ]
+    assert together(found, node(tmp_path, parts)[0]).verdict is Verdict.PASS
+
+
+def test_another_seed_trains_to_other_bits() -> None:
+    assert trained(seed=1).digest != trained(seed=2).digest
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("world", range(2, 10))
+def test_the_sum_of_equal_gradients_is_exact(dtype: str, world: int) -> None:
+    def summed(total: Tensor) -> None:
+        """Add one rank after the other, as a ring does."""
+        own = total.clone()
+        for _ in range(world - 1):
+            total += own
+
+    with determinism(required=True):
+        this = Trainer.made(job(dtype=dtype, world=world), CPU, Seams(reduce=summed))
+        record, _ = look(this)
+    assert [v for k, v in record.items() if k.endswith(steps.WRONG_SUMS)] == [0, 0]
+
+
+def test_in_their_own_type_it_would_not_be() -> None:
+    own = torch.arange(128, 256, dtype=torch.bfloat16)
+    total = torch.zeros_like(own)
+    for _ in range(8):
+        total += own
+    assert (total != 8 * own).any()
+
+
+def test_a_bit_of_the_sum_that_flips_is_counted() -> None:
+    def wrong(total: Tensor) -> None:
+        total.mul_(2)
+        integers_of(total)[100:103].bitwise_xor_(1)
+
+    with determinism(required=True):
+        this = Trainer.made(job(world=2), CPU, Seams(reduce=wrong))
+        found = wrong_sum(look(this)[0], 5)
+    assert found == steps.WrongSum(5, "step 1: wrong sums", 3)
+
+
+def test_sums_of_unlike_parts_are_not_held_against_them() -> None:
+    with determinism(required=True):
+        this = Trainer.made(job(world=2, alike=False), CPU, Seams(reduce=torch.square))
+        record, _ = look(this)
+    assert not [name for name in record if name.endswith(steps.WRONG_SUMS)]
+
+
+@pytest.mark.parametrize("fact", ["name", "driver"])
+def test_parts_are_alike_if_model_and_driver_are(tmp_path: Path, fact: str) -> None:
+    parts = [*gpus(1), *gpus(2, **{fact: "another"})[1:]]
+    for contexts, kinds in ((node(tmp_path, gpus(2)), 1), (node(tmp_path, parts), 2)):
+        inventory = contexts[0].inventory
+        found = {training.kind_of(inventory, ctx.device) for ctx in contexts}
+        assert len(found) == kinds
+
+
+def test_atomic_sums_are_those_of_any_order() -> None:
+    with determinism(required=True):
+        trainer = Trainer.made(job(), CPU, HARDWARE)
+        look(trainer)
+    bins, source = steps.scattered(trainer.gradients), words(trainer.gradients)
+    assert int(bins.sum()) == int(source.flip(0).sum())
+    assert (bins != 0).sum() > 50
+
+
+def test_a_digest_is_the_same_without_a_wait() -> None:
+    tensor = torch.arange(1000.0)
+    assert int(steps.digested(tensor)) % 2**64 == digest(tensor)
+
+
+def test_adamw_is_that_of_torch() -> None:
+    ours, theirs = torch.linspace(-1, 1, 64), torch.linspace(-1, 1, 64)
+    theirs.requires_grad_()
+    optimizer = torch.optim.AdamW([theirs], foreach=False)
+    moments = torch.zeros(2, 64)
+    for step in range(1, 6):
+        theirs.grad = torch.linspace(-step, 2, 64)
+        optimizer.step()
+        steps.adamw(ours, theirs.grad, moments, step)
+    assert torch.equal(ours, theirs.detach())
+
+
+def test_training_lowers_the_loss() -> None:
+    same = Seams(feed=lambda this, _step: steps.feed(this, 0))
+    outcome = trained(same, steps=20)
+    this = job(steps=20)
+    late = training.loss(this, outcome)
+    early = training.loss(job(steps=1), outcome)
+    assert late < 0.95 * early
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
+    meta = torch.device("meta")  # whoever asks it for a value gets an error
+    shape = training.GPU_SHAPES[-1]
+    this = job(shape=shape, dtype=dtype, world=2)
+    trainer = Trainer.made(this, meta, Seams(reduce=torch.square))
+    with determinism(required=True):
+        left = trainer.replay(Clock(CPU))
+    assert {value.device.type for value in left.values()} == {"meta"}
+
+
+def test_what_torch_was_set_to_is_restored() -> None:
+    settings: Any = deterministic
+    before = settings.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
+    trained()
+    assert torch.get_deterministic_debug_mode() == 1
+    assert settings.fill_uninitialized_memory == before
+    torch.set_deterministic_debug_mode("default")
+
+
+def numbers(found: Sequence[Found]) -> dict[str, float | None]:
+    return {m.name: m.value for m in found if isinstance(m, Measurement)}
+
+
+TIMES = [{"input": 0.01, "compute": 0.06, "communication": 0.03}] * 19 + [
+    {"input": 0.01, "compute": 0.36, "communication": 0.03}
+]
+
+
+def test_times_and_shares_are_those_of_the_steps() -> None:
+    found = numbers(list(training.numbers("cpu", TINY, TIMES)))
+    assert found["step_p50"] == pytest.approx(100)
+    assert found["step_p95"] == pytest.approx(100)
+    assert found["compute_p50"] == pytest.approx(60)
+    assert found["tokens"] == pytest.approx(TINY.tokens / 0.1)
+    assert found["communication.share"] == pytest.approx(0.6 / 2.3)
+    shares = [v for name, v in found.items() if name.endswith(".share") and v]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_a_share_of_what_is_not_there_is_left_out() -> None:
+    alone = [{"input": 0.01, "compute": 0.06}]
+    assert "communication.share" not in numbers([*training.numbers("c", TINY, alone)])
+
+
+def test_utilization_is_of_the_data_sheets_peak(tmp_path: Path) -> None:
+    [ctx] = node(tmp_path, gpus(1))
+    shape = training.GPU_SHAPES[0]
+    outcome = Outcome({"step 2: loss": 0}, 1, 1.0, ({"compute": 0.1},))
+    this = job(shape=shape, dtype="bfloat16")
+    found = numbers(list(training.described(ctx, this, outcome)))
+    assert found["mfu"] == pytest.approx(shape.operations / 0.1 / 989e12, rel=0.01)
+    assert "peak_derived" not in found
+
+
+def test_a_slow_gpu_is_told_by_its_siblings(tmp_path: Path) -> None:
+    base = trained()
+    paces = [1.0, 1.02, 1.3, 0.99]
+    outcomes = [
+        msgspec.structs.replace(base, steps=({"compute": 0.1 * p, "input": 0.001},))
+        for p in paces
+    ]
+    judgement = verdict_on(tmp_path, outcomes)
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.reason.startswith("GPU 2: compute_p50 130 ms")
+
+
+def test_a_slow_input_pipeline_warns(tmp_path: Path) -> None:
+    def slow(this: Training, step: int) -> Tensor:
+        time.sleep(0.02)
+        return steps.feed(this, step)
+
+    outcome = trained(Seams(feed=slow))
+    assert all(step["input"] >= 0.02 for step in outcome.steps)
+    # As if the rest were as fast as on an idle machine.
+    idle = tuple({**step, "compute": 0.02} for step in outcome.steps)
+    judgement = verdict_on(tmp_path, [msgspec.structs.replace(outcome, steps=idle)])
+    assert judgement.verdict is Verdict.WARN
+    assert "input.share" in judgement.reason
+
+
+def measured(ctx: Context, seams: Seams = HARDWARE) -> list[Found]:
+    return list(training.measure(ctx, QUICK, seams))
+
+
+def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
+    ctx = context(tmp_path)
+    found = measured(ctx)
+    names = numbers(found).keys()
+    assert {"compute.share", "communication.share", "input.share", "mfu"} <= names
+    [covered] = [f for f in found if isinstance(f, Covered)]
+    assert "2 ranks by gloo, every sum verified" in covered.text
+    facts = [f for f in found if isinstance(f, Finding)]
+    assert together(facts, ctx).verdict is Verdict.PASS
+    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "shared"}
+
+
+def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(
+    tmp_path: Path,
+) -> None:
+    ctx = context(tmp_path)
+    found = measured(ctx, faulty(flip(12), since(0, OUT)))
+    judgement = together([f for f in found if isinstance(f, Finding)], ctx)
+    assert judgement.verdict is Verdict.WARN
+    assert "rank 1 trained to other bits than rank 0: step 1: grad" in judgement.reason
+
+
+def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path) -> None:
+    def wrong(total: Tensor) -> None:
+        all_reduce(total)
+        total[10] += 1
+
+    ctx = context(tmp_path)
+    facts = [f for f in measured(ctx, Seams(reduce=wrong)) if isinstance(f, Finding)]
+    judgement = together(facts, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "rank 0 of 2 got 1 wrong sums of gradients" in judgement.reason
+
+
+def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
+    def slow(total: Tensor) -> None:
+        time.sleep(0.1)
+        all_reduce(total)
+
+    ctx = context(tmp_path)
+    found = measured(ctx, Seams(reduce=slow))
+    numbers = [f for f in found if isinstance(f, Measurement)]
+    shares = [n for n in numbers if n.name == "communication.share"]
+    limits = resolve(
+        training.CHECK.rules, shares, ctx.inventory, lambda _n, _w: 9 * [0.1]
+    )
+    judgement = judge(shares, limits, training.CHECK.rulings)
+    assert judgement.verdict is Verdict.WARN
+    assert "communication.share" in judgement.reason
+
+
+def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
+    def murderous(total: Tensor) -> None:
+        for child in children(os.getpid()):
+            os.kill(child, signal.SIGKILL)
+        all_reduce(total)
+
+    with pytest.raises(Unable, match="rank 1 died with status -9") as caught:
+        measured(context(tmp_path), Seams(reduce=murderous))
+    assert caught.value.cause is Cause.CRASHED
+
+
+def test_the_cpu_leaves_it_to_the_gpus(tmp_path: Path) -> None:
+    inventory = node(tmp_path, gpus(1))[0].inventory
+    with pytest.raises(Skip, match="GPUs of this node"):
+        measured(context(tmp_path, inventory=inventory))
+
+
+def test_cublas_is_told_to_give_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    torch_device(context(tmp_path))
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
