@@ -37,7 +37,7 @@ FRESH = 50
 def differing(shape: Shape, replays: int) -> int:
     """Count the replays of *shape* that differ from the first one."""
     cpu = torch.device("cpu")
-    job = Training("", 1, "gloo", 1.0, shape, "float32", 2, 1.0, 7, alike=True)
+    job = Training("", 1, "gloo", 1.0, shape, "float32", 2, 1.0, 7, 1, alike=True)
     first, _ = look(Trainer.made(job, cpu, HARDWARE))
     wrong = 0
     for start in range(0, replays, FRESH):

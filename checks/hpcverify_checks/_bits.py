@@ -80,7 +80,7 @@ def digest(tensor: Tensor) -> int:
     total = 0
     for start, chunk in _chunks(words(tensor)):
         total += int((chunk * (mixed(counted(start, chunk)) | 1)).sum())
-    return total % 2**WORD_BITS
+    return total % (1 << WORD_BITS)
 
 
 def counted(start: int, chunk: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
+from hpcverify_checks._torch import threads_as
 
 if TYPE_CHECKING:
     import torch
@@ -144,12 +145,8 @@ def share_of_threads(group: Group) -> Generator[None]:
     """Compute with this rank's share of the threads, or ranks would spin in turns."""
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // group.world))
-    try:
+    with threads_as(max(1, torch.get_num_threads() // group.world)):
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ nothing rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isqrt
@@ -148,10 +148,10 @@ class Operands:
         rows, columns = self.factors(device)
         for block in _blocks(size):
             part = slice(block.start, block.stop)
-            a[part, :-PAD] = (self.a(block, device) * rows[part]).to(dtype)
+            a[part, :-PAD] = _cast(self.a(block, device) * rows[part], dtype)
         for block in _blocks(self.shape.depth):
-            made = (self.b(block, device) * columns).to(dtype)
-            b[block.start : block.stop] = made
+            part = slice(block.start, block.stop)
+            b[part] = _cast(self.b(block, device) * columns, dtype)
         a[:, -PAD:] = a[:, :PAD]
         b[-PAD:] = b[:PAD]
         return a, b
@@ -167,6 +167,11 @@ class Operands:
             total += part @ self.b(block, HOST).double()
         factors, columns = self.factors(HOST)
         return total * factors[list(rows)] * columns
+
+
+def _cast(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Store *exact*, fp64, in *dtype*: by way of fp32, which all others come from."""
+    return exact if dtype.itemsize == exact.itemsize else exact.float().to(dtype)
 
 
 def _blocks(length: int) -> Iterator[range]:
@@ -275,6 +280,18 @@ def constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
     import torch
 
     flat = torch.cat([integers_of(m[:_BLOCK]).reshape(-1) for m in matrices])
+    ever = folded(flat, torch.bitwise_or)
+    always = folded(flat, torch.bitwise_and)
     width = 8 * flat.element_size()
-    ones = [int(((flat >> bit) & 1).sum()) for bit in range(width)]
-    return tuple(bit for bit, n in enumerate(ones) if n in (0, flat.numel()))
+    return tuple(b for b in range(width) if not ever >> b & 1 or always >> b & 1)
+
+
+def folded(flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> int:
+    """Combine all integers of the row *flat*."""
+    import torch
+
+    while len(flat) > 1:
+        half = len(flat) // 2
+        both = combine(flat[:half], flat[half : 2 * half])
+        flat = torch.cat([both, flat[2 * half :]])
+    return int(flat)

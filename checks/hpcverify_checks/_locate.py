@@ -47,6 +47,8 @@ LEAST_SHARE = 0.25
 PERIODS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 EVIDENCE_BITS = 10
 """Chance makes a pattern of so many bits once in a thousand times."""
+SAMPLE = 2**20
+"""Wrong elements whose errors are looked at."""
 INTEGERS = 2**62
 """Below this the difference of two integers is one of 64 bits."""
 
@@ -99,7 +101,7 @@ class Tiles:
 
     def text(self) -> str:
         """Put it in words: ``all of 2 tiles of 64 x 64``."""
-        share = "all" if self.share == 1 else f"{self.share:.0%}"
+        share = "all" if self.share == 1 else f"{math.floor(100 * self.share)} %"
         plural = "" if self.count == 1 else "s"
         return f"{share} of {self.count} tile{plural} of {self.rows} x {self.columns}"
 
@@ -152,7 +154,7 @@ def extent_of(found: Tensor, expected: Tensor) -> Extent:
         span_of(wrong.any(dim=1).nonzero().flatten().tolist()),
         span_of(wrong.any(dim=0).nonzero().flatten().tolist()),
         _tiles(wrong),
-        _errors(found[wrong], expected[wrong]),
+        _errors(found[wrong][:SAMPLE], expected[wrong][:SAMPLE]),
     )
 
 
@@ -174,18 +176,29 @@ def _evidence(places: Sequence[int], period: int) -> float:
 
 def _tiles(wrong: Tensor) -> Tiles | None:
     """Find the tiles of which the largest share is wrong; of several, the largest."""
-    shapes = (tile for tile in TILES if not any(map(int.__mod__, wrong.shape, tile)))
-    fits = [_filled(wrong, *shape) for shape in shapes]
+    counts = _summed(wrong, *TILES[0])
+    fits = [_filled(counts, *tile) for tile in TILES if _divides(tile, wrong.shape)]
     best = max(fits, key=lambda t: (t.share, t.rows * t.columns), default=None)
     return best if best and best.share >= LEAST_SHARE else None
 
 
-def _filled(wrong: Tensor, rows: int, columns: int) -> Tiles:
-    high, wide = wrong.shape[0] // rows, wrong.shape[1] // columns
-    counts = wrong.view(high, rows, wide, columns).sum(dim=(1, 3))
-    touched = int((counts > 0).sum())
-    share = int(counts.sum()) / (touched * rows * columns)
+def _divides(tile: Sequence[int], shape: Sequence[int]) -> bool:
+    return not any(size % edge for size, edge in zip(shape, tile, strict=True))
+
+
+def _filled(counts: Tensor, rows: int, columns: int) -> Tiles:
+    """Say how *counts* of the smallest tiles fill those of *rows* x *columns*."""
+    filled = _summed(counts, rows // TILES[0][0], columns // TILES[0][1])
+    touched = int((filled > 0).sum())
+    share = int(filled.sum()) / (touched * rows * columns)
     return Tiles(rows, columns, touched, share)
+
+
+def _summed(matrix: Tensor, rows: int, columns: int) -> Tensor:
+    """Sum over blocks of *rows* x *columns*; what is left at the edges is left out."""
+    high, wide = matrix.shape[0] // rows, matrix.shape[1] // columns
+    whole = matrix[: high * rows, : wide * columns]
+    return whole.reshape(high, rows, wide, columns).sum(dim=(1, 3))
 
 
 def _errors(found: Tensor, expected: Tensor) -> Errors | None:
@@ -299,6 +312,7 @@ def look(
     """Have *programs* of them compute *tile* on *device*, as `Look` says."""
     import torch
 
+    edge, depth = tile.a.shape
     log = torch.full((programs, 3), -1, dtype=torch.int32, device=device)
     a, b, expected = (x.to(device) for x in (tile.a, tile.b, tile.expected))
     kernels.check_tile[(programs,)](
@@ -308,8 +322,8 @@ def look(
         log,
         repeats,
         place=kernels.sm_id,
-        edge=EDGE,
-        depth=DEPTH,
+        edge=edge,
+        depth=depth,
         step=STEP,
         num_warps=WARPS,
     )

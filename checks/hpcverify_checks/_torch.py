@@ -103,13 +103,22 @@ def room_for_gpus(ctx: Context) -> Generator[None]:
     import torch
 
     gpus = sum(device.kind == "cuda" for device in ctx.inventory.devices)
-    threads = torch.get_num_threads()
-    if ctx.device.kind == "cpu":
-        torch.set_num_threads(max(1, threads - gpus))
+    spared = gpus if ctx.device.kind == "cpu" else 0
+    with threads_as(max(1, torch.get_num_threads() - spared)):
+        yield
+
+
+@contextmanager
+def threads_as(count: int) -> Generator[None]:
+    """Compute with *count* threads for a while."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -33,9 +33,8 @@ from hpcverify_checks._collective import (
     joined,
     least,
     mark,
-    share_of_threads,
 )
-from hpcverify_checks._torch import float32_as
+from hpcverify_checks._torch import float32_as, threads_as
 from hpcverify_checks._transformer import (
     Layout,
     Multiply,
@@ -64,6 +63,10 @@ itself three times a value is rounded, and eight times it may come out wrong."""
 KEYS = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
+BEGINNING, BATCH, SCATTER = "initial parameters", "batch", "scatter of gradients"
+"""Of what rounds nothing, as copies and sums of integers."""
+WRONG_SUMS = "wrong sums"
+"""Is 0 in every replay, where digests need only be the same."""
 INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
 
 
@@ -77,6 +80,8 @@ class Training(Group, frozen=True):
     """In a replay."""
     seconds: float
     seed: int
+    threads: int
+    """On a CPU, for each rank: sums are split between them, and rounded otherwise."""
     alike: bool
     """Whether all ranks compute on the same kind of part."""
 
@@ -191,7 +196,7 @@ class Trainer:
         """Train from the beginning, and leave what a `Record` is made of."""
         self.parameters.copy_(self.beginning)
         self.moments.zero_()
-        left = {"initial parameters": digested(self.parameters)}
+        left = {BEGINNING: digested(self.parameters)}
         for step in range(self.job.steps):
             found = self._step(step, clock)
             left |= {f"step {step + 1}: {name}": value for name, value in found}
@@ -200,14 +205,14 @@ class Trainer:
     def _step(self, step: int, clock: Clock) -> Iterator[tuple[str, Tensor]]:
         with clock.phase(step, INPUT):
             batch = on_device(self.seams.feed(self.job, step), self.device)
-        yield "batch", digested(batch)
+        yield BATCH, digested(batch)
         with clock.phase(step, COMPUTE):
             loss = self._backward(batch)
         yield "loss", integers_of(loss).long()
         for group, part in reversed(self.layout.groups.items()):
             yield f"gradients of {group}", digested(self.gradients[part])
         scattering = self.layout.groups["perceptron 0"]
-        yield "scatter of gradients", digested(scattered(self.gradients[scattering]))
+        yield SCATTER, digested(scattered(self.gradients[scattering]))
         if self.total is not None:
             with clock.phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
@@ -235,10 +240,6 @@ class Trainer:
             expected = self.gradients[part].to(total.dtype) * self.job.world
             wrong += torch.count_nonzero(total[part] != expected)
         return wrong
-
-
-WRONG_SUMS = "wrong sums"
-"""Is 0 in every replay, where digests need only be the same."""
 
 
 def leaves(
@@ -369,6 +370,7 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(determinism(required=True))
         stack.enter_context(float32_as("highest"))
+        stack.enter_context(threads_as(job.threads))
         if job.world > 1:
             stack.enter_context(joined(job, rank, device))
         return replayed(Trainer.made(job, device, seams))
@@ -449,5 +451,4 @@ def as_rank(rank: int, order: str) -> bytes:
     import torch
 
     job = msgspec.json.decode(order, type=Training)
-    with share_of_threads(job):
-        return msgspec.json.encode(train(job, rank, torch.device("cpu")))
+    return msgspec.json.encode(train(job, rank, torch.device("cpu")))

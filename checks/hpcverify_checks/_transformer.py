@@ -56,6 +56,11 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     """Sequences in a step."""
     vocabulary: Positive
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be split between the heads."""
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden = {self.hidden} is no multiple of the heads")
+
     @property
     def tokens(self) -> int:
         """Tokens in a step."""

@@ -211,7 +211,7 @@ def cases(stage: Stage) -> Iterator[Case]:
     """List the faults that no sweep over the bits describes."""
     yield Case("none", nullcontext, NOTHING)
     yield from _units(stage.low)
-    yield Case("a bit stuck at 1 from the first product on", _from_the_start(stage))
+    yield Case("a bit stuck at 1 from the first product", _from_the_start(stage))
     if stage.references[0].is_floating_point():
         yield Case("one element is NaN", _once_harmed(faults.spoiled))
     if stage.shows(faults.negated_zeros):

@@ -17,8 +17,9 @@ What rests on what:
   the sum of equal values is exact: a wrong sum where all ranks have the same gradients
   is the link's.
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
-  replays with threads fixed and data aligned, but a difference only warns: `sdc` has
-  products for the cores that have but one right answer.
+  replays with threads fixed and data aligned (``bench/training.py``), but a difference
+  only warns: `sdc` has products for the cores that have but one right answer.
+- Copies and sums of integers are exact on any part: there a difference is a fault.
 
 On a node without GPUs two processes are the ranks.
 """
@@ -27,7 +28,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -56,16 +56,18 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import _training, _vote
-from hpcverify_checks._collective import share_of_threads
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import percentile
 from hpcverify_checks._torch import dtypes_of, require_memory, torch_device
 from hpcverify_checks._training import (
+    BATCH,
+    BEGINNING,
     COMMUNICATION,
     COMPUTE,
     HARDWARE,
     INPUT,
     RERUNS,
+    SCATTER,
     WRONG_SUMS,
     Outcome,
     Seams,
@@ -95,7 +97,7 @@ the optimizer; weights and gradients in the job's type, up to fp32 themselves.""
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 GIGA = 1e9
 EXPLAINS = frozenset(
-    {"irreproducible", "irreproducible_cpu", "outvoted", "disagreement"}
+    {"irreproducible", "irreproducible_cpu", "miscopied", "outvoted", "disagreement"}
 )
 """Codes of findings that gradients were wrong: then so are the sums of all ranks."""
 
@@ -157,10 +159,13 @@ def memory(shape: Shape, dtype: str) -> int:
 
 
 def _job(ctx: Context, params: TrainingParams, shape: Shape, dtype: str) -> Training:
+    import torch
+
     on_cpu = ctx.device.kind == "cpu"
+    world = params.ranks if on_cpu else len(ctx.peers)
     return Training(
         folder=str(ctx.shared),
-        world=params.ranks if on_cpu else len(ctx.peers),
+        world=world,
         backend="gloo" if on_cpu else "nccl",
         timeout=params.timeout_seconds,
         shape=shape,
@@ -168,6 +173,7 @@ def _job(ctx: Context, params: TrainingParams, shape: Shape, dtype: str) -> Trai
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
+        threads=max(1, torch.get_num_threads() // world),
         alike=len({kind_of(ctx.inventory, peer) for peer in ctx.peers}) == 1,
     )
 
@@ -182,9 +188,7 @@ def kind_of(inventory: Inventory, device: Device) -> str:
 
 def _on_cpu(job: Training, device: torch.device, seams: Seams) -> list[Outcome]:
     """Be the first rank; the others are processes that are told what to do."""
-    with ExitStack() as stack:
-        others = stack.enter_context(peers(job, _training.__name__))
-        stack.enter_context(share_of_threads(job))
+    with peers(job, _training.__name__) as others:
         return [train(job, 0, device, seams), *(o.result(Outcome) for o in others)]
 
 
@@ -202,8 +206,12 @@ def found_by(
     yield answer(ctx, job, outcomes[0])
 
 
-def _code(job: Training) -> str:
-    return "irreproducible" if job.backend == "nccl" else "irreproducible_cpu"
+def code_of(job: Training, what: str) -> str:
+    """Name the finding that *what* was the first digest to differ."""
+    if place(what) != "compute":
+        return "miscopied"
+    exact = what.endswith(SCATTER)  # integers, of gradients that do not differ
+    return "irreproducible" if job.backend == "nccl" or exact else "irreproducible_cpu"
 
 
 def _differing(
@@ -216,7 +224,7 @@ def _differing(
     reruns = f"{kind}: {one.again} of {RERUNS} reruns differ"
     expected, found = hexadecimal(one.expected), hexadecimal(one.found)
     yield Finding(
-        _code(job),
+        code_of(job, one.what),
         where,
         f"replay {one.replay} of {job.steps} training steps is not bitwise the first: "
         f"{one.what} is {found}, not {expected} ({place(one.what)}, {reruns})",
@@ -236,9 +244,9 @@ def _differing(
 
 def place(what: str) -> str:
     """Say what lies behind the digest that differs first: nothing else is wrong yet."""
-    if what == "initial parameters":
+    if what == BEGINNING:
         return "memory"
-    return "transfer to the device" if what.endswith("batch") else "compute"
+    return "transfer to the device" if what.endswith(BATCH) else "compute"
 
 
 def hexadecimal(digest: int) -> str:
@@ -307,22 +315,24 @@ def _fields(shape: Shape) -> Iterator[tuple[str, int]]:
 def described(ctx: Context, job: Training, outcome: Outcome) -> Iterator[Found]:
     """Turn the times of the steps into measurements, and say what was exercised."""
     where = ctx.device.part
-    yield from numbers(where, job.shape, outcome.steps)
+    # The ranks on a CPU are one part, with one peak.
+    ranks = job.world if ctx.device.kind == "cpu" else 1
+    yield from numbers(where, ranks * job.shape.tokens, outcome.steps)
     yield Measurement("loss", loss(job, outcome), "", where)
     yield Measurement("replays", outcome.replays, "", where)
-    yield from _utilization(ctx, job, outcome)
+    yield from _utilization(ctx, job, outcome, ranks)
     yield Covered(where, said(job, outcome))
 
 
-def numbers(where: str, shape: Shape, steps: Sequence[Times]) -> Iterator[Measurement]:
-    """Measure whole steps and their phases; one that was not there is left out."""
+def numbers(where: str, tokens: int, steps: Sequence[Times]) -> Iterator[Measurement]:
+    """Measure *steps* of so many *tokens*; a phase that was not there is left out."""
     whole = [sum(step.values()) for step in steps]
     computed = [step[COMPUTE] for step in steps]
     typical = percentile(whole, 0.5)
     yield Measurement("step_p50", typical * 1e3, "ms", where)
     yield Measurement("step_p95", percentile(whole, 0.95) * 1e3, "ms", where)
     yield Measurement("compute_p50", percentile(computed, 0.5) * 1e3, "ms", where)
-    yield Measurement("tokens", shape.tokens / typical, "1/s", where)
+    yield Measurement("tokens", tokens / typical, "1/s", where)
     for phase in (COMPUTE, COMMUNICATION, INPUT):
         if any(phase in step for step in steps):
             spent = sum(step[phase] for step in steps)
@@ -330,14 +340,12 @@ def numbers(where: str, shape: Shape, steps: Sequence[Times]) -> Iterator[Measur
 
 
 def _utilization(
-    ctx: Context, job: Training, outcome: Outcome
+    ctx: Context, job: Training, outcome: Outcome, ranks: int
 ) -> Iterator[Measurement]:
     dtype = next(name for name, torchs in DTYPES.items() if torchs == job.dtype)
     peak = peak_of(ctx, dtype)
     if peak is None:
         return
-    # The ranks on a CPU share one peak.
-    ranks = job.world if ctx.device.kind == "cpu" else 1
     typical = percentile([sum(step.values()) for step in outcome.steps], 0.5)
     rate = ranks * job.shape.operations / typical / GIGA
     yield Measurement("mfu", rate / peak.value, "ratio", ctx.device.part)
@@ -435,6 +443,7 @@ CHECK = Check(
     },
     rulings={
         "irreproducible": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "miscopied": Ruling(Verdict.FAIL, Remedy.INSPECT),
         # Of a CPU's libraries nobody promises the same bits.
         "irreproducible_cpu": Ruling(Verdict.WARN, Remedy.INSPECT),
         "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),

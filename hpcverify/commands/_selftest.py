@@ -28,7 +28,7 @@ from hpcverify.wire import Prove, Reply
 
 SOUND, UNSOUND, UNTRIED = 0, 1, 3
 """The exit statuses."""
-COLUMNS = "{:5} {:8} {:44} {:14} {:14} {}"
+COLUMNS = "{:5} {:8} {:46} {:14} {:14} {}"
 HEAD = ("", "part", "fault", "expected", "outcome", "detail")
 
 

@@ -178,16 +178,21 @@ def test_a_fault_that_comes_late_is_found_while_time_is_left() -> None:
     assert tally.copies > 40
 
 
+def spoiled() -> Tensor:
+    made = _copies.made(1, ROOM, HOST)
+    made[::100] ^= 1
+    return made
+
+
 @pytest.mark.parametrize(
-    ("memory", "place"),
-    [("source", "copied from"), ("expected", "compared with")],
+    ("bad", "place"),
+    [
+        (replace(way(), source=spoiled()), "copied from"),
+        (replace(way(), expected=spoiled()), "compared with"),
+    ],
 )
-def test_memory_that_is_wrong_is_not_taken_for_the_copy(
-    memory: str, place: str
-) -> None:
-    spoiled = _copies.made(1, ROOM, HOST)
-    spoiled[::100] ^= 1
-    tally = carried([replace(way(), **{memory: spoiled})], "cpu0", seed=1, seconds=0)
+def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: Way, place: str) -> None:
+    tally = carried([bad], "cpu0", seed=1, seconds=0)
     assert only(tally).evidence["place"] == f"memory that it was {place}"
 
 

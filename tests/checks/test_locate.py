@@ -128,6 +128,12 @@ def test_the_sign_of_a_zero_is_a_wrong_element_without_an_error() -> None:
     assert (extent.elements, extent.errors) == (64, None)
 
 
+def test_a_product_that_no_tile_divides_has_none() -> None:
+    found, expected = torch.ones(12, 20), torch.zeros(12, 20)
+    told = extent_of(found, expected).text()
+    assert told == "240 elements, rows 0 to 11, columns 0 to 19, off by 1"
+
+
 @pytest.mark.parametrize("period", [2, 4, 8, 16, 32, 64, 128])
 def test_every_period_of_a_warp_is_recognised(period: int) -> None:
     span = span_of(range(period - 1, 2048, period))
@@ -224,8 +230,8 @@ def test_a_sound_program_finds_its_tile_right(
 
 def test_a_faulty_program_counts_its_elements_and_bits(interpreted: Executor) -> None:
     mask = 1 << 30 | 1 << 3
-    rows = interpreted.submit(looked, PLANS[1], 127, mask).result()
-    assert rows == [[40, 2 * 128, mask], [41, 2 * 128, mask]]
+    rows = interpreted.submit(looked, PLANS[1], 31, mask).result()
+    assert rows == [[40, 2 * 32, mask], [41, 2 * 32, mask]]
     sound = interpreted.submit(looked, PLANS[0]).result()
     found = summed([*sound, [42, *rows[0][1:]]], 132)
-    assert found.text() == "42 (256 elements, bits 3,30) of the 3 seen of 132"
+    assert found.text() == "42 (64 elements, bits 3,30) of the 3 seen of 132"

@@ -91,6 +91,7 @@ def job(**changes: Any) -> Training:
         steps=2,
         seconds=0.0,
         seed=1,
+        threads=1,
         alike=True,
     )
     return msgspec.structs.replace(base, **changes)
@@ -420,11 +421,11 @@ TIMES = [{"input": 0.01, "compute": 0.06, "communication": 0.03}] * 19 + [
 
 
 def test_times_and_shares_are_those_of_the_steps() -> None:
-    found = numbers(list(training.numbers("cpu", TINY, TIMES)))
+    found = numbers(list(training.numbers("cpu", 8, TIMES)))
     assert found["step_p50"] == pytest.approx(100)
     assert found["step_p95"] == pytest.approx(100)
     assert found["compute_p50"] == pytest.approx(60)
-    assert found["tokens"] == pytest.approx(TINY.tokens / 0.1)
+    assert found["tokens"] == pytest.approx(8 / 0.1)
     assert found["communication.share"] == pytest.approx(0.6 / 2.3)
     shares = [v for name, v in found.items() if name.endswith(".share") and v]
     assert sum(shares) == pytest.approx(1)
@@ -432,7 +433,7 @@ def test_times_and_shares_are_those_of_the_steps() -> None:
 
 def test_a_share_of_what_is_not_there_is_left_out() -> None:
     alone = [{"input": 0.01, "compute": 0.06}]
-    assert "communication.share" not in numbers([*training.numbers("c", TINY, alone)])
+    assert "communication.share" not in numbers([*training.numbers("c", 8, alone)])
 
 
 def test_utilization_is_of_the_data_sheets_peak(tmp_path: Path) -> None:
@@ -473,6 +474,26 @@ def test_a_slow_input_pipeline_warns(tmp_path: Path) -> None:
 
 def measured(ctx: Context, seams: Seams = HARDWARE) -> list[Found]:
     return list(training.measure(ctx, QUICK, seams))
+
+
+@pytest.mark.parametrize("what", [steps.BEGINNING, "step 2: batch"])
+def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> None:
+    ctx = context(tmp_path)
+    found = steps.Difference(3, what, 1, 2, digests=9, again=3)
+    outcome = msgspec.structs.replace(trained(), difference=found)
+    facts = [*training.found_by(ctx, job(backend="gloo"), [outcome])]
+    judgement = together(facts, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+
+
+def test_a_sum_of_integers_that_differs_fails_on_a_cpu_too() -> None:
+    what = f"step 1: {steps.SCATTER}"
+    assert training.code_of(job(backend="gloo"), what) == "irreproducible"
+
+
+def test_what_may_differ_each_time_is_refused() -> None:
+    with determinism(required=True), pytest.raises(RuntimeError, match="determinis"):
+        torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))
 
 
 def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
@@ -550,3 +571,16 @@ def test_cublas_is_told_to_give_the_same_bits(
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     torch_device(context(tmp_path))
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_heads_that_do_not_divide_the_width_are_found_before_the_run() -> None:
+    shape = {**msgspec.structs.asdict(TINY), "heads": 3}
+    with pytest.raises(msgspec.ValidationError, match="no multiple of the heads"):
+        msgspec.convert({"shape": shape}, training.TrainingParams)
+
+
+@pytest.mark.parametrize("shape", [TINY, None])
+def test_parameters_are_told_again(shape: Shape | None) -> None:
+    params = msgspec.structs.replace(QUICK, shape=shape)
+    told = msgspec.to_builtins(params)
+    assert msgspec.convert(told, training.TrainingParams) == params

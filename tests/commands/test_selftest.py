@@ -143,3 +143,14 @@ def test_nothing_is_left_behind(cli: Cli) -> None:
     tried(cli, "holds", 0)
 
     assert not list((cli.state / "work").iterdir())
+
+
+def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
+    cli.environment["OMP_NUM_THREADS"] = "1"  # two would wait for each other
+    done = cli("selftest", "sdc", "--json")
+    assert done.returncode == 0, done.stderr
+    (proof,) = json.loads(done.stdout)
+
+    assert {trial["outcome"] for trial in proof["trials"]} == {
+        *("found: compute", "found: memory", "nothing found", "checker broken"),
+    }
