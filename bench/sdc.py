@@ -27,8 +27,8 @@ from hpcverify.check import Context
 from hpcverify.model import Device, Inventory
 from hpcverify_checks._benches import Task, prepare
 from hpcverify_checks._exact import Shape, view
-from hpcverify_checks._families import FAMILIES
-from hpcverify_checks._hunt import Bench, Compare, Seams, compare, hunt, multiply
+from hpcverify_checks._families import FAMILIES, multiply
+from hpcverify_checks._hunt import Bench, Compare, Seams, compare, hunt
 from hpcverify_checks._kernels import comparison_for
 from hpcverify_checks._torch import dtypes_of, float32_as
 from pairs import compare as in_pairs

@@ -11,7 +11,7 @@ from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Finding, Remedy
 from hpcverify_checks._bits import digest, words
 from hpcverify_checks._exact import HOST, Operands, Plan, Shape, prove, view
-from hpcverify_checks._families import Family
+from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks._hunt import (
     HARDWARE,
     Bench,
@@ -23,11 +23,19 @@ from hpcverify_checks._hunt import (
     outputs_for,
 )
 from hpcverify_checks._mismatch import corruption
+from hpcverify_checks._torch import dtypes_of
 from hpcverify_checks._universal import known
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+def families_of(device: torch.device) -> list[Family]:
+    """List the types of operands that *device* has units for."""
+    known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
+    native = dtypes_of(device)
+    return [family for name, family in known.items() if name in native]
 
 
 @dataclass(frozen=True, slots=True)

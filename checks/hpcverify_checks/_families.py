@@ -18,9 +18,10 @@ from hpcverify_checks._exact import Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-SINGLE_LIMIT = 2**24
-"""fp32 holds every integer up to here, and tensor cores sum bf16, fp16 and tf32 in
-fp32 registers that lose nothing below it (arXiv 2511.10909 for Volta to Blackwell)."""
+SINGLE_LIMIT = 2**24 - 1
+"""fp32 holds every integer up to here and one more, and tensor cores sum bf16, fp16
+and tf32 in fp32 registers that lose nothing up to here; one more is too many for Volta,
+which aligns to 23 bits (arXiv 2511.10909 for Volta to Blackwell)."""
 DOUBLE_LIMIT = 2**53
 FP8_LIMIT = 2**14 - 1
 """Hopper and Ada keep 13 fractional bits of a sum of fp8 products, until it is moved
@@ -33,6 +34,8 @@ to bf16 under way are exact."""
 BYTE, FINE = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
 FP8, INT8, DOUBLE = 15, 127, 2**20 - 1
+SMALL_FP8, FP8_BIAS = 7, 2**13
+"""What leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
 """By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
 FP8_POWERS = range(-6, 5)
@@ -84,10 +87,12 @@ def fp64_plans(depth: int) -> tuple[Plan, ...]:
 def fp8_plans(depth: int) -> tuple[Plan, ...]:
     """Make the plans for e4m3 operands and Hopper's 14-bit accumulator."""
     wide = partner(depth, FP8, FP8_LIMIT, FP8)
+    half = partner(depth, SMALL_FP8, FP8_LIMIT - FP8_BIAS, SMALL_FP8)
     return (
         Plan("fp8 a", 11, FP8, wide, FP8_LIMIT),
         Plan("fp8 b", 12, wide, FP8, FP8_LIMIT),
         Plan("fp8 scaled", 13, FP8, wide, FP8_LIMIT, powers=FP8_POWERS),
+        Plan("fp8 bias", 18, SMALL_FP8, half, FP8_LIMIT, bias=FP8_BIAS),
     )
 
 
@@ -103,9 +108,11 @@ def int8_plans(depth: int) -> tuple[Plan, ...]:
 def narrow_plans(depth: int) -> tuple[Plan, ...]:
     """Make the plans whose sums bf16 itself holds."""
     wide = partner(depth, 1, NARROW_LIMIT, BYTE)
+    half = partner(depth, 1, NARROW_LIMIT // 2, BYTE)
     return (
         Plan("narrow", 16, 1, wide, NARROW_LIMIT),
         Plan("narrow scaled", 17, wide, 1, NARROW_LIMIT, powers=SINGLE_POWERS),
+        Plan("narrow bias", 19, 1, half, NARROW_LIMIT, bias=NARROW_LIMIT // 2),
     )
 
 
@@ -166,7 +173,7 @@ FAMILIES = {
         Family("int8", "int8", int8_plans, DEEP, output="int32", by_columns=True),
     )
 }
-CPU_DEPTH, NARROW_DEPTH = 2048, 256
+CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
     "fp32": FAMILIES["fp32"],
     "fp64": FAMILIES["fp64"],

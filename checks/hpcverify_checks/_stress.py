@@ -36,11 +36,10 @@ from msgspec.structs import replace
 from hpcverify.check import Context
 from hpcverify.model import Covered, Finding, Found, Measurement
 from hpcverify.telemetry import cpu
-from hpcverify_checks._benches import Task
+from hpcverify_checks._benches import Task, families_of
 from hpcverify_checks._bits import digest, hashed, words
 from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import HOST, PAD, Shape, view
-from hpcverify_checks._families import CPU_FAMILIES, FAMILIES
 from hpcverify_checks._hunt import (
     HARDWARE,
     Bag,
@@ -52,7 +51,7 @@ from hpcverify_checks._hunt import (
 )
 from hpcverify_checks._mismatch import POISON, corruption
 from hpcverify_checks._soak import next_edge
-from hpcverify_checks._torch import dtypes_of, float32_as
+from hpcverify_checks._torch import float32_as
 from hpcverify_checks._vote import OWN, Poll
 
 if TYPE_CHECKING:
@@ -227,8 +226,7 @@ def stress(
     at the same time, or as many as can, and those left out come in another run.
     """
     on_cpu = ctx.device.kind == "cpu"
-    known = CPU_FAMILIES if on_cpu else FAMILIES
-    families = [f for name, f in known.items() if name in dtypes_of(device)]
+    families = families_of(device)
     spells: list[Spell] = []
     for family in families:
         shape = SLOW_SHAPE if family.name in SLOW else GPU_SHAPE

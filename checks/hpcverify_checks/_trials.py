@@ -23,14 +23,21 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Context, Trial, Unable
 from hpcverify.model import Cause
 from hpcverify_checks import _injections as faults
-from hpcverify_checks._benches import Library, Outcome, Task, concluded, prepare
+from hpcverify_checks._benches import (
+    Library,
+    Outcome,
+    Task,
+    concluded,
+    families_of,
+    prepare,
+)
 from hpcverify_checks._bits import integers_of, words
 from hpcverify_checks._cores import listed
 from hpcverify_checks._exact import Shape, view
-from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks._families import Family
 from hpcverify_checks._hunt import Bag, Bench, Job, Seams, hunt
 from hpcverify_checks._kernels import comparison_for
-from hpcverify_checks._torch import dtypes_of, float32_as, torch_device
+from hpcverify_checks._torch import float32_as, torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -118,9 +125,8 @@ SWEEPS = (
 def selftest(ctx: Context) -> Iterator[Trial]:
     """Try all faults with every type of operands of the part."""
     device = torch_device(ctx)
-    families = CPU_FAMILIES if device.type == "cpu" else FAMILIES
-    for name in sorted(families.keys() & dtypes_of(device)):
-        yield from trials(ctx, families[name], device)
+    for family in families_of(device):
+        yield from trials(ctx, family, device)
 
 
 def trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:

@@ -48,7 +48,9 @@ UNIVERSAL: dict[Key, tuple[int, int]] = {
     ("double scaled", 512, 2048): (438265089091123, 0xE6B7_82B8_5214_6280),
     ("int8 a", 512, 2048): (6551411, 0x9D08_CDB2_9347_E6A4),
     ("int8 b", 512, 2048): (6435606, 0xB59F_9C02_4CB4_4D6E),
-    ("narrow", 512, 256): (215, 0x17FC_E4C3_7640_673A),
-    ("narrow scaled", 512, 256): (213, 0x2940_8A1C_B35C_BB92),
+    ("fp8 bias", 4096, 2048): (15627, 0x9CC6_BB1A_087F_1800),
+    ("narrow", 512, 128): (171, 0xBF9B_AB17_8161_FAB6),
+    ("narrow scaled", 512, 128): (170, 0x9275_4DE6_2D0F_321C),
+    ("narrow bias", 512, 128): (198, 0x2D3A_2CBF_6E62_F618),
 }
 """The certificate and the digest."""

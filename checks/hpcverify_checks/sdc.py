@@ -48,16 +48,22 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import cpu
-from hpcverify_checks._benches import Library, Outcome, Prepared, Task, prepare
+from hpcverify_checks._benches import (
+    Library,
+    Outcome,
+    Prepared,
+    Task,
+    families_of,
+    prepare,
+)
 from hpcverify_checks._copies import copies
 from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bits
-from hpcverify_checks._families import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks._families import CPU_DEPTH, Family
 from hpcverify_checks._hunt import Job, Seams
 from hpcverify_checks._kernels import comparison_for
 from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
-    dtypes_of,
     float32_as,
     require_memory,
     torch_device,
@@ -122,13 +128,6 @@ def exact(
         done.append(explored(task, EXACT_SHARE * params.seconds / len(chosen)))
         yield Covered(ctx.device.part, done[-1].said())
     yield from summed(done)
-
-
-def families_of(device: torch.device) -> list[Family]:
-    """List the types of operands that *device* has units for."""
-    known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
-    native = dtypes_of(device)
-    return [family for name, family in known.items() if name in native]
 
 
 def shape_of(family: Family, device: torch.device, params: SdcParams) -> Shape:
