@@ -119,8 +119,7 @@ def healthy(kind: str) -> None:
         this = task(device, name, HEALTHY_SHAPES[kind], comparison_for(device))
         with float32_as(this.family.precision):
             prepared = prepare(this)
-            most = HEALTHY[kind]
-            outcome = this.hunt(kind, prepared.jobs, lambda n, most=most: n >= most)
+            outcome = this.hunt(kind, prepared.jobs, HEALTHY[kind].__le__)
         if prepared.found or outcome.corruption:
             raise SystemExit(f"called wrong: {prepared.found} {outcome.corruption}")
         total += outcome.products

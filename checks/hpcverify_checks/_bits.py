@@ -77,10 +77,17 @@ def digest(tensor: Tensor) -> int:
     Runs where the tensor is and has the same value everywhere. One changed word
     always changes it; swapped or paired changes do but for one in about 2^63.
     """
-    total = 0
+    return int(digested(tensor)) % (1 << WORD_BITS)
+
+
+def digested(tensor: Tensor) -> Tensor:
+    """Give the `digest` of *tensor* as a signed int64 scalar, without a wait for it."""
+    import torch
+
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start, chunk in _chunks(words(tensor)):
-        total += int((chunk * (mixed(counted(start, chunk)) | 1)).sum())
-    return total % (1 << WORD_BITS)
+        total += (chunk * (mixed(counted(start, chunk)) | 1)).sum()
+    return total
 
 
 def counted(start: int, chunk: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class Operands:
         by_columns: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """
-        Store both in *dtype*, which is exact, with the first `PAD` of k repeated.
+        Store both in *dtype*, which is exact, with the first `PAD` of k once more.
 
         Returns A, size x (depth + PAD), and B, (depth + PAD) x size, which lies *by
         columns* in memory where the library wants it so.
@@ -152,8 +152,10 @@ class Operands:
         for block in _blocks(self.shape.depth):
             part = slice(block.start, block.stop)
             b[part] = _cast(self.b(block, device) * columns, dtype)
-        a[:, -PAD:] = a[:, :PAD]
-        b[-PAD:] = b[:PAD]
+        for start in range(self.shape.depth, padded, self.shape.depth):
+            width = min(self.shape.depth, padded - start)
+            a[:, start : start + width] = a[:, :width]
+            b[start : start + width] = b[:width]
         return a, b
 
     def exact_rows(self, rows: Sequence[int]) -> Tensor:

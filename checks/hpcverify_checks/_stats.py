@@ -1,9 +1,17 @@
-"""Percentiles of measured times."""
+"""Percentiles of measured times, and what a time without an event tells."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+RULE_OF_THREE = 3.0
+"""No event in a time T excludes, at 95 %, a Poisson rate above 3 / T."""
+
+
+def excluded(seconds: float) -> float:
+    """Give the least rate, in events an hour, that *seconds* without one exclude."""
+    return RULE_OF_THREE / seconds * 3600
 
 
 def percentile(values: Sequence[float], share: float) -> float:

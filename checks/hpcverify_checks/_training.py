@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify_checks._bits import counted, integers, integers_of, mixed, words
+from hpcverify_checks._bits import digested, integers, integers_of, mixed, words
 from hpcverify_checks._collective import (
     Group,
     Reduce,
@@ -55,8 +55,6 @@ RATE, DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """What torch.optim.AdamW has by default."""
 BINS = 2**12
-AT_ONCE = 2**22
-"""Words digested at a time, so that copies of them stay small."""
 WIDER = {"bfloat16": "float32", "float32": "float64"}
 """Holds the sum of n equal values exactly, up to 2^16 and 2^29 of them. In the type
 itself three times a value is rounded, and eight times it may come out wrong."""
@@ -285,18 +283,6 @@ def scattered(tensor: Tensor) -> Tensor:
     bins = torch.zeros(BINS, dtype=torch.int64, device=tensor.device)
     with determinism(required=False):  # which would sort them first, not add
         return bins.scatter_add_(0, mixed(source.clone()) & (BINS - 1), source)
-
-
-def digested(tensor: Tensor) -> Tensor:
-    """Give `_bits.digest` as a tensor, on the device, without a wait for it."""
-    import torch
-
-    row = words(tensor)
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start in range(0, row.numel(), AT_ONCE):
-        chunk = row[start : start + AT_ONCE]
-        total += (chunk * (mixed(counted(start, chunk)) | 1)).sum()
-    return total
 
 
 @contextmanager

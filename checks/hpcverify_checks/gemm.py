@@ -211,7 +211,7 @@ def derived_peak(
     their widest vectors, and a virtual machine may tell neither clock nor cores
     right. So it is shown, and never judged by.
     """
-    clock = facts.get("max_MHz") or info.get("cpu MHz")
+    clock = facts.get("max_mhz") or info.get("cpu MHz")
     if dtype not in WIDTHS or clock is None or "cores" not in facts:
         return None
     lanes = int(facts["vector_bits"]) // WIDTHS[dtype]

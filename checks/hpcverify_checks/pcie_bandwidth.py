@@ -34,8 +34,8 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import aer
-from hpcverify_checks._cores import listed
 from hpcverify_checks._bits import digest
+from hpcverify_checks._cores import listed
 from hpcverify_checks._links import SUPERCHIPS, part, spec
 from hpcverify_checks._load import timer_for
 from hpcverify_checks._torch import require_memory, torch_device

@@ -62,6 +62,7 @@ from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bit
 from hpcverify_checks._families import CPU_DEPTH, Family
 from hpcverify_checks._hunt import Job, Seams
 from hpcverify_checks._kernels import comparison_for
+from hpcverify_checks._stats import excluded
 from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
     float32_as,
@@ -85,8 +86,6 @@ AT_ONCE = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
 WAVE_SECONDS, ALONE_SECONDS = 1.0, 0.1
 """For many cores, and for one: with less for each, some wait for the next run."""
-RULE_OF_THREE = 3.0
-"""No event in a time T excludes, at 95 %, a Poisson rate above 3 / T."""
 
 
 class SdcParams(Params, frozen=True):
@@ -168,13 +167,8 @@ class Done:
         )
         if any(outcome.mismatched for outcome in self.outcomes):
             return text
-        return f"{text}; {excluded(seconds)}"
-
-
-def excluded(seconds: float) -> str:
-    """Say what *seconds* without a fault exclude."""
-    rate = RULE_OF_THREE / seconds * 3600
-    return f"more than {rate:.3g} wrong products an hour are excluded at 95 %"
+        rate = f"more than {excluded(seconds):.3g} wrong products an hour"
+        return f"{text}; {rate} are excluded at 95 %"
 
 
 def _plans(prepared: Prepared) -> str:

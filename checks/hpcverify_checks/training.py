@@ -57,7 +57,7 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _training, _vote
 from hpcverify_checks._peers import peers
-from hpcverify_checks._stats import percentile
+from hpcverify_checks._stats import excluded, percentile
 from hpcverify_checks._torch import dtypes_of, require_memory, torch_device
 from hpcverify_checks._training import (
     BATCH,
@@ -77,7 +77,6 @@ from hpcverify_checks._training import (
 )
 from hpcverify_checks._transformer import Layout, Shape
 from hpcverify_checks.gemm import peak_of
-from hpcverify_checks.sdc import RULE_OF_THREE
 
 if TYPE_CHECKING:
     import torch
@@ -376,8 +375,8 @@ def said(job: Training, outcome: Outcome) -> str:
         text += f"; {job.world} ranks by {job.backend}, {sums}"
     if outcome.difference or outcome.wrong_sum:
         return text
-    rate = RULE_OF_THREE / outcome.seconds * 3600
-    return f"{text}; {steps} steps: more than {rate:.3g} wrong an hour excluded at 95 %"
+    rate = f"more than {excluded(outcome.seconds):.3g} wrong an hour"
+    return f"{text}; {steps} steps: {rate} are excluded at 95 %"
 
 
 def reconcile(found: Sequence[Judged], inventory: Inventory) -> Iterator[Judged]:

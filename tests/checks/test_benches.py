@@ -10,14 +10,13 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
-from hpcverify_checks import _benches as benches
 from hpcverify_checks._benches import Library, prepare, proven
 from hpcverify_checks._bits import integers_of
 from hpcverify_checks._exact import Operands, Plan, Shape, prove
 from hpcverify_checks._families import FAMILIES, SINGLE_LIMIT, bf16_plans, multiply
 from hpcverify_checks._hunt import Seams
 from hpcverify_checks._injections import flip, harmed, stick
-from hpcverify_checks._universal import UNIVERSAL
+from hpcverify_checks._universal import UNIVERSAL, known
 from tests.checks.benches import SHAPE, a_task, once
 from tests.checks.universal import line, right_product, shipped
 
@@ -63,7 +62,7 @@ def test_a_host_that_contradicts_the_shipped_digest_is_not_trusted(
     made = Operands(bf16_plans(2048)[0], Shape(512, 2048))
     product = made.exact_rows(range(512)).float()
     key = ("plain", 512, 2048)
-    certificate, right = benches.known(made) or (0, 0)
+    certificate, right = known(made) or (0, 0)
     monkeypatch.setitem(UNIVERSAL, key, (certificate, right ^ 1))
     with pytest.raises(Unable, match="contradicts its digest") as caught:
         proven(made, product, 1)
@@ -82,7 +81,7 @@ def test_shipped_digests_are_what_the_committed_function_computes() -> None:
     for family, plan, shape in shipped():
         if shape.size == 512:
             made = Operands(plan, shape)
-            certificate, digest = benches.known(made) or (0, 0)
+            certificate, digest = known(made) or (0, 0)
             spaced = f"{digest:016X}"
             printed = line(family, plan, shape).replace("_", "")
             assert f"({certificate}, 0x{spaced})" in printed
@@ -90,7 +89,7 @@ def test_shipped_digests_are_what_the_committed_function_computes() -> None:
 
 def test_shipped_digests_cover_the_shapes_that_suites_use() -> None:
     for _, plan, shape in shipped():
-        assert benches.known(Operands(plan, shape)), (plan.name, shape)
+        assert known(Operands(plan, shape)), (plan.name, shape)
 
 
 def test_a_shipped_digest_proves_and_a_changed_bit_disproves() -> None:
@@ -106,5 +105,5 @@ def test_a_shipped_digest_proves_and_a_changed_bit_disproves() -> None:
 
 def test_a_draw_is_never_taken_for_what_is_shipped() -> None:
     made = Operands(bf16_plans(2048)[0], Shape(512, 2048))
-    assert benches.known(made)
-    assert not benches.known(replace(made, draw=1))
+    assert known(made)
+    assert not known(replace(made, draw=1))

@@ -145,7 +145,7 @@ def test_of_peak_is_a_share_of_the_data_sheet(tmp_path: Path) -> None:
 
 
 def test_a_cpus_peak_is_cores_times_clock_times_width() -> None:
-    facts = {"cores": "64", "max_MHz": "3000", "vector_bits": "512"}
+    facts = {"cores": "64", "max_mhz": "3000", "vector_bits": "512"}
     peak = gemm.derived_peak(facts, {}, "fp64")
     assert peak is not None
     assert peak.value == pytest.approx(64 * 3.0 * 8 * 2 * 2)

@@ -21,6 +21,7 @@ from hpcverify_checks._families import multiply
 from hpcverify_checks._hunt import Multiply, Seams
 from hpcverify_checks._hunt import compare as compared
 from hpcverify_checks._injections import blind, stick
+from hpcverify_checks._vote import reconcile
 from tests.checks.benches import a_task
 from tests.doubles import INVENTORY, context
 
@@ -36,7 +37,7 @@ def found(tmp_path: Path, seams: Seams | None = None, **changes: Any) -> list[Fo
 def judged(items: list[Found]) -> Any:
     """Judge *items* as a run does."""
     both = [i for i in items if isinstance(i, (Measurement, Finding))]
-    together = list(sdc.reconcile(both, INVENTORY))
+    together = list(reconcile(both, INVENTORY))
     numbers = [i for i in together if isinstance(i, Measurement)]
     limits = resolve(sdc.CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
     return judge(together, limits, sdc.CHECK.rulings)
@@ -122,11 +123,6 @@ def test_a_fault_is_no_reason_to_exclude_a_rate(tmp_path: Path) -> None:
     done = sdc.Done(a_task(tmp_path), outcomes, "plans", "bits")
     assert "excluded" not in done.said()
     assert "excluded" in replace(done, outcomes=(Outcome("cpu0", 3, 1.0),)).said()
-
-
-def test_a_second_without_a_fault_excludes_three_a_second() -> None:
-    assert sdc.excluded(1.0).startswith("more than 1.08e+04 wrong products an hour")
-    assert sdc.excluded(3 * 3600).startswith("more than 1 wrong products an hour")
 
 
 def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
