@@ -111,7 +111,7 @@ def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
     store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
     with ExitStack() as stack:
         stack.enter_context(_in_time(group))
-        with _on_loopback():
+        with _on_loopback(), _counting_anew():
             dist.init_process_group(
                 group.backend,
                 store=store,
@@ -122,6 +122,27 @@ def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
             )
         stack.callback(dist.destroy_process_group)
         yield
+
+
+@contextmanager
+def _counting_anew() -> Generator[None]:
+    """
+    Have torch forget the group that could not be made.
+
+    It names groups by counting them, ranks meet by the name, and the count goes back
+    only when a group ends: after one that never began, this process would be alone in
+    every later one.
+    """
+    import torch.distributed as dist
+
+    try:
+        yield
+    except RuntimeError:
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
 
 
 @contextmanager

@@ -144,6 +144,17 @@ def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.TIMEOUT
 
 
+def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None:
+    job = Job(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
+    with pytest.raises(Unable):
+        joined(job, 0, torch.device("cpu")).__enter__()
+    params = allreduce.AllreduceParams(sizes=(KIB,), seconds=0.1)
+    later = tmp_path / "later"
+    later.mkdir()
+    found = list(allreduce.measure(context(later), params))
+    assert any(isinstance(f, Measurement) for f in found)
+
+
 def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from tests.doubles import context;"
