@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
+from typing import TextIO
 
 import click
 
-from hpcverify.errors import HpcverifyError, OutputClosedError
+from hpcverify.errors import HpcverifyError, OutputError
 
 COMMANDS = (
     "run",
@@ -23,6 +25,17 @@ COMMANDS = (
     "selftest",
 )
 UNVERIFIED = 3
+UNWRITABLE = {
+    errno.EPIPE: "was closed before all was written",
+    errno.ENOSPC: "cannot be written: no space is left",
+    errno.EDQUOT: "cannot be written: the quota is used up",
+    errno.EFBIG: "cannot be written: the file has become too large",
+    errno.EIO: "cannot be written: input/output error",
+}
+"""What may become of our output. It has no file name, as all that we open has."""
+INTERRUPTED = "interrupted"
+KEEPS = "run"
+"""The command that has kept what it found before it prints it."""
 
 
 class LazyGroup(click.Group):
@@ -44,10 +57,12 @@ class LazyGroup(click.Group):
         """Run a command; click itself would exit with 1, which means FAIL."""
         try:
             result: object = super().invoke(ctx)
-        except BrokenPipeError:
-            # Python flushes standard output as it ends, and would complain again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise OutputClosedError from None
+        except OSError as exc:
+            why = UNWRITABLE.get(exc.errno or 0)
+            if why is None or exc.filename is not None:
+                raise
+            _give_up(sys.stdout)
+            raise OutputError(why, kept=ctx.invoked_subcommand == KEEPS) from None
         return result
 
     def format_commands(
@@ -94,10 +109,14 @@ def main() -> None:
     """Run the CLI; an error of ours is one line and a status of its own."""
     try:
         status = cli.main(standalone_mode=False)
-    except click.ClickException as exc:
+    except click.exceptions.NoArgsIsHelpError as exc:
         exc.show()
         status = exc.exit_code
+    except click.ClickException as exc:
+        say(f"{exc.format_message().rstrip('.')}{_where_to_read(exc)}")
+        status = exc.exit_code
     except click.Abort:
+        say(INTERRUPTED)
         status = UNVERIFIED
     except HpcverifyError as exc:
         say(str(exc))
@@ -113,7 +132,22 @@ def main() -> None:
     sys.exit(status)
 
 
+def _where_to_read(exc: click.ClickException) -> str:
+    """Name the help of the command that was used wrongly."""
+    if isinstance(exc, click.UsageError) and exc.ctx is not None:
+        return f"; see: {exc.ctx.command_path} --help"
+    return ""
+
+
 def say(text: str) -> None:
     """Print one line to standard error."""
     one_line = " ".join(text.split())
-    click.echo(f"hpcverify: {one_line}", err=True)
+    try:
+        click.echo(f"hpcverify: {one_line}", err=True)
+    except OSError:  # nobody can be told; there is the exit status still
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Let go of what *stream* holds: Python flushes it at the end, and would fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

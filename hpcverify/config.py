@@ -7,6 +7,7 @@ and what was probably meant; as root, a file that others can write is refused.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -35,11 +36,12 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of_spec: float | None = None
     of_siblings: float | None = None
     of_baseline: float | None = None
-    otherwise: Verdict = Verdict.FAIL
-    remedy: Remedy = Remedy.INSPECT
+    otherwise: Verdict | None = None
+    """As the check says, like all that follows, if it has a limit for the same and the
+    file says nothing; else FAIL."""
+    remedy: Remedy | None = None
     optional: bool | None = None
-    """Whether a run in which nothing was measured is sound; as the check says, if it
-    has a limit for the same and the file says nothing."""
+    """Whether a run in which nothing was measured is sound."""
 
 
 Settings = dict[str, dict[str, Setting]]
@@ -127,11 +129,43 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
 
 def convert(raw: object, kind: type[T], subject: str) -> T:
-    """Make a value of *kind* of what a file holds; *subject* names the file."""
+    """
+    Make a value of *kind* of what a file holds; *subject* names the file.
+
+    Raises:
+        ConfigError: it does not fit, or a number in it is not finite.
+
+    """
+    for place, value in _numbers(raw):
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"{subject}: {place} must be a finite number, not {value:g}"
+            )
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"{subject}: {exc}{_hint(str(exc), kind)}") from exc
+        told = _in_words(str(exc))
+        raise ConfigError(f"{subject}: {told}{_hint(told, kind)}") from exc
+
+
+def _numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number in what a file holds, with its place."""
+    if isinstance(raw, float):
+        yield place, raw
+    elif isinstance(raw, Mapping):
+        for key, inner in raw.items():
+            yield from _numbers(inner, f"{place}.{key}".removeprefix("."))
+    elif isinstance(raw, list | tuple):
+        for index, inner in enumerate(raw):
+            yield from _numbers(inner, f"{place}[{index}]")
+
+
+def _in_words(complaint: str) -> str:
+    """Say of a number out of range where it is and what it must be."""
+    found = re.fullmatch(
+        r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
+    )
+    return complaint if found is None else f"{found[2]} must be {found[1]}"
 
 
 def _hint(complaint: str, kind: object) -> str:

@@ -41,6 +41,7 @@ def main() -> None:
 
         cli()
     except KeyboardInterrupt:  # before anybody was there to take it
+        sys.stderr.write("hpcverify: interrupted\n")
         sys.exit(UNVERIFIED)
     except OSError as exc:  # a node so crowded that we cannot even import ourselves
         sys.stderr.write(f"hpcverify: {exc}\n")

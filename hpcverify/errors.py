@@ -3,9 +3,10 @@ Errors that an operator can act on, each with the exit status of the CLI.
 
 HpcverifyError          2
 ├── ConfigError         2   a file or an argument is wrong
-│   └── UnknownNameError    nothing is called so; says what is near
+│   ├── UnknownNameError    nothing is called so; says what is near
+│   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   what is stored cannot be used
-├── OutputClosedError   2   whoever read our output has gone
+├── OutputError         2   what we print cannot be written
 └── UnverifiedError     3   the node could not be judged, as when another run is on
 """
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+NO_RUNS = "no runs of this node yet: hpcverify run"
 
 
 class HpcverifyError(Exception):
@@ -32,7 +35,8 @@ class UnknownNameError(ConfigError):
         """Say what was asked for and what was meant, or else what there is."""
         known = sorted(known)
         near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        there = f"there are {', '.join(known)}" if known else "there is none"
+        hint = f"did you mean {near[0]}?" if near else there
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
@@ -40,15 +44,21 @@ class StoreError(HpcverifyError):
     """What is stored cannot be read or written."""
 
 
-class OutputClosedError(HpcverifyError):
-    """Whoever read our output has gone."""
+class NoRunsError(ConfigError):
+    """There is no run of this node to show yet."""
 
     def __init__(self) -> None:
-        """Say that what was found is kept all the same."""
-        super().__init__(
-            "standard output was closed before all was written; nothing is lost, see: "
-            "hpcverify history"
-        )
+        """Say how to come by one."""
+        super().__init__(NO_RUNS)
+
+
+class OutputError(HpcverifyError):
+    """What we print cannot be written: nobody reads it, or the disk is full."""
+
+    def __init__(self, why: str, *, kept: bool) -> None:
+        """Say *why*, and that what was found is kept all the same if it is."""
+        hint = "; nothing is lost, see: hpcverify history" if kept else ""
+        super().__init__(f"standard output {why}{hint}")
 
 
 class UnverifiedError(HpcverifyError):

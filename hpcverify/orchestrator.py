@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify import documents
-from hpcverify.check import Context, Placement
+from hpcverify.check import Context, Judged, Placement, applies, judge
 from hpcverify.conclusion import conclude, not_run
 from hpcverify.executors import Answer, Executor
 from hpcverify.limits import Past
@@ -35,6 +35,7 @@ from hpcverify.model import (
     Device,
     Finding,
     Inventory,
+    Limit,
     Mark,
     Measurement,
     Remedy,
@@ -68,6 +69,8 @@ SEEDS_APART = 0x9E3779B1
 checks may take too, are not those of another round."""
 GRACE = 10.0
 """Seconds that the worker has, over and above the time it was told to settle for."""
+MARGIN = 1.1
+"""What a round may take, as a multiple of the longest so far."""
 
 
 class Progress(Protocol):
@@ -124,6 +127,8 @@ class Verification(Struct, kw_only=True):
     force: bool = False
     room: int = documents.LARGEST
     """Bytes that the document may have."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, on the clock of the samples."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _disturbed: bool = False
@@ -131,6 +136,8 @@ class Verification(Struct, kw_only=True):
     _round: int = 1
     _watched: dict[str, float] = {}
     """Until when a passive check has heard what was sampled."""
+    _cut: frozenset[str] = frozenset()
+    """Workers that the end of the budget ended, of the check in hand."""
 
     def run(self) -> Run:
         """Verify the node; being told to stop ends it early, with what there is."""
@@ -156,7 +163,7 @@ class Verification(Struct, kw_only=True):
         )
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._began
+        return self.clock() - self._began
 
     def _left(self) -> float:
         return max(0.0, self.plan.budget - self._elapsed())
@@ -179,23 +186,26 @@ class Verification(Struct, kw_only=True):
             results = tuple(self._results(inventory, holders))
             done += results
             if was_interrupted(results) or self._round == self.plan.rounds:
-                return tuple(done), ""
-            seconds = time.monotonic() - began
+                return tuple(done), self._cut_short(results)
+            seconds = self.clock() - began
             costs.append(Cost(seconds=seconds, bytes=documents.length(results)))
             if why := self._why_no_more(results, costs):
                 return tuple(done), why
             self.memory = remembering(self.memory, results, inventory)
             self._round += 1
-            began = time.monotonic()
+            began = self.clock()
             # By now it is our own workers that hold the GPUs.
             inventory, _ = self._look(sample=False)
 
     def _why_no_more(self, results: tuple[Result, ...], costs: Sequence[Cost]) -> str:
         """Say why the round after one with *results* is not begun, if it is not."""
+        if why := self._cut_short(results):
+            return why
         if verdict_of(results) is Verdict.FAIL:
             return f"round {self._round} failed"
         longest, left = max(cost.seconds for cost in costs), self._left()
-        if left < longest:
+        # The first check of the first round had no load before it to settle from.
+        if left < MARGIN * longest + self.plan.settle:
             return (
                 f"of the suite's {self.plan.budget:g} s {left:.0f} s were left, and "
                 f"a round took up to {longest:.0f} s"
@@ -205,17 +215,37 @@ class Verification(Struct, kw_only=True):
             return "its document would be too large to be read again"
         return ""
 
+    def _cut_short(self, results: tuple[Result, ...]) -> str:
+        """Say which checks the end of the budget left without one of *results*."""
+        told = {result.check for result in results}
+        silent = [step.name for step in self.plan.steps if step.name not in told]
+        if not silent:
+            return ""
+        return (
+            f"round {self._round} was cut short when the suite's "
+            f"{self.plan.budget:g} s were used up, with no result of "
+            f"{', '.join(silent)}"
+        )
+
     def _results(
         self, inventory: Inventory, holders: tuple[Holder, ...]
     ) -> Iterator[Result]:
         before = (self._round - 1) * len(self.plan.steps)
         for place, step in enumerate(self.plan.steps, start=before + 1):
+            if self._has_run_out():
+                continue
             result = self._obstacle(step, holders)
             if result is None:
                 result = self._step(step, place, inventory)
-            result = msgspec.structs.replace(result, round=self._round)
-            self.progress.ended(result)
-            yield result
+            if result is not None:
+                result = msgspec.structs.replace(result, round=self._round)
+                self.progress.ended(result)
+                yield result
+
+    def _has_run_out(self) -> bool:
+        """Whether a later round has used up the budget: the rest of it has no turn."""
+        over = self._elapsed() > self.plan.budget
+        return self._round > 1 and over and not self.executor.stopped()
 
     def _obstacle(self, step: Step, holders: tuple[Holder, ...]) -> Result | None:
         """Say why *step* must not begin, if it must not."""
@@ -233,14 +263,29 @@ class Verification(Struct, kw_only=True):
             )
         return None
 
-    def _step(self, step: Step, place: int, inventory: Inventory) -> Result:
-        start = time.monotonic()
-        where = self._where(step, inventory)
-        self.progress.begins(step, place, self.plan, where)
+    def _step(self, step: Step, place: int, inventory: Inventory) -> Result | None:
+        """Run *step*; None if the budget cut it short and there is nothing to tell."""
+        start = self.clock()
+        self.progress.begins(step, place, self.plan, self._where(step, inventory))
+        self._cut = frozenset()
+        settled = self._settle(step)
+        answers = self._answers(step, inventory, start)
+        seconds = self.clock() - start
+        past = self.memory.past(step.name)
+        result = conclude(step, _by_part(answers), inventory, past, seconds)
+        coverage = (*result.coverage, *settled)
+        result = msgspec.structs.replace(result, coverage=coverage)
+        if self._round > 1 and self._cut:
+            return spared(result, self._cut, inventory.label)
+        return result
+
+    def _answers(
+        self, step: Step, inventory: Inventory, start: float
+    ) -> dict[str, Answer]:
+        """Gather what all workers have to say of *step*, and the telemetry of them."""
         answers: dict[str, Answer] = {}
         contexts: list[Context] = []
         scratch = self.scratch / step.name
-        settled = self._settle(step)
         try:
             for phase in self._phases(step, inventory, scratch):
                 answers |= self._measure(step, phase)
@@ -249,14 +294,14 @@ class Verification(Struct, kw_only=True):
             shutil.rmtree(scratch, ignore_errors=True)
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= unreachable(inventory, self.memory.previous)
-        if step.check.observe is not None and self._is_active():
+        if self._is_observed(step):
             answers[OBSERVED] = self._observe(step, tuple(contexts), start)
-        answers = self._reconcile(step, answers, inventory)
-        seconds = time.monotonic() - start
-        past = self.memory.past(step.name)
-        result = conclude(step, _by_part(answers), inventory, past, seconds)
-        coverage = (*result.coverage, *settled)
-        return msgspec.structs.replace(result, coverage=coverage)
+        return self._reconcile(step, answers, inventory)
+
+    def _is_observed(self, step: Step) -> bool:
+        # What ends the telemetry worker ends the sampling: there is nobody to ask.
+        cut = self._round > 1 and TELEMETRY in self._cut
+        return step.check.observe is not None and self._is_active() and not cut
 
     def _settle(self, step: Step) -> tuple[Covered, ...]:
         """Wait until the load of an earlier check is over; say what came of it."""
@@ -309,7 +354,11 @@ class Verification(Struct, kw_only=True):
             )
             for worker, context in phase.items()
         }
-        return self.executor.run(tasks, min(step.timeout, self._left()))
+        left = self._left()
+        answers = self.executor.run(tasks, min(step.timeout, left))
+        if left < step.timeout:
+            self._cut |= overrun(answers, left)
+        return answers
 
     def _observe(
         self, step: Step, contexts: tuple[Context, ...], start: float
@@ -322,7 +371,7 @@ class Verification(Struct, kw_only=True):
             params=msgspec.to_builtins(step.params),
             contexts=contexts,
             start=start,
-            end=time.monotonic(),
+            end=self.clock(),
         )
         # A burn-in has millions of samples to look through.
         seconds = OBSERVE_SECONDS + (task.end - task.start) / 50
@@ -349,7 +398,9 @@ class Verification(Struct, kw_only=True):
         )
         together = self.executor.run({TELEMETRY: task}, RECONCILE_SECONDS)[TELEMETRY]
         if together.outcome.verdict is not Verdict.PASS:
-            return answers | {TOGETHER: together}  # what each found still counts
+            # What each found still counts, and half of what it means does not.
+            half = Answer(replies=(), outcome=together.outcome)
+            return answers | {TOGETHER: half}
         kept = {part: _without_judged(answer) for part, answer in answers.items()}
         return kept | {TOGETHER: together}
 
@@ -366,23 +417,98 @@ def seed_of(seed: int, number: int) -> int:
     return (seed + (number - 1) * SEEDS_APART) % SEEDS
 
 
+def overrun(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
+    """Name the workers that had no end after *seconds*, and not those that say so."""
+    return frozenset(
+        name
+        for name, answer in answers.items()
+        if answer.outcome.cause is Cause.TIMEOUT
+        and answer.outcome.end - answer.outcome.start >= seconds
+    )
+
+
+def spared(
+    result: Result, cut: frozenset[str], label: Callable[[str], str]
+) -> Result | None:
+    """
+    Say what counts of a check whose workers *cut* had their end with the budget.
+
+    That is no ERROR where an earlier round had been to the end. What was found until
+    then counts if it is bad; half a check passes nothing, and is no result.
+    """
+    others = any(short.where not in cut for short in result.shortfalls)
+    if others or result.verdict is Verdict.FAIL:
+        return result
+    limits = [limit for limit in result.limits if _holds(limit, result)]
+    found: list[Judged] = [*result.measurements, *result.findings]
+    told = judge(found, limits, result.rulings, label)
+    if told.verdict is Verdict.PASS:
+        return None
+    short = Covered("node", "cut short: the suite's time was used up")
+    return msgspec.structs.replace(
+        result,
+        verdict=told.verdict,
+        reason=told.reason,
+        cause=told.cause,
+        remedy=told.remedy,
+        coverage=(*result.coverage, short),
+        limits=tuple(limits),
+        shortfalls=(),
+    )
+
+
+def _holds(limit: Limit, result: Result) -> bool:
+    """Whether *limit* holds for half a check: not if it says how much is enough."""
+    decides = limit.otherwise is not Verdict.ERROR and not limit.noisy
+    return decides and any(applies(limit, item) for item in result.measurements)
+
+
 def remembering(
     memory: Memory, results: Sequence[Result], inventory: Inventory
 ) -> Memory:
-    """Add to *memory* what a round found; an inventory only if it was not refused."""
+    """
+    Add to *memory* what a round found.
+
+    The inventory is the next one's reference if the check of that name accepted it,
+    and not if it refused it. Where nobody was asked, both hold: what was here in this
+    run, or has to be by an earlier one, is missed.
+    """
     marks = dict(memory.marks)
     for r in results:
         known = (*marks.get(r.check, ()), *r.marks)
         marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
-    sound = any(
-        r.check == "inventory" and r.verdict in (Verdict.PASS, Verdict.WARN)
-        for r in results
-    )
+    asked = [r.verdict for r in results if r.check == "inventory"]
+    previous = memory.previous
+    if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in asked):
+        previous = inventory
+    elif not asked:
+        previous = _both(inventory, memory.previous)
     return Memory(
-        previous=inventory if sound else memory.previous,
-        past=memory.past,
-        marks=marks,
-        runs=memory.runs + 1,
+        previous=previous, past=memory.past, marks=marks, runs=memory.runs + 1
+    )
+
+
+def _both(inventory: Inventory, previous: Inventory | None) -> Inventory:
+    """Add to *inventory* the devices that are missed by *previous*, and their parts."""
+    if previous is None:
+        return inventory
+    missed = _missed(inventory, previous)
+    gone = {device.part for device in missed} - {part.id for part in inventory.parts}
+    return msgspec.structs.replace(
+        inventory,
+        parts=(*inventory.parts, *(p for p in previous.parts if p.id in gone)),
+        devices=(*inventory.devices, *missed),
+    )
+
+
+def _missed(inventory: Inventory, previous: Inventory) -> tuple[Device, ...]:
+    """List the devices of *previous* that are gone and have not been replaced."""
+    here = {device.part for device in inventory.devices}
+    taken = {_address(inventory, part) for part in here} - {""}
+    return tuple(
+        device
+        for device in previous.devices
+        if device.part not in here and _address(previous, device.part) not in taken
     )
 
 
@@ -449,8 +575,8 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     """
     Answer for the devices that should be there and cannot be worked on.
 
-    They are known from the problems that the probe met and from the node's last
-    run: a node must not pass because its driver is broken.
+    They are known from the problems that the probe met and from what was here
+    before: a node must not pass because its driver is broken.
     """
     here = {device.part for device in inventory.devices}
     gone = {
@@ -458,11 +584,8 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
         for p in inventory.problems
         if p.where not in here
     }
-    taken = {_address(inventory, part) for part in here} - {""}
-    for device in previous.devices if previous else ():
-        replaced = previous is not None and _address(previous, device.part) in taken
-        if device.part not in here and device.part not in gone and not replaced:
-            gone[device.part] = (f"{device.label} was here in the last run", None)
+    for device in _missed(inventory, previous) if previous else ():
+        gone.setdefault(device.part, (f"{device.label} was here before", None))
     return {
         part: Answer(
             replies=(),

@@ -51,10 +51,10 @@ def extent(run: Run) -> str:
 
 
 def left_out(run: Run) -> str:
-    """Say how many rounds were left out, and why; nothing if none were."""
-    if not run.left_out:
-        return ""
+    """Say how many rounds were left out, and why, or that the last was cut short."""
     count = run.rounds - rounds_of(run)
+    if not (run.left_out and count):
+        return run.left_out
     return f"{count} round{'s' if count > 1 else ''} left out: {run.left_out}"
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
-from hpcverify.errors import StoreError, UnknownNameError
+from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
 from hpcverify.limits import Past
 from hpcverify.model import Inventory, Mark, Run, Verdict
 from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
@@ -71,6 +71,8 @@ the median of each value, so that it counts as one run among the others.
 """
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
+LAST = "last"
+"""As the id of a run: the newest."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -178,10 +180,13 @@ class Store:
 
         Raises:
             UnknownNameError: no run, or more than one, is called so.
+            NoRunsError: there is none, and the last was asked for.
 
         """
         entries = self.runs(limit=-1)
-        if run == "last" and entries:
+        if run == LAST:
+            if not entries:
+                raise NoRunsError
             return documents.read(self.document(entries[0].id))
         ids = [e.id for e in entries if e.id.startswith(run)]
         if len(ids) == 1 or run in ids:

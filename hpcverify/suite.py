@@ -8,7 +8,6 @@ that can be wrong in a file is found there, before anything runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -30,7 +29,7 @@ from hpcverify.config import (
     suites_dir,
 )
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import Verdict
+from hpcverify.model import Cause, Verdict
 from hpcverify.units import convert as convert_unit
 
 LARGEST_FRACTION = 10
@@ -142,6 +141,33 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     )
 
 
+def refuse_endless(todo: Plan) -> None:
+    """
+    Refuse a check that is to look for longer than it may take.
+
+    This is not part of `plan`, by which runs of the past are judged too.
+
+    Raises:
+        ConfigError: its parameter `seconds`, if it has one, fills its time.
+
+    """
+    for step in todo.steps:
+        seconds = getattr(step.params, "seconds", None)
+        if not isinstance(seconds, int | float):
+            continue
+        subject = f"suite {todo.suite}: check {step.name}: seconds = {seconds:g}"
+        if seconds >= todo.budget:
+            raise ConfigError(
+                f"{subject} does not fit into the suite's budget of {todo.budget:g} s: "
+                "give the suite more, or the check less"
+            )
+        if seconds >= step.timeout:
+            raise ConfigError(
+                f"{subject} does not fit into the check's timeout of {step.timeout:g} "
+                "s: give it a longer one, or fewer seconds"
+            )
+
+
 def _trust(site: Site) -> None:
     """As root, run no check that others can change."""
     for package in site.check_packages:
@@ -182,11 +208,10 @@ def _step(entry: Entry, suite: Suite, site: Site) -> Step:
         (site.limits.get(entry.name, {}), site.path),
     ):
         for metric, setting in settings.items():
-            rule = _rule(check, entry.name, metric, setting, source)
-            if setting.optional is None and metric in rules:
-                optional = rules[metric].optional
-                rule = msgspec.structs.replace(rule, optional=optional)
-            rules[metric] = rule
+            before = rules.get(metric, Rule())
+            rules[metric] = _rule(
+                check, entry.name, metric, setting, source, before=before
+            )
     return Step(
         name=entry.name,
         check=check,
@@ -198,9 +223,19 @@ def _step(entry: Entry, suite: Suite, site: Site) -> Step:
 
 
 def _rule(
-    check: Check[Any], name: str, metric: str, setting: Setting, source: str
+    check: Check[Any],
+    name: str,
+    metric: str,
+    setting: Setting,
+    source: str,
+    *,
+    before: Rule,
 ) -> Rule:
-    """Take a limit from a file, in the unit that the check measures in."""
+    """
+    Take a limit from a file, in the unit that the check measures in.
+
+    Of *before*, the limit that it replaces, stays what is not about numbers.
+    """
     measured = check.metric(metric) or next(
         (m for n, m in check.metrics.items() if fnmatchcase(n, metric)), None
     )
@@ -208,23 +243,35 @@ def _rule(
         unknown = UnknownNameError("measurement", metric, check.metrics)
         raise ConfigError(f"{source}: limits.{name}: {unknown}")
     try:
-        low, high = (
-            None
-            if bound is None or setting.unit is None
-            else convert_unit(bound, setting.unit, measured.unit)
-            for bound in (setting.low, setting.high)
-        )
+        low, high = _bounds(setting, measured.unit)
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
+    same = setting.otherwise in (None, before.otherwise)
+    return Rule(
+        low=low,
+        high=high,
+        of_spec=setting.of_spec,
+        of_siblings=setting.of_siblings,
+        of_baseline=setting.of_baseline,
+        otherwise=setting.otherwise or before.otherwise,
+        remedy=setting.remedy or before.remedy,
+        cause=before.cause if same else Cause.NONE,
+        optional=before.optional if setting.optional is None else setting.optional,
+        source=source,
+    )
+
+
+def _bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
+    """Say what a limit is in *unit*, unless it makes no sense."""
+    low, high = (
+        bound
+        if bound is None or setting.unit is None
+        else convert_unit(bound, setting.unit, unit)
+        for bound in (setting.low, setting.high)
+    )
     if complaint := _unsound(setting):
-        raise ConfigError(f"{source}: limits.{name}.{metric!r}: {complaint}")
-    given: dict[str, Any] = msgspec.structs.asdict(setting)
-    given["optional"] = bool(setting.optional)
-    unit = given.pop("unit")
-    rule = Rule(**given, source=source)
-    if unit is None:
-        return rule
-    return msgspec.structs.replace(rule, low=low, high=high)
+        raise ConfigError(complaint)
+    return low, high
 
 
 def _unsound(setting: Setting) -> str | None:
@@ -234,8 +281,6 @@ def _unsound(setting: Setting) -> str | None:
     given = [v for v in (low, high, *fractions) if v is not None]
     if not given:
         return "there is no bound: give low, high or a fraction"
-    if not all(map(math.isfinite, given)):
-        return "a bound must be a finite number"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
     if any(f is not None and not 0 < f <= LARGEST_FRACTION for f in fractions):

@@ -29,9 +29,16 @@ from hpcverify.model import (
     Ruling,
     Run,
     Series,
+    Shortfall,
     Verdict,
 )
-from hpcverify.orchestrator import Memory, Verification, remembering, seed_of
+from hpcverify.orchestrator import (
+    Memory,
+    Verification,
+    remembering,
+    seed_of,
+    spared,
+)
 from hpcverify.suite import Plan, Step
 from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle, Task
 from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
@@ -71,6 +78,7 @@ def verified(
     rounds: int = 1,
     **changes: object,
 ) -> Run:
+    """Run *steps*, for which there are 100 s, with the workers of *executor*."""
     steps = steps or (step(),)
     return Verification(
         plan=Plan(suite="s", budget=100, rounds=rounds, settle=settle, steps=steps),
@@ -203,7 +211,7 @@ def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -
     result = only(verified(tmp_path, here, memory=memory))
 
     assert result.verdict is Verdict.ERROR
-    assert "GPU 2 was here in the last run" in result.reason
+    assert "GPU 2 was here before" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -484,6 +492,17 @@ def test_a_round_that_does_not_fit_is_not_begun_and_is_no_error(tmp_path: Path) 
     assert "a round took up to 60 s" in run.left_out
 
 
+@pytest.mark.parametrize(("took", "settle"), [(48, 0), (40, 30)])
+def test_a_round_is_begun_only_with_time_to_spare(
+    tmp_path: Path, took: float, settle: float
+) -> None:
+    begun = time.monotonic() - took
+    run = verified(tmp_path, FakeExecutor(), rounds=3, settle=settle, _began=begun)
+
+    assert rounds_and_verdicts(run) == [(1, "pass")]
+    assert f"a round took up to {took} s" in run.left_out
+
+
 def test_a_round_that_fits_is_begun(tmp_path: Path) -> None:
     begun = time.monotonic() - 30
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
@@ -496,6 +515,150 @@ def test_a_first_round_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     run = verified(tmp_path, FakeExecutor(), rounds=3, _began=begun)
 
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
+
+
+class Slow(InRounds):
+    """Needs 60 s for a measurement, by its own clock, from the third one on."""
+
+    def clock(self) -> float:
+        """Tell the time."""
+        return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
+
+
+def ended(*items: Found, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
+    """Answer as a worker that found *items* and had not come to its end *after* s."""
+    outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
+    return Answer(replies=found(*items).replies, outcome=outcome)
+
+
+def of_two(
+    tmp_path: Path,
+    *answers: Answer,
+    rounds: int = 3,
+    rulings: Mapping[str, Ruling] | None = None,
+) -> Run:
+    """Go through two checks that may take 9 and 99 s, with 40 s left for the last."""
+    base = step(rulings=rulings or {})
+    first, last = (msgspec.structs.replace(base, name=name) for name in "ab")
+    last = msgspec.structs.replace(last, timeout=99)
+    slow = Slow(FAST, FAST, *answers)
+    return verified(tmp_path, slow, first, last, rounds=rounds, clock=slow.clock)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_later_round_that_the_budget_cuts_short_is_no_error_and_is_said(
+    tmp_path: Path, rounds: int
+) -> None:
+    run = of_two(tmp_path, FAST, ended(), rounds=rounds)
+
+    assert rounds_and_verdicts(run) == [(1, "pass"), (1, "pass"), (2, "pass")]
+    assert (run.verdict, run.complete) == (Verdict.PASS, True)
+    assert run.left_out == (
+        "round 2 was cut short when the suite's 100 s were used up, with no result of b"
+    )
+
+
+def test_checks_without_a_turn_in_a_later_round_are_no_error_and_are_said(
+    tmp_path: Path,
+) -> None:
+    slow = Slow()
+    named = [msgspec.structs.replace(step(), name=n) for n in "ab"]
+    late = [msgspec.structs.replace(step(Placement.NODE), name=n) for n in "cd"]
+    run = verified(tmp_path, slow, *named, *late, rounds=3, clock=slow.clock)
+
+    assert [r.check for r in run.results] == [*"abcd", *"ab"]
+    assert run.verdict is Verdict.PASS
+    assert run.left_out.endswith("with no result of c, d")
+
+
+CUT = {
+    "worn": Ruling(Verdict.WARN),
+    "unsound": Ruling(Verdict.ERROR, cause=Cause.CHECKER),
+    "broken": Ruling(Verdict.FAIL),
+}
+
+
+@pytest.mark.parametrize("code", CUT)
+def test_what_is_bad_counts_though_the_budget_cut_the_check_short(
+    tmp_path: Path, code: str
+) -> None:
+    fact = Finding(code, "cpu", "a fact")
+    run = of_two(tmp_path, FAST, ended(fact), rulings=CUT)
+
+    assert run.verdict is run.results[-1].verdict is CUT[code].verdict
+    assert run.results[-1].reason == "CPU: a fact"
+    assert run.results[-1].cause is CUT[code].cause
+
+
+def test_a_number_outside_its_limit_counts_though_the_check_was_cut_short(
+    tmp_path: Path,
+) -> None:
+    run = of_two(tmp_path, FAST, ended(Measurement("speed", 1, "", "cpu")))
+
+    assert (run.verdict, run.results[-1].round) == (Verdict.FAIL, 2)
+    assert "speed 1 < 10" in run.results[-1].reason
+
+
+def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> None:
+    some, few = Measurement("speed", 11.0), Measurement("samples", 2.0)
+    limits = (
+        Limit(name="speed", low=10.0),
+        Limit(name="samples", low=9.0, otherwise=Verdict.ERROR),
+        Limit(name="products", low=9.0),
+    )
+    half = Result(
+        check="c",
+        verdict=Verdict.ERROR,
+        measurements=(some, few),
+        limits=limits,
+        shortfalls=(Shortfall("cpu", "no end", Cause.TIMEOUT),),
+    )
+
+    assert spared(half, frozenset({"cpu"}), str) is None
+    assert spared(half, frozenset({"gpu-0"}), str) == half
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ended(after=1), ended(cause=Cause.CRASHED), ended(cause=Cause.HUNG)],
+)
+def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
+    tmp_path: Path, answer: Answer
+) -> None:
+    run = of_two(tmp_path, FAST, answer)
+
+    assert run.verdict is Verdict.ERROR
+    assert run.results[-1].cause is answer.outcome.cause
+
+
+def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(
+    tmp_path: Path,
+) -> None:
+    run = of_two(tmp_path, ended(after=9), FAST)
+
+    assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "pass", "error", "pass"]
+
+
+def test_a_first_round_that_the_budget_cuts_short_is_an_error(tmp_path: Path) -> None:
+    begun = time.monotonic() - 95
+    run = verified(tmp_path, InRounds(ended()), rounds=3, _began=begun)
+
+    assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
+
+
+def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(
+    tmp_path: Path,
+) -> None:
+    slow = Slow()
+    slow.answers["telemetry"] = ended()
+    passive = step(Placement.PASSIVE, observe=observe)
+    passive = msgspec.structs.replace(passive, name="p", timeout=99)
+    run = verified(tmp_path, slow, step(), passive, rounds=3, clock=slow.clock)
+    watches = [t for p in slow.phases for t in p.values() if isinstance(t, Observe)]
+
+    assert len(watches) == 2
+    assert run.results[-1].round == 3
+    assert run.results[-1].check == "c"
 
 
 def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -> None:
@@ -580,6 +743,36 @@ def test_a_gpu_that_is_lost_in_one_round_is_missed_in_the_next(tmp_path: Path) -
     assert [p.sample for p in executor.probes] == [True, False]
     assert tasks[-1].context.previous == NODE
     assert run.inventory == NODE
+
+
+@pytest.mark.parametrize("previous", [None, NODE])
+def test_a_gpu_that_is_lost_is_missed_in_all_rounds_though_nobody_lists_the_parts(
+    tmp_path: Path, previous: Inventory | None
+) -> None:
+    memory = Memory(previous=previous)
+    run = verified(tmp_path, Losing(inventory=NODE), rounds=3, memory=memory)
+
+    assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error"), (3, "error")]
+    assert all("GPU 2 was here before" in r.reason for r in run.results[1:])
+
+
+def part(uuid: str, slot: str) -> Part:
+    return Part("gpu", uuid, uuid, {"pci_address": slot})
+
+
+def of_gpus(*gpus: Part) -> Inventory:
+    devices = tuple(Device("cuda", gpu.id, gpu.id) for gpu in gpus)
+    return Inventory(parts=gpus, devices=devices)
+
+
+def test_what_nobody_refused_is_missed_beside_what_an_earlier_run_had() -> None:
+    known = of_gpus(part("old", "1"), part("gone", "2"), part("same", "3"))
+    here = of_gpus(part("new", "1"), part("same", "3"), part("added", "4"))
+    held = remembering(Memory(previous=known), [], here).previous
+
+    assert held is not None
+    assert {d.part for d in held.devices} == {"new", "same", "added", "gone"}
+    assert {p.id for p in held.of_kind("gpu")} == {"new", "same", "added", "gone"}
 
 
 def test_an_inventory_that_was_refused_is_no_reference_for_the_next_round() -> None:

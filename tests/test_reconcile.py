@@ -137,6 +137,16 @@ def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
     assert [short.cause for short in made.shortfalls] == [cause]
 
 
+def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
+    good = Measurement("speed", 11.0, "", "gpu-0")
+    half = Answer(
+        replies=found(good, BAD).replies, outcome=broken(Cause.CRASHED).outcome
+    )
+    made = result(node(gpu_0=found(good), telemetry=half), tmp_path)
+    assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
+    assert (made.measurements, made.findings) == ((good,), ())
+
+
 def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(
     tmp_path: Path,
 ) -> None:

@@ -90,3 +90,10 @@ def test_rounds_that_were_left_out_are_counted_with_the_reason() -> None:
     assert extent(ended) == "2 of 3 rounds"
     assert left_out(ended) == "1 round left out: round 2 failed"
     assert extent(replace(ended, rounds=2)) == "2 rounds"
+
+
+def test_a_last_round_that_was_cut_short_is_said_and_none_is_left_out() -> None:
+    cut = "round 2 was cut short"
+    two = a_run(rounds=2, results=(a_result(), a_result(round=2)), left_out=cut)
+
+    assert left_out(two) == cut

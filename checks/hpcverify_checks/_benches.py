@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Finding, Remedy
 from hpcverify_checks._bits import digest, words
-from hpcverify_checks._exact import HOST, Operands, Plan, Shape, prove, view
+from hpcverify_checks._exact import HOST, Operands, Plan, Proof, Shape, prove, view
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks._hunt import (
     HARDWARE,
@@ -21,6 +21,7 @@ from hpcverify_checks._hunt import (
     Wrong,
     hunt,
     outputs_for,
+    poison,
 )
 from hpcverify_checks._mismatch import corruption
 from hpcverify_checks._torch import dtypes_of
@@ -36,6 +37,10 @@ def families_of(device: torch.device) -> list[Family]:
     known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
     native = dtypes_of(device)
     return [family for name, family in known.items() if name in native]
+
+
+MENDED = 512
+"""Rows of a wrong product that the host computes, to say what they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,87 +129,124 @@ class Prepared:
 
 def prepare(task: Task) -> Prepared:
     """Put all plans of *task* on its device, and prove a product of each."""
-    made = [_job(task, plan) for plan in task.family.plans(task.shape.depth)]
-    jobs = tuple(job for job, _, _ in made)
-    certificates = tuple(reference.certificate for _, reference, _ in made)
-    wrong = [
-        Wrong(number, int((words(first) != words(reference.product)).sum()), first)
-        for number, (_, reference, first) in enumerate(made)
-        if first is not None
-    ]
-    if not wrong:
-        return Prepared(jobs, certificates)
-    bench = task.bench(task.ctx.device.part, jobs)
-    return Prepared(jobs, certificates, (concluded(bench, wrong, len(jobs), 0.0),))
+    made = list(readied(task))
+    ready = [item for item in made if isinstance(item, Ready)]
+    return Prepared(
+        tuple(item.job for item in ready),
+        tuple(item.certificate for item in ready),
+        tuple(item for item in made if isinstance(item, Outcome)),
+    )
 
 
-def _job(task: Task, plan: Plan) -> tuple[Job, Reference, Tensor | None]:
-    """Put one plan on the device; its first product comes too if it was wrong."""
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A job whose product is proven, and what bounds its partial sums."""
+
+    job: Job
+    certificate: int
+
+
+def readied(task: Task) -> Iterator[Ready | Outcome]:
+    """
+    Put the plans of *task* on its device one by one, and prove a product of each.
+
+    A wrong product is put right by the host. Where more of it is wrong than that is
+    done in seconds, its plan is left out of the hunt, and only the first such plan
+    is looked into: the part is accused by then.
+    """
+    accused = False
+    for plan in task.family.plans(task.shape.depth):
+        made = Operands(plan, task.shape, task.draw)
+        job = _unproven(task, made)
+        reference = task.library.shelf.get((plan, task.shape))
+        if reference is None:
+            host = job.reference.cpu()
+            proof = proven(made, host, task.ctx.seed)
+            rows = len(proof.wrong_rows)
+            if rows > MENDED and accused:
+                yield Outcome(task.ctx.device.part, 1, 0.0, rows)
+                continue
+            if rows:
+                host, again = _mended(made, host, proof, task.ctx.seed)
+                yield _disproved(task, job, host)
+                accused = True
+                if again.wrong_rows:
+                    continue
+                proof, job = again, replace(job, reference=host.to(task.device))
+            kept = Reference(job.reference, digest(host), proof.certificate)
+            reference = task.library.shelf[plan, task.shape] = kept
+        yield Ready(
+            replace(job, reference=reference.product, digest=reference.digest),
+            reference.certificate,
+        )
+
+
+def _unproven(task: Task, made: Operands) -> Job:
+    """Store the operands of *made*, with their first product, if it is wanted."""
     import torch
 
-    made = Operands(plan, task.shape, task.draw)
     dtype = getattr(torch, task.family.operand)
     stored = partial(made.stored, dtype, by_columns=task.family.by_columns)
     a, b = stored(task.device)
-    reference, wrong = task.library.shelf.get((plan, task.shape)), None
-    if reference is None:
-        first = task.output()
+    first = task.output()
+    if (made.plan, made.shape) not in task.library.shelf:
+        poison(first)
         task.seams.multiply(*view(a, b, 0), first)
-        reference, right = _referred(task, made, first)
-        wrong = None if right else first
-    job = Job(
-        plan.name,
-        a,
-        b,
-        reference.product,
-        reference.digest,
-        partial(stored, HOST),
-        task.draw,
-    )
-    return job, reference, wrong
+    return Job(made.plan.name, a, b, first, 0, partial(stored, HOST), made.draw)
 
 
-def _referred(task: Task, made: Operands, first: Tensor) -> tuple[Reference, bool]:
-    """Make a reference of the *first* product, and say whether that was right."""
-    import torch
-
-    product, certificate = proven(made, first.cpu(), task.ctx.seed)
-    right = torch.equal(words(product), words(first.cpu()))
-    kept = first.clone() if right else product.to(task.device)
-    reference = Reference(kept, digest(product), certificate)
-    task.library.shelf[made.plan, made.shape] = reference
-    return reference, right
+def _disproved(task: Task, job: Job, right: Tensor) -> Outcome:
+    """Accuse the part of its first product, which should have been *right*."""
+    found = job.reference
+    reference = right.to(task.device)
+    judged = replace(job, reference=reference, digest=digest(right))
+    wrong = Wrong(0, int((words(found) != words(reference)).sum()), found)
+    return concluded(task.bench(task.ctx.device.part, (judged,)), [wrong], 1, 0.0)
 
 
-def proven(made: Operands, product: Tensor, seed: int) -> tuple[Tensor, int]:
+def proven(made: Operands, product: Tensor, seed: int) -> Proof:
     """
-    Give *product* back, on the host, with wrong rows put right, and the certificate.
+    Prove *product*, on the host: name the rows that are wrong.
 
     Where the digest of the right product is shipped, it proves the product by itself;
     else Freivalds' check does.
 
     Raises:
-        Unable: The host cannot prove its own product, or contradicts the digest
-            that holds everywhere: then it is the host that computes wrongly. Or the
-            plan is not exact with these operands.
+        Unable: The plan is not exact with these operands, or the digest that holds
+            everywhere is contradicted: then it is the host that computes wrongly. Or
+            the product has zeros with a sign, which may be how the unit rounds.
 
     """
-    shipped, name = known(made), made.plan.name
+    shipped = known(made)
     if shipped and digest(product) == shipped[1]:
-        return product, shipped[0]
+        return Proof((), shipped[0])
     proof = prove(made, product, seed)
-    if proof.wrong_rows:
-        rows = list(proof.wrong_rows)
-        product = product.clone()
-        product[rows] = made.exact_rows(rows).to(product.dtype)
-        proof = prove(made, product, seed)
-    _require(not proof.wrong_rows, f"the host disproves its own product of plan {name}")
-    _require(proof.certificate <= made.plan.limit, f"plan {name} is inexact")
-    _require(
-        not shipped or digest(product) == shipped[1],
-        f"the proven product of plan {name} contradicts its digest",
-    )
-    return product, proof.certificate
+    if not proof.wrong_rows:
+        name = made.plan.name
+        _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
+        _require(proof.certificate <= made.plan.limit, f"plan {name} is inexact")
+        _require(not shipped, f"the product of plan {name} contradicts its digest")
+    return proof
+
+
+def _mended(
+    made: Operands, product: Tensor, proof: Proof, seed: int
+) -> tuple[Tensor, Proof]:
+    """
+    Put the first wrong rows of *product* right, and prove that.
+
+    Raises:
+        Unable: The host disproves what it has computed itself.
+
+    """
+    rows = list(proof.wrong_rows[:MENDED])
+    right = product.clone()
+    right[rows] = made.exact_rows(rows).to(product.dtype)
+    again = prove(made, right, seed + 1)
+    contradicted = set(again.wrong_rows) & set(rows)
+    name = made.plan.name
+    _require(not contradicted, f"the host disproves its own product of plan {name}")
+    return right, again
 
 
 def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion

@@ -72,10 +72,12 @@ def integers_of(tensor: Tensor) -> Tensor:
 
 def digest(tensor: Tensor) -> int:
     """
-    Sum the words of *tensor*, each times an odd number of its place, modulo 2^64.
+    Sum a hash of each word of *tensor* and of its place, modulo 2^64.
 
     Runs where the tensor is and has the same value everywhere. One changed word
-    always changes it; swapped or paired changes do but for one in about 2^63.
+    always changes it, since hashes of a place differ if the words do; any other
+    change does but for one in about 2^64. The words themselves must not be summed:
+    two flipped sign bits would cancel, whatever they are multiplied with.
     """
     return int(digested(tensor)) % (1 << WORD_BITS)
 
@@ -86,7 +88,7 @@ def digested(tensor: Tensor) -> Tensor:
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start, chunk in _chunks(words(tensor)):
-        total += (chunk * (mixed(counted(start, chunk)) | 1)).sum()
+        total += mixed(mixed(counted(start + 1, chunk)).bitwise_xor_(chunk)).sum()
     return total
 
 

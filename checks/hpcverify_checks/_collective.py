@@ -8,12 +8,12 @@ in whatever order it is made, and a wrong one tells whose share is missing or do
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +36,7 @@ MOST_RANKS = 17
 WARM_UPS = 5
 LEAST_STEPS, MOST_STEPS = 10, 2000
 
+POLL_SECONDS = 0.02
 HEADROOM = 4
 """Memory needed, as a multiple of a message: two buffers and temporaries."""
 
@@ -95,10 +96,45 @@ def file_of(group: Group, name: str) -> Path:
     return Path(group.folder) / name
 
 
+def exchanged(group: Group, rank: int, name: str, word: bytes = b"") -> list[bytes]:
+    """
+    Tell all ranks of *group* a *word* on *name*; give what each of them has told.
+
+    By files, so that nobody has to have joined anything.
+
+    Raises:
+        Unable: A rank did not tell in time; says which.
+
+    """
+    new = file_of(group, f"{name}{rank}.new")
+    new.write_bytes(word)
+    new.replace(file_of(group, f"{name}{rank}"))  # whoever sees it sees it whole
+    paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
+    deadline = monotonic() + group.timeout
+    while missing := [r for r, path in enumerate(paths) if not path.exists()]:
+        if monotonic() > deadline:
+            raise _lost(group, missing)
+        sleep(POLL_SECONDS)
+    return [path.read_bytes() for path in paths]
+
+
+def _lost(group: Group, missing: Collection[int] = ()) -> Unable:
+    names = ", ".join(map(str, missing))
+    return Unable(
+        f"one of {group.world} ranks did not come or answer within {group.timeout:g} s"
+        + (f": no sign of rank {names}" if names else ""),
+        Cause.TIMEOUT,
+        Remedy.RERUN,
+    )
+
+
 @contextmanager
 def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
     """
     Be *rank* of the *group* for a while.
+
+    All come together before anybody calls a library: NCCL, once it is waiting for a
+    rank that never comes, cannot be told to stop.
 
     Raises:
         Unable: A peer did not come, or did not answer, in time.
@@ -106,6 +142,7 @@ def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
     """
     import torch.distributed as dist
 
+    exchanged(group, rank, "here")
     meeting = str(file_of(group, "rendezvous"))
     # Public and documented, but torch does not list it as exported.
     store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
@@ -153,12 +190,7 @@ def _in_time(group: Group) -> Generator[None]:
     except RuntimeError as exc:
         if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
             raise
-        raise Unable(
-            f"one of {group.world} ranks did not come or answer within "
-            f"{group.timeout:g} s",
-            Cause.TIMEOUT,
-            Remedy.RERUN,
-        ) from exc
+        raise _lost(group) from exc
 
 
 @contextmanager
@@ -183,13 +215,13 @@ def _on_loopback() -> Generator[None]:
             del os.environ[name]
 
 
-def as_rank(rank: int, order: str) -> bytes:
+def as_rank(rank: int, order: str) -> Iterator[bytes]:
     """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
     import torch
 
     job, device = msgspec.json.decode(order, type=Job), torch.device("cpu")
     with share_of_threads(job), joined(job, rank, device):
-        return msgspec.json.encode(list(reduced(job, rank, device, all_reduce)))
+        yield msgspec.json.encode(list(reduced(job, rank, device, all_reduce)))
 
 
 def reduced(

@@ -205,6 +205,8 @@ class Tally:
     wrong: int = 0
     """Words of 8 bytes."""
     findings: tuple[Finding, ...] = ()
+    trouble: Exception | None = None
+    """What ended it early."""
 
 
 def copies(
@@ -220,7 +222,10 @@ def copies(
     if ctx.device.kind == "cpu":
         sent = made(ctx.seed, ROOM["cpu"], device)
         cores = turn(cpu.cores().allowed, AT_ONCE, ctx.rotation)
-        tallies = on_each(cores, lambda core: run(of_core(sent, copy), f"cpu{core}"))
+        work: Callable[[int], Tally] = lambda core: run(  # noqa: E731 - of this phase only
+            of_core(sent, copy), f"cpu{core}"
+        )
+        tallies = list(on_each(cores, work))
         text = f"on cores {listed(cores)}, with torch and with memmove"
     else:
         ways = of_gpu(device, ctx.seed, ROOM["cuda"], copy)
@@ -231,6 +236,9 @@ def copies(
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
         yield Measurement("copied_wrong_words", tally.wrong, "", tally.where)
         yield from tally.findings
+    for tally in tallies:
+        if tally.trouble:
+            raise tally.trouble
 
 
 def sent_most(ctx: Context) -> int:
@@ -286,8 +294,17 @@ def of_gpu(device: torch.device, seed: int, room: int, copy: Copy) -> tuple[Way,
 
 def carried(ways: Sequence[Way], where: str, *, seed: int, seconds: float) -> Tally:
     """Go on with all *ways* in turn for *seconds*, and leave one that errs."""
-    tally, chance = Tally(where), random.Random(f"{seed} {where}")  # noqa: S311 - no secret
-    until, good = time.monotonic() + seconds, list(ways)
+    tally = Tally(where)
+    try:
+        _carry_on(tally, ways, seed, time.monotonic() + seconds)
+    except (Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
+        tally.trouble = exc
+    return tally
+
+
+def _carry_on(tally: Tally, ways: Sequence[Way], seed: int, until: float) -> None:
+    where, good = tally.where, list(ways)
+    chance = random.Random(f"{seed} {where}")  # noqa: S311 - no secret
     while good:
         for way in tuple(good):
             pieces = drawn(chance, len(way.target))
@@ -302,7 +319,19 @@ def carried(ways: Sequence[Way], where: str, *, seed: int, seconds: float) -> Ta
                 way.require_awake(chance.choice(pieces), chance)
         if time.monotonic() >= until:
             break
-    return tally
+
+
+def rerun(way: Way, piece: Piece) -> str:
+    """Say how often the copy is wrong again."""
+    again = 0
+    try:
+        for _ in range(RERUNS):
+            way.carry([piece])
+            again += bool(way.wrong(piece))
+    except RuntimeError as exc:  # as CUDA's: it must not hide what was found
+        return f"not possible: {exc}"
+    kind = "persistent" if again == RERUNS else "intermittent"
+    return f"{kind}: {again} of {RERUNS} reruns wrong"
 
 
 def miscopied(
@@ -320,12 +349,7 @@ def miscopied(
         "wrong_words": str(counts[number]),
         **traced(way, piece, truth(piece, seed)),
     }
-    again = 0
-    for _ in range(RERUNS):
-        way.carry([piece])
-        again += bool(way.wrong(piece))
-    kind = "persistent" if again == RERUNS else "intermittent"
-    evidence["reruns"] = f"{kind}: {again} of {RERUNS} reruns wrong"
+    evidence["reruns"] = rerun(way, piece)
     text = (
         f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
@@ -20,9 +20,11 @@ def turn(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
     return tuple(sorted(ring[start : start + fit]))
 
 
-def on_each(cores: Sequence[int], work: Callable[[int], T]) -> list[T]:
+def on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     """
-    Run ``work(core)`` on all *cores* at the same time.
+    Run ``work(core)`` on all *cores* at the same time, and yield what each came to.
+
+    What one of them raises is raised when the others have been heard.
 
     Each has a fresh thread that is pinned before torch computes in it: the OpenMP
     threads of the main thread inherited its affinity, and it must stay unpinned.
@@ -36,9 +38,12 @@ def on_each(cores: Sequence[int], work: Callable[[int], T]) -> list[T]:
                 stack.enter_context(ThreadPoolExecutor(1)).submit(_pinned, core, work)
                 for core in cores
             ]
-            return [future.result() for future in started]
     finally:
         torch.set_num_threads(threads)
+    raised = [exc for exc in (future.exception() for future in started) if exc]
+    yield from (future.result() for future in started if not future.exception())
+    if raised:
+        raise raised[0]
 
 
 def _pinned(core: int, work: Callable[[int], T]) -> T:

@@ -199,6 +199,8 @@ class Proof:
     wrong_rows: tuple[int, ...]
     certificate: int
     """Where no row is wrong, no partial sum in any order or grouping is larger."""
+    negative_zeros: int = 0
+    """Of the product: a unit that rounds down makes them of what cancels."""
 
 
 def prove(made: Operands, product: Tensor, seed: int) -> Proof:
@@ -220,17 +222,18 @@ def prove(made: Operands, product: Tensor, seed: int) -> Proof:
     right, b_square = _through_b(made, weights.T)
     rows, columns = made.factors(HOST)
     wrong: list[int] = []
-    a_square = largest = 0
+    a_square = largest = zeros = 0
     for block in _blocks(made.shape.size):
         part = slice(block.start, block.stop)
         a = made.a(block, HOST)
         found, proper = _integral(product[part] / rows[part] / columns, made.plan.limit)
         same = proper & (_times(found, weights.T) == _times(a, right)).all(dim=1)
         wrong += [block.start + int(i) for i in (~same).nonzero()]
+        zeros += int((product[part] == 0).logical_and(product[part].signbit()).sum())
         a_square = max(a_square, int(_squares(a, made.plan.bias, dim=1).max()))
         largest = max(largest, int((found - made.plan.bias).abs().max()))
     bound = (isqrt(a_square * b_square) + 1 + largest) // 2 + 1 + abs(made.plan.bias)
-    return Proof(tuple(wrong), bound)
+    return Proof(tuple(wrong), bound, zeros)
 
 
 def _through_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:

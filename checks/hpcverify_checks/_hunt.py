@@ -38,6 +38,9 @@ CANARY_EVERY = 256
 GPU_PAGE = 4
 """Products whose counts are looked at together: several times what the host takes."""
 
+POISON = -1
+"""Every bit set: NaN in every floating-point type, and no product of any plan."""
+
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Writes the product of the first two into the third: what is under examination."""
 Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
@@ -55,6 +58,11 @@ def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
         count.copy_(torch.count_nonzero(unequal))
     else:
         torch.sum(unequal, dim=0, dtype=torch.int64, out=count)
+
+
+def poison(output: Tensor) -> None:
+    """Fill *output* with what no product leaves there: what is not written shows."""
+    words(output).fill_(POISON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +240,8 @@ def hunt(bench: Bench, enough: Enough) -> Bag:
         Unable: A flipped bit was not noticed, or noticed wrongly.
 
     """
+    for output in bench.outputs:
+        poison(output)
     start, products = perf_counter(), 0
     for page in _pages(bench, enough):
         counts = page.counts()

@@ -110,6 +110,9 @@ class Tiles:
 class Errors:
     """By how much integers differ from what they should be."""
 
+    some: bool
+    """Whether there are elements that are no integers, too."""
+
     distinct: int
     low: int
     high: int
@@ -118,9 +121,10 @@ class Errors:
 
     def text(self) -> str:
         """Put it in words: ``off by 3 values from -512 to 256, multiples of 128``."""
+        those = "those that are integers " if self.some else ""
         if self.distinct == 1:
-            return f"off by {self.low}"
-        text = f"off by {self.distinct} values from {self.low} to {self.high}"
+            return f"{those}off by {self.low}"
+        text = f"{those}off by {self.distinct} values from {self.low} to {self.high}"
         return text if self.divisor == 1 else f"{text}, multiples of {self.divisor}"
 
 
@@ -214,7 +218,8 @@ def _errors(found: Tensor, expected: Tensor) -> Errors | None:
         half = len(divisor) // 2
         folded = torch.gcd(divisor[:half], divisor[half : 2 * half])
         divisor = torch.unique(torch.cat([folded, divisor[2 * half :]]))
-    return Errors(len(errors), int(errors[0]), int(errors[-1]), int(divisor))
+    some = not bool(whole.all())
+    return Errors(some, len(errors), int(errors[0]), int(errors[-1]), int(divisor))
 
 
 def _integral(values: Tensor) -> Tensor:

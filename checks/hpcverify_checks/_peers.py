@@ -51,10 +51,17 @@ class Peer:
         self._await(ready.exists)
 
     def result(self, kind: type[T]) -> T:
-        """Wait for the rank to end well, and read what it found, a *kind* of value."""
+        """Wait for the rank to end well, and read the last that it found, a *kind*."""
         self._await(lambda: self.process.poll() == 0)
-        written = file_of(self.group, f"rank{self.rank}.json").read_bytes()
-        return msgspec.json.decode(written, type=kind)
+        return self.told(kind)[-1]
+
+    def told(self, kind: type[T]) -> list[T]:
+        """Read all that the rank has found so far, whatever became of it."""
+        path = file_of(self.group, f"rank{self.rank}.json")
+        if not path.exists():
+            return []
+        whole, _, _ = path.read_bytes().rpartition(b"\n")  # the rest is half a line
+        return [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
 
     def _await(self, condition: Callable[[], bool]) -> None:
         deadline = monotonic() + self.group.timeout

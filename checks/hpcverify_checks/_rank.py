@@ -2,8 +2,9 @@
 A rank on the CPU, in a process of its own.
 
 ``python -m hpcverify_checks._rank WORK RANK PARENT ORDER`` does what the module WORK
-has ``as_rank`` for, with its peers, and leaves what it found in the folder of their
-group. It dies with its parent, however that dies.
+has ``as_rank`` for, with its peers, and writes each thing that it finds into the folder
+of their group at once: what comes later may end it. It dies with its parent, however
+that dies.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def main() -> None:
     module = import_module(work)
     import_module("torch")  # takes seconds, for which no other rank is to wait
     file_of(group, f"rank{rank}.ready").touch()
-    found = module.as_rank(int(rank), order)
-    file_of(group, f"rank{rank}.json").write_bytes(found)
+    with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
+        for found in module.as_rank(int(rank), order):
+            out.write(found + b"\n")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from hpcverify.check import Context
 from hpcverify.model import Covered, Finding, Found, Measurement
 from hpcverify.telemetry import cpu
 from hpcverify_checks._benches import Task, families_of
-from hpcverify_checks._bits import digest, hashed, words
+from hpcverify_checks._bits import digest, hashed
 from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import HOST, PAD, Shape, view
 from hpcverify_checks._hunt import (
@@ -48,8 +48,9 @@ from hpcverify_checks._hunt import (
     Seams,
     hunt,
     outputs_for,
+    poison,
 )
-from hpcverify_checks._mismatch import POISON, corruption
+from hpcverify_checks._mismatch import corruption
 from hpcverify_checks._soak import next_edge
 from hpcverify_checks._torch import float32_as
 from hpcverify_checks._vote import OWN, Poll
@@ -232,20 +233,33 @@ def stress(
         shape = SLOW_SHAPE if family.name in SLOW else GPU_SHAPE
         shape = CPU_SHAPE if on_cpu else shape
         task = Task(ctx, family, shape, device, seams, ctx.seed)
+        done: list[Spell] = []
         with float32_as(family.precision):
-            done = at_work(task, seconds / len(families))
+            for one in at_work(task, seconds / len(families)):
+                done.append(one)
+                if one.corruption:  # a part that errs may not live to tell of it later
+                    yield one.corruption
         spells += done
         yield from (of_cores if on_cpu else of_gpu)(task, done)
     yield from summed(spells)
 
 
-def at_work(task: Task, seconds: float) -> list[Spell]:
+def at_work(task: Task, seconds: float) -> Iterator[Spell]:
     """Stress the GPU, or each core of the CPU by itself."""
     pairs = [operands(task, pair, task.device) for pair in range(PAIRS)]
     if task.ctx.device.kind != "cpu":
-        return [spell(task, pairs, seconds, task.ctx.device.part)]
+        yield spell(task, pairs, seconds, task.ctx.device.part)
+        return
     cores = turn(cpu.cores().allowed, AT_ONCE, task.ctx.rotation)
-    return on_each(cores, lambda core: spell(task, pairs, seconds, f"cpu{core}"))
+    work = partial(on_core, task, pairs, seconds)
+    yield from on_each(cores, work)
+
+
+def on_core(
+    task: Task, pairs: Sequence[tuple[Tensor, Tensor]], seconds: float, core: int
+) -> Spell:
+    """Stress one core of the CPU."""
+    return spell(task, pairs, seconds, f"cpu{core}")
 
 
 def spell(
@@ -273,7 +287,7 @@ def prepared(task: Task, pairs: Sequence[tuple[Tensor, Tensor]], where: str) -> 
     jobs: list[Job] = []
     for pair, (a, b) in enumerate(pairs):
         first = task.output()
-        words(first).fill_(POISON)  # shows where a tile is not written
+        poison(first)
         task.seams.multiply(*view(a, b, 0), first)
         remake = partial(operands, task, pair, HOST)
         name, kept = f"{PLAN} {pair}", digest(first.cpu())
@@ -297,8 +311,6 @@ def of_gpu(task: Task, spells: Sequence[Spell]) -> Iterator[Found]:
     """Yield what a GPU did with one type, and its answer for the vote."""
     for one in spells:
         yield Covered(one.where, f"{task.family.name}: {said(task, spells)}")
-        if one.corruption:
-            yield one.corruption
         yield answer(task, one, group(task))
 
 
@@ -345,7 +357,6 @@ def of_cores(task: Task, spells: Sequence[Spell]) -> Iterator[Found]:
         f"{said(task, spells)}",
     )
     yield from dissent
-    yield from (one.corruption for one in spells if one.corruption)
 
 
 def said(task: Task, spells: Sequence[Spell]) -> str:

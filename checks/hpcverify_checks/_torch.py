@@ -29,6 +29,9 @@ CUBLAS_WORKSPACE = ":4096:8"
 """The larger of the two with which cuBLAS gives the same bits each time, whatever the
 streams (its guide, "Results reproducibility"); on Hopper torch takes as much anyway."""
 
+TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""What makes products of fp32 other ones than a check has asked for."""
+
 
 def torch_device(ctx: Context) -> torch.device:
     """
@@ -39,6 +42,8 @@ def torch_device(ctx: Context) -> torch.device:
     """
     # Read once, when the first check of this worker multiplies.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    for name in TF32_OVERRIDES:
+        os.environ.pop(name, None)
     try:
         import torch
     except ModuleNotFoundError as exc:

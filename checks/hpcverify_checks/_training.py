@@ -4,12 +4,16 @@ Training steps, replayed from the same state and compared bit by bit.
 A replay is some steps of forward, backward and AdamW from the same parameters with the
 same batches. Of every step it leaves digests: of the batch, the loss, each group of
 gradients and the parameters. They are computed where the tensors are, and the host
-looks at them once, when the replay is over.
+looks at them once, when the replay is over. The batch has two: one is taken on the
+host, before the device has seen it.
 
 Several ranks train on the same data, so that all must come to the same gradients. They
 sum them in a type so wide that the sum of equal values is exact in any order, and each
 compares the sum with its own gradients, times the ranks. It goes on with its own: what
 one rank computes wrongly must not make the others look wrong, too.
+
+What differs is told before any rank waits for another: a part that errs is often lost
+next, and its peers with it.
 """
 
 from __future__ import annotations
@@ -61,8 +65,10 @@ itself three times a value is rounded, and eight times it may come out wrong."""
 KEYS = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
-BEGINNING, BATCH, SCATTER = "initial parameters", "batch", "scatter of gradients"
+HOST, BEGINNING = "batch on the host", "initial parameters"
+BATCH, SCATTER = "batch", "scatter of gradients"
 """Of what rounds nothing, as copies and sums of integers."""
+GRADIENTS = "gradients of "
 WRONG_SUMS = "wrong sums"
 """Is 0 in every replay, where digests need only be the same."""
 INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
@@ -101,11 +107,17 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
+def on_device(batch: Tensor, device: torch.device) -> Tensor:
+    """Start copying *batch* to *device*; the host does not wait."""
+    return batch.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What feeds, multiplies and sums; tests put faulty ones here."""
+    """What feeds, copies, multiplies and sums; tests put faulty ones here."""
 
     feed: Feed = feed
+    copy: Callable[[Tensor, torch.device], Tensor] = on_device
     multiply: Multiply = matmul
     reduce: Reduce = all_reduce
 
@@ -202,13 +214,17 @@ class Trainer:
 
     def _step(self, step: int, clock: Clock) -> Iterator[tuple[str, Tensor]]:
         with clock.phase(step, INPUT):
-            batch = on_device(self.seams.feed(self.job, step), self.device)
+            drawn = self.seams.feed(self.job, step)
+            # What the device reads: a copy that went wrong before is the host's.
+            drawn = drawn.pin_memory() if self.device.type == "cuda" else drawn
+            batch = self.seams.copy(drawn, self.device)
+        yield HOST, digested(drawn)
         yield BATCH, digested(batch)
         with clock.phase(step, COMPUTE):
             loss = self._backward(batch)
         yield "loss", integers_of(loss).long()
         for group, part in reversed(self.layout.groups.items()):
-            yield f"gradients of {group}", digested(self.gradients[part])
+            yield f"{GRADIENTS}{group}", digested(self.gradients[part])
         scattering = self.layout.groups["perceptron 0"]
         yield SCATTER, digested(scattered(self.gradients[scattering]))
         if self.total is not None:
@@ -250,13 +266,6 @@ def leaves(
         weight.requires_grad_()
         weight.grad = views[key]
     return weights
-
-
-def on_device(batch: Tensor, device: torch.device) -> Tensor:
-    """Start copying *batch* to *device*; the host does not wait."""
-    if device.type == "cuda":
-        batch = batch.pin_memory()
-    return batch.to(device, non_blocking=True)
 
 
 def adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:
@@ -318,8 +327,10 @@ class Difference(Struct, frozen=True):
     found: int
     digests: int
     """How many of all differed."""
-    again: int = 0
-    """Of `RERUNS` more."""
+    gradients: tuple[str, ...] = ()
+    """Of the replay that differed, as `gradients_of` gives them."""
+    again: int | None = None
+    """Of `RERUNS` more; None as long as there was none."""
 
 
 class WrongSum(Struct, frozen=True):
@@ -331,7 +342,7 @@ class WrongSum(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What a rank found and measured."""
+    """What a rank found and measured, so far or in all."""
 
     first: Record
     """The first replay, which also warms up and is not timed."""
@@ -346,26 +357,51 @@ class Outcome(Struct, frozen=True):
     def digest(self) -> str:
         """Digest the first replay, the sums left out: they are not this rank's."""
         own = {k: v for k, v in self.first.items() if not k.endswith(WRONG_SUMS)}
-        return blake2b(msgspec.json.encode(own), digest_size=8).hexdigest()
+        return brief(own)
+
+    @property
+    def batches(self) -> str:
+        """Digest what the host fed to the first replay."""
+        return brief({k: v for k, v in self.first.items() if k.endswith(HOST)})
+
+
+def brief(record: Record) -> str:
+    """Make one short digest of those of a *record*."""
+    return blake2b(msgspec.json.encode(record), digest_size=8).hexdigest()
+
+
+def gradients_of(record: Record) -> tuple[str, ...]:
+    """Digest the gradients of each step: equal where their sum has to be exact."""
+    steps: dict[str, Record] = {}
+    for name, value in record.items():
+        step, _, what = name.partition(": ")
+        if what.startswith(GRADIENTS):
+            steps.setdefault(step, {})[name] = value
+    return tuple(map(brief, steps.values()))
 
 
 def train(
     job: Training, rank: int, device: torch.device, seams: Seams = HARDWARE
-) -> Outcome:
-    """Be *rank* of *job* until its time is over, or something differs anywhere."""
+) -> Iterator[Outcome]:
+    """
+    Be *rank* of *job* until its time is over, or something differs anywhere.
+
+    Yields the outcome so far whenever there is something new in it, and the last one.
+    """
     with ExitStack() as stack:
         stack.enter_context(determinism(required=True))
         stack.enter_context(float32_as("highest"))
         stack.enter_context(threads_as(job.threads))
         if job.world > 1:
             stack.enter_context(joined(job, rank, device))
-        return replayed(Trainer.made(job, device, seams))
+        yield from replayed(Trainer.made(job, device, seams))
 
 
-def replayed(trainer: Trainer) -> Outcome:
+def replayed(trainer: Trainer) -> Iterator[Outcome]:
     """Replay and compare until the time is over, or something differs."""
     first, _ = look(trainer)
     wrong, steps, number = wrong_sum(first, 0), list[Times](), 0
+    yield Outcome(first, 0, 0.0, (), None, wrong)
     start = perf_counter()
     while True:
         number += 1
@@ -373,14 +409,17 @@ def replayed(trainer: Trainer) -> Outcome:
         steps += times
         found = difference(first, record, number)
         wrong = wrong or wrong_sum(record, number)
-        early = perf_counter() - start < trainer.job.seconds
+        seconds = perf_counter() - start
         sound = found is None and wrong is None
-        if not _all(trainer, sound and (early or number < LEAST_REPLAYS)):
+        if not sound:  # a peer may be lost in what comes now, and this rank with it
+            yield Outcome(first, number, seconds, tuple(steps), found, wrong)
+        early = seconds < trainer.job.seconds or number < LEAST_REPLAYS
+        if not _all(trainer, sound and early):
             break
     if not _all(trainer, found is None):
         found = rerun(trainer, first, found)
     seconds = perf_counter() - start
-    return Outcome(first, number, seconds, tuple(steps), found, wrong)
+    yield Outcome(first, number, seconds, tuple(steps), found, wrong)
 
 
 def _all(trainer: Trainer, each: bool) -> bool:  # noqa: FBT001 - what each rank says
@@ -396,8 +435,12 @@ def look(trainer: Trainer) -> tuple[Record, list[Times]]:
 
     clock = Clock(trainer.device)
     left = trainer.replay(clock)
-    values: list[int] = torch.stack(list(left.values())).tolist()
-    return dict(zip(left, values, strict=True)), clock.times()
+    there = [name for name, value in left.items() if value.device == trainer.device]
+    values: list[int] = torch.stack([left[name] for name in there]).tolist()
+    read = dict(zip(there, values, strict=True))
+    host = {name: int(left[name]) for name in left.keys() - read.keys()}
+    known = read | host
+    return {name: known[name] for name in left}, clock.times()
 
 
 def rerun(
@@ -421,7 +464,8 @@ def difference(first: Record, record: Record, number: int) -> Difference | None:
     if not unequal:
         return None
     what = unequal[0]
-    return Difference(number, what, first[what], record[what], len(unequal))
+    expected, found, steps = first[what], record[what], gradients_of(record)
+    return Difference(number, what, expected, found, len(unequal), steps)
 
 
 def wrong_sum(record: Record, number: int) -> WrongSum | None:
@@ -432,9 +476,9 @@ def wrong_sum(record: Record, number: int) -> WrongSum | None:
     return None
 
 
-def as_rank(rank: int, order: str) -> bytes:
+def as_rank(rank: int, order: str) -> Iterator[bytes]:
     """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
     import torch
 
     job = msgspec.json.decode(order, type=Training)
-    return msgspec.json.encode(train(job, rank, torch.device("cpu")))
+    yield from map(msgspec.json.encode, train(job, rank, torch.device("cpu")))

@@ -84,7 +84,7 @@ class Poll:
 
     def _confirmed(self, answer: Finding, count: int, voters: int) -> Finding:
         if voters == 1:
-            alone = "no other part answered the same: put to no vote"
+            alone = "the only part that was asked this, so that there is no vote"
             return replace(answer, text=f"{answer.text}; {alone}")
         return replace(answer, text=f"{answer.text}; {count} of {voters} agree")
 
@@ -95,8 +95,8 @@ class Poll:
             "outvoted": f"other bits than the {count} of {voters} parts that agree",
             "disagreement": f"different answers from {voters} like parts, and no "
             "majority of three or more: it cannot be told which is wrong",
-            "dissent": f"different answers from {voters} cores, the same one from "
-            f"{count} of them",
+            "dissent": f"the cores disagree: {len(votes)} different answers from "
+            f"{voters} of them",
         }
         evidence = {**answer.evidence, "most": most, "votes": f"{count} of {voters}"}
         return Finding(code, answer.where, f"{self.name}: {said[code]}", evidence)
@@ -157,7 +157,8 @@ def _bits(accusation: Finding) -> tuple[str, ...]:
 def kinds(found: Sequence[Judged], inventory: Inventory) -> Iterator[Kind]:
     """Yield the node's GPUs, and the cores of the CPU that computed."""
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    yield Kind(gpus, 2, "the plan, the library or the reference")
+    if _are_even(found, gpus):  # else one of them has erred elsewhere, too
+        yield Kind(gpus, 2, "the plan, the library or the reference")
     cores = frozenset(
         f.where
         for f in found
@@ -167,6 +168,19 @@ def kinds(found: Sequence[Judged], inventory: Inventory) -> Iterator[Kind]:
     )
     blamed = "the plan, the library, the reference or the memory that cores share"
     yield Kind(cores, threads_per_core(inventory) + 1, blamed, frozenset({HOST}))
+
+
+def _are_even(found: Iterable[Judged], parts: frozenset[str]) -> bool:
+    """Whether all *parts* were wrong in as many words as each other."""
+    counts: dict[str, set[float | None]] = {}
+    for item in found:
+        if (
+            isinstance(item, Measurement)
+            and item.name in COUNTS
+            and item.where in parts
+        ):
+            counts.setdefault(item.name, set()).add(item.value)
+    return all(len(values) == 1 for values in counts.values())
 
 
 def threads_per_core(inventory: Inventory) -> int:

@@ -21,12 +21,16 @@ No test of this kind covers all of a part: what is reported is what was covered.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import log2
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
 
 from hpcverify.check import (
     Check,
@@ -51,15 +55,15 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks._benches import (
     Library,
     Outcome,
-    Prepared,
+    Ready,
     Task,
     families_of,
-    prepare,
+    readied,
 )
 from hpcverify_checks._copies import copies
 from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bits
-from hpcverify_checks._families import CPU_DEPTH, Family
+from hpcverify_checks._families import CPU_DEPTH, DEEP, Family
 from hpcverify_checks._hunt import Job, Seams
 from hpcverify_checks._kernels import comparison_for
 from hpcverify_checks._stats import excluded
@@ -78,6 +82,9 @@ if TYPE_CHECKING:
 CPU_SIZE, GPU_SIZE = 512, 4096
 GPU_MEMORY = 10 * 2**30
 """Bytes for the fp32 plans, the largest, with their references and temporaries."""
+GPU_TOTAL = 12 * 2**30
+"""Of a GPU that is large enough for them: a smaller one gets smaller products."""
+LARGEST = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 """Of the time."""
 STEP = 16
@@ -91,11 +98,11 @@ WAVE_SECONDS, ALONE_SECONDS = 1.0, 0.1
 class SdcParams(Params, frozen=True):
     """How long to look in all (seconds), and at what products."""
 
-    seconds: float = 20.0
-    size: int = 0
+    seconds: Annotated[float, Meta(gt=0)] = 20.0
+    size: Annotated[int, Meta(ge=0, le=LARGEST, multiple_of=STEP)] = 0
     """Rows and columns of the product; 0 takes the default of the part."""
-    depth: int = 0
-    """The inner dimension, likewise."""
+    depth: Annotated[int, Meta(ge=0, le=DEEP, multiple_of=STEP)] = 0
+    """The inner dimension, likewise, and no more than is exact with a type."""
     fresh: bool = False
     """Whether to draw operands that no run has had; else they are those whose
     products ship with hpcverify."""
@@ -116,66 +123,88 @@ def exact(
     ctx: Context, device: torch.device, params: SdcParams, seams: Seams
 ) -> Iterator[Found]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    if device.type != "cpu":
-        require_memory(device, GPU_MEMORY)
     chosen, library = families_of(device), Library()
     done: list[Done] = []
     for family in chosen:
         shape = shape_of(family, device, params)
         draw = ctx.seed if params.fresh else 0
         task = Task(ctx, family, shape, device, seams, draw, library)
-        done.append(explored(task, EXACT_SHARE * params.seconds / len(chosen)))
+        done.append(Done(task))
+        # At once: a part that errs may not live to tell of it later.
+        for outcome in explored(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
+            done[-1].outcomes.append(outcome)
+            if outcome.corruption:
+                yield outcome.corruption
         yield Covered(ctx.device.part, done[-1].said())
     yield from summed(done)
 
 
 def shape_of(family: Family, device: torch.device, params: SdcParams) -> Shape:
     """Choose the shape of the products, and never one too deep to be exact."""
-    on_cpu = device.type == "cpu"
-    size = params.size or (CPU_SIZE if on_cpu else GPU_SIZE)
-    depth = params.depth or (CPU_DEPTH if on_cpu else family.depth)
-    if size < STEP or depth < PAD or size % STEP or depth % STEP:
+    if device.type == "cpu":
+        usual = Shape(CPU_SIZE, CPU_DEPTH)
+    else:
+        usual = Shape(size_for(device), family.depth)
+    depth = params.depth or usual.depth
+    if depth < PAD:
         raise Unable(
-            f"products of {size} x {depth} x {size} cannot be examined: size and depth "
-            f"must be multiples of {STEP}, and depth at least {PAD}",
+            f"sdc: depth {depth} is too small: give {PAD} or more",
             Cause.MISCONFIGURED,
         )
-    return Shape(size, min(family.depth, depth))
+    return Shape(params.size or usual.size, min(family.depth, depth))
+
+
+def size_for(device: torch.device) -> int:
+    """Choose the size of products on a GPU: smaller where there is little memory."""
+    import torch
+
+    _, total = torch.cuda.mem_get_info(device)
+    size = GPU_SIZE if total >= GPU_TOTAL else GPU_SIZE // 2
+    require_memory(device, GPU_MEMORY * size // GPU_SIZE)
+    return size
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done with one type of operands, and what came of it."""
+    """What is done with one type of operands, and what comes of it."""
 
     task: Task
-    outcomes: tuple[Outcome, ...]
-    plans: str
-    constant: str
-    """Bits in which no fault that holds them could show."""
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    exercised: list[str] = field(default_factory=list[str])
+    """The plans, and the bits in which no fault that holds them could show."""
 
     def said(self) -> str:
         """Say in a sentence what was exercised, and what no fault in it excludes."""
         products = sum(outcome.products for outcome in self.outcomes)
-        seconds = sum(outcome.seconds for outcome in self.outcomes)
         size, depth = self.task.shape.size, self.task.shape.depth
         text = (
             f"{self.task.family.name}{_cores(self.task, self.outcomes)}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
-            f"by bit in {seconds:.1f} s; {self.plans}; {_data(self.task)}; "
-            f"{self.constant}"
+            f"by bit in {sum(self.seconds()):.1f} {_unit(self.task)}; "
+            f"{'; '.join((_data(self.task), *self.exercised))}"
         )
-        if any(outcome.mismatched for outcome in self.outcomes):
+        least = min(self.seconds(), default=0.0)
+        if any(outcome.mismatched for outcome in self.outcomes) or not least:
             return text
-        rate = f"more than {excluded(seconds):.3g} wrong products an hour"
-        return f"{text}; {rate} are excluded at 95 %"
+        each = "on each core " if self.task.device.type == "cpu" else ""
+        rate = f"more than {excluded(least):,.0f} wrong products an hour"
+        return f"{text}; {each}{rate} are excluded at 95 %"
+
+    def seconds(self) -> list[float]:
+        """Give the time for which each part or core was examined."""
+        times: dict[str, float] = {}
+        for outcome in self.outcomes:
+            times[outcome.where] = times.get(outcome.where, 0.0) + outcome.seconds
+        return [seconds for seconds in times.values() if seconds]
 
 
-def _plans(prepared: Prepared) -> str:
-    plans = (
-        f"{job.name} (sums to 2^{log2(certificate):.2f})"
-        for job, certificate in zip(prepared.jobs, prepared.certificates, strict=True)
-    )
+def _unit(task: Task) -> str:
+    return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
+
+
+def _plans(ready: Sequence[Ready]) -> str:
+    plans = (f"{r.job.name} (sums to 2^{log2(r.certificate):.2f})" for r in ready)
     return f"plans {', '.join(plans)}"
 
 
@@ -202,28 +231,49 @@ def _constant(jobs: Sequence[Job]) -> str:
     return f"bits that no product changes: {bits}"
 
 
-def explored(task: Task, seconds: float) -> Done:
-    """Prepare and hunt with one type; its operands are let go of on return."""
+def explored(done: Done, seconds: float) -> Iterator[Outcome]:
+    """Prepare and hunt with one type; its operands are let go of at the end."""
+    task, ready = done.task, list[Ready]()
     with float32_as(task.family.precision):
-        prepared = prepare(task)
-        outcomes = (*prepared.found, *examined(task, prepared.jobs, seconds))
-    return Done(task, outcomes, _plans(prepared), _constant(prepared.jobs))
+        for item in readied(task):
+            if isinstance(item, Outcome):
+                yield item
+            else:
+                ready.append(item)
+        jobs = tuple(item.job for item in ready)
+        if not jobs:
+            return
+        done.exercised.extend((_plans(ready), _constant(jobs)))
+        yield from examined(task, jobs, seconds)
 
 
-def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> list[Outcome]:
+def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> Iterator[Outcome]:
     """Hunt for *seconds* on the GPU; on the CPU on each core alone, and all at once."""
     if task.device.type != "cpu":
-        return [task.hunt(task.ctx.device.part, jobs, _deadline(seconds))]
+        yield task.hunt(task.ctx.device.part, jobs, _deadline(seconds))
+        return
     cores, half = cpu.cores().allowed, seconds / 2
     alone = [(core,) for core in turn(cores, _fit(half, ALONE_SECONDS), _turn(task))]
     chosen = turn(cores, AT_ONCE * _fit(half, WAVE_SECONDS), _turn(task))
     waves = [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
-    return [
-        outcome
-        for groups in (alone, waves)
-        for group in groups
-        for outcome in on_each(group, partial(_on_core, task, jobs, half / len(groups)))
-    ]
+    for load, groups in (("alone", alone), ("all at once", waves)):
+        for group in groups:
+            work = partial(_on_core, task, jobs, half / len(groups))
+            for outcome in on_each(group, work):
+                yield under(load, outcome)
+
+
+def under(load: str, outcome: Outcome) -> Outcome:
+    """Say under what load cores were examined, where one was wrong."""
+    found = outcome.corruption
+    if found is None:
+        return outcome
+    told = msgspec.structs.replace(
+        found,
+        text=f"{found.text}, cores {load}",
+        evidence={**found.evidence, "load": f"cores {load}"},
+    )
+    return dataclasses.replace(outcome, corruption=told)
 
 
 def _fit(seconds: float, least: float) -> int:
@@ -253,7 +303,6 @@ def summed(done: Sequence[Done]) -> Iterator[Found]:
         yield Measurement("mismatched_words", wrong, "", where)
         yield Measurement("products", sum(o.products for _, o in mine), "", where)
         yield Measurement("checked_operations", operations, "", where)
-        yield from (o.corruption for _, o in mine if o.corruption)
 
 
 def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[Found]:

@@ -15,22 +15,26 @@ What rests on what:
   data, and those of one kind put the digests of their first replay to the vote.
 - Gradients are summed over the ranks, as in data-parallel training, in a type in which
   the sum of equal values is exact: a wrong sum where all ranks have the same gradients
-  is the link's.
+  is the link's. Each tells the digests of its gradients, so that this is known.
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
   only warns: `sdc` has products for the cores that have but one right answer.
-- Copies and sums of integers are exact on any part: there a difference is a fault.
+- Copies and sums of integers are exact on any part: there a difference is a fault. The
+  host makes the batches of integers; what it makes wrong is not held against a GPU.
 
-On a node without GPUs two processes are the ranks.
+What differs is told at once, and after the reruns once more: `reconcile` leaves one of
+the two. GPUs that are not alike train the same model in the same type, one that all of
+them are able to. On a node without GPUs two processes are the ranks.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
@@ -42,6 +46,7 @@ from hpcverify.check import (
     Placement,
     Rule,
     Skip,
+    Unable,
 )
 from hpcverify.model import (
     Cause,
@@ -56,23 +61,27 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import _training, _vote
+from hpcverify_checks._collective import Group, exchanged
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import excluded, percentile
-from hpcverify_checks._torch import dtypes_of, require_memory, torch_device
+from hpcverify_checks._torch import dtypes_of, torch_device
 from hpcverify_checks._training import (
     BATCH,
     BEGINNING,
     COMMUNICATION,
     COMPUTE,
     HARDWARE,
+    HOST,
     INPUT,
     RERUNS,
     SCATTER,
     WRONG_SUMS,
+    Difference,
     Outcome,
     Seams,
     Times,
     Training,
+    gradients_of,
     train,
 )
 from hpcverify_checks._transformer import Layout, Shape
@@ -87,7 +96,7 @@ GPU_SHAPES = (
     Shape(hidden=1024, layers=8, heads=16, sequence=1024, batch=4, vocabulary=2**14),
     Shape(hidden=512, layers=4, heads=8, sequence=512, batch=4, vocabulary=2**13),
 )
-"""The first that fits: the same one on all parts of a kind."""
+"""The first that fits into the smallest of all parts."""
 USABLE = 0.75
 """The share of a GPU's whole memory that may be taken."""
 BYTES_PER_PARAMETER = 40
@@ -95,10 +104,9 @@ BYTES_PER_PARAMETER = 40
 the optimizer; weights and gradients in the job's type, up to fp32 themselves."""
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 GIGA = 1e9
-EXPLAINS = frozenset(
-    {"irreproducible", "irreproducible_cpu", "miscopied", "outvoted", "disagreement"}
-)
-"""Codes of findings that gradients were wrong: then so are the sums of all ranks."""
+HOST_PART = "cpu"
+PENDING = "no reruns yet"
+IMPOSSIBLE = "reruns: not possible: the training ended before them"
 
 
 class TrainingParams(Params, frozen=True):
@@ -123,30 +131,56 @@ def measure(
     if ctx.device.kind == "cpu" and gpus:
         raise Skip("the GPUs of this node train instead")
     device = torch_device(ctx)
-    dtype = dtype_of(device)
-    job = _job(ctx, params, params.shape or shape_for(dtype, device), dtype)
-    if device.type == "cuda":
-        require_memory(device, memory(job.shape, dtype))
-        outcomes = [train(job, ctx.rank, device, seams)]
-    else:
-        outcomes = _on_cpu(job, device, seams)
-    yield from found_by(ctx, job, outcomes)
-    yield from described(ctx, job, outcomes[0])
+    job = _job(ctx, params, device)
+    told_by = _on_cpu if device.type == "cpu" else _as_one
+    yield from reported(ctx, job, told_by(job, ctx.rank, device, seams))
 
 
-def dtype_of(device: torch.device) -> str:
-    """Choose what to train in: bf16 on GPUs that compute it, else fp32."""
-    native = device.type == "cuda" and "bf16" in dtypes_of(device)
-    return "bf16" if native else "fp32"
+class Offer(Struct, frozen=True):
+    """What the part of a rank can do; memory in bytes."""
+
+    label: str
+    bf16: bool
+    """Whether it computes that type natively."""
+    memory: int
+    free: int
 
 
-def shape_for(dtype: str, device: torch.device) -> Shape:
-    """Choose the largest model that the part has the memory for."""
+def offer_of(label: str, device: torch.device) -> Offer:
+    """Say what the GPU *device*, called *label*, can do."""
     import torch
 
-    if device.type == "cpu":
-        return CPU_SHAPE
-    total = torch.cuda.get_device_properties(device).total_memory
+    free, total = torch.cuda.mem_get_info(device)
+    return Offer(label, "bf16" in dtypes_of(device), total, free)
+
+
+def agreed(offers: Sequence[Offer], wanted: Shape | None) -> tuple[Shape, str]:
+    """
+    Choose model and type for all ranks: with unlike ones they would never meet.
+
+    That is the *wanted* shape or the largest that the smallest part has the memory for,
+    in bf16 if all compute it.
+
+    Raises:
+        Unable: A part has too little memory free; says so on every rank.
+
+    """
+    dtype = "bf16" if all(offer.bf16 for offer in offers) else "fp32"
+    total = min(offer.memory for offer in offers)
+    shape = wanted or shape_for(dtype, total)
+    needed = memory(shape, dtype)
+    short = [f"{o.free / 2**30:.1f} on {o.label}" for o in offers if o.free < needed]
+    if short:
+        raise Unable(
+            f"{needed / 2**30:.1f} GiB of GPU memory are needed and fewer are free "
+            f"({', '.join(short)}): end the processes that nvidia-smi lists",
+            Cause.NO_SPACE,
+        )
+    return shape, dtype
+
+
+def shape_for(dtype: str, total: int) -> Shape:
+    """Choose the largest model that *total* bytes of a GPU's memory are enough for."""
     fitting = (s for s in GPU_SHAPES if memory(s, dtype) <= USABLE * total)
     return next(fitting, GPU_SHAPES[-1])
 
@@ -157,16 +191,26 @@ def memory(shape: Shape, dtype: str) -> int:
     return BYTES_PER_PARAMETER * Layout(shape).size + shape.activations(width)
 
 
-def _job(ctx: Context, params: TrainingParams, shape: Shape, dtype: str) -> Training:
+def exchange(group: Group, rank: int, own: Offer) -> list[Offer]:
+    """Tell the other ranks what this one's part can do, and be told of theirs."""
+    told = exchanged(group, rank, "offer", msgspec.json.encode(own))
+    return [msgspec.json.decode(word, type=Offer) for word in told]
+
+
+def _job(ctx: Context, params: TrainingParams, device: torch.device) -> Training:
     import torch
 
-    on_cpu = ctx.device.kind == "cpu"
+    on_cpu = device.type == "cpu"
     world = params.ranks if on_cpu else len(ctx.peers)
+    backend = "gloo" if on_cpu else "nccl"
+    group = Group(str(ctx.shared), world, backend, params.timeout_seconds)
+    if on_cpu:
+        shape, dtype = params.shape or CPU_SHAPE, "fp32"
+    else:
+        own = offer_of(ctx.device.label, device)
+        shape, dtype = agreed(exchange(group, ctx.rank, own), params.shape)
     return Training(
-        folder=str(ctx.shared),
-        world=world,
-        backend="gloo" if on_cpu else "nccl",
-        timeout=params.timeout_seconds,
+        **msgspec.structs.asdict(group),
         shape=shape,
         dtype=DTYPES[dtype],
         steps=params.steps,
@@ -185,28 +229,59 @@ def kind_of(inventory: Inventory, device: Device) -> str:
     return " ".join((device.kind, *filter(None, said)))
 
 
-def _on_cpu(job: Training, device: torch.device, seams: Seams) -> list[Outcome]:
+def _as_one(
+    job: Training, rank: int, device: torch.device, seams: Seams
+) -> Iterator[tuple[int, Outcome]]:
+    """Be one rank; the others are other workers, which tell for themselves."""
+    yield from ((rank, known) for known in train(job, rank, device, seams))
+
+
+def _on_cpu(
+    job: Training, rank: int, device: torch.device, seams: Seams
+) -> Iterator[tuple[int, Outcome]]:
     """Be the first rank; the others are processes that are told what to do."""
     with peers(job, _training.__name__) as others:
-        return [train(job, 0, device, seams), *(o.result(Outcome) for o in others)]
+        try:
+            yield from _as_one(job, rank, device, seams)
+            yield from ((other.rank, other.result(Outcome)) for other in others)
+        except (RuntimeError, Unable):  # one is lost: what it had seen is not
+            for other in others:
+                yield from ((other.rank, known) for known in other.told(Outcome)[-1:])
+            raise
+
+
+def reported(
+    ctx: Context, job: Training, told: Iterable[tuple[int, Outcome]]
+) -> Iterator[Found]:
+    """Yield at once what is new in what ranks *told*; at last, this rank's times."""
+    last: dict[int, Outcome] = {}
+    said: list[Finding] = []
+    for rank, outcome in told:
+        last[rank] = outcome
+        news = [f for f in found_by(ctx, job, rank, last) if f not in said]
+        said += news
+        yield from news
+    yield from described(ctx, job, last[ctx.rank])
 
 
 def found_by(
-    ctx: Context, job: Training, outcomes: Sequence[Outcome]
+    ctx: Context, job: Training, rank: int, last: Mapping[int, Outcome]
 ) -> Iterator[Finding]:
-    """Yield what differed: from the first replay, from a peer, from the exact sum."""
-    where = ctx.device.part
-    for rank, outcome in enumerate(outcomes, ctx.rank):
-        yield from _differing(where, job, outcome, rank)
-        yield from _missummed(where, job, outcome, rank)
-        # The ranks on a CPU are one part, which does not vote with itself.
-        if outcome.digest != outcomes[0].digest:
-            yield _contradiction(where, outcomes[0], outcome, rank)
-    yield answer(ctx, job, outcomes[0])
+    """Yield what *rank* saw differ: from its first replay, a peer, the exact sum."""
+    outcome, mine = last[rank], last.get(ctx.rank)
+    yield from _differing(ctx.device.part, job, outcome, rank)
+    yield from _missummed(ctx.device.part, job, outcome, rank)
+    if rank == ctx.rank:
+        yield answer(ctx, job, outcome)
+    # The ranks on a CPU are one part, which does not vote with itself.
+    elif mine and mine.digest != outcome.digest:
+        yield _contradiction(ctx.device.part, job, (mine, outcome), rank)
 
 
 def code_of(job: Training, what: str) -> str:
     """Name the finding that *what* was the first digest to differ."""
+    if what.endswith(HOST):
+        return "misfed"
     if place(what) != "compute":
         return "miscopied"
     exact = what.endswith(SCATTER)  # integers, of gradients that do not differ
@@ -219,14 +294,14 @@ def _differing(
     one = outcome.difference
     if one is None:
         return
-    kind = "persistent" if one.again == RERUNS else "intermittent"
-    reruns = f"{kind}: {one.again} of {RERUNS} reruns differ"
+    code, reruns = code_of(job, one.what), rerun(one)
     expected, found = hexadecimal(one.expected), hexadecimal(one.found)
     yield Finding(
-        code_of(job, one.what),
-        where,
-        f"replay {one.replay} of {job.steps} training steps is not bitwise the first: "
-        f"{one.what} is {found}, not {expected} ({place(one.what)}, {reruns})",
+        code,
+        HOST_PART if code == "misfed" else where,
+        f"replay {one.replay} of {job.steps} training steps is not bitwise the first "
+        f"on rank {rank}: {one.what} is {found}, not {expected} ({place(one.what)}, "
+        f"{reruns})",
         {
             "rank": str(rank),
             "dtype": job.dtype,
@@ -237,12 +312,23 @@ def _differing(
             "digests": f"{one.digests} of {len(outcome.first)} differ",
             "place": place(one.what),
             "reruns": reruns,
+            "gradients": " ".join(one.gradients),
         },
     )
 
 
+def rerun(difference: Difference) -> str:
+    """Say what became of the reruns after a *difference*."""
+    if difference.again is None:
+        return PENDING
+    kind = "persistent" if difference.again == RERUNS else "intermittent"
+    return f"{kind}: {difference.again} of {RERUNS} reruns differ"
+
+
 def place(what: str) -> str:
     """Say what lies behind the digest that differs first: nothing else is wrong yet."""
+    if what.endswith(HOST):
+        return "arithmetic or memory of the host"
     if what == BEGINNING:
         return "memory"
     return "transfer to the device" if what.endswith(BATCH) else "compute"
@@ -267,13 +353,17 @@ def _missummed(
         {
             "rank": str(rank),
             "replay": str(wrong.replay),
-            "step": wrong.what.removesuffix(f": {WRONG_SUMS}"),
+            "step": wrong.what.removesuffix(f": {WRONG_SUMS}").removeprefix("step "),
             "wrong_elements": str(wrong.elements),
         },
     )
 
 
-def _contradiction(where: str, mine: Outcome, other: Outcome, rank: int) -> Finding:
+def _contradiction(
+    where: str, job: Training, outcomes: tuple[Outcome, Outcome], rank: int
+) -> Finding:
+    """Say in what the second of two *outcomes*, that of *rank*, is not the first's."""
+    mine, other = outcomes
     what = next(
         name
         for name, value in mine.first.items()
@@ -281,11 +371,17 @@ def _contradiction(where: str, mine: Outcome, other: Outcome, rank: int) -> Find
     )
     expected, found = hexadecimal(mine.first[what]), hexadecimal(other.first[what])
     return Finding(
-        "irreproducible_cpu",
+        code_of(job, what),
         where,
         f"rank {rank} trained to other bits than rank 0: {what} is {found}, and "
         f"{expected} on rank 0",
-        {"rank": str(rank), "what": what, "expected": expected, "found": found},
+        {
+            "rank": str(rank),
+            "what": what,
+            "expected": expected,
+            "found": found,
+            "gradients": " ".join(gradients_of(other.first)),
+        },
     )
 
 
@@ -295,14 +391,19 @@ def answer(ctx: Context, job: Training, outcome: Outcome) -> Finding:
 
     shape = " ".join(f"{k}={v}" for k, v in _fields(job.shape))
     kind = kind_of(ctx.inventory, ctx.device)
+    versions = f"torch {torch.__version__}, {job.dtype}, {shape}"
     return Finding(
         "answer",
         ctx.device.part,
         f"{job.steps} training steps in {job.dtype} have the digest {outcome.digest}",
         {
             "name": "training",
-            "group": f"{kind}, torch {torch.__version__}, {job.dtype}, {shape}",
+            # Who was fed something else was asked something else.
+            "group": f"{kind}, {versions}, batches {outcome.batches}",
             "digest": outcome.digest,
+            "rank": str(ctx.rank),
+            "batches": outcome.batches,
+            "gradients": " ".join(gradients_of(outcome.first)),
         },
     )
 
@@ -380,15 +481,79 @@ def said(job: Training, outcome: Outcome) -> str:
 
 
 def reconcile(found: Sequence[Judged], inventory: Inventory) -> Iterator[Judged]:
-    """Put the answers to the vote; wrong gradients explain the sums of all ranks."""
-    together = list(_vote.reconcile(found, inventory))
-    codes = {item.code for item in together if isinstance(item, Finding)}
-    for item in together:
-        if isinstance(item, Finding) and item.code == "wrong_sum" and codes & EXPLAINS:
+    """Put answers to the vote; excuse sums of gradients that were not the same."""
+    known = list(settled(found))
+    yield from misfed(known, inventory)
+    had = gradients_by_rank(known)
+    for item in _vote.reconcile(known, inventory):
+        if (
+            isinstance(item, Finding)
+            and item.code == "wrong_sum"
+            and unequal(item, had)
+        ):
             text = f"{item.text}: not all ranks had the same gradients"
             yield replace(item, code="sum_of_wrong", text=text)
         else:
             yield item
+
+
+def settled(found: Iterable[Judged]) -> Iterator[Judged]:
+    """Leave out what was said before the reruns, or say that there were none."""
+    items = list(found)
+    facts = [item for item in items if isinstance(item, Finding)]
+    again = {_event(f) for f in facts if f.evidence.get("reruns", PENDING) != PENDING}
+    for item in items:
+        if not isinstance(item, Finding) or item.evidence.get("reruns") != PENDING:
+            yield item
+        elif _event(item) not in again:
+            yield replace(
+                item,
+                text=item.text.replace(PENDING, IMPOSSIBLE),
+                evidence={**item.evidence, "reruns": IMPOSSIBLE},
+            )
+
+
+def _event(fact: Finding) -> tuple[str, ...]:
+    names = ("rank", "replay", "what")
+    return (fact.code, fact.where, *(fact.evidence[name] for name in names))
+
+
+def misfed(found: Iterable[Judged], inventory: Inventory) -> Iterator[Finding]:
+    """Accuse the host if it has drawn different batches from the one seed."""
+    fed: dict[str, list[str]] = {}
+    for item in found:
+        if isinstance(item, Finding) and item.code == "answer":
+            label = inventory.label(item.where)
+            fed.setdefault(item.evidence["batches"], []).append(label)
+    if len(fed) > 1:
+        groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
+        text = " and others for ".join(groups.values())
+        yield Finding("misfed", HOST_PART, f"the host made batches for {text}", groups)
+
+
+Gradients = Mapping[tuple[str, str], Sequence[str]]
+"""Digests of the gradients of each step, by rank and replay."""
+
+
+def gradients_by_rank(found: Iterable[Judged]) -> Gradients:
+    """Tell which gradients ranks had in the first replay and in one that differed."""
+    facts = [item.evidence for item in found if isinstance(item, Finding)]
+    return {
+        (told["rank"], told.get("replay", "0")): told["gradients"].split()
+        for told in facts
+        if "gradients" in told
+    }
+
+
+def unequal(wrong: Finding, had: Gradients) -> bool:
+    """Whether ranks had unequal gradients at the step and replay of a *wrong* sum."""
+    replay, step = wrong.evidence["replay"], int(wrong.evidence["step"]) - 1
+    # A rank that says nothing of that replay had the gradients of its first one.
+    by_rank = {rank: steps for (rank, number), steps in had.items() if number == "0"}
+    by_rank |= {
+        rank: steps for (rank, number), steps in had.items() if number == replay
+    }
+    return len({steps[step] for steps in by_rank.values()}) > 1
 
 
 CHECK = Check(
@@ -443,6 +608,7 @@ CHECK = Check(
     rulings={
         "irreproducible": Ruling(Verdict.FAIL, Remedy.REPLACE),
         "miscopied": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "misfed": Ruling(Verdict.FAIL, Remedy.INSPECT),
         # Of a CPU's libraries nobody promises the same bits.
         "irreproducible_cpu": Ruling(Verdict.WARN, Remedy.INSPECT),
         "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),

@@ -26,7 +26,7 @@ from hpcverify.orchestrator import TELEMETRY, Memory, Progress, Verification
 from hpcverify.plain import PlainProgress, Unheard
 from hpcverify.stop import Stop, stop_on_signals
 from hpcverify.store import Store
-from hpcverify.suite import Plan, load_suite, plan
+from hpcverify.suite import Plan, load_suite, plan, refuse_endless
 
 EXIT = {
     Verdict.PASS: 0,
@@ -55,6 +55,7 @@ def carry_out(wish: Wish, early: Forked) -> int:
     suite = load_suite(wish.suite)
     early.get_ready(wish.checks or (entry.name for entry in suite.check))
     todo = plan(suite, site, wish.checks)
+    refuse_endless(todo)
     for file in filter(None, (wish.json_file, wish.html_file)):
         documents.refuse_unwritable(file)
     if wish.html_file:
@@ -116,7 +117,10 @@ def verify(
         scratch = stack.enter_context(own_directory(root, node, made=not site.scratch))
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
-            stopped=stop, tick=progress.tick, early={TELEMETRY: early}
+            stopped=stop,
+            tick=progress.tick,
+            early={TELEMETRY: early},
+            budget=todo.budget,
         )
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(

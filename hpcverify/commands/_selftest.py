@@ -28,8 +28,10 @@ from hpcverify.wire import Prove, Reply
 
 SOUND, UNSOUND, UNTRIED = 0, 1, 3
 """The exit statuses."""
-COLUMNS = "{:5} {:8} {:46} {:14} {:14} {}"
-HEAD = ("", "part", "fault", "expected", "outcome", "detail")
+COLUMNS = "{:5} {:8} {:48} {}"
+HEAD = ("", "part", "fault", "must become")
+DETAIL = " " * 15
+"""What stands before what belongs to the line above."""
 
 
 class Proof(Struct, frozen=True, kw_only=True):
@@ -58,9 +60,10 @@ class Proof(Struct, frozen=True, kw_only=True):
 class Sheet:
     """Prints a line for each trial as it ends."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], *, verbose: bool) -> None:
         """Print on *stream*; what parts are called is told by the probe."""
         self._stream = stream
+        self._verbose = verbose
         self._inventory = Inventory()
 
     def heard(self, reply: Reply) -> None:
@@ -69,10 +72,18 @@ class Sheet:
             self._inventory = reply.inventory
             self._say(COLUMNS.format(*HEAD))
         if (trial := reply.trial) is not None:
-            mark = "ok" if trial.holds else "WRONG"
-            part = self._inventory.label(trial.where)
-            told = (trial.fault, trial.expected, trial.outcome, trial.detail)
-            self._say(COLUMNS.format(mark, part, *told))
+            self._tried(trial)
+
+    def _tried(self, trial: Trial) -> None:
+        """Print what was tried; what came of it only if it is wrong or asked for."""
+        mark = "ok" if trial.holds else "WRONG"
+        part = self._inventory.label(trial.where)
+        self._say(COLUMNS.format(mark, part, trial.fault, trial.expected))
+        told = f": {trial.detail}" if trial.detail else ""
+        if not trial.holds:
+            self._say(f"{DETAIL}became: {trial.outcome}{told}")
+        elif self._verbose and told:
+            self._say(f"{DETAIL}it said{told}")
 
     def ended(self, proof: Proof) -> None:
         """Say whether a check can be trusted here."""
@@ -92,11 +103,11 @@ class Sheet:
         click.echo(line.rstrip(), file=self._stream)
 
 
-def carry_out(name: str | None, *, as_json: bool) -> int:
+def carry_out(name: str | None, *, as_json: bool, verbose: bool) -> int:
     """Try the check *name*, or all that can be; return the exit status."""
     packages = load_site().packages
     chosen = provable(name, packages)
-    sheet = Sheet(sys.stderr if as_json else sys.stdout)
+    sheet = Sheet(sys.stderr if as_json else sys.stdout, verbose=verbose)
     with ExitStack() as stack:
         stack.enter_context(node_lock())
         stop = stack.enter_context(stop_on_signals())

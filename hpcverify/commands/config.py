@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcverify.config import load_site, state_dir
-from hpcverify.suite import load_suite, plan, suite_names
+from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 
 @click.group("config")
@@ -27,5 +27,6 @@ def check() -> None:
     click.echo(f"state: {state_dir()}")
     for name in suite_names():
         planned = plan(load_suite(name), site)
+        refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")

@@ -18,7 +18,7 @@ from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import Inventory
 from hpcverify.orchestrator import probe_node
 from hpcverify.store import Store
-from hpcverify.suite import load_suite, plan, suite_names
+from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 UNVERIFIED = 3
 EXTRAS = {"torch": "gpu", "jinja2": "report", "pandas": "report"}
@@ -64,7 +64,7 @@ def configuration() -> Iterator[Advice]:
     try:
         site = load_site()
         for name in suite_names():
-            plan(load_suite(name), site)
+            refuse_endless(plan(load_suite(name), site))
     except HpcverifyError as exc:
         yield Advice("configuration", str(exc), "mend the file")
         return

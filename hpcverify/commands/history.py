@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from hpcverify.config import node_name, state_dir
-from hpcverify.errors import UnknownNameError
+from hpcverify.errors import NO_RUNS, UnknownNameError
 from hpcverify.plain import clock
 from hpcverify.store import Store
 from hpcverify.view import Console, plain_table
@@ -38,7 +38,7 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(entries), indent=1))
         return
     if not entries:
-        click.echo("no runs of this node yet: hpcverify run")
+        click.echo(NO_RUNS)
         return
     head = ("run", "when (UTC)", "suite", "took", "verdict", "why")
     rows = [

@@ -14,7 +14,7 @@ import msgspec
 from hpcverify import documents
 from hpcverify.commands._since import DAY, began_by
 from hpcverify.config import node_name, state_dir
-from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
 from hpcverify.model import Run
 from hpcverify.store import Store
 
@@ -47,7 +47,7 @@ def command(
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     documents.refuse_unwritable(output)
     store = Store(state_dir())
-    run = store.load(run_id) if run_id else newest(store, node or node_name())
+    run = store.load(run_id) if run_id else newest(store, node)
     writers: dict[str, Callable[[], str]] = {
         "html": lambda: render_html(run, store, since),
         "json": lambda: msgspec.json.format(
@@ -64,10 +64,12 @@ def command(
         click.echo(f"wrote {output}")
 
 
-def newest(store: Store, node: str) -> Run:
-    """Read the newest run of *node*."""
-    entries = store.runs(node, limit=1)
+def newest(store: Store, node: str | None) -> Run:
+    """Read the newest run of *node*, or of this one."""
+    entries = store.runs(node or node_name(), limit=1)
     if not entries:
+        if node is None:
+            raise NoRunsError
         known = {entry.node for entry in store.runs(limit=-1)}
         raise UnknownNameError("node with a run", node, known)
     return documents.read(store.document(entries[0].id))

@@ -10,7 +10,8 @@ import click
 @click.command("selftest")
 @click.argument("check", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(check: str | None, *, as_json: bool) -> None:
+@click.option("--verbose", is_flag=True, help="Print what the check said of each.")
+def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
     """
     Inject faults into CHECK, or else into all that can, and see that they are found.
 
@@ -25,4 +26,4 @@ def command(check: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.commands._selftest import carry_out
 
-    sys.exit(carry_out(check, as_json=as_json))
+    sys.exit(carry_out(check, as_json=as_json, verbose=verbose))

@@ -10,6 +10,7 @@ sleep cannot be ended by anyone: it is abandoned after a bounded wait and named.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcverify import trail
 from hpcverify.early import Files, Forked, memory_files
@@ -158,7 +159,8 @@ class LocalExecutor(Struct):
     Keeps one worker for each name and hands them tasks.
 
     *stopped* says that the run was told to end; *tick* is called between looks at
-    the replies, to show progress, and *heard* with each reply as it comes.
+    the replies, to show progress, and *heard* with each reply as it comes. *budget*
+    says how many seconds all tasks together were given, for whoever did not end in it.
     """
 
     stopped: Callable[[], bool]
@@ -169,6 +171,8 @@ class LocalExecutor(Struct):
     """Workers that could not be ended, with their process id and wait channel."""
     early: Mapping[str, Forked] = {}
     """Workers that were started before there was an executor, by name."""
+    budget: float = math.inf
+    _began: float = field(default_factory=time.monotonic)
     _workers: dict[str, Worker] = {}
     _orders: int = 0
 
@@ -249,6 +253,7 @@ class LocalExecutor(Struct):
 
     def _overran(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
         where = {name: self._workers[name].whereabouts() for name in names}
+        spent = time.monotonic() - self._began > self.budget
         hung = self._end(names, grace=GRACE, reap=REAP)
         return {
             name: Outcome(
@@ -258,14 +263,25 @@ class LocalExecutor(Struct):
                 remedy=Remedy.REBOOT,
             )
             if name in hung
-            else Outcome(
-                verdict=Verdict.ERROR,
-                reason=f"no end after {timeout:g} s{where[name]}",
-                cause=Cause.TIMEOUT,
-                remedy=Remedy.RERUN,
-            )
+            else self._timed_out(where[name], timeout, spent=spent)
             for name in names
         }
+
+    def _timed_out(self, where: str, timeout: float, *, spent: bool) -> Outcome:
+        """Say that a task did not end, and, if it was only at work, what to change."""
+        reason = f"no end after {timeout:.0f} s{where}"
+        short = spent and not where
+        if short:
+            reason += (
+                f", when the suite's budget of {self.budget:g} s was used up: give the "
+                "suite more, or its checks less"
+            )
+        return Outcome(
+            verdict=Verdict.ERROR,
+            reason=reason,
+            cause=Cause.TIMEOUT,
+            remedy=Remedy.FIX_CONFIGURATION if short else Remedy.RERUN,
+        )
 
     def _end(
         self, names: Sequence[str], *, grace: float, reap: float

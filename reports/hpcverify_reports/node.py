@@ -16,7 +16,7 @@ from hpcverify.model import Result, Run, Verdict, standing
 from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
 from hpcverify_reports.headline import decisive, lede, next_step
 from hpcverify_reports.history import History, before
-from hpcverify_reports.judged import Labels, accused
+from hpcverify_reports.judged import Labels, accused, complaints
 from hpcverify_reports.pages import page
 from hpcverify_reports.sections import (
     Fact,
@@ -130,7 +130,7 @@ def lay_out(run: Run, others: Sequence[Run]) -> Page:
         verdict=run.verdict.name,
         mark=MARKS[run.verdict],
         lede=lede(run),
-        reasons=tuple(_reason(r) for r in decisive(run)[:TOLD]),
+        reasons=tuple(_reason(r, label) for r in decisive(run)[:TOLD]),
         next=NEXT[next_step(run)],
         accused=tuple(_accused(run))[:TOLD],
         facts=tuple(_facts(run)),
@@ -173,8 +173,9 @@ def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
     )
 
 
-def _reason(result: Result) -> Reason:
-    first, *others = result.reason.split("; ")
+def _reason(result: Result, label: Labels) -> Reason:
+    # A skip, which counts where the check is required, has a reason and no complaint.
+    first, *others = complaints(result, label) or [result.reason]
     return Reason(
         href=anchor(result.check),
         check=result.check,

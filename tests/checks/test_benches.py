@@ -10,10 +10,18 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
+from hpcverify_checks import _benches as benches
 from hpcverify_checks._benches import Library, prepare, proven
 from hpcverify_checks._bits import integers_of
 from hpcverify_checks._exact import Operands, Plan, Shape, prove
-from hpcverify_checks._families import FAMILIES, SINGLE_LIMIT, bf16_plans, multiply
+from hpcverify_checks._families import (
+    FAMILIES,
+    SINGLE_LIMIT,
+    Family,
+    bf16_plans,
+    multiply,
+    narrow_plans,
+)
 from hpcverify_checks._hunt import Seams
 from hpcverify_checks._injections import flip, harmed, stick
 from hpcverify_checks._universal import UNIVERSAL, known
@@ -61,19 +69,29 @@ def test_a_host_that_contradicts_the_shipped_digest_is_not_trusted(
 ) -> None:
     made = Operands(bf16_plans(2048)[0], Shape(512, 2048))
     product = made.exact_rows(range(512)).float()
-    key = ("plain", 512, 2048)
     certificate, right = known(made) or (0, 0)
-    monkeypatch.setitem(UNIVERSAL, key, (certificate, right ^ 1))
+    changed = (certificate, right ^ 1)
+    monkeypatch.setitem(UNIVERSAL, ("plain", 512, 2048), changed)
     with pytest.raises(Unable, match="contradicts its digest") as caught:
         proven(made, product, 1)
     assert caught.value.cause is Cause.CHECKER
 
 
+def test_signs_of_zeros_alone_accuse_nobody_and_prove_nothing() -> None:
+    made = Operands(narrow_plans(128)[0], Shape(128, 128))
+    product = made.exact_rows(range(128)).bfloat16()
+    product[product == 0] = -0.0
+    with pytest.raises(Unable, match="zeros with a minus sign"):
+        proven(made, product, 1)
+
+
 def test_a_plan_that_is_not_exact_is_refused() -> None:
-    shape = Shape(64, 2048)
-    made = Operands(Plan("too large", 99, 2047, 2047, SINGLE_LIMIT), shape)
-    with pytest.raises(Unable) as caught:
-        proven(made, made.exact_rows(range(64)).float(), 1)
+    # The larger integers of this plan are beyond what it says.
+    made = Operands(Plan("too large", 99, 2047, 127, SINGLE_LIMIT), Shape(64, 1024))
+    product = made.exact_rows(range(64)).float()
+    assert prove(made, product, 1).certificate > SINGLE_LIMIT
+    with pytest.raises(Unable, match="is inexact") as caught:
+        proven(made, product, 1)
     assert caught.value.cause is Cause.CHECKER
 
 
@@ -92,15 +110,44 @@ def test_shipped_digests_cover_the_shapes_that_suites_use() -> None:
         assert known(Operands(plan, shape)), (plan.name, shape)
 
 
-def test_a_shipped_digest_proves_and_a_changed_bit_disproves() -> None:
-    family, plan, shape = next(s for s in shipped() if s[2].size == 512)
-    product = right_product(family, plan, shape)
-    spoiled = product.clone()
-    integers_of(spoiled)[3, 4] ^= 1
-    for given in (product, spoiled):
-        mended, certificate = proven(Operands(plan, shape), given, 1)
-        assert torch.equal(integers_of(mended), integers_of(product))
-        assert certificate <= plan.limit
+@pytest.mark.parametrize("bit", range(32))
+def test_no_bit_that_is_stuck_from_the_start_fits_a_shipped_digest(bit: int) -> None:
+    for place, (family, plan, shape) in enumerate(shipped_for_cpus()):
+        right = PRODUCTS.setdefault(place, right_product(family, plan, shape))
+        for at in (0, 1):
+            found = right.clone()
+            stick(bit, at=at)(found)
+            proof = proven(Operands(plan, shape), found, 1)
+            assert bool(proof.wrong_rows) == bool((found != right).any())
+
+
+PRODUCTS: dict[int, torch.Tensor] = {}
+
+
+def shipped_for_cpus() -> list[tuple[Family, Plan, Shape]]:
+    """List a few of the shipped plans that fp32 is examined with on a CPU."""
+    few = ("plain", "bias+", "scaled")
+    return [s for s in shipped() if s[2].size == 512 and s[1].name in few]
+
+
+def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benches, "MENDED", 2)
+    seams = Seams(multiply=harmed(stick(12, at=1))(multiply))
+    prepared = prepare(a_task(tmp_path, seams=seams))
+    assert not prepared.jobs
+    assert [bool(o.corruption) for o in prepared.found] == [True] + 5 * [False]
+    assert all(outcome.mismatched for outcome in prepared.found)
+
+
+def test_what_a_copy_to_the_host_got_wrong_is_not_overlooked(tmp_path: Path) -> None:
+    task = a_task(tmp_path)
+    made = Operands(bf16_plans(SHAPE.depth)[0], SHAPE)
+    host = made.exact_rows(range(SHAPE.size)).float()
+    integers_of(host)[3, 4] ^= 1
+    assert proven(made, host, 1).wrong_rows == (3,)
+    assert not prepare(task).found
 
 
 def test_a_draw_is_never_taken_for_what_is_shipped() -> None:

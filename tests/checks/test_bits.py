@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from hpcverify_checks import _bits as bits
@@ -64,3 +65,23 @@ def test_the_bits_of_every_type_can_be_seen_as_integers() -> None:
         one = torch.ones(2).to(dtype)
         assert bits.integers_of(one).element_size() == one.element_size()
         assert not bits.integers_of(one).is_floating_point()
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_digest_sees_any_bit_flipped_in_an_even_number_of_elements(bit: int) -> None:
+    tensor = torch.arange(1, 4097, dtype=torch.float32)
+    before = bits.digest(tensor)
+    mask = 1 << bit if bit < 31 else -(1 << 31)
+    for step in (2, 8, 64, 1024, 2048):
+        for first in range(step // 2):
+            changed = tensor.clone()
+            bits.integers_of(changed)[first::step] ^= mask
+            assert bits.digest(changed) != before
+            if first == 16:
+                break
+
+
+def test_a_digest_sees_signs_that_are_all_turned() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        tensor = torch.arange(1, 1025).to(dtype)
+        assert bits.digest(-tensor) != bits.digest(tensor)

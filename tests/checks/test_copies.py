@@ -207,9 +207,26 @@ def test_a_comparison_that_sleeps_is_reported_as_such(counted: int) -> None:
     def blind(found: Tensor, expected: Tensor) -> Tensor:
         return torch.count_nonzero(_copies.unlike(found, expected)) * counted
 
-    with pytest.raises(Unable, match="do not trust its other answers") as caught:
-        carried([replace(way(), unlike=blind)], "cpu0", seed=1, seconds=0)
-    assert caught.value.cause is Cause.CHECKER
+    tally = carried([replace(way(), unlike=blind)], "cpu0", seed=1, seconds=0)
+    assert isinstance(tally.trouble, Unable)
+    assert "do not trust its other answers" in str(tally.trouble)
+    assert tally.trouble.cause is Cause.CHECKER
+
+
+def test_what_was_found_is_told_before_what_ends_the_copies(tmp_path: Path) -> None:
+    made = 0
+
+    def failing(target: Tensor, source: Tensor) -> None:
+        nonlocal made
+        made += 1
+        if made > 2 * _copies.COPIES:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        idle(target, source)
+
+    items: list[Found] = []
+    with pytest.raises(RuntimeError):
+        items.extend(copies(context(tmp_path), torch.device("cpu"), 0.2, failing))
+    assert any(isinstance(i, Finding) and i.code == "miscopied" for i in items)
 
 
 @pytest.mark.parametrize("seed", range(50))

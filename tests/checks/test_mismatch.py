@@ -102,6 +102,25 @@ def test_what_a_second_look_does_not_show_is_still_an_accusation(bench: Bench) -
     assert "row" not in found.evidence
 
 
+def test_evidence_that_cannot_be_had_hides_no_fault(bench: Bench) -> None:
+    made = 0
+
+    def dying(a: Tensor, b: Tensor, out: Tensor) -> None:
+        nonlocal made
+        made += 1
+        if made > 3:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        multiply(a, b, out)
+        flip(3)(out)
+
+    faulty = with_multiply(bench, dying)
+    wrong = hunted(faulty).wrong[0]
+    made = 3
+    found = corruption(faulty, wrong)
+    assert (found.code, found.evidence["bits"]) == ("corruption", "3")
+    assert "then RuntimeError: CUDA error: unspecified launch failure" in found.text
+
+
 def test_the_same_wrong_bits_have_the_same_digest(bench: Bench) -> None:
     stuck = harmed(stick(12, at=1))
     one, other = (accused(bench, stuck).evidence["digest"] for _ in range(2))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 from torch import Tensor
 
 from hpcverify.check import Sample, Unable, Watch, judge
 from hpcverify.limits import resolve
 from hpcverify.model import Cause, Covered, Finding, Found, Measurement, Remedy, Verdict
 from hpcverify_checks import sdc
-from hpcverify_checks._benches import Outcome
-from hpcverify_checks._cores import listed, turn
+from hpcverify_checks._benches import Outcome, Task, prepare
+from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._families import multiply
-from hpcverify_checks._hunt import Multiply, Seams
+from hpcverify_checks._hunt import Job, Multiply, Seams
 from hpcverify_checks._hunt import compare as compared
 from hpcverify_checks._injections import blind, stick
 from hpcverify_checks._vote import reconcile
@@ -119,10 +120,62 @@ def test_coverage_says_that_data_were_drawn_afresh(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_no_reason_to_exclude_a_rate(tmp_path: Path) -> None:
-    outcomes = (Outcome("cpu0", 3, 1.0, mismatched=1),)
-    done = sdc.Done(a_task(tmp_path), outcomes, "plans", "bits")
-    assert "excluded" not in done.said()
-    assert "excluded" in replace(done, outcomes=(Outcome("cpu0", 3, 1.0),)).said()
+    wrong = sdc.Done(a_task(tmp_path), [Outcome("cpu0", 3, 1.0, mismatched=1)])
+    assert "excluded" not in wrong.said()
+    right = sdc.Done(a_task(tmp_path), [Outcome("cpu0", 3, 1.0)])
+    assert "more than 10,800 wrong products an hour are excluded" in right.said()
+
+
+def test_the_rate_is_that_of_the_core_that_was_examined_least(tmp_path: Path) -> None:
+    outcomes = [Outcome("cpu0", 3, 3600.0), Outcome("cpu1", 3, 1.0)]
+    text = sdc.Done(a_task(tmp_path), outcomes).said()
+    assert "in 3601.0 core-seconds" in text
+    assert "on each core more than 10,800 wrong products an hour" in text
+
+
+def test_what_was_found_is_told_before_what_ends_the_check(tmp_path: Path) -> None:
+    def dying(a: Tensor, b: Tensor, out: Tensor) -> None:
+        if a.dtype == torch.float64:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        multiply(a, b, out)
+        stick(12, at=1)(out)
+
+    items: list[Found] = []
+    with pytest.raises(RuntimeError):
+        items.extend(sdc.measure(context(tmp_path), QUICK, Seams(multiply=dying)))
+    assert any(isinstance(i, Finding) and i.code == "corruption" for i in items)
+
+
+def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
+    blind_core, bad = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+
+    def compare(one: Tensor, other: Tensor, count: Tensor) -> None:
+        compared(one, other, count)
+        if os.sched_getaffinity(0) == {blind_core}:
+            count.zero_()
+
+    seams = Seams(multiply=wrong_on({bad}), compare=compare)
+    task = a_task(tmp_path, seams=seams)
+    jobs = prepare(task).jobs
+    accused: list[Outcome] = []
+    with pytest.raises(Unable, match="did not notice"):
+        accused.extend(on_each((blind_core, bad), partial(on_core, task, jobs)))
+    assert [outcome.where for outcome in accused] == [f"cpu{bad}"]
+
+
+def on_core(task: Task, jobs: tuple[Job, ...], core: int) -> Outcome:
+    return task.hunt(f"cpu{core}", jobs, lambda n: n >= 9)
+
+
+def test_under_what_load_a_core_was_wrong_is_said(tmp_path: Path) -> None:
+    bad = max(os.sched_getaffinity(0))
+    items = found(tmp_path, Seams(multiply=wrong_on({bad})), seconds=3.0)
+    loads = {
+        f.evidence["load"]
+        for f in items
+        if isinstance(f, Finding) and f.evidence.get("plan") == "plain"
+    }
+    assert loads == {"cores alone", "cores all at once"}
 
 
 def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
@@ -134,13 +187,17 @@ def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "depth"), [(100, 256), (128, 64), (8, 256), (128, 999)]
+    "params",
+    [{"seconds": 0}, {"seconds": -1}, {"size": 100}, {"depth": 999}, {"size": -16}],
 )
-def test_a_shape_that_cannot_be_examined_is_refused(
-    tmp_path: Path, size: int, depth: int
-) -> None:
-    with pytest.raises(Unable, match="multiples of 16") as caught:
-        found(tmp_path, size=size, depth=depth)
+def test_params_that_make_no_sense_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(params, sdc.SdcParams)
+
+
+def test_a_depth_that_is_too_small_to_be_shifted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unable, match="depth 64 is too small") as caught:
+        found(tmp_path, depth=64)
     assert caught.value.cause is Cause.MISCONFIGURED
 
 

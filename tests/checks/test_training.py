@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,8 @@ from hpcverify.model import (
 from hpcverify_checks import _training as steps
 from hpcverify_checks import training
 from hpcverify_checks._bits import integers_of, words
-from hpcverify_checks._collective import all_reduce
+from hpcverify_checks._collective import Group, all_reduce, joined
+from hpcverify_checks._peers import Peer
 from hpcverify_checks._torch import torch_device
 from hpcverify_checks._training import (
     HARDWARE,
@@ -49,13 +53,14 @@ from hpcverify_checks._training import (
     wrong_sum,
 )
 from hpcverify_checks._transformer import Shape
-from tests.checks.links import judged
+from tests.checks.links import codes, judged
 from tests.checks.test_allreduce import children
 from tests.doubles import context
 
 TINY = Shape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 QUICK = training.TrainingParams(seconds=0.1, steps=2, shape=TINY)
 CPU = torch.device("cpu")
+IDLE = ({"input": 0.001, "compute": 0.02},)
 PRODUCTS = 7
 """Of a step with one layer: four in attention, two in the perceptron, the head."""
 OUT = 5
@@ -98,7 +103,9 @@ def job(**changes: Any) -> Training:
 
 
 def trained(seams: Seams = HARDWARE, **changes: Any) -> Outcome:
-    return steps.train(job(**changes), 0, CPU, seams)
+    """Train to the end, in the time of an idle machine: this one is not."""
+    *_, last = steps.train(job(**changes), 0, CPU, seams)
+    return msgspec.structs.replace(last, steps=IDLE)
 
 
 Harm = Callable[[Tensor], object]
@@ -175,9 +182,14 @@ def verdict_on(tmp_path: Path, outcomes: Sequence[Outcome]) -> Judgement:
     contexts = node(tmp_path, gpus(len(outcomes)))
     found: list[Found] = []
     for ctx, outcome in zip(contexts, outcomes, strict=True):
-        found += training.found_by(ctx, job(world=len(outcomes)), [outcome])
-        found += training.described(ctx, job(), outcome)
+        found += by_rank(ctx, outcome, world=len(outcomes))
     return together(found, contexts[0])
+
+
+def by_rank(ctx: Context, *known: Outcome, **changes: Any) -> list[Found]:
+    """Report what the rank of *ctx* has *known*, one outcome after the other."""
+    told = [(ctx.rank, outcome) for outcome in known]
+    return list(training.reported(ctx, job(**changes), told))
 
 
 def together(found: Sequence[Found], ctx: Context) -> Judgement:
@@ -247,26 +259,75 @@ def test_a_word_that_changes_in_memory_is_told_from_wrong_arithmetic() -> None:
     assert training.place(found.what) == "memory"
 
 
-def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic() -> None:
-    calls = 0
+@dataclass
+class Once:
+    """Gives what it is given, but rolled by one the fourth time: in replay 1."""
 
-    def feed(this: Training, step: int) -> Tensor:
-        nonlocal calls
-        calls += 1
-        batch = steps.feed(this, step)
-        return batch.roll(1) if calls == 4 else batch
+    calls: int = 0
 
-    found = trained(Seams(feed=feed)).difference
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Change the batch if it is time."""
+        self.calls += 1
+        return batch.roll(1) if self.calls == 4 else batch
+
+
+def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic(
+    tmp_path: Path,
+) -> None:
+    once = Once()
+    outcome = trained(Seams(copy=lambda batch, _device: once(batch)))
+    assert outcome.difference is not None
+    assert outcome.difference.what == "step 2: batch"
+    judgement = verdict_on(tmp_path, [outcome])
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert judgement.reason.startswith("GPU 0: ")
+    assert "transfer to the device" in judgement.reason
+
+
+def test_a_batch_that_the_host_makes_wrong_is_the_hosts(tmp_path: Path) -> None:
+    once = Once()
+    outcome = trained(Seams(feed=lambda this, step: once(steps.feed(this, step))))
+    assert outcome.difference is not None
+    assert outcome.difference.what == "step 2: batch on the host"
+    judgement = verdict_on(tmp_path, [outcome])
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert judgement.reason.startswith("cpu: ")
+    assert "GPU" not in judgement.reason
+
+
+def test_a_host_that_feeds_one_gpu_wrong_each_time_is_not_the_gpus_fault(
+    tmp_path: Path,
+) -> None:
+    misfed = trained(Seams(feed=lambda this, step: steps.feed(this, step).roll(1)))
+    assert misfed.difference is None
+    judgement = verdict_on(tmp_path, [trained(), misfed, trained(), trained()])
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason == (
+        "cpu: the host made batches for GPU 0, GPU 2, GPU 3 and others for GPU 1"
+    )
+
+
+def test_digests_of_host_and_device_are_those_of_the_same_batch() -> None:
+    first = trained().first
+    assert first["step 1: batch on the host"] == first["step 1: batch"]
+    assert first["step 1: batch"] != first["step 2: batch"]
+
+
+def test_two_signs_that_flip_in_one_replay_are_seen() -> None:
+    with determinism(required=True):
+        trainer = Trainer.made(job(), CPU, HARDWARE)
+        first, _ = look(trainer)
+        # Of each, the top bit of a 64-bit word.
+        trainer.beginning.view(torch.int32)[[101, 203]] ^= -(1 << 31)
+        found = difference(first, look(trainer)[0], 1)
     assert found is not None
-    assert (found.replay, found.what) == (1, "step 2: batch")
-    assert training.place(found.what) == "transfer to the device"
+    assert found.what == "initial parameters"
 
 
 def test_on_a_cpu_a_difference_only_warns(tmp_path: Path) -> None:
     ctx = context(tmp_path)
     outcome = trained(faulty(flip(12), only(2, OUT)))
-    found = [*training.found_by(ctx, job(backend="gloo"), [outcome])]
-    judgement = together(found, ctx)
+    judgement = together(by_rank(ctx, outcome, backend="gloo"), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
 
 
@@ -393,7 +454,9 @@ def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
     trainer = Trainer.made(this, meta, Seams(reduce=torch.square))
     with determinism(required=True):
         left = trainer.replay(Clock(CPU))
-    assert {value.device.type for value in left.values()} == {"meta"}
+    host = {name for name, value in left.items() if value.device.type == "cpu"}
+    assert host == {f"step {step}: {steps.HOST}" for step in range(1, this.steps + 1)}
+    assert {left[name].device.type for name in left.keys() - host} == {"meta"}
 
 
 def test_what_torch_was_set_to_is_restored() -> None:
@@ -458,7 +521,7 @@ def test_a_slow_input_pipeline_warns(tmp_path: Path) -> None:
         time.sleep(0.02)
         return steps.feed(this, step)
 
-    outcome = trained(Seams(feed=slow))
+    *_, outcome = steps.train(job(), 0, CPU, Seams(feed=slow))
     assert all(step["input"] >= 0.02 for step in outcome.steps)
     # As if the rest were as fast as on an idle machine.
     idle = tuple({**step, "compute": 0.02} for step in outcome.steps)
@@ -476,8 +539,7 @@ def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> Non
     ctx = context(tmp_path)
     found = steps.Difference(3, what, 1, 2, digests=9, again=3)
     outcome = msgspec.structs.replace(trained(), difference=found)
-    facts = [*training.found_by(ctx, job(backend="gloo"), [outcome])]
-    judgement = together(facts, ctx)
+    judgement = together(by_rank(ctx, outcome, backend="gloo"), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
 
 
@@ -513,16 +575,155 @@ def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(
     assert "rank 1 trained to other bits than rank 0: step 1: grad" in judgement.reason
 
 
-def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path) -> None:
-    def wrong(total: Tensor) -> None:
-        all_reduce(total)
-        total[10] += 1
+def off_by_one(total: Tensor) -> None:
+    """Sum over all ranks, but one element wrong."""
+    all_reduce(total)
+    total[10] += 1
 
+
+def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path) -> None:
     ctx = context(tmp_path)
-    facts = [f for f in measured(ctx, Seams(reduce=wrong)) if isinstance(f, Finding)]
-    judgement = together(facts, ctx)
+    found = measured(ctx, Seams(reduce=off_by_one))
+    judgement = together([f for f in found if isinstance(f, Finding)], ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert "rank 0 of 2 got 1 wrong sums of gradients" in judgement.reason
+
+
+def summing(outcome: Outcome, replay: int = 1, step: int = 1) -> Outcome:
+    """Have a rank see a wrong sum: a trainer that is alone sums nothing."""
+    wrong = steps.WrongSum(replay, f"step {step}: {steps.WRONG_SUMS}", 7)
+    return msgspec.structs.replace(outcome, wrong_sum=wrong)
+
+
+def sums(tmp_path: Path, outcomes: Sequence[Outcome]) -> set[str]:
+    """Say what becomes of the wrong sums that GPUs with these *outcomes* saw."""
+    contexts = node(tmp_path, gpus(len(outcomes)))
+    found = [
+        item
+        for ctx, outcome in zip(contexts, outcomes, strict=True)
+        for item in by_rank(ctx, outcome)
+    ]
+    items = [f for f in found if isinstance(f, Measurement | Finding)]
+    together = training.reconcile(items, contexts[0].inventory)
+    return codes(together) & {"wrong_sum", "sum_of_wrong"}
+
+
+def test_sums_of_gradients_that_one_gpu_has_wrong_are_not_the_links(
+    tmp_path: Path,
+) -> None:
+    wrong = trained(faulty(flip_gradient(12), only(1, OUT)))
+    seen = [summing(o) for o in (trained(), trained(), wrong)]
+    assert sums(tmp_path, seen) == {"sum_of_wrong"}
+    assert verdict_on(tmp_path, seen).remedy is Remedy.REPLACE
+
+
+def test_nor_are_those_of_two_gpus_that_never_agree(tmp_path: Path) -> None:
+    wrong = trained(faulty(flip_gradient(12), since(0, OUT)))
+    seen = [summing(trained(), 0), summing(wrong, 0)]
+    assert sums(tmp_path, seen) == {"sum_of_wrong"}
+    assert verdict_on(tmp_path, seen).verdict is Verdict.ERROR
+
+
+def test_a_rank_that_saw_its_sum_right_tells_its_gradients_too(tmp_path: Path) -> None:
+    # Infinite ones, for instance: n times as much is the same.
+    wrong = trained(faulty(flip_gradient(30), since(0, OUT)))
+    seen = [wrong, *2 * [summing(trained(), 0)]]
+    assert sums(tmp_path, seen) == {"sum_of_wrong"}
+
+
+@pytest.mark.parametrize(
+    ("replay", "product"),
+    [(2, OUT), (1, PRODUCTS + OUT)],
+    ids=["in another replay", "in a later step"],
+)
+def test_a_difference_elsewhere_explains_no_wrong_sum(
+    tmp_path: Path, replay: int, product: int
+) -> None:
+    differs = trained(faulty(flip_gradient(12), only(replay, product)))
+    assert differs.difference is not None
+    seen = [summing(differs), summing(trained())]
+    assert sums(tmp_path, seen) == {"wrong_sum"}
+    assert verdict_on(tmp_path, seen).verdict is Verdict.FAIL
+
+
+def test_a_wrong_sum_beside_a_disagreement_that_came_later_fails(
+    tmp_path: Path,
+) -> None:
+    # Two GPUs that differ from each other in the second step of every replay.
+    wrong = trained(faulty(flip_gradient(12), since(0, PRODUCTS + OUT)))
+    judgement = verdict_on(tmp_path, [summing(trained(), 0), summing(wrong, 0)])
+    assert judgement.verdict is Verdict.FAIL
+    assert "wrong sums of gradients in replay 0, step 1" in judgement.reason
+
+
+def test_a_difference_is_told_before_any_rank_waits_for_another() -> None:
+    known = steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))
+    first, differing = next(known), next(known)
+    assert (first.replays, first.difference) == (0, None)
+    assert differing.difference is not None
+    assert differing.difference.again is None
+
+
+@dataclass
+class Dying:
+    """Multiplies wrong once; after that replay, multiplying raises."""
+
+    calls: int = 0
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """Multiply, err, or be lost, as a GPU that has had enough."""
+        self.calls += 1
+        if self.calls > 3 * 2 * PRODUCTS:
+            raise RuntimeError("CUDA error: an illegal memory access")
+        out = a @ b
+        if self.calls == 2 * 2 * PRODUCTS + OUT + 1:
+            flip(12)(out)
+        return out
+
+
+def until_lost(found: Iterator[Found], match: str) -> list[Found]:
+    """Collect what is *found* until the training raises, as a worker does."""
+    kept: list[Found] = []
+    with pytest.raises((RuntimeError, Unable), match=match):
+        kept.extend(found)
+    return kept
+
+
+def test_what_a_gpu_found_is_kept_if_it_is_lost_in_the_reruns(tmp_path: Path) -> None:
+    [ctx] = node(tmp_path, gpus(1))
+    known = ((0, o) for o in steps.train(job(), 0, CPU, Seams(multiply=Dying())))
+    kept = until_lost(training.reported(ctx, job(), known), "illegal memory")
+    judgement = together(kept, ctx)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert "reruns: not possible: the training ended" in judgement.reason
+
+
+def test_once_there_were_reruns_only_their_count_is_told(tmp_path: Path) -> None:
+    [ctx] = node(tmp_path, gpus(1))
+    known = [*steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))]
+    found = by_rank(ctx, *known)
+    assert len([f for f in found if isinstance(f, Finding)]) == 3
+    reason = together(found, ctx).reason
+    assert "intermittent: 0 of 3 reruns differ" in reason
+    assert reason.count("is not bitwise the first") == 1
+    assert "not possible" not in reason
+
+
+def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path) -> None:
+    def lethal(a: Tensor, b: Tensor) -> Tensor:
+        """Differ in replay 2, so that there are reruns, and kill the peer in them."""
+        if multiply.calls > 3 * QUICK.steps * PRODUCTS:
+            for child in children(os.getpid()):
+                os.kill(child, signal.SIGKILL)
+        return multiply(a, b)
+
+    multiply = Faulty(flip(12), only(2, OUT))
+    ctx = context(tmp_path)
+    found = training.measure(ctx, QUICK, Seams(multiply=lethal))
+    judgement = together(until_lost(found, "rank 1 died with status -9"), ctx)
+    assert judgement.verdict is Verdict.WARN
+    assert "is not bitwise the first on rank 0" in judgement.reason
+    assert "reruns: not possible" in judgement.reason
 
 
 def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
@@ -551,6 +752,80 @@ def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="rank 1 died with status -9") as caught:
         measured(context(tmp_path), Seams(reduce=murderous))
     assert caught.value.cause is Cause.CRASHED
+
+
+def test_what_a_peer_had_found_is_kept_if_it_dies(tmp_path: Path) -> None:
+    job_of_two = job(world=2, backend="gloo", folder=str(tmp_path))
+    differing = [*steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))][1]
+    told = msgspec.json.encode(differing) + b"\n" + b'{"first": {"half a li'
+    (tmp_path / "rank1.json").write_bytes(told)
+    peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]))
+    with pytest.raises(Unable, match="rank 1 died with status 1"):
+        peer.result(Outcome)
+    assert peer.told(Outcome) == [differing]
+
+
+def offers(*memory: int, bf16: bool = True, free: int = 80) -> list[training.Offer]:
+    """Make offers of GPUs with so much *memory*, of which at most *free* is, in GiB."""
+    return [
+        training.Offer(f"GPU {i}", bf16, m << 30, min(m, free) << 30)
+        for i, m in enumerate(memory)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "hidden"),
+    [
+        (offers(80, 80), "bf16", 2048),
+        (offers(80, 16), "bf16", 1024),
+        (offers(80, 4), "bf16", 512),
+        (offers(16, bf16=False) + offers(24), "fp32", 1024),
+    ],
+)
+def test_unlike_gpus_train_what_all_of_them_can(
+    given: list[training.Offer], dtype: str, hidden: int
+) -> None:
+    for known in (given, given[::-1]):
+        shape, agreed = training.agreed(known, None)
+        assert (shape.hidden, agreed) == (hidden, dtype)
+
+
+def test_a_gpu_without_free_memory_is_named_on_every_rank() -> None:
+    given = [*offers(80), *offers(80, 80, free=1)[1:]]
+    with pytest.raises(Unable, match=r"1\.0 on GPU 1\): end the proc") as caught:
+        training.agreed(given, None)
+    assert caught.value.cause is Cause.NO_SPACE
+
+
+def test_all_ranks_are_told_the_same_offers(tmp_path: Path) -> None:
+    group = Group(str(tmp_path), 3, "nccl", 9.0)
+    own = offers(80, 40, 16)
+    with ThreadPoolExecutor(3) as ranks:
+        told = ranks.map(partial(training.exchange, group), range(3), own)
+    assert list(told) == [own, own, own]
+
+
+def test_a_rank_that_never_offers_is_an_error_that_names_it(tmp_path: Path) -> None:
+    group = Group(str(tmp_path), 2, "nccl", 0.2)
+    with pytest.raises(Unable, match=r"within 0\.2 s: no sign of rank 1") as caught:
+        training.exchange(group, 0, *offers(80))
+    assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
+
+
+def test_nobody_waits_in_nccl_for_a_rank_that_never_comes(tmp_path: Path) -> None:
+    group = Group(str(tmp_path), 2, "no such backend", 0.2)
+    with pytest.raises(Unable, match="no sign of rank 1"):
+        joined(group, 0, CPU).__enter__()
+
+
+def test_a_group_that_a_rank_left_at_once_spoils_no_later_one(tmp_path: Path) -> None:
+    (tmp_path / "here1").touch()
+    lonely = Group(str(tmp_path), 2, "gloo", 1.0)
+    with pytest.raises(Unable, match="one of 2 ranks"):
+        joined(lonely, 0, CPU).__enter__()
+    later = tmp_path / "later"
+    later.mkdir()
+    assert any(isinstance(f, Measurement) for f in measured(context(later)))
 
 
 def test_the_cpu_leaves_it_to_the_gpus(tmp_path: Path) -> None:

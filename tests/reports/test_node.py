@@ -26,9 +26,11 @@ from hpcverify.model import (
     Ruling,
     Run,
     Series,
+    Shortfall,
     Verdict,
 )
 from hpcverify_reports.grid import BROAD
+from hpcverify_reports.judged import complaints
 from hpcverify_reports.node import ROUNDS, render
 from hpcverify_reports.sections import EXCERPT, MOST
 from hpcverify_reports.words import number
@@ -62,6 +64,75 @@ def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
         "12 min 11 s",
     ):
         assert told in head
+
+
+def reasons(result: Result) -> str:
+    """Give what the head of the page says of a run of *result* alone."""
+    return dom(samples.run(result)).text.split("Why", maxsplit=1)[0]
+
+
+def test_the_first_complaint_is_told_whole_whatever_is_in_its_text() -> None:
+    facts = [
+        Finding("corruption", samples.SICK, "row 3; column 7; bit 10"),
+        Finding("corruption", samples.GPUS[4].id, "row 3; column 7; bit 10"),
+        Finding("corruption", samples.SICK, "row 4; column 7; bit 10"),
+        Finding("worn", samples.SICK, "a warning; of no weight here"),
+    ]
+    rulings = {"corruption": Ruling(Verdict.FAIL), "worn": Ruling(Verdict.WARN)}
+    speed = Measurement("speed", 1.0, "GB/s", samples.SICK)
+    limit = Limit(name="speed", low=2.0, source="a site; its file")
+    head = reasons(samples.result("sdc", [*facts, speed], [limit], rulings))
+
+    assert "GPU 4 (…c650): row 3; column 7; bit 10 (and 2 more)" in head
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (
+            samples.result("gemm", [], [Limit(name="speed", low=1.0, source="here")]),
+            "nothing was measured for the limit on speed (here); if that is right,",
+        ),
+        (
+            Result(
+                check="gemm",
+                verdict=Verdict.ERROR,
+                reason="GPU 1: it died; last words: no; GPU 2: it died",
+                shortfalls=(
+                    Shortfall("1", "GPU 1: it died; last words: no", Cause.CRASHED),
+                    Shortfall("2", "GPU 2: it died", Cause.CRASHED),
+                ),
+                limits=(Limit(name="speed", low=1.0),),
+            ),
+            "GPU 1: it died; last words: no (and 1 more)",
+        ),
+        (
+            Result(
+                check="edac",
+                verdict=Verdict.SKIP,
+                reason="no sensor; no part",
+                required=True,
+            ),
+            "no sensor; no part",
+        ),
+    ],
+    ids=["unmeasured", "crashed", "skipped"],
+)
+def test_what_kept_a_check_from_telling_is_told_whole(
+    result: Result, told: str
+) -> None:
+    head = reasons(result)
+
+    assert f"{result.check} : {told}" in head
+    assert ("more)" in head) is ("more)" in told)
+
+
+@pytest.mark.parametrize("made", samples.sick_node(10).results, ids=lambda r: r.check)
+def test_complaints_are_those_of_the_reason(made: Result) -> None:
+    """Those samples that have a reason of their own were not judged."""
+    told = "; ".join(complaints(made, samples.INVENTORY.label))
+
+    assert told == ("" if made.check in ("allreduce", "edac") else made.reason)
 
 
 def test_what_did_not_pass_is_told_worst_first() -> None:
