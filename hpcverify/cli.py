@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TextIO
 
@@ -30,12 +32,30 @@ UNWRITABLE = {
     errno.ENOSPC: "cannot be written: no space is left",
     errno.EDQUOT: "cannot be written: the quota is used up",
     errno.EFBIG: "cannot be written: the file has become too large",
-    errno.EIO: "cannot be written: input/output error",
 }
 """What may become of our output. It has no file name, as all that we open has."""
 INTERRUPTED = "interrupted"
 KEEPS = "run"
 """The command that has kept what it found before it prints it."""
+
+
+@contextmanager
+def printing(ctx: click.Context) -> Generator[None]:
+    """
+    Name what keeps us from printing; click would exit with 1, which means FAIL.
+
+    Raises:
+        OutputError: standard output is closed, or full.
+
+    """
+    try:
+        yield
+    except OSError as exc:
+        why = UNWRITABLE.get(exc.errno or 0)
+        if why is None or exc.filename is not None:
+            raise
+        _give_up(sys.stdout)
+        raise OutputError(why, kept=ctx.invoked_subcommand == KEEPS) from None
 
 
 class LazyGroup(click.Group):
@@ -53,16 +73,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)  # noqa: S101 - narrows the type
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, upon which help may be printed."""
+        with printing(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; click itself would exit with 1, which means FAIL."""
-        try:
+        """Run a command."""
+        with printing(ctx):
             result: object = super().invoke(ctx)
-        except OSError as exc:
-            why = UNWRITABLE.get(exc.errno or 0)
-            if why is None or exc.filename is not None:
-                raise
-            _give_up(sys.stdout)
-            raise OutputError(why, kept=ctx.invoked_subcommand == KEEPS) from None
         return result
 
     def format_commands(
@@ -110,7 +129,7 @@ def main() -> None:
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
-        exc.show()
+        _tell(exc.format_message())
         status = exc.exit_code
     except click.ClickException as exc:
         say(f"{exc.format_message().rstrip('.')}{_where_to_read(exc)}")
@@ -142,8 +161,12 @@ def _where_to_read(exc: click.ClickException) -> str:
 def say(text: str) -> None:
     """Print one line to standard error."""
     one_line = " ".join(text.split())
+    _tell(f"hpcverify: {one_line}")
+
+
+def _tell(text: str) -> None:
     try:
-        click.echo(f"hpcverify: {one_line}", err=True)
+        click.echo(text, err=True)
     except OSError:  # nobody can be told; there is the exit status still
         _give_up(sys.stderr)
 

@@ -7,6 +7,8 @@ itself.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -41,7 +43,7 @@ class Console(RichConsole):
 
     def on_broken_pipe(self) -> None:
         """Raise; rich would exit with 1, which means FAIL."""
-        raise BrokenPipeError
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 @dataclass

@@ -4,7 +4,7 @@ Copies between memories, of many sizes and alignments, with every byte compared.
 What is copied is a hash of its place, so that a byte that changed, moved, or came twice
 shows. What it is copied over is first filled with the complement of what must come, so
 that a copy that did nothing, or stopped short, shows in every byte; and what lies
-behind each copy must stay as it was, so that one that went on too far shows. They are
+around each copy must stay as it was, so that one that went too far shows. They are
 compared where they arrive: by a GPU in its own memory, with a hash that it made itself
 and without the host waiting, and by the host in the host's. On every lap the copies are
 drawn anew, from one byte to half of the room, and a canary, one flipped bit, proves
@@ -47,7 +47,7 @@ COPIES = 24
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
 """Of where copies begin, in bytes."""
 GUARD = 64
-"""Bytes behind a copy that must stay as they were."""
+"""Bytes in front of a copy and behind it that must stay as they were."""
 FILL = 0xA5
 """What they hold."""
 CHUNK = 4 * 2**20
@@ -76,6 +76,11 @@ class Piece:
     def arrived(self) -> slice:
         """The bytes that they are copied over."""
         return slice(self.target, self.target + self.size)
+
+    @property
+    def before(self) -> slice:
+        """The bytes in front of those: no more than lie there."""
+        return slice(max(0, self.target - GUARD), self.target)
 
     @property
     def behind(self) -> slice:
@@ -143,14 +148,16 @@ class Way:
         import torch
 
         torch.bitwise_not(self.expected[piece.sent], out=self.target[piece.arrived])
-        self.target[piece.behind].fill_(FILL)
+        for guard in (piece.before, piece.behind):
+            self.target[guard].fill_(FILL)
 
     def wrong(self, piece: Piece) -> Tensor:
-        """Count the words that came wrong, or changed behind the copy."""
-        behind = self.target[piece.behind]
-        fill = behind.new_full((), FILL).expand_as(behind)
-        arrived, sent = self.target[piece.arrived], self.expected[piece.sent]
-        return self.unlike(arrived, sent) + self.unlike(behind, fill)
+        """Count the words that came wrong, or changed around the copy."""
+        wrong = self.unlike(self.target[piece.arrived], self.expected[piece.sent])
+        for place in (piece.before, piece.behind):
+            guard = self.target[place]
+            wrong += self.unlike(guard, guard.new_full((), FILL).expand_as(guard))
+        return wrong
 
     def carry(self, pieces: Sequence[Piece]) -> None:
         """Make the copies over their complements."""
@@ -374,7 +381,7 @@ def traced(way: Way, piece: Piece, right: Tensor) -> dict[str, str]:
     places = torch.ne(found, right).nonzero().flatten()
     evidence = {"place": _place(way, piece, right)}
     if not len(places):
-        return evidence | {"what": "what lies behind it was overwritten"}
+        return evidence | {"what": "what lies around it was overwritten"}
     first = int(places[0])
     stale = bool((found[places] == ~right[places]).all())
     around = slice(first // WORD * WORD, (first // WORD + 1) * WORD)

@@ -311,18 +311,19 @@ def _kept(stage: Stage) -> Iterator[Case]:
     """List what is missed without two pieces of the check: the reason for them."""
     stuck = faults.harmed(faults.stick(stage.low, at=1))
     yield Case(
-        "without a proof: a stuck bit",
+        "control, no proof: a stuck bit passes",
         _self_made(stuck),
         NOTHING,
-        "what errs alike each time agrees with its own first answer: the host proves "
-        "it",
+        "as it must: what errs alike each time agrees with its own first answer, "
+        "which is why the host proves it",
     )
     if stage.biased:
         yield Case(
-            "without a bias: bit 0 stuck at 0",
+            "control, no bias: bit 0 stuck at 0 passes",
             _unbiased(stage),
             NOTHING,
-            "sums that are short of the accumulator never set it: other plans add 2^n",
+            "as it must: sums that are short of the accumulator never set it, which is "
+            "why other plans add 2^n",
         )
 
 

@@ -547,13 +547,13 @@ def gradients_by_rank(found: Iterable[Judged]) -> Gradients:
 
 def unequal(wrong: Finding, had: Gradients) -> bool:
     """Whether ranks had unequal gradients at the step and replay of a *wrong* sum."""
-    replay, step = wrong.evidence["replay"], int(wrong.evidence["step"]) - 1
-    # A rank that says nothing of that replay had the gradients of its first one.
-    by_rank = {rank: steps for (rank, number), steps in had.items() if number == "0"}
-    by_rank |= {
-        rank: steps for (rank, number), steps in had.items() if number == replay
-    }
-    return len({steps[step] for steps in by_rank.values()}) > 1
+    step = int(wrong.evidence["step"]) - 1
+    # A rank that says nothing of that replay had the gradients of its first one, which
+    # were those of all ranks, or their sum would have been wrong then.
+    told = ("0", wrong.evidence["replay"])
+    return (
+        len({steps[step] for (_, number), steps in had.items() if number in told}) > 1
+    )
 
 
 CHECK = Check(

@@ -62,11 +62,11 @@ def complaints(result: Result, label: Labels) -> list[str]:
     Each is told as the engine told it. The reason holds them all, and cannot be taken
     apart again: the text of one may have in it whatever comes between two.
     """
+    if result.verdict is Verdict.PASS:
+        return []
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in result.findings:
         alike.setdefault((finding.code, finding.text), []).append(finding)
-    if result.verdict is Verdict.PASS:
-        return []
     told = [judge(same, (), result.rulings, label) for same in alike.values()]
     for item in result.measurements:
         mine = [limit for limit in result.limits if applies(limit, item)]

@@ -70,7 +70,7 @@ DAMAGE: dict[str, Callable[[Tensor], None]] = {
     "swap": swap,
     "overrun": overrun,
 }
-SAID = {"flip": "1 bytes, changed", "overrun": "what lies behind it was overwritten"}
+SAID = {"flip": "1 bytes, changed", "overrun": "what lies around it was overwritten"}
 
 
 def damaging(damage: Callable[[Tensor], None], first: int = 0) -> Copy:
@@ -213,20 +213,27 @@ def test_a_comparison_that_sleeps_is_reported_as_such(counted: int) -> None:
     assert tally.trouble.cause is Cause.CHECKER
 
 
-def test_what_was_found_is_told_before_what_ends_the_copies(tmp_path: Path) -> None:
+def lost(_target: Tensor, _source: Tensor) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_what_was_found_outlives_what_ends_the_copies() -> None:
+    tally = carried([way(idle), way(lost)], "GPU-1", seed=1, seconds=1)
+    assert only(tally).code == "miscopied"
+    assert isinstance(tally.trouble, RuntimeError)
+
+
+def test_reruns_that_are_not_possible_hide_no_finding() -> None:
     made = 0
 
-    def failing(target: Tensor, source: Tensor) -> None:
+    def first_idle_then_lost(target: Tensor, source: Tensor) -> None:
         nonlocal made
         made += 1
-        if made > 2 * _copies.COPIES:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        idle(target, source)
+        (idle if made <= _copies.COPIES else lost)(target, source)
 
-    items: list[Found] = []
-    with pytest.raises(RuntimeError):
-        items.extend(copies(context(tmp_path), torch.device("cpu"), 0.2, failing))
-    assert any(isinstance(i, Finding) and i.code == "miscopied" for i in items)
+    drawn_once = [way(first_idle_then_lost)]
+    found = only(carried(drawn_once, "GPU-1", seed=1, seconds=0))
+    assert found.evidence["reruns"].startswith(("not possible", "persistent"))
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -721,6 +721,7 @@ def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path) -> None
     ctx = context(tmp_path)
     found = training.measure(ctx, QUICK, Seams(multiply=lethal))
     judgement = together(until_lost(found, "rank 1 died with status -9"), ctx)
+    # The other rank's gradients were right: the sum is not held against the link.
     assert judgement.verdict is Verdict.WARN
     assert "is not bitwise the first on rank 0" in judgement.reason
     assert "reruns: not possible" in judgement.reason
@@ -759,6 +760,7 @@ def test_what_a_peer_had_found_is_kept_if_it_dies(tmp_path: Path) -> None:
     differing = [*steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))][1]
     told = msgspec.json.encode(differing) + b"\n" + b'{"first": {"half a li'
     (tmp_path / "rank1.json").write_bytes(told)
+    (tmp_path / "rank1.log").touch()
     peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]))
     with pytest.raises(Unable, match="rank 1 died with status 1"):
         peer.result(Outcome)
@@ -777,9 +779,9 @@ def offers(*memory: int, bf16: bool = True, free: int = 80) -> list[training.Off
     ("given", "dtype", "hidden"),
     [
         (offers(80, 80), "bf16", 2048),
-        (offers(80, 16), "bf16", 1024),
+        (offers(80, 24), "bf16", 1024),
         (offers(80, 4), "bf16", 512),
-        (offers(16, bf16=False) + offers(24), "fp32", 1024),
+        (offers(16, bf16=False) + offers(24), "fp32", 512),
     ],
 )
 def test_unlike_gpus_train_what_all_of_them_can(
