@@ -157,7 +157,8 @@ def _numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
             yield from _numbers(inner, f"{place}.{key}".removeprefix("."))
     elif isinstance(raw, list | tuple):
         for index, inner in enumerate(raw):
-            yield from _numbers(inner, f"{place}[{index}]")
+            name = inner.get("name", index) if isinstance(inner, Mapping) else index
+            yield from _numbers(inner, f"{place}[{name}]")
 
 
 def _in_words(complaint: str) -> str:

@@ -295,7 +295,7 @@ class Run(Struct, frozen=True, kw_only=True):
     rounds: int = 1
     """How often the suite was to go through its checks."""
     left_out: str = ""
-    """Why rounds of them were left out, if any were."""
+    """Why rounds of them were left out, or the last was cut short, if so."""
     inventory: Inventory
     """As it was found when the run began."""
     results: tuple[Result, ...]

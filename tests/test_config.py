@@ -58,6 +58,15 @@ def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> Non
     assert told.endswith("did you mean low?")
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_number_that_is_not_finite_is_refused_wherever_it_is(
+    tmp_path: Path, value: str
+) -> None:
+    told = complaint(tmp_path, f"[limits.gemm]\nx = {{low = {value}}}")
+
+    assert told.endswith(f"limits.gemm.x.low must be a finite number, not {value}")
+
+
 def test_a_wrong_type_names_its_path(tmp_path: Path) -> None:
     assert "$.scratch" in complaint(tmp_path, "scratch = 3")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,17 @@ import pytest
 
 from hpcverify.config import Setting, Site
 from hpcverify.errors import ConfigError
-from hpcverify.model import Verdict
+from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.orchestrator import MARGIN
-from hpcverify.suite import Entry, Plan, Suite, load_suite, plan, suite_names
+from hpcverify.suite import (
+    Entry,
+    Plan,
+    Suite,
+    load_suite,
+    plan,
+    refuse_endless,
+    suite_names,
+)
 
 SITE = Site(check_packages=("tests.site.acme_checks",), path="site.toml")
 
@@ -31,7 +40,10 @@ def limited(setting: Setting) -> Site:
 
 @pytest.mark.parametrize("name", suite_names())
 def test_every_suite_that_ships_can_be_planned(name: str) -> None:
-    assert plan(load_suite(name), Site()).steps
+    planned = plan(load_suite(name), Site())
+
+    assert planned.steps
+    refuse_endless(planned)
 
 
 def test_an_unknown_suite_gets_a_hint() -> None:
@@ -67,6 +79,15 @@ def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
         (Entry(name="stedy"), "did you mean steady"),
         (Entry(name="steady", params={"vlaue": 1}), "did you mean value"),
         (Entry(name="steady", params={"value": "x"}), r"params: .*\$\.value"),
+        (Entry(name="steady", params={"value": nan}), "value must be a finite number"),
+        (
+            Entry(name="steady", params={"value": [1, inf]}),
+            r"check steady: params: value\[1\] must be a finite number, not inf",
+        ),
+        (
+            Entry(name="storage", params={"seconds": 0}),
+            "check storage: params: seconds must be > 0$",
+        ),
         (
             Entry(name="steady", limits={"levl": Setting(low=1)}),
             "limits.steady: no measurement is called 'levl'; did you mean level",
@@ -93,6 +114,63 @@ def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
     rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
 
     assert rule.high == 500  # ms
+
+
+def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
+    limits = {"mismatched_words": Setting(high=3), "products": Setting(low=9)}
+    rules = planned(Entry(name="sdc", limits=limits)).steps[0].rules
+    words, products = rules["mismatched_words"], rules["products"]
+
+    assert (words.high, words.remedy, words.optional) == (3, Remedy.REPLACE, True)
+    assert (products.low, products.otherwise) == (9, Verdict.ERROR)
+    assert words.source == products.source == "suite s"
+
+
+def test_a_limit_without_a_default_fails_and_must_be_measured() -> None:
+    limits = {"lev*": Setting(low=1)}
+    rule = planned(Entry(name="steady", limits=limits)).steps[0].rules["lev*"]
+
+    assert (rule.otherwise, rule.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert not rule.optional
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "cause"),
+    [
+        (None, Cause.UNMEASURED),
+        (Verdict.ERROR, Cause.UNMEASURED),
+        (Verdict.FAIL, Cause.NONE),
+    ],
+)
+def test_the_cause_of_a_limit_stays_with_its_verdict(
+    otherwise: Verdict | None, cause: Cause
+) -> None:
+    limits = {"samples": Setting(low=9, otherwise=otherwise)}
+    step = planned(Entry(name="thermal", limits=limits)).steps[0]
+
+    assert step.rules["samples"].cause is cause
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (
+            Entry(name="sdc", params={"seconds": 60}),
+            "check sdc: seconds = 60 does not fit into the suite's budget of 60 s",
+        ),
+        (
+            Entry(name="sdc", params={"seconds": 5}, timeout=5),
+            "seconds = 5 does not fit into the check's timeout of 5 s",
+        ),
+    ],
+)
+def test_a_check_that_cannot_end_in_its_time_is_refused(
+    entry: Entry, complaint: str
+) -> None:
+    todo = planned(entry)  # by which a run of the past can be judged still
+
+    with pytest.raises(ConfigError, match=complaint):
+        refuse_endless(todo)
 
 
 @pytest.mark.parametrize(

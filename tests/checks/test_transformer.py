@@ -55,7 +55,7 @@ def test_the_groups_are_all_of_the_parameters() -> None:
 
 
 def test_the_initial_parameters_are_the_same_on_every_machine() -> None:
-    assert digest(initial(Layout(SMALL), 1, CPU)) == 0xEA04_1C86_4AD4_85A8
+    assert digest(initial(Layout(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
 
 
 def test_other_seeds_have_other_initial_parameters() -> None:

@@ -29,7 +29,7 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
     [
         (("run", "--suite", "quik"), "no suite is called 'quik'; did you mean quick?"),
         (("run", "--check", "gem"), "no check is called 'gem'; did you mean gemm?"),
-        (("show", "20251231"), "no run is called '20251231'"),
+        (("show", "20251231"), "no run is called '20251231'; there is none"),
         (("report", "--node", "n9", "-o", "x"), "no node with a run is called 'n9'"),
         (("history", "n9"), "no node is called 'n9'"),
         (
@@ -44,14 +44,39 @@ def test_an_argument_that_names_nothing(
     assert complaint in refused(cli, *arguments)
 
 
-@pytest.mark.parametrize("arguments", [("rnu",), ("run", "--siute", "quick"), ()])
-def test_an_unknown_command_or_option_is_usage(
+@pytest.mark.parametrize(
+    ("arguments", "named", "command"),
+    [
+        (("rnu",), "'rnu'", "hpcverify"),
+        (("report",), "'--output'", "hpcverify report"),
+        (("run", "--siute", "quick"), "--suite", "hpcverify run"),
+        (("show", "--round", "x"), "'--round'", "hpcverify show"),
+        (("config", "chekc"), "'chekc'", "hpcverify config"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(
+    cli: Cli, arguments: tuple[str, ...], named: str, command: str
+) -> None:
+    told = refused(cli, *arguments)
+
+    assert named in told
+    assert told.endswith(f"; see: {command} --help")
+
+
+def test_without_a_command_there_is_help(cli: Cli) -> None:
+    done = cli()
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: hpcverify")
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
+def test_a_node_without_runs_is_told_how_to_have_one(
     cli: Cli, arguments: tuple[str, ...]
 ) -> None:
-    done = cli(*arguments)
+    told = refused(cli, *arguments)
 
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert told == "hpcverify: no runs of this node yet: hpcverify run"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +131,34 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
     assert "suite acme: check steady: params" in told
     assert "did you mean value?" in told
     assert not list(cli.state.glob("runs/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ("seconds = nan", "check[storage].params.seconds must be a finite number"),
+        ("seconds = inf", "check[storage].params.seconds must be a finite number"),
+        ("seconds = 0", "check storage: params: seconds must be > 0"),
+        ("seconds = 120", "does not fit into the suite's budget of 120 s"),
+    ],
+)
+def test_parameters_with_which_no_check_can_run(
+    cli: Cli, params: str, complaint: str
+) -> None:
+    cli.suite("acme", f'[[check]]\nname = "storage"\nparams = {{ {params} }}')
+
+    told = refused(cli, "run", "--suite", "acme")
+    checked = cli("config", "check")
+
+    assert complaint in told
+    assert (checked.returncode, checked.stderr.strip()) == (2, told)
+
+
+def test_a_check_that_a_suite_has_no_time_for_is_not_begun(cli: Cli) -> None:
+    told = refused(cli, "run", "--check", "sdc", "--suite", "prolog")
+
+    assert "check sdc: seconds = 20 does not fit" in told
+    assert "the suite's budget of 10 s: give the suite more, or the check less" in told
 
 
 def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:

@@ -50,6 +50,32 @@ def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
 
     assert done.returncode == 1
     assert "do not trust it on this node: a flipped bit" in done.stdout
+    assert done.stdout.splitlines()[2:4] == [
+        "WRONG CPU      a flipped bit                                    found",
+        "               became: nothing found: by comparing twice",
+    ]
+
+
+def test_what_a_check_said_of_each_fault_is_told_if_asked_for(cli: Cli) -> None:
+    brief, verbose = cli("selftest", "mettle"), cli("selftest", "mettle", "--verbose")
+
+    assert "comparing twice" not in brief.stdout
+    assert "               it said: by comparing twice" in verbose.stdout
+
+
+def test_who_interrupts_before_anything_is_begun_is_answered(
+    cli: Cli, tmp_path: Path
+) -> None:
+    package = tmp_path / "hasty_checks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "hasty.py").write_text("import signal\nsignal.raise_signal(2)\n")
+    cli.config.write_text('check_packages = ["hasty_checks"]')
+    cli.environment["PYTHONPATH"] = str(tmp_path)
+    done = cli("selftest", "hasty")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.strip() == "hpcverify: interrupted"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +113,7 @@ def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
         running.send_signal(signal.SIGINT)
         rest = running.stdout.read()
 
-    assert head.split() == ["part", "fault", "expected", "outcome", "detail"]
+    assert head.split() == ["part", "fault", "must", "become"]
     assert first.split()[:3] == ["ok", "CPU", "none"]
     assert "not tried to the end on CPU: interrupted" in rest
     assert running.returncode == 3
@@ -154,3 +180,9 @@ def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
     assert {trial["outcome"] for trial in proof["trials"]} == {
         *("found: compute", "found: memory", "nothing found", "checker broken"),
     }
+    assert {
+        trial["fault"].split(": ", 1)[1].partition(",")[0]
+        for trial in proof["trials"]
+        if trial["expected"] == "nothing found"
+    } == {"none", "control"}
+    assert max(map(len, done.stderr.splitlines())) < 80

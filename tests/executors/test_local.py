@@ -11,7 +11,7 @@ import pytest
 
 from hpcverify.executors import Answer
 from hpcverify.executors.local import LocalExecutor
-from hpcverify.model import Cause, Measurement, Verdict
+from hpcverify.model import Cause, Measurement, Remedy, Verdict
 from hpcverify.wire import Measure, Task
 from tests.doubles import context
 from tests.fuse import silent_file_system
@@ -150,6 +150,26 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     assert "no end after 3 s" in answer.outcome.reason
     assert names(answer) == ["before"]
     assert eventually(lambda: gone(int(pidfile.read_text())))
+
+
+def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> None:
+    executor = LocalExecutor(stopped=lambda: False, budget=0.7)
+    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
+    executor.close()
+
+    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
+    assert outcome.reason == (
+        "no end after 1 s, when the suite's budget of 0.7 s was used up: give the "
+        "suite more, or its checks less"
+    )
+
+
+def test_a_check_past_its_own_deadline_is_tried_again(tmp_path: Path) -> None:
+    executor = LocalExecutor(stopped=lambda: False, budget=GENEROUS)
+    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
+    executor.close()
+
+    assert (outcome.reason, outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")

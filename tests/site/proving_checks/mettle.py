@@ -25,7 +25,13 @@ def trial(
 ) -> Trial:
     """Make a trial on the part at hand."""
     where = ctx.device.part
-    return Trial(fault=fault, where=where, expected=expected, outcome=outcome)
+    return Trial(
+        fault=fault,
+        where=where,
+        expected=expected,
+        outcome=outcome,
+        detail="by comparing twice",
+    )
 
 
 def unable(_ctx: Context) -> Trial:

@@ -1,0 +1,98 @@
+"""What cannot be printed is one line and a known status, and never a verdict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.cli import Cli
+
+ROOT = Path(__file__).parents[2]
+FULL = Path("/dev/full")
+KEPT = "nothing is lost, see: hpcverify history"
+PRINTING = (
+    ("--help",),
+    ("history",),
+    ("history", "--help"),
+    ("selftest", "mettle"),
+    ("selftest", "mettle", "--json"),
+)
+
+
+@pytest.fixture
+def cli(cli: Cli) -> Cli:
+    """Give the site checks that can try themselves."""
+    cli.config.write_text('check_packages = ["acme_checks", "proving_checks"]')
+    cli.environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
+    return cli
+
+
+@contextmanager
+def unread() -> Generator[int]:
+    """Give a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+def printing_to(cli: Cli, out: int | IO[str], *arguments: str) -> tuple[int, str]:
+    """Run a command that prints to *out*; return its status and its complaint."""
+    done = subprocess.run(
+        [*cli.command, *arguments],
+        env=cli.environment,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr.strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize("arguments", PRINTING)
+def test_a_full_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
+    with FULL.open("w") as full:
+        status, told = printing_to(cli, full, *arguments)
+
+    assert status == 2
+    assert told == "hpcverify: standard output cannot be written: no space is left"
+
+
+@pytest.mark.parametrize("arguments", PRINTING)
+def test_a_closed_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
+    with unread() as pipe:
+        status, told = printing_to(cli, pipe, *arguments)
+
+    assert status == 2
+    assert told == "hpcverify: standard output was closed before all was written"
+
+
+def test_only_what_is_kept_is_called_not_lost(cli: Cli) -> None:
+    with FULL.open("w") as full, unread() as pipe:
+        run = ("run", "--check", "steady")
+        for out in (full, pipe):
+            status, told = printing_to(cli, out, *run)
+            assert (status, told.partition("; ")[2]) == (2, KEPT)
+
+        assert KEPT not in printing_to(cli, pipe, "show")[1]
+    assert len(list((cli.state / "runs").iterdir())) == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("rnu",), ("history", "n9")])
+def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
+    cli: Cli, arguments: tuple[str, ...]
+) -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [*cli.command, *arguments], env=cli.environment, stderr=full, check=False
+        )
+
+    assert done.returncode == 2
