@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def checked(bench: Bench, products: int, clock: Callable[[], float]) -> float:
 
 
 @contextmanager
-def never_waiting() -> Iterator[None]:
+def never_waiting() -> Generator[None]:
     """Have whatever makes the host wait for the GPU raise instead."""
     torch.cuda.set_sync_debug_mode("error")
     try:

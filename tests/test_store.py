@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from hpcverify import documents
-from hpcverify.errors import StoreError, UnknownNameError
+from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
 from hpcverify.model import Inventory, Mark, Run, Verdict
 from hpcverify.store import MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
@@ -45,7 +45,7 @@ def test_a_run_is_found_by_its_id_or_the_start_of_it(tmp_path: Path, name: str) 
     assert keep(tmp_path, a_run()).load(name).id == a_run().id
 
 
-@pytest.mark.parametrize("name", ["2025", "2026", "last"])
+@pytest.mark.parametrize("name", ["2025", "2026"])
 def test_no_run_or_more_than_one_is_an_error(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path)
     if name == "2026":
@@ -54,6 +54,13 @@ def test_no_run_or_more_than_one_is_an_error(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(UnknownNameError):
         store.load(name)
+
+
+def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(NoRunsError, match="no runs of this node yet: hpcverify run"):
+        Store(tmp_path).load("last")
 
 
 def test_a_document_is_taken_in_once_however_often(tmp_path: Path) -> None:
