@@ -229,10 +229,7 @@ def copies(
     if ctx.device.kind == "cpu":
         sent = made(ctx.seed, ROOM["cpu"], device)
         cores = turn(cpu.cores().allowed, AT_ONCE, ctx.rotation)
-        work: Callable[[int], Tally] = lambda core: run(  # noqa: E731 - of this phase only
-            of_core(sent, copy), f"cpu{core}"
-        )
-        tallies = list(on_each(cores, work))
+        tallies = list(on_each(cores, partial(on_core, run, sent, copy)))
         text = f"on cores {listed(cores)}, with torch and with memmove"
     else:
         ways = of_gpu(device, ctx.seed, ROOM["cuda"], copy)
@@ -246,6 +243,13 @@ def copies(
     for tally in tallies:
         if tally.trouble:
             raise tally.trouble
+
+
+def on_core(
+    run: Callable[[Sequence[Way], str], Tally], sent: Tensor, copy: Copy, core: int
+) -> Tally:
+    """Copy on one core of the CPU."""
+    return run(of_core(sent, copy), f"cpu{core}")
 
 
 def sent_most(ctx: Context) -> int:

@@ -213,8 +213,11 @@ def test_a_comparison_that_sleeps_is_reported_as_such(counted: int) -> None:
     assert tally.trouble.cause is Cause.CHECKER
 
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
 def lost(_target: Tensor, _source: Tensor) -> None:
-    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    raise RuntimeError(ILLEGAL)
 
 
 def test_what_was_found_outlives_what_ends_the_copies() -> None:
@@ -223,17 +226,9 @@ def test_what_was_found_outlives_what_ends_the_copies() -> None:
     assert isinstance(tally.trouble, RuntimeError)
 
 
-def test_reruns_that_are_not_possible_hide_no_finding() -> None:
-    made = 0
-
-    def first_idle_then_lost(target: Tensor, source: Tensor) -> None:
-        nonlocal made
-        made += 1
-        (idle if made <= _copies.COPIES else lost)(target, source)
-
-    drawn_once = [way(first_idle_then_lost)]
-    found = only(carried(drawn_once, "GPU-1", seed=1, seconds=0))
-    assert found.evidence["reruns"].startswith(("not possible", "persistent"))
+def test_reruns_that_are_not_possible_are_said_to_be_so() -> None:
+    said = _copies.rerun(way(lost), Piece(source=0, target=64, size=64))
+    assert said == f"not possible: {ILLEGAL}"
 
 
 @pytest.mark.parametrize("seed", range(50))
