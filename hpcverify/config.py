@@ -14,15 +14,16 @@ import socket
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.errors import ConfigError
-from hpcverify.model import Remedy, Verdict
+from hpcverify.model import Cause, Remedy, Verdict
 
 T = TypeVar("T")
 
@@ -48,6 +49,76 @@ Settings = dict[str, dict[str, Setting]]
 """Limits by check, then by the measurement's name or pattern."""
 
 
+Share = Annotated[float, Meta(gt=0, le=1)]
+Count = Annotated[int, Meta(ge=1)]
+Hours = Annotated[float, Meta(gt=0)]
+
+
+class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a site's nodes are verified from its controller: the table ``[fleet]``."""
+
+    spool: str = ""
+    """Where nodes leave their runs, on a file system that they share; empty: none."""
+    user: str = "root"
+    """Who the sweep's jobs run as, who owns what they leave in the spool."""
+    partition: str = "verify"
+    """Of low priority and preemptible: the sweep's jobs run there."""
+    suite: str = "idle"
+    """What a sweep runs."""
+    at_once: Count = 16
+    """Nodes that are verified at the same time, at most."""
+    share: Share = 0.1
+    """Of the nodes of a partition, likewise; one node is always allowed."""
+    fresh_hours: Hours = 20
+    """A node that passed within is skipped."""
+    deadline_hours: Hours = 1
+    """A job that could not start by then is given up until the next sweep."""
+    overdue_days: Annotated[float, Meta(ge=0)] = 0
+    """A node that has not passed for so long is kept free for its turn; 0: never."""
+    word_hours: Hours = 26
+    """How long the controller's word to a node stands."""
+    keep_runs: Count = 200
+    """Runs of a node that the controller keeps, beside those that are evidence."""
+
+
+class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a node is taken out of service: the table ``[quarantine]``."""
+
+    enforce: tuple[str, ...] = ()
+    """Checks whose FAIL takes a node out of service, ``"*"`` for all; others only
+    show. A site begins with none."""
+    fail_closed: tuple[str, ...] = ()
+    """Checks whose hard evidence refuses a job in the prolog, once enforced."""
+    drain_errors: tuple[Cause, ...] = ()
+    """What keeps a node from being judged so that it is held for a person."""
+    share: Share = 0.1
+    """Of the eligible nodes: held anew within the window, two are always allowed."""
+    cap: Count = 8
+    """The same, in nodes, whatever the share is."""
+    window_hours: Hours = 24
+    check_share: Share = 0.3
+    """Of the nodes that ran a check: more that fail it within the window, and at
+    least three, accuse the check."""
+    lemon_quarantines: Count = 3
+    lemon_days: Annotated[float, Meta(gt=0)] = 28
+    """So many quarantines within so many days make a lemon."""
+    backend: Literal["slurm", "command"] = "slurm"
+    command: str = ""
+    """The site's own script, for the backend of that name."""
+
+
+class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A failure that a person knows of and that is not acted on: ``[[suppress]]``."""
+
+    check: str
+    nodes: str
+    """A host list, as Slurm writes it."""
+    until: date
+    """The last day on which it holds; there is none that holds for ever."""
+    reason: str
+    by: str
+
+
 class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The site file; every field has a default, so that no file is needed."""
 
@@ -56,6 +127,9 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scratch: str = ""
     """The directory whose storage is verified; the state directory when empty."""
     limits: Settings = {}
+    fleet: Fleet = Fleet()
+    quarantine: Quarantine = Quarantine()
+    suppress: tuple[Suppression, ...] = ()
     path: str = "(no site file)"
 
     @property

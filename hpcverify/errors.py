@@ -7,7 +7,9 @@ HpcverifyError          2
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   what is stored cannot be used
 ├── OutputError         2   what we print cannot be written
-└── UnverifiedError     3   the node could not be judged, as when another run is on
+├── UnverifiedError     3   the node could not be judged, as when another run is on
+└── ActionError         4   a scheduler or quarantine action did not take
+    └── SlurmError          Slurm is away, or its answer is not whole
 """
 
 from __future__ import annotations
@@ -65,3 +67,13 @@ class UnverifiedError(HpcverifyError):
     """The node could not be judged."""
 
     exit_code = 3
+
+
+class ActionError(HpcverifyError):
+    """A scheduler or quarantine action did not take."""
+
+    exit_code = 4
+
+
+class SlurmError(ActionError):
+    """Slurm did not answer, or not in full: nothing may follow from what it said."""

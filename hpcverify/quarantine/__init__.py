@@ -1,0 +1,1 @@
+"""The life of a node: what state it is in, why, and how it is held out of service."""

@@ -1,0 +1,57 @@
+"""
+Slurm, by its commands: the one room that calls it.
+
+What is read comes back as the values below, whatever dialect this version of Slurm
+speaks. An answer that is not whole is a `SlurmError`, never an empty table: whoever
+asked does nothing then.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """A node as Slurm sees it; each once, though it is in several partitions."""
+
+    name: str
+    state: str
+    """In capitals, without what `flags` say: IDLE, ALLOCATED, MIXED, DOWN, …"""
+    flags: frozenset[str] = frozenset()
+    """In capitals: DRAIN, COMPLETING, MAINT, RESERVED, PLANNED, NOT_RESPONDING, …"""
+    partitions: tuple[str, ...] = ()
+    gpus: int = 0
+    """What a job has to ask for to get all of them."""
+    reason: str = ""
+    """Word for word."""
+    reason_user: str = ""
+    reason_time: int = 0
+    """Seconds since 1970; 0: there is none."""
+    boot_time: int = 0
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job as Slurm sees it."""
+
+    id: int
+    name: str
+    state: str
+    """In capitals: PENDING, RUNNING, COMPLETED, PREEMPTED, NODE_FAIL, …"""
+    reason: str = ""
+    """Why it waits, or ended as it did."""
+    node: str = ""
+    start: int = 0
+    """Seconds since 1970; 0: it never started."""
+    end: int = 0
+    exit_status: int = 0
+    signal: int = 0
+    preempted: bool = False
+    """Also of one that ended by itself in its grace time, and reads COMPLETED."""
+
+
+class Reservation(Struct, frozen=True, kw_only=True):
+    """A reservation as Slurm sees it."""
+
+    name: str
+    nodes: tuple[str, ...]
+    flags: frozenset[str] = frozenset()
