@@ -200,6 +200,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     optional: bool = False
     """Whether a run in which nothing was measured against it is still sound."""
     source: str = "hpcverify default"
+    hard: bool = False
+    """Whether a rerun cannot take back a FAIL by it; as for a `Ruling`."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
@@ -253,6 +255,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     reason: str = ""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
+    hard: bool = False
+    """Whether a rerun cannot take it back; of one complaint alone."""
 
 
 def judge(
@@ -268,17 +272,26 @@ def judge(
     part, the value, the limit and its source. *label* turns the id of a part into
     what a person calls it.
     """
+    return worst(complaints(found, limits, rulings, label))
+
+
+def complaints(
+    found: Iterable[Measurement | Finding],
+    limits: Sequence[Limit],
+    rulings: Mapping[str, Ruling],
+    label: Callable[[str], str] = str,
+) -> list[Judgement]:
+    """List what limits and rulings have to say of what was *found*, each by itself."""
     items = list(found)
     facts = [item for item in items if isinstance(item, Finding)]
-    complaints = [_rule_on(*same, rulings) for same in _folded(facts, label)]
+    made = [_rule_on(*same, rulings) for same in _folded(facts, label)]
     used: set[Limit] = set()
     for item in (m for m in items if isinstance(m, Measurement)):
         for limit in limits:
             if applies(limit, item):
                 used.add(limit)
-                complaints += _hold_against(item, limit, label)
-    complaints += [_unmeasured(limit) for limit in limits if limit not in used]
-    return worst(complaints)
+                made += _hold_against(item, limit, label)
+    return made + [_unmeasured(limit) for limit in limits if limit not in used]
 
 
 def applies(limit: Limit, item: Measurement) -> bool:
@@ -319,6 +332,7 @@ def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Jud
         reason=f"{where}: {finding.text}",
         cause=ruling.cause,
         remedy=ruling.remedy,
+        hard=ruling.hard,
     )
 
 
@@ -346,6 +360,7 @@ def _hold_against(
             reason=f"{subject} {sign} {quantity(bound, '')} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
+            hard=limit.hard,
         )
     ]
 

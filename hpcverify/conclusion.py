@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from hpcverify.check import Judgement, Rule, applies, judge, worst
+from hpcverify.check import Judgement, Rule, applies, complaints, judge, worst
 from hpcverify.config import plain
 from hpcverify.executors import Answer
 from hpcverify.limits import Past, resolve
@@ -22,6 +22,7 @@ from hpcverify.model import (
     Inventory,
     Limit,
     Mark,
+    Maturity,
     Measurement,
     Remedy,
     Result,
@@ -142,6 +143,20 @@ def judge_again(
     if result.verdict is Verdict.SKIP:
         return result
     return judged(result, rules, rulings, inventory, past)
+
+
+def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
+    """
+    List what failed in *result* that a rerun cannot take back, a sentence each.
+
+    By the limits and rulings that it was judged by. A check in beta gives none: it can
+    do no more than warn.
+    """
+    if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
+        return ()
+    found = (*result.measurements, *result.findings)
+    told = complaints(found, result.limits, result.rulings, _labels(inventory))
+    return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
 
 
 def not_run(step: Step, reason: str, cause: Cause) -> Result:

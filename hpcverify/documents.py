@@ -103,17 +103,28 @@ def read(path: Path) -> Run:
         text = path.read_bytes()
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc}") from exc
+    return parse(text, str(path))
+
+
+def parse(text: bytes, subject: str) -> Run:
+    """
+    Make a run of the *text* of a document; *subject* names the file.
+
+    Raises:
+        StoreError: it is cut off, or of a newer version.
+
+    """
     try:
         version = msgspec.json.decode(text, type=_Version).schema
         if version > SCHEMA:
             raise StoreError(
-                f"{path} is of schema {version}, this hpcverify knows {SCHEMA}: "
+                f"{subject} is of schema {version}, this hpcverify knows {SCHEMA}: "
                 "upgrade hpcverify"
             )
         return msgspec.json.decode(text, type=Run)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise StoreError(
-            f"{path} is no whole run document ({exc}): move it away"
+            f"{subject} is no whole run document ({exc}): move it away"
         ) from exc
 
 

@@ -184,6 +184,8 @@ class Limit(Struct, frozen=True):
     cause: Cause = Cause.NONE
     noisy: str = ""
     """Why the limit cannot be held against anything, if it cannot."""
+    hard: bool = False
+    """Whether a rerun cannot take back what breaks it."""
 
     def admits(self, value: float | None) -> bool:
         """Whether *value* is healthy; what is not a number never is."""
@@ -201,6 +203,9 @@ class Ruling(Struct, frozen=True):
     remedy: Remedy = Remedy.INSPECT
     cause: Cause = Cause.NONE
     """Why we could not tell, if the verdict is ERROR."""
+    hard: bool = False
+    """Whether no rerun can take back a FAIL: a word was wrong, a GPU was lost, an event
+    has been. What one would see again anyway, as a missing disk, needs it not."""
 
 
 class Part(Struct, frozen=True):

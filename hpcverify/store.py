@@ -11,8 +11,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,8 +21,10 @@ from msgspec import Struct
 from hpcverify import documents
 from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
 from hpcverify.limits import Past
-from hpcverify.model import Inventory, Mark, Run, Verdict
+from hpcverify.model import Cause, Inventory, Mark, Remedy, Run, Verdict
 from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
+
+S = TypeVar("S", bound=Struct)
 
 BUSY_SECONDS = 5.0
 MIGRATIONS = (
@@ -88,6 +91,22 @@ class Entry(Struct, frozen=True, kw_only=True):
     rounds: int
     reason: str
     """Of its worst result."""
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What a check said of a node in a run that came to its end: the worst round."""
+
+    node: str
+    suite: str
+    run: str
+    started: datetime
+    overall: Verdict
+    """Of the run as a whole."""
+    check: str
+    verdict: Verdict
+    reason: str
+    cause: Cause
+    remedy: Remedy
 
 
 class Store:
@@ -159,20 +178,47 @@ class Store:
 
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
+        return self._entries(
+            "where ?1 is null or node = ?1 order by started desc limit ?2",
+            (node, limit),
+        )
+
+    def newest(self, since: datetime | None = None) -> list[Entry]:
+        """List of every node the newest run that came to its end, from *since* on."""
+        # SQLite takes the other columns from the row that has the maximum.
+        return self._entries(
+            "where id in (select id from (select id, max(started) from runs"
+            "   where complete and started >= ? group by node))",
+            (_text(since),),
+        )
+
+    def said(self, since: datetime | None = None) -> list[Said]:
+        """
+        List what each check said in the newest whole run of every node and suite.
+
+        By suite, for the passive ones run after every job and say nothing of the rest.
+        """
         with self._database() as db:
             rows = db.execute(
-                "select id, node, suite, started, seconds, verdict, complete, rounds,"
+                "select node, suite, id, started, overall, name, verdict, reason,"
+                " cause, remedy from (select node, suite, id, max(started) started,"
+                "   verdict overall from runs where complete and started >= ?"
+                "   group by node, suite)"
+                " join results on run = id",
+                (_text(since),),
+            ).fetchall()
+        return _structs(rows, Said)
+
+    def _entries(self, which: str, values: tuple[str | int | None, ...]) -> list[Entry]:
+        with self._database() as db:
+            rows = db.execute(
+                "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
                 " coalesce((select reason from results where run = runs.id"
                 "   and results.verdict = runs.verdict limit 1), '')"
-                " from runs where ?1 is null or node = ?1"
-                " order by started desc limit ?2",
-                (node, limit),
+                f" from runs {which}",
+                values,
             ).fetchall()
-        names = Entry.__struct_fields__
-        return [
-            msgspec.convert(dict(zip(names, row, strict=True)), Entry, strict=False)
-            for row in rows
-        ]
+        return _structs(rows, Entry)
 
     def load(self, run: str) -> Run:
         """
@@ -320,6 +366,19 @@ class Store:
 def _version(db: sqlite3.Connection) -> int:
     version: int = db.execute("pragma user_version").fetchone()[0]
     return version
+
+
+def _text(since: datetime | None) -> str:
+    """Write a time in UTC as `runs` has it, so that it can be compared."""
+    return "" if since is None else since.replace(tzinfo=UTC).isoformat()
+
+
+def _structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]:
+    names = kind.__struct_fields__
+    return [
+        msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
+        for row in rows
+    ]
 
 
 def _remember(db: sqlite3.Connection, changed: int) -> None:

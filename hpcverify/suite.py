@@ -258,6 +258,7 @@ def _rule(
         cause=before.cause if same else Cause.NONE,
         optional=before.optional if setting.optional is None else setting.optional,
         source=source,
+        hard=before.hard,
     )
 
 

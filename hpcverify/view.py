@@ -152,12 +152,12 @@ def show_run(run: Run, *, stderr: bool) -> None:
 def plain_table(
     console: Console,
     head: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[str | Text]],
 ) -> None:
     """Print *rows* under *head*; what does not fit is folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
         table.add_column(name, no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(c) if isinstance(c, str) else c for c in row))
     console.print(table)

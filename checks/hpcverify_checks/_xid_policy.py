@@ -87,9 +87,13 @@ def rulings() -> dict[str, Ruling]:
     What a program can bring about accuses no GPU: most often it was the job, and so
     a single one is listed and passes. When it comes again by another process on the
     same GPU, or while our own kernels ran, which are known to be good, somebody should
-    look; when our own brought it about again, it is the GPU.
+    look; when our own brought it about again, it is the GPU. The cursor is past a line
+    by the next run, which so takes nothing back.
     """
-    table = {r.code: Ruling(r.verdict, r.remedy) for r in rows().values()}
+    table = {
+        r.code: Ruling(r.verdict, r.remedy, hard=r.verdict is Verdict.FAIL)
+        for r in rows().values()
+    }
     for row in rows().values():
         if row.kind != "app":
             continue

@@ -196,7 +196,7 @@ CHECK = Check(
             source="hpcverify default: something else may load the node",
         ),
     },
-    rulings={"wrong_sum": Ruling(Verdict.FAIL, Remedy.INSPECT)},
+    rulings={"wrong_sum": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True)},
     placement=Placement.DEVICES,
     timeout=180.0,
 )

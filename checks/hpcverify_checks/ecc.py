@@ -372,6 +372,7 @@ UNCORRECTED = Rule(
     high=0,
     remedy=Remedy.RESET_GPU,
     optional=True,
+    hard=True,
     source="an uncorrected error loses work; reset, and run again",
 )
 REMAPPED = Rule(
@@ -388,7 +389,7 @@ RARE = Rule(
     source="good memory corrects a handful in a year",
 )
 STORM = Rule(high=MANY, optional=True, source="no good memory corrects so many")
-HOST_UNCORRECTED = Rule(high=0, optional=True)
+HOST_UNCORRECTED = Rule(high=0, optional=True, hard=True)
 AWAITED = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
 VENDOR = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
 
@@ -445,6 +446,7 @@ CHECK = Check(
             high=0,
             remedy=Remedy.REPLACE,
             optional=True,
+            hard=True,
             source="NVIDIA memory error management: a failed row remap",
         ),
         "remap.uncorrectable": replace(

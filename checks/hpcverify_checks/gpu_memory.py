@@ -253,7 +253,10 @@ CHECK = Check(
     },
     rules={
         "mismatches": Rule(
-            high=0, remedy=Remedy.REPLACE, source="memory holds what was written"
+            high=0,
+            remedy=Remedy.REPLACE,
+            hard=True,
+            source="memory holds what was written",
         ),
         "covered": Rule(
             low=0.9,
@@ -271,8 +274,8 @@ CHECK = Check(
         ),
     },
     rulings={
-        "memory_corrupted": Ruling(Verdict.FAIL, Remedy.REPLACE),
-        "ecc_uncorrectable": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        "memory_corrupted": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "ecc_uncorrectable": Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -433,7 +433,9 @@ CHECK = Check(
         "recovery_failed": Rule(
             high=0, otherwise=Verdict.WARN, optional=True, source=RECOVERIES
         ),
-        "recovery_failed.delta": Rule(high=0, optional=True, source=RECOVERIES),
+        "recovery_failed.delta": Rule(
+            high=0, optional=True, hard=True, source=RECOVERIES
+        ),
         "replay.rate": Rule(
             high=60,
             otherwise=Verdict.WARN,

@@ -372,11 +372,11 @@ CHECK = Check(
         ),
     },
     rulings={
-        "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True),
         "p2p_misrouted": Ruling(
             Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
         ),
-        "words_wrong": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "words_wrong": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "p2p_refused": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "p2p_by_host": Ruling(Verdict.PASS, Remedy.NONE),
     },

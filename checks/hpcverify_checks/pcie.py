@@ -352,6 +352,7 @@ CHECK = Check(
         "fatal.delta": Rule(
             high=0,
             optional=True,
+            hard=True,
             source="PCI Express: after a fatal error a link is not to be relied on",
         ),
         "non_fatal.delta": Rule(

@@ -263,7 +263,7 @@ CHECK = Check(
             source="what GPU and slot can do, by the kernel; see pcie",
         ),
     },
-    rulings={"transfer_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT)},
+    rulings={"transfer_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True)},
     placement=Placement.DEVICES_ALONE,
     timeout=120.0,
 )

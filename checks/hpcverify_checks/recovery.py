@@ -110,7 +110,7 @@ CHECK = Check(
         **{name: ruling for name, (_, ruling) in ACTIONS.items()},
         "action_unknown": Ruling(Verdict.WARN, Remedy.INSPECT),
         "repair_pending": Ruling(Verdict.WARN, Remedy.RESET_GPU),
-        "memory_unrepairable": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "memory_unrepairable": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -339,6 +339,7 @@ CHECK = Check(
             high=0,
             remedy=Remedy.REPLACE,
             optional=True,  # where all parts agree, the words are disputed instead
+            hard=True,
             source="an exact product has one right answer",
         ),
         "products": Rule(
@@ -348,16 +349,17 @@ CHECK = Check(
             high=0,
             remedy=Remedy.REPLACE,
             optional=True,
+            hard=True,
             source="the same product of the same part has the same bits",
         ),
         "copied_wrong_words": Rule(
-            high=0, remedy=Remedy.REPLACE, source="a copy is the same"
+            high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
         ),
     },
     rulings={
-        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE),
-        "miscopied": Ruling(Verdict.FAIL, Remedy.REPLACE),
-        "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "miscopied": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "dissent": Ruling(Verdict.WARN, Remedy.RERUN),
         "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
         "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),

@@ -387,6 +387,7 @@ SMART_RULES = {
             high=0,
             remedy=Remedy.REPLACE,
             optional=True,
+            hard=True,
             source="hpcverify default: no new errors under our load",
         )
         for name in ("media_errors", "pending", "uncorrectable")
@@ -406,7 +407,7 @@ CHECK = Check(
     },
     rules={**RULES, **SMART_RULES},
     rulings={
-        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "io_error": Ruling(Verdict.FAIL, Remedy.REPLACE),
         "remote_io_error": Ruling(Verdict.ERROR, Remedy.INSPECT),
     },

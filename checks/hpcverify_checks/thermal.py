@@ -297,8 +297,8 @@ CHECK = Check(
     },
     rulings={
         **problems.RULINGS,
-        "heat_mismatch": Ruling(Verdict.FAIL, Remedy.REPLACE),
-        "wave_mismatch": Ruling(Verdict.FAIL, Remedy.INSPECT),
+        "heat_mismatch": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "wave_mismatch": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True),
     },
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,

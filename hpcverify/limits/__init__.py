@@ -85,6 +85,7 @@ def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
         otherwise=rule.otherwise,
         remedy=rule.remedy,
         cause=rule.cause,
+        hard=rule.hard,
         source=rule.source,
     )
 
@@ -101,6 +102,7 @@ def _relative(  # a limit is a fraction of a reference, for one part
         otherwise=rule.otherwise,
         remedy=rule.remedy,
         cause=rule.cause,
+        hard=rule.hard,
         source=source,
     )
 

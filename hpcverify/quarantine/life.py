@@ -89,6 +89,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """The last run of ours that came to its end, whatever the verdict."""
     verdict: str = ""
     """Of that run."""
+    lemon: bool = False
+    """Whether only a named person lets it go, whatever it passes."""
     flakes: int = 0
     """How often a rerun took back what had failed."""
 

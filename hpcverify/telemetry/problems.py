@@ -42,7 +42,7 @@ REMEDIES = {
 
 RULINGS = {
     "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
-    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
     "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
     "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
     "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),

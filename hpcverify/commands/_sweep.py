@@ -1,0 +1,152 @@
+"""What ``hpcverify sweep`` does, apart from its options."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import click
+import msgspec
+from msgspec import Struct
+
+from hpcverify.cli import say
+from hpcverify.commands._fleet import controller
+from hpcverify.errors import SlurmError
+from hpcverify.fleet.controller import Controller
+from hpcverify.model import Verdict
+from hpcverify.quarantine.policy import Purpose
+from hpcverify.slurm.hostlist import expand
+from hpcverify.slurm.pace import Paced
+from hpcverify.stop import Stop, stop_on_signals
+from hpcverify.suite import load_suite
+from hpcverify.view import Console, plain_table
+
+LOOK_S = 0.1
+"""Between looks at whether we are to end."""
+TURN_S = 1.0
+"""Between turns; what they ask Slurm is paced besides."""
+AWAY_S = 600.0
+"""For how long a Slurm that does not answer is waited for."""
+STATUS = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line."""
+
+    suite: str
+    hostlist: str
+    limit: int | None
+
+
+def show_plan(wish: Wish, *, as_json: bool) -> None:
+    """Print whom a sweep would verify now, and whom it passes over."""
+    acting = controller()
+    hosts = acting.slurm.hosts()
+    plan = acting.plan(hosts, only=_only(wish), limit=wish.limit)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        return
+    click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
+    rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
+    rows += [("-", node, why) for node, why in plan.passed_over]
+    plain_table(Console(highlight=False), ("", "node", "why"), rows)
+
+
+def carry_out(wish: Wish) -> int:
+    """Verify who is idle, until all had their turn; return the status."""
+    acting = controller(Paced())
+    sweep = Sweep(acting, wish)
+    with stop_on_signals() as stop:
+        while not stop() and sweep.goes_on():
+            _wait(stop)
+    if stop():
+        left = len(sweep.under_way())
+        say(f"interrupted; {left} verifications go on, hpcverify collect takes them in")
+        return 3
+    return sweep.status()
+
+
+class Sweep:
+    """Goes from turn to turn, with as many nodes at once as may be."""
+
+    def __init__(self, acting: Controller, wish: Wish) -> None:
+        """Begin; a suite or a node that nobody knows shows now."""
+        self.acting = acting
+        self.limit = wish.limit
+        self.suite = wish.suite or acting.site.fleet.suite
+        load_suite(self.suite)
+        self.only = _only(wish)
+        self.tickets: dict[str, int] = {}
+        self._away_since = 0.0
+
+    def goes_on(self) -> bool:
+        """Take a turn; return whether there is more to do."""
+        try:
+            with self.acting.alone():
+                self.acting.turn()
+                self._submit()
+        except SlurmError as exc:
+            return self._waits_for_slurm(exc)
+        self._away_since = 0.0
+        return bool(self.under_way())
+
+    def _waits_for_slurm(self, exc: SlurmError) -> bool:
+        """Wait for a scheduler that is away for a while: what runs goes on."""
+        now = time.monotonic()
+        if not self._away_since:
+            self._away_since = now
+            say(f"{exc}; waiting for it, nothing is done meanwhile")
+        if now - self._away_since > AWAY_S:
+            raise exc
+        return True
+
+    def _submit(self) -> None:
+        """Order as many verifications as there is room for."""
+        limit = None
+        if self.limit is not None:
+            limit = self.limit - len(self.under_way())
+            if limit <= 0:
+                return
+        hosts = self.acting.slurm.hosts()
+        plan = self.acting.plan(
+            hosts, only=self.only, done=self.tickets.keys(), limit=limit
+        )
+        for pick in plan.chosen:
+            host = hosts[pick.node]
+            ticket = self.acting.order(host, Purpose.SWEEP, self.suite)
+            self.tickets[pick.node] = ticket.number
+
+    def under_way(self) -> Collection[int]:
+        """Number the verifications of ours that have not ended."""
+        numbers = {ticket.number for ticket in self.acting.ledger.open_tickets()}
+        return numbers.intersection(self.tickets.values())
+
+    def status(self) -> int:
+        """Count what came of it, and choose the exit status."""
+        nodes = self.acting.ledger.nodes()
+        ended = self.acting.ledger.by_number(self.tickets.values())
+        found = [
+            Verdict(nodes[t.node].verdict)
+            for t in ended
+            if t.run and t.node in nodes and nodes[t.node].verdict
+        ]
+        told = [
+            f"{found.count(verdict)} {verdict.value}"
+            for verdict in Verdict
+            if verdict in found
+        ]
+        silent = len(self.tickets) - len(found)
+        told += [f"{silent} without a verdict"] if silent else []
+        click.echo(f"{len(self.tickets)} nodes: {', '.join(told) or 'nobody was due'}")
+        worst = STATUS.get(max(found, default=Verdict.PASS), 0)
+        return self.acting.status() or worst or (3 if silent else 0)
+
+
+def _only(wish: Wish) -> set[str]:
+    return set(expand(wish.hostlist)) if wish.hostlist else set()
+
+
+def _wait(stop: Stop) -> None:
+    until = time.monotonic() + TURN_S
+    while not stop() and time.monotonic() < until:
+        time.sleep(LOOK_S)

@@ -1,0 +1,26 @@
+"""``hpcverify collect``: take in what nodes have found, judge, act."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("collect")
+def command() -> None:
+    """
+    Take in finished runs from the spool, judge them, and act on the nodes.
+
+    What was killed in between goes on where it was: run it as often as you like.
+
+    \b
+    Example:
+      hpcverify collect
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    from hpcverify.commands._fleet import controller
+
+    acting = controller()
+    with acting.alone():
+        acting.turn()
+    sys.exit(acting.status())

@@ -1,0 +1,29 @@
+"""
+``hpcverify gate``: would the prolog let a job run on this node?
+
+`hpcverify.entry` answers it before this is imported; what remains is the help.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hpcverify import standing
+
+
+@click.command("gate")
+def command() -> None:
+    """
+    Say whether the prolog lets jobs run on this node.
+
+    It reads what the controller last said of the node, from the file "standing" in
+    $HPCVERIFY_STATE (/var/lib/hpcverify): a file that is missing, stale or unreadable
+    lets jobs run. Exit status: 0 they may, 1 they are refused.
+
+    \b
+    Example:
+      hpcverify gate || echo "no job starts here"
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    sys.exit(standing.gate(standing.path_of_this_node()))

@@ -1,0 +1,262 @@
+"""
+One job of Slurm per node: how it is submitted, and what became of it.
+
+A job is pinned to its node, has all of it, gives way to anybody and is never put back
+into the queue: an array cannot cover nodes, and one job over many would be lost with
+the first of them. What became of it is bookkeeping, never a verdict: that is in the
+run document alone, and no ending of a job says that the hardware is bad.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+from msgspec import Struct
+
+from hpcverify.slurm import Job
+
+SCRIPT = Path(__file__).with_name("sweep.sh")
+"""What every job runs."""
+MARK = "# `hpcverify sweep` writes the settings of this job below this line.\n"
+"""Where it is told what."""
+
+PREFIX = "hpcverify-"
+"""How the names of all our jobs begin."""
+
+WAIT_MIN = 1
+"""What the script waits for a run that is still ending."""
+MARGIN_MIN = 4
+"""Beyond a suite's budget, to start and to end: the engine gives up on what hangs
+long before."""
+
+NICE = 1_000_000
+"""Behind every job of a user; Slurm takes no more off than there is."""
+
+ARRIVAL_S = 90.0
+"""A document may show so much later than its job ends: an NFS client may keep what it
+knows of a directory for 60 s (acdirmax, nfs(5))."""
+
+SHELL_COULD_NOT_RUN = frozenset((126, 127))
+"""The exit status when a program may not be run, or is not there (POSIX, 2.8.2)."""
+
+
+class Submits(Protocol):
+    """Whoever hands a job to Slurm."""
+
+    def submit(self, script: Path, *options: str) -> int:
+        """Submit *script* with *options* of sbatch, and return the job's number."""
+        ...
+
+
+class Errand(Struct, frozen=True, kw_only=True):
+    """One node that is to be verified, and how."""
+
+    node: str
+    gpus: int
+    """All that it has."""
+    suite: str
+    token: str
+    """What says that the controller ordered this run; no other user may see it."""
+    name: str
+    """The job's, as `job_name` makes it."""
+    minutes: int
+    """For the job, as `minutes_for` counts them."""
+    deadline_hours: float
+    """It is given up when it could not start by then."""
+    partition: str
+    spool: str
+    reservation: str = ""
+    user: str = ""
+    """Who it runs as; empty: who submits it."""
+    program: str = ""
+    """Where hpcverify is on the node; empty: where it is here."""
+    environment: Mapping[str, str] = {}
+    """Of the run, beside what Slurm sets."""
+
+
+def job_name(ticket: int, node: str) -> str:
+    """Name a job, so that it is found again though its number was never learned."""
+    return f"{PREFIX}{ticket}-{node}"
+
+
+def minutes_for(budget: float) -> int:
+    """Return how long a job may take whose suite has *budget* seconds."""
+    return math.ceil(budget / 60) + WAIT_MIN + MARGIN_MIN
+
+
+def submit(errand: Errand, slurm: Submits) -> int:
+    """
+    Submit the job of *errand* and return its number.
+
+    What it is to run goes to Slurm as the script, which only the job's owner and
+    operators can read; options and names are for everybody to see.
+
+    Raises:
+        SlurmError: it was not taken, or nobody knows whether it was.
+
+    """
+    with TemporaryDirectory(prefix=PREFIX) as private:
+        script = Path(private, errand.name)
+        script.write_text(script_of(errand), encoding="utf-8")
+        return slurm.submit(script, *options_of(errand))
+
+
+def script_of(errand: Errand) -> str:
+    """Write the job script: the one that ships, with the settings of this job."""
+    exported = {**errand.environment, "HPCVERIFY_TOKEN": errand.token}
+    program = errand.program or str(Path(sys.executable).with_name("hpcverify"))
+    own = {"program": program, "suite": errand.suite, "spool": errand.spool}
+    settings = [
+        *(f"export {name}={shlex.quote(value)}" for name, value in exported.items()),
+        *(f"{name}={shlex.quote(value)}" for name, value in own.items()),
+    ]
+    before, after = SCRIPT.read_text(encoding="utf-8").split(MARK)
+    return "\n".join((before + MARK.rstrip(), *settings, after))
+
+
+def options_of(errand: Errand) -> Iterator[str]:
+    """Yield the options of sbatch."""
+    yield f"--job-name={errand.name}"
+    yield f"--partition={errand.partition}"
+    yield f"--nodelist={errand.node}"
+    yield from ("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0")
+    if errand.gpus:  # --exclusive alone does not give them
+        yield f"--gpus-per-node={errand.gpus}"
+    yield from ("--no-requeue", f"--nice={NICE}")
+    yield f"--time={errand.minutes}"
+    # Slurm means the end by it: it gives a job up that could not end by then.
+    start_by = math.ceil(errand.deadline_hours * 60)
+    yield f"--deadline=now+{start_by + errand.minutes}minutes"
+    # The node's own limits, and no file that could fail to open; any other export
+    # than ALL has Slurm run a login shell first, which may hang on a home directory.
+    yield from ("--propagate=NONE", "--export=ALL", "--chdir=/", "--output=/dev/null")
+    if errand.reservation:
+        yield f"--reservation={errand.reservation}"
+    if errand.user:
+        yield f"--uid={errand.user}"
+
+
+class Ending(StrEnum):
+    """What became of a job: a closed list."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ARRIVING = "arriving"
+    """It ended by itself a moment ago, and its document may still be on the way."""
+    FINISHED = "finished"
+    """It ended by itself, and left a document."""
+    PREEMPTED = "preempted"
+    """It gave way to a user's job."""
+    NODE_FAIL = "node_fail"
+    """The node stopped to answer, or did not boot."""
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    OUT_OF_MEMORY = "out_of_memory"
+    NEVER_STARTED = "never_started"
+    """The node was not free before the deadline."""
+    LAUNCH_FAILED = "launch_failed"
+    """Slurm could not start it; it may sit in the queue, held."""
+    UNDEPLOYED = "undeployed"
+    """hpcverify cannot be run there."""
+    FAILED = "failed"
+    """It ended by itself, and left no document."""
+    VANISHED = "vanished"
+    """Slurm knows nothing of it any more, and there is no document."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self not in (Ending.PENDING, Ending.RUNNING, Ending.ARRIVING)
+
+
+BY_ITSELF = frozenset(("COMPLETED", "FAILED"))
+"""Slurm's states of a job that ended by itself, or thinks so in its grace time."""
+
+STATES = {
+    "BOOT_FAIL": Ending.NODE_FAIL,
+    "CANCELLED": Ending.CANCELLED,
+    "CONFIGURING": Ending.PENDING,
+    "LAUNCH_FAILED": Ending.LAUNCH_FAILED,
+    "NODE_FAIL": Ending.NODE_FAIL,
+    "OUT_OF_MEMORY": Ending.OUT_OF_MEMORY,
+    "PENDING": Ending.PENDING,
+    "POWER_UP_NODE": Ending.PENDING,
+    "PREEMPTED": Ending.PREEMPTED,
+    "RECONFIG_FAIL": Ending.LAUNCH_FAILED,
+    "REQUEUED": Ending.PENDING,
+    "REQUEUE_FED": Ending.PENDING,
+    "REQUEUE_HOLD": Ending.PENDING,
+    "RESV_DEL_HOLD": Ending.PENDING,
+    "REVOKED": Ending.CANCELLED,
+    "SPECIAL_EXIT": Ending.PENDING,
+    "TIMEOUT": Ending.TIMEOUT,
+}
+"""The others (squeue(1), JOB STATE CODES). What is not here goes on: RUNNING,
+COMPLETING, SUSPENDED, …, and whatever a later Slurm calls by a name of its own."""
+
+
+def ending_of(
+    job: Job | None, *, document: bool, now: float, patience: float = ARRIVAL_S
+) -> Ending:
+    """
+    Say what became of a job: None is one that Slurm does not know.
+
+    A *document* counts by itself, whatever became of the job that wrote it. *now* is
+    in seconds since 1970, by Slurm's controller; a document is waited for until
+    *patience* seconds after a job ended by itself.
+    """
+    if job is None:
+        return Ending.FINISHED if document else Ending.VANISHED
+    if "launch" in job.reason.lower():  # launch_failed_requeued_held, JobLaunchFailure
+        return Ending.LAUNCH_FAILED
+    if job.state in BY_ITSELF:
+        return _by_itself(job, document=document, late=now - job.end > patience)
+    if job.state == "DEADLINE":
+        return Ending.TIMEOUT if job.start else Ending.NEVER_STARTED
+    return STATES.get(job.state, Ending.RUNNING)
+
+
+def _by_itself(job: Job, *, document: bool, late: bool) -> Ending:
+    if job.preempted:
+        return Ending.PREEMPTED
+    if document:
+        return Ending.FINISHED
+    if job.exit_status in SHELL_COULD_NOT_RUN:
+        return Ending.UNDEPLOYED
+    return Ending.FAILED if late else Ending.ARRIVING
+
+
+TOLD = {
+    Ending.PENDING: "waits for its node",
+    Ending.RUNNING: "runs",
+    Ending.ARRIVING: "ended, its document is awaited",
+    Ending.FINISHED: "ended, with a document",
+    Ending.PREEMPTED: "gave way to a user's job",
+    Ending.NODE_FAIL: "lost its node: it does not answer Slurm",
+    Ending.TIMEOUT: "was ended by Slurm at its time limit: give the suite a budget "
+    "that it keeps",
+    Ending.CANCELLED: "was cancelled by a person, or because the node's prolog failed: "
+    "scontrol show node {node}",
+    Ending.OUT_OF_MEMORY: "ran out of memory, and was ended",
+    Ending.NEVER_STARTED: "never started: its node was not free before the deadline",
+    Ending.LAUNCH_FAILED: "could not be started by Slurm: scontrol show node {node}",
+    Ending.UNDEPLOYED: "ended with exit status {status}: hpcverify cannot be run on "
+    "{node}, install it at the same path as here",
+    Ending.FAILED: "ended with exit status {status} and left no document: can {node} "
+    "write to the spool?",
+    Ending.VANISHED: "is not known to Slurm any more, and left no document",
+}
+
+
+def told(ending: Ending, node: str, job: Job | None) -> str:
+    """Say in words what became of *job*, and what to do if there is something."""
+    status = 0 if job is None else job.exit_status
+    name = "the job" if job is None else f"job {job.id}"
+    return f"{name} {TOLD[ending].format(node=node, status=status)}"

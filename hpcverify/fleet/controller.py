@@ -1,0 +1,406 @@
+"""
+The controller: what was found, what became of jobs, how nodes are held; in one turn.
+
+A turn may end anywhere, by -9 too, and the next one goes on from what is written and
+from what the scheduler says: every step compares what is with what is wanted. One
+controller acts at a time, whoever starts it. If the scheduler does not answer in full,
+nothing is done at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from hpcverify import spool, standing
+from hpcverify.config import Site
+from hpcverify.errors import ActionError, ConfigError, SlurmError, UnverifiedError
+from hpcverify.executors.slurm import (
+    PREFIX,
+    Ending,
+    Errand,
+    ending_of,
+    job_name,
+    minutes_for,
+    submit,
+    told,
+)
+from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
+from hpcverify.fleet.schedule import SweepPlan
+from hpcverify.fleet.schedule import plan as plan_sweep
+from hpcverify.model import Run
+from hpcverify.quarantine.breaker import allowance
+from hpcverify.quarantine.keeper import Keeper, Seen, adopt, settle
+from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.quarantine.policy import EVERY, Purpose
+from hpcverify.slurm import Host
+from hpcverify.slurm.client import Slurm
+from hpcverify.store import Store
+from hpcverify.suite import load_suite
+
+PATIENCE_S = 60.0
+"""For the lock of another controller: a turn takes seconds."""
+UNHEARD_S = 180.0
+"""Until a submission without an answer is given up: it may take effect late."""
+RETRY_S = HOUR
+"""Between verifications of a node that could not be judged."""
+DRAINED_BY_SLURM = ("Prolog error", "Epilog error")
+RESERVATION = "hpcverify-{node}"
+BATCH = 500
+"""Documents that are judged together."""
+
+
+@dataclass(frozen=True)
+class Controller:
+    """All that acts on the fleet, in one hand."""
+
+    site: Site
+    state: Path
+    ledger: Ledger
+    store: Store
+    slurm: Slurm
+    keeper: Keeper
+    say: Callable[[str], None]
+    """Told what an operator should know, a line at a time."""
+    clock: Callable[[], float] = time.time
+    _refused: set[str] = field(default_factory=set[str])
+    _mishaps: list[str] = field(default_factory=list[str])
+
+    def status(self) -> int:
+        """Choose the exit status: whether all actions took."""
+        return ActionError.exit_code if self._mishaps else 0
+
+    @contextmanager
+    def alone(self, patience: float = PATIENCE_S) -> Generator[None]:
+        """
+        Hold the controller's lock, which is gone with its holder.
+
+        Raises:
+            UnverifiedError: another controller holds it all the while.
+
+        """
+        path = self.state / "fleet.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = time.monotonic() + patience
+            while not _locked(descriptor):
+                if time.monotonic() > until:
+                    raise UnverifiedError(
+                        f"another hpcverify holds {path} for {patience:g} s: see who "
+                        f"with fuser {path}"
+                    )
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def turn(self) -> dict[str, Seen]:
+        """
+        Do all that is due: take in, judge, act, ask for reruns, tell the nodes.
+
+        Raises:
+            SlurmError: the scheduler does not answer in full; nothing was done.
+
+        """
+        seen = dict(self.keeper.look())
+        self._take_in(len(seen))
+        self._follow_jobs()
+        self._adopt(seen)
+        self._settle(seen)
+        self._give_turns(seen)
+        self._order_reruns(seen)
+        self._tell_nodes(seen)
+        return seen
+
+    # -- what became of the jobs
+
+    def _follow_jobs(self) -> None:
+        """Close the tickets whose jobs have ended, in one question for all."""
+        tickets = self.ledger.open_tickets()
+        if not tickets:
+            return
+        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
+        by_name = {job.name: job for job in known.values()}
+        for ticket in tickets:
+            job = by_name.get(job_name(ticket.number, ticket.node))
+            if job is not None and not ticket.job:  # killed before it was written down
+                self.ledger.submitted(ticket, job.id)
+            if job is None and self.clock() - ticket.made < UNHEARD_S:
+                continue
+            document = bool(ticket.run)
+            ending = ending_of(job, document=document, now=self.clock())
+            if ending is Ending.LAUNCH_FAILED and job is not None:
+                self.slurm.cancel(job.id)  # it would sit in the queue, held
+            if ending.over:
+                self.ledger.ended(ticket, ending)
+                if ending is not Ending.FINISHED:
+                    self.say(f"{ticket.node}: {told(ending, ticket.node, job)}")
+
+    # -- what was found
+
+    def _take_in(self, eligible: int) -> None:
+        """Take the spool in; what is refused is told, each once."""
+        intake = Intake(self.site, self.store, self.ledger, self.clock)
+        arrivals: list[spool.Arrival] = []
+        for found in self._gathered():
+            if isinstance(found, spool.Arrival):
+                arrivals.append(found)
+            elif str(found.path) not in self._refused:
+                self._refused.add(str(found.path))
+                self.say(f"{found.path}: {found.why}")
+        for start in range(0, len(arrivals), BATCH):
+            batch = arrivals[start : start + BATCH]
+            for judged in intake.take((a.run for a in batch), eligible):
+                self._report(judged)
+            for arrival in batch:
+                spool.done(arrival)
+        self._prune({a.run.node for a in arrivals})
+
+    def _gathered(self) -> Iterable[spool.Arrival | spool.Refusal]:
+        where = Path(self.site.fleet.spool)
+        owner = _uid(self.site.fleet.user)
+        return spool.gather(where, owner)
+
+    def _report(self, judged: Judged) -> None:
+        old, new = judged.before, judged.after
+        if old.state is not new.state:
+            observed = "" if new.enforced or not new.checks else " (observed only)"
+            because = f": {new.reason}" if new.reason else ""
+            self.say(f"{new.name}: {old.state} -> {new.state}{observed}{because}")
+
+    def _prune(self, nodes: Collection[str]) -> None:
+        known = self.ledger.nodes()
+        for name in nodes:
+            spare = {known[name].run} - {""} if name in known else set[str]()
+            self.store.prune(name, self.site.fleet.keep_runs, spare)
+
+    # -- how nodes are held
+
+    def _adopt(self, seen: Mapping[str, Seen]) -> None:
+        """Make Slurm's own drain ours where a run or a word of ours explains it."""
+        for node in self.ledger.nodes().values():
+            there = seen.get(node.name)
+            if there is None or there.reason not in DRAINED_BY_SLURM or node.hold:
+                continue
+            if node.state is State.SUSPECT and self._refused_a_job(node):
+                node = replace(node, state=State.QUARANTINED, enforced=True)  # noqa: PLW2901 - one step further
+            elif node.wanted is not Hold.DRAIN:
+                continue
+            self.ledger.put(adopt(node, there, self.keeper, self.ledger), "adopted")
+
+    def _refused_a_job(self, node: Node) -> bool:
+        """Whether it is suspected for what its prolog may refuse a job for."""
+        closed = set(self.site.quarantine.fail_closed)
+        acting = not self.ledger.tripped()
+        return acting and bool(closed.intersection(node.checks)) and self._acts_on(node)
+
+    def _acts_on(self, node: Node) -> bool:
+        on = set(self.site.quarantine.enforce)
+        return EVERY in on or not on.isdisjoint(node.checks)
+
+    def _settle(self, seen: Mapping[str, Seen]) -> None:
+        """Hold each node as it is wanted; one that cannot be is told, others go on."""
+        known = self.ledger.nodes()
+        for name, there in seen.items():
+            node = known.get(name, Node(name=name))
+            if node.wanted is Hold.NONE and not (
+                node.hold or node.foreign or there.drained or there.unavailable
+            ):
+                continue
+            try:
+                settled = settle(node, self.keeper, self.ledger)
+            except SlurmError:
+                raise
+            except ActionError as exc:
+                self._mishaps.append(str(exc))
+                self.say(f"{name}: {exc}")
+                continue
+            if settled != node:
+                self.ledger.put(settled, *_changed(node, settled))
+
+    # -- whom to verify outside the sweep
+
+    def _give_turns(self, seen: Mapping[str, Seen]) -> None:
+        """Keep nodes free that have not passed for too long, some at a time."""
+        days = self.site.fleet.overdue_days
+        if not days or self.ledger.tripped():
+            return
+        nodes = self.ledger.nodes()
+        before = self.clock() - days * DAY
+        waiting = [n for n in nodes.values() if n.state is State.VERIFYING and not n.by]
+        room = allowance(len(seen), self.site.quarantine) - len(waiting)
+        due = sorted(
+            (n for n in nodes.values() if _has_waited(n, before)),
+            key=lambda node: (node.passed, node.name),
+        )
+        for node in due[: max(0, room)]:
+            self.ledger.put(
+                replace(
+                    node,
+                    state=State.VERIFYING,
+                    since=self.clock(),
+                    reason=f"has not passed for {days:g} days: kept free for its turn",
+                    enforced=True,
+                    suite=self.site.fleet.suite,
+                    after=self.ledger.last_ticket(),
+                ),
+                "kept free",
+            )
+        self._settle({n.name: seen[n.name] for n in due if n.name in seen})
+
+    def _order_reruns(self, seen: Mapping[str, Seen]) -> None:
+        """Submit what suspects, new and repaired nodes wait for, once they are kept."""
+        busy = {ticket.node for ticket in self.ledger.open_tickets()}
+        ended = self.ledger.last_ended()
+        due = [
+            node
+            for node in self.ledger.nodes().values()
+            if node.wanted is Hold.RESERVATION
+            and node.hold
+            and not node.foreign
+            and node.name in seen
+            and node.name not in busy
+            and _is_due(node, ended.get(node.name), self.clock())
+        ]
+        if not due:
+            return
+        hosts = self.slurm.hosts(*(node.name for node in due))
+        for node in due:
+            suite = node.suite or self.site.fleet.suite
+            self.order(hosts[node.name], _purpose(node), suite, kept=True)
+
+    # -- jobs
+
+    def order(
+        self, host: Host, purpose: Purpose, suite: str, *, kept: bool = False
+    ) -> Ticket:
+        """Give out a ticket for *host* and submit its job; *kept* in our reservation."""
+        fleet = self.site.fleet
+        ticket = self.ledger.issue(host.name, purpose, suite)
+        errand = Errand(
+            node=host.name,
+            gpus=host.gpus,
+            suite=suite,
+            token=ticket.token,
+            name=job_name(ticket.number, host.name),
+            minutes=minutes_for(load_suite(suite).budget),
+            deadline_hours=fleet.deadline_hours,
+            partition=fleet.partition,
+            spool=fleet.spool,
+            reservation=RESERVATION.format(node=host.name) if kept else "",
+            user="" if _is_us(fleet.user) else fleet.user,
+        )
+        self.ledger.submitted(ticket, submit(errand, self.slurm))
+        return ticket
+
+    def plan(
+        self,
+        hosts: Mapping[str, Host],
+        *,
+        only: Collection[str] = (),
+        done: Collection[str] = (),
+        limit: int | None = None,
+    ) -> SweepPlan:
+        """Choose whom of *hosts* to verify now, of all or of *only* some."""
+        return plan_sweep(
+            hosts,
+            self.ledger.nodes(),
+            {ticket.node for ticket in self.ledger.open_tickets()},
+            self.site.fleet,
+            self.clock(),
+            only=only,
+            done=done,
+            limit=limit,
+            seed=self.ledger.seed(),
+        )
+
+    # -- what the nodes are told
+
+    def _tell_nodes(self, seen: Iterable[str]) -> None:
+        """Leave the controller's word for each node in the spool."""
+        if not self.site.fleet.spool:
+            return
+        folder = Path(self.site.fleet.spool) / standing.FILE
+        tripped = self.ledger.tripped()
+        nodes = self.ledger.nodes()
+        until = int(self.clock() + self.site.fleet.word_hours * HOUR)
+        for name in seen:
+            word = self._word(nodes.get(name, Node(name=name)), tripped, until)
+            old = standing.read(folder / name, self.clock())
+            half = (until + self.clock()) / 2
+            fresh = old is not None and old.until > half
+            if not fresh or old is None or old._replace(until=until) != word:
+                standing.write(folder / name, word)
+
+    def _word(self, node: Node, tripped: str, until: int) -> standing.Word:
+        if tripped:
+            return standing.Word(standing.OK, until, f"the breaker tripped: {tripped}")
+        policy = self.site.quarantine
+        on = set(policy.enforce)
+        checks = tuple(c for c in policy.fail_closed if EVERY in on or c in on)
+        if node.wanted is not Hold.DRAIN:
+            return standing.Word(standing.OK, until, "", checks)
+        held = node.state is State.HELD
+        verdict = standing.HOLD if held else standing.QUARANTINED
+        return standing.Word(verdict, until, node.reason, checks)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _uid(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(
+            f"fleet.user: there is no user {user!r} on this machine"
+        ) from None
+
+
+def _is_us(user: str) -> bool:
+    return _uid(user) == os.geteuid()
+
+
+def _changed(before: Node, after: Node) -> tuple[str, str]:
+    """Say in the audit log what settling has made of a node."""
+    if after.foreign and after.foreign != before.foreign:
+        return "external", after.foreign
+    if before.foreign and not after.foreign:
+        return "let go", f"no longer held by others: {before.foreign}"
+    if after.hold and not before.hold:
+        return "held", f"{after.hold} {after.reason}"
+    if before.hold and not after.hold:
+        return "released", after.reason
+    return after.state.value, after.reason
+
+
+def _has_waited(node: Node, before: float) -> bool:
+    calm = node.state in (State.HEALTHY, State.UNVERIFIED)
+    return calm and not node.foreign and max(node.passed, node.since) < before
+
+
+def _is_due(node: Node, last: Ticket | None, now: float) -> bool:
+    """Whether nothing was tried since it came to this state, or long ago."""
+    return last is None or last.number <= node.after or now - last.ended > RETRY_S
+
+
+def _purpose(node: Node) -> Purpose:
+    if node.state is State.SUSPECT:
+        return Purpose.CONFIRM
+    if not node.by:
+        return Purpose.SWEEP
+    return Purpose.RETURN if node.run else Purpose.ADMISSION

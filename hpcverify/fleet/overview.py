@@ -1,0 +1,220 @@
+"""
+The whole fleet in one table: what the controller knows, beside what checks last said.
+
+Pure, and the same for a terminal, a page and JSON: a row for each node, worst first. A
+node is at its worst where somebody has to act on it, then where nothing is known of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from hpcverify.model import Verdict
+from hpcverify.quarantine.life import Node, State
+from hpcverify.store import Entry, Said
+
+DAY = 86400.0
+LONG = 7 * DAY
+"""Seconds without a full pass that stand out, if the site names no number of days: a
+nightly sweep has had seven turns by then."""
+NEVER = "never"
+EXTERNAL = "external"
+"""The state shown of a node that somebody else holds."""
+BAD = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
+"""What a node is in because it failed."""
+BADNESS = {
+    word: rank
+    for rank, word in enumerate(
+        (
+            State.HEALTHY,
+            EXTERNAL,
+            State.VERIFYING,
+            State.UNVERIFIED,
+            State.HELD,
+            State.SUSPECT,
+            State.QUARANTINED,
+            State.LEMON,
+        )
+    )
+}
+"""How much a state asks for somebody's time, which is not the order of its life."""
+_UNITS = ((DAY, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A node, what is shown of it, and the newest that each check said of it."""
+
+    node: Node
+    state: str
+    """That of the node, or external."""
+    verdict: Verdict | None
+    """Of its last run that came to its end; None: there is none."""
+    attention: bool
+    """Whether it failed or could not be judged, and nothing has taken that back."""
+    overdue: bool
+    """Whether it has not passed for long."""
+    why: str
+    said: tuple[Said, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The state, and whether it is acted on."""
+        observed = self.node.state in BAD and not self.node.enforced
+        return f"{self.state} (observed only)" if observed else self.state
+
+    @property
+    def worst(self) -> Verdict:
+        """The worst that a check said of it, as far as it counts."""
+        return max((weight(said) for said in self.said), default=Verdict.PASS)
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """The fleet at one moment."""
+
+    made: float
+    """Seconds since 1970."""
+    tripped: str
+    """Why the breaker acts on nobody, if it is tripped."""
+    rows: tuple[Row, ...]
+    """Worst first."""
+
+
+def overview(
+    nodes: Mapping[str, Node],
+    newest: Iterable[Entry],
+    said: Iterable[Said],
+    *,
+    now: float,
+    tripped: str = "",
+    overdue_days: float = 0,
+) -> Overview:
+    """
+    Put together what the ledger knows of *nodes* and what the store has of their runs.
+
+    *newest* is the last run of each node that came to its end, *said* what each check
+    said last. A node that only the store knows was never verified by the controller.
+    """
+    entries = {entry.node: entry for entry in newest}
+    by_node: dict[str, list[Said]] = {}
+    for one in said:
+        by_node.setdefault(one.node, []).append(one)
+    long = overdue_days * DAY or LONG
+    rows = [
+        _row(
+            nodes.get(name) or _unknown(name, entries.get(name)),
+            entries.get(name),
+            _latest(by_node.get(name, ())),
+            before=now - long,
+        )
+        for name in {*nodes, *entries, *by_node}
+    ]
+    return Overview(made=now, tripped=tripped, rows=tuple(sorted(rows, key=_badness)))
+
+
+def weight(said: Said) -> Verdict:
+    """Say what a verdict counts as: no more than it did in its run, as one in beta."""
+    return min(said.verdict, said.overall)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Order names as people count: n2 before n10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [
+        (len(part.lstrip("0")), part.lstrip("0")) if place % 2 else (0, part)
+        for place, part in enumerate(parts)
+    ]
+
+
+def tally(rows: Iterable[Row]) -> str:
+    """Count the states, the worst first."""
+    counts = Counter(row.state for row in rows)
+    ordered = sorted(counts, key=lambda state: BADNESS[state], reverse=True)
+    return ", ".join(f"{counts[state]} {state}" for state in ordered)
+
+
+def headline(fleet: Overview) -> str:
+    """Say in a line how many nodes are in which state, and whether we act on them."""
+    one = len(fleet.rows) == 1
+    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {tally(fleet.rows)}"
+    return f"{counted}; {breaker(fleet)}"
+
+
+def breaker(fleet: Overview) -> str:
+    """Say whether the breaker is tripped, and what to do then."""
+    if not fleet.tripped:
+        return "the breaker is not tripped"
+    return (
+        f"THE BREAKER IS TRIPPED and nobody is acted on: {fleet.tripped}; "
+        "when it is cleared up: hpcverify breaker reset"
+    )
+
+
+def age(when: float, now: float) -> str:
+    """Say how long ago *when* was, in the one unit that matters; 0 is never."""
+    if not when:
+        return NEVER
+    passed = max(0.0, now - when)
+    for size, unit in _UNITS:
+        if passed >= size:
+            return f"{passed // size:.0f} {unit}"
+    return f"{passed:.0f} s"
+
+
+def _latest(said: Iterable[Said]) -> tuple[Said, ...]:
+    """Keep of each check what it said last, whatever suite it ran in, by name."""
+    newest: dict[str, Said] = {}
+    for one in sorted(said, key=lambda one: one.started):
+        newest[one.check] = one
+    return tuple(newest[check] for check in sorted(newest))
+
+
+def _unknown(name: str, entry: Entry | None) -> Node:
+    """Make a node of which the ledger has nothing, as one that is verified by hand."""
+    if entry is None:
+        return Node(name=name)
+    ended = entry.started.timestamp() + entry.seconds
+    return Node(name=name, finished=ended, verdict=entry.verdict.value)
+
+
+def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float) -> Row:
+    verdict = Verdict(node.verdict) if node.verdict else None
+    worst = max((weight(one) for one in said), default=Verdict.PASS)
+    return Row(
+        node=node,
+        state=EXTERNAL if node.foreign else str(node.state),
+        verdict=verdict,
+        attention=node.state in BAD or max(worst, verdict or worst) >= Verdict.ERROR,
+        overdue=node.passed < before,
+        why=_why(node, entry, said),
+        said=said,
+    )
+
+
+def _why(node: Node, entry: Entry | None, said: tuple[Said, ...]) -> str:
+    """Choose what explains the row best: who holds it, why we do, what went wrong."""
+    worst = max(said, key=weight, default=None)
+    if node.foreign:
+        return node.foreign
+    if node.reason:
+        return f"{node.reason} (by {node.by})" if node.by else node.reason
+    if worst is not None and weight(worst) >= Verdict.WARN:
+        return f"{worst.check}: {worst.reason}"
+    if entry is not None and entry.verdict >= Verdict.WARN:
+        return entry.reason
+    return ""
+
+
+def _badness(row: Row) -> tuple[bool, int, int, float, list[tuple[int, str]]]:
+    """Order rows by what they ask for: the worst, and then the longest unverified."""
+    seen = max(row.worst, row.verdict or row.worst)
+    return (
+        not row.attention,
+        -BADNESS[row.state],
+        -list(Verdict).index(seen),
+        row.node.passed,
+        natural(row.node.name),
+    )

@@ -1,0 +1,306 @@
+"""
+Whom to verify next: idle nodes, those that wait for an answer first.
+
+A plan is a pure function of what Slurm says and what the ledger knows. Only a node
+that is idle beyond doubt is chosen: what somebody holds, what Slurm has a plan for and
+whatever state we do not know is passed over, with the reason in plain words.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from math import ceil
+
+from msgspec import Struct
+
+from hpcverify.config import Fleet
+from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.slurm import Host
+
+HOUR_S = 3600.0
+DAY_S = 86400.0
+
+JITTER = 0.2
+"""Of the time that a pass is fresh: each node is due up to so much sooner, or else all
+that were verified in one night would be due at once for ever."""
+
+HARMLESS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
+"""Flags of an idle node that say where it comes from, not that it is wanted."""
+
+RESERVED = frozenset(("MAINT", "RESERVED"))
+"""Flags of a node in a reservation, which may be ours."""
+
+IN_USE = frozenset(("ALLOCATED", "MIXED", "COMPLETING", "PLANNED"))
+"""States and flags of a node that users' jobs have and nobody holds."""
+
+WORDS = {
+    "ALLOCATED": "is busy",
+    "COMPLETING": "has a job that is ending",
+    "DOWN": "is down",
+    "DRAIN": "is drained",
+    "FAIL": "is drained",
+    "MAINT": "is reserved for maintenance",
+    "MIXED": "is busy",
+    "NOT_RESPONDING": "does not answer Slurm",
+    "PLANNED": "is planned for a job",
+    "POWERED_DOWN": "is powered down",
+    "POWERING_DOWN": "is powered down",
+    "POWERING_UP": "is starting",
+    "POWER_DOWN": "is powered down",
+    "POWER_UP": "is starting",
+    "REBOOT_ISSUED": "is starting",
+    "REBOOT_REQUESTED": "is to be rebooted",
+    "RESERVED": "is reserved",
+}
+"""What Slurm's states and flags of a node mean (sinfo(1))."""
+
+
+class Pick(Struct, frozen=True, kw_only=True):
+    """A node to verify now."""
+
+    node: str
+    gpus: int
+    why: str
+
+
+class SweepPlan(Struct, frozen=True, kw_only=True):
+    """What a sweep does, and why not more."""
+
+    chosen: tuple[Pick, ...]
+    """In the order in which they are to be submitted."""
+    passed_over: tuple[tuple[str, str], ...]
+    """Node and reason, by name."""
+    overdue: tuple[str, ...]
+    """Nodes whose turn is long past and that are not free, the longest first; none
+    unless the site asks for them to be kept free."""
+
+
+def plan(
+    hosts: Mapping[str, Host],
+    nodes: Mapping[str, Node],
+    busy: Collection[str],
+    fleet: Fleet,
+    now: float,
+    *,
+    only: Collection[str] = (),
+    done: Collection[str] = (),
+    limit: int | None = None,
+    seed: int = 0,
+) -> SweepPlan:
+    """
+    Choose among *hosts* whom to verify at *now*, seconds since 1970.
+
+    *nodes* are what the ledger knows, *busy* those that have a ticket of ours. With
+    *only*, no other is looked at, and they are verified though they passed lately.
+    Those *done* had their turn in this sweep.
+    *limit* is on this sweep alone, beside the site's limits. The same *seed* gives
+    each node the same jitter: keep one for good, so that turns stay spread out.
+    """
+    names = sorted((set(only) or set(hosts)) - set(done))
+    known = {name: nodes.get(name) or Node(name=name) for name in hosts}
+    asked = _Asked(hosts, known, frozenset(busy), fleet, now, bool(only), seed)
+    looked = {name: asked.look(name) for name in names}
+    over = {name: found for name, found in looked.items() if isinstance(found, str)}
+    room = _Room(asked, limit)
+    chosen: list[Pick] = []
+    due = (found for found in looked.values() if isinstance(found, _Due))
+    for each in sorted(due, key=lambda d: d.order):
+        if full := room.full_for(each.host):
+            over[each.host.name] = full
+            continue
+        room.take(each.host)
+        chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why))
+    return SweepPlan(
+        chosen=tuple(chosen),
+        passed_over=tuple(sorted(over.items())),
+        overdue=_overdue(asked, over.keys() & hosts.keys(), room),
+    )
+
+
+class _Due(Struct, frozen=True):
+    """A node whose turn it is, and how it is ordered among its likes."""
+
+    order: tuple[int, float, str]
+    host: Host
+    why: str
+
+
+class _Asked(Struct, frozen=True):
+    """What a plan is made of; `nodes` has one for each of the `hosts`."""
+
+    hosts: Mapping[str, Host]
+    nodes: Mapping[str, Node]
+    busy: frozenset[str]
+    fleet: Fleet
+    now: float
+    by_name: bool
+    seed: int
+
+    def look(self, name: str) -> _Due | str:
+        """Say why the node *name* is due, or else why it is passed over."""
+        if name not in self.hosts:
+            return "is not known to Slurm"
+        host, node = self.hosts[name], self.nodes[name]
+        if name in self.busy:
+            return "is being verified"
+        if why_not := (
+            _held(node) or _not_idle(host, node) or _elsewhere(host, self.fleet)
+        ):
+            return why_not
+        fresh = self.fleet.fresh_hours * HOUR_S
+        jitter = JITTER * fresh * _chance(self.seed, name)
+        if not self.by_name and _is_fresh(node, fresh - jitter, self.now):
+            return f"passed {_ago(self.now - node.passed)} ago"
+        return _turn(host, node, self.now, jitter)
+
+
+def _held(node: Node) -> str:
+    """Say who holds *node* so that no job of ours may run there, if anybody does."""
+    if node.foreign:
+        return f"is held by others: {node.foreign}"
+    if node.wanted is Hold.DRAIN:
+        return f"is {node.state}: {node.reason}"
+    return ""
+
+
+def _not_idle(host: Host, node: Node) -> str:
+    """Say why *host* is not idle beyond doubt, if it is not."""
+    against = host.flags - HARMLESS
+    if _kept(node):
+        against -= RESERVED
+    if host.state != "IDLE":
+        against |= {host.state}
+    if not against:
+        return ""
+    words = {WORDS.get(flag, f"is in the state {flag}") for flag in against}
+    because = f" ({host.reason})" if host.reason else ""
+    return ", ".join(sorted(words)) + because
+
+
+def _kept(node: Node) -> bool:
+    """Whether a reservation of ours keeps users off *node*."""
+    return node.wanted is Hold.RESERVATION and bool(node.hold)
+
+
+def _elsewhere(host: Host, fleet: Fleet) -> str:
+    if fleet.partition in host.partitions:
+        return ""
+    return f"is not in the partition {fleet.partition}, in which verification runs"
+
+
+def _is_fresh(node: Node, window: float, now: float) -> bool:
+    """Whether *node* passed within *window* seconds, and nothing was found since."""
+    waits = node.state in (State.SUSPECT, State.VERIFYING)
+    return bool(node.passed) and not waits and now - node.passed < window
+
+
+def _turn(host: Host, node: Node, now: float, jitter: float) -> _Due:
+    """
+    Order *node* among those that are due.
+
+    It is by the last run that came to its end, not by the last pass: a node that can
+    never be judged would otherwise be the first of every sweep.
+    """
+    last = node.finished or node.passed
+    if node.state in (State.SUSPECT, State.VERIFYING):
+        rank, why = 0, f"{node.state}: {node.reason or 'a verification is due'}"
+    elif not last:
+        rank, why = 1, "never verified"
+    else:
+        rank, why = 2, f"last verified {_ago(now - last)} ago"
+    order = (rank, last - jitter, host.name)
+    return _Due(order=order, host=host, why=why)
+
+
+def _chance(seed: int, name: str) -> float:
+    """Return a number from 0 to 1 that is always the same for *name*."""
+    return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 2 * DAY_S:
+        return f"{seconds / HOUR_S:.0f} h"
+    return f"{seconds / DAY_S:.0f} days"
+
+
+class _Room:
+    """
+    How many nodes may still be taken, as the choice goes on.
+
+    A node that we keep by a reservation is lost to users whether it is verified or
+    not: it counts on the limit at once, but on no partition's share.
+    """
+
+    def __init__(self, asked: _Asked, limit: int | None) -> None:
+        """Count what is taken already."""
+        self._asked = asked
+        self._fleet = asked.fleet
+        self._limit = limit
+        self._chosen = 0
+        self._at_once = len(asked.busy)
+        hosts = asked.hosts.values()
+        self._sizes = Counter(p for host in hosts for p in self._of_users(host))
+        busy = (asked.hosts[name] for name in asked.busy & asked.hosts.keys())
+        self._taken = Counter(p for host in busy for p in self._lost_to(host))
+
+    def full_for(self, host: Host) -> str:
+        """Say which limit *host* would break, if any."""
+        if self._limit is not None and self._chosen >= self._limit:
+            return f"is due, but this sweep is limited to {self._limit}"
+        if self._at_once >= self._fleet.at_once:
+            return f"is due, but at_once = {self._fleet.at_once} are being verified"
+        for partition in self._lost_to(host):
+            size = self._sizes[partition]
+            allowed = max(1, ceil(self._fleet.share * size))
+            if self._taken[partition] >= allowed:
+                return (
+                    f"is due, but of {size} nodes in {partition} only {allowed} may "
+                    "be verified at once"
+                )
+        return ""
+
+    def take(self, host: Host) -> None:
+        """Count *host* as taken."""
+        self._chosen += 1
+        self._at_once += 1
+        self._taken.update(self._lost_to(host))
+
+    def _of_users(self, host: Host) -> Iterator[str]:
+        """Yield the partitions that users have *host* in."""
+        return (p for p in host.partitions if p != self._fleet.partition)
+
+    def _lost_to(self, host: Host) -> Iterator[str]:
+        """Yield those whose users miss *host* while it is verified."""
+        kept = _kept(self._asked.nodes[host.name])
+        return iter(()) if kept else self._of_users(host)
+
+
+def _overdue(
+    asked: _Asked, passed_over: Collection[str], room: _Room
+) -> tuple[str, ...]:
+    """
+    Name those *passed_over* in use that did not pass for as long as the site allows.
+
+    One that never passed is counted from when it became known. They take room as if
+    they were verified: a node that is kept free is lost to users as well.
+    """
+    if not asked.fleet.overdue_days:
+        return ()
+    late = asked.now - asked.fleet.overdue_days * DAY_S
+    since = {n: asked.nodes[n].passed or asked.nodes[n].since for n in passed_over}
+    waiting = [n for n, t in since.items() if 0 < t <= late and _in_use(asked, n)]
+    named: list[str] = []
+    for name in sorted(waiting, key=lambda n: (since[n], n)):
+        if not room.full_for(asked.hosts[name]):
+            room.take(asked.hosts[name])
+            named.append(name)
+    return tuple(named)
+
+
+def _in_use(asked: _Asked, name: str) -> bool:
+    """Whether nothing but users' jobs keeps us off the node *name*."""
+    host = asked.hosts[name]
+    free = name not in asked.busy and not _held(asked.nodes[name])
+    return free and {host.state} | (host.flags - HARMLESS) <= IN_USE

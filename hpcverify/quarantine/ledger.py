@@ -1,0 +1,399 @@
+"""
+What the controller has decided and done about nodes, and why: SQLite, by hand.
+
+It is not made of run documents and cannot be built again from them: keep it. Every
+change of a node is written together with its line in the audit log, or not at all; a
+write to the scheduler is an intent before and has an outcome after, so that whoever
+comes after a controller that died knows what may have been done.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.database import migrate, transaction, version
+from hpcverify.errors import StoreError
+from hpcverify.quarantine.life import Node
+
+MIGRATIONS = (
+    """
+create table nodes (name text primary key, record blob not null);
+create table tickets (
+    number integer primary key autoincrement, node text not null, token text not null,
+    purpose text not null, suite text not null, made real not null,
+    job integer not null default 0, ended real not null default 0,
+    ending text not null default '', run text not null default ''
+);
+create index tickets_open on tickets (ended, node);
+create table judged (run text primary key, at real not null);
+create table outcomes (
+    node text not null, name text not null, at real not null, failed integer not null,
+    primary key (node, name)
+);
+create table holds (at real not null, node text not null);
+create table intents (
+    number integer primary key autoincrement, at real not null, node text not null,
+    act text not null, reason text not null, before text not null,
+    outcome text not null default ''
+);
+create table facts (name text primary key, value text not null);
+create table audit (
+    number integer primary key autoincrement, at real not null, actor text not null,
+    node text not null, what text not null, detail text not null
+);
+create index audit_by_node on audit (node, number);
+create trigger audit_stays before update on audit
+begin select raise(abort, 'the audit log is not rewritten'); end;
+create trigger audit_remains before delete on audit
+begin select raise(abort, 'the audit log is not shortened'); end;
+""",
+)
+CONTROLLER = "hpcverify"
+"""The actor of what no person did."""
+TRIPPED = "tripped"
+"""The fact that says why the breaker acts on nobody."""
+SEED = "seed"
+RESET = "reset"
+"""The fact that says since when the breaker counts."""
+
+
+class Ticket(Struct, frozen=True, kw_only=True):
+    """
+    The order for one verification of a node, by which its run is known again.
+
+    Numbers rise in the order in which they were given out, which is all that decides
+    what came after what: the clocks of nodes do not matter.
+    """
+
+    number: int
+    node: str
+    token: str
+    """Nobody but the job and the controller knows it."""
+    purpose: str
+    """sweep, confirm, return or admission."""
+    suite: str
+    made: float
+    job: int
+    """0: whether the scheduler took it is not known yet."""
+    ended: float
+    """0: it is under way."""
+    ending: str
+    run: str
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A line of the audit log."""
+
+    when: float
+    actor: str
+    node: str
+    what: str
+    detail: str
+
+
+class Ledger:
+    """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
+
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open it, or make it."""
+        self.path = state / "fleet.sqlite"
+        self.clock = clock
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)  # the tokens are in it
+        except OSError as exc:
+            raise StoreError(
+                f"the state directory {state} cannot be written: {exc.strerror}; "
+                "set HPCVERIFY_STATE to one that can"
+            ) from exc
+        with self._database() as db:
+            current = version(db)
+        if current != len(MIGRATIONS):
+            with self._database(write=True) as db:
+                migrate(db, self.path, MIGRATIONS)
+
+    # -- nodes
+
+    def nodes(self) -> dict[str, Node]:
+        """List the nodes that anything is known of, by name."""
+        with self._database() as db:
+            rows = db.execute("select record from nodes order by name").fetchall()
+        found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
+        return {node.name: node for node in found}
+
+    def node(self, name: str) -> Node:
+        """Read what is known of *name*, which may be nothing."""
+        with self._database() as db:
+            row = db.execute(
+                "select record from nodes where name = ?", (name,)
+            ).fetchone()
+        if row is None:
+            return Node(name=name)
+        return msgspec.json.decode(row[0], type=Node)
+
+    def put(self, node: Node, what: str, detail: str = "", actor: str = "") -> None:
+        """Write *node*, and what was done, in one."""
+        with self._database(write=True) as db:
+            self._put(db, node)
+            self._note(db, node.name, what, detail, actor)
+
+    def judge(
+        self,
+        node: Node,
+        run: str,
+        outcomes: Mapping[str, bool],
+        what: str,
+        detail: str = "",
+        *,
+        ticket: int = 0,
+        held: bool = False,
+    ) -> bool:
+        """
+        Write what *run* has made of *node*, unless it was judged before.
+
+        *outcomes* says of each of its checks whether it failed; *ticket* which one it
+        has used up; *held* that the node is newly held, which the breaker counts.
+        """
+        now = self.clock()
+        with self._database(write=True) as db:
+            new = db.execute("insert or ignore into judged values (?, ?)", (run, now))
+            if not new.rowcount:
+                return False
+            db.executemany(
+                "insert or replace into outcomes values (?, ?, ?, ?)",
+                [(node.name, name, now, failed) for name, failed in outcomes.items()],
+            )
+            db.execute("update tickets set run = ? where number = ?", (run, ticket))
+            if held:
+                db.execute("insert into holds values (?, ?)", (now, node.name))
+            self._put(db, node)
+            self._note(db, node.name, what, detail)
+        return True
+
+    def is_judged(self, run: str) -> bool:
+        """Whether *run* has been acted on, or was found not to call for it."""
+        with self._database() as db:
+            found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
+        return found is not None
+
+    # -- tickets
+
+    def issue(self, node: str, purpose: str, suite: str) -> Ticket:
+        """Give out a ticket: the intent to verify *node*, before anything is asked."""
+        with self._database(write=True) as db:
+            made = db.execute(
+                "insert into tickets (node, token, purpose, suite, made)"
+                " values (?, ?, ?, ?, ?) returning *",
+                (node, secrets.token_hex(16), purpose, suite, self.clock()),
+            )
+            return _ticket(made.fetchone())
+
+    def submitted(self, ticket: Ticket, job: int) -> None:
+        """Write down the scheduler's number for it."""
+        with self._database(write=True) as db:
+            db.execute(
+                "update tickets set job = ? where number = ?", (job, ticket.number)
+            )
+
+    def ended(self, ticket: Ticket, ending: str) -> None:
+        """Write down what became of it; the first word stands."""
+        with self._database(write=True) as db:
+            done = db.execute(
+                "update tickets set ended = ?, ending = ?"
+                " where number = ? and ended = 0",
+                (self.clock(), ending, ticket.number),
+            )
+            if done.rowcount:
+                detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
+                self._note(db, ticket.node, "verification ended", detail)
+
+    def open_tickets(self) -> list[Ticket]:
+        """List those under way, the oldest first."""
+        return self._tickets("where ended = 0 order by number")
+
+    def by_number(self, numbers: Iterable[int]) -> list[Ticket]:
+        """Find the tickets of these *numbers*."""
+        asked = ",".join(map(str, numbers))
+        return self._tickets(f"where number in ({asked}) order by number")
+
+    def ticket_of(self, node: str, token: str) -> Ticket | None:
+        """Find the ticket of *node* with *token*, if we gave it out."""
+        if not token:
+            return None
+        found = self._tickets("where node = ? and token = ?", (node, token))
+        return found[0] if found else None
+
+    def last_ended(self) -> dict[str, Ticket]:
+        """Find each node's newest ticket among those that ended."""
+        newest = "where number in (select max(number) from tickets"
+        tickets = self._tickets(f"{newest} where ended > 0 group by node)")
+        return {ticket.node: ticket for ticket in tickets}
+
+    def last_ticket(self) -> int:
+        """Say the number of the newest ticket."""
+        with self._database() as db:
+            row = db.execute("select max(number) from tickets").fetchone()
+        return row[0] or 0
+
+    def _tickets(self, where: str, values: tuple[Any, ...] = ()) -> list[Ticket]:
+        with self._database() as db:
+            rows = db.execute(f"select * from tickets {where}", values).fetchall()  # noqa: S608 - our own words
+        return [_ticket(row) for row in rows]
+
+    # -- intents, as `keeper.settle` writes them
+
+    def intend(self, node: str, act: str, reason: str, before: str = "") -> int:
+        """Write down what is about to be done, and the reason that stands there now."""
+        with self._database(write=True) as db:
+            made = db.execute(
+                "insert into intents (at, node, act, reason, before)"
+                " values (?, ?, ?, ?, ?)",
+                (self.clock(), node, act, reason, before),
+            )
+            assert made.lastrowid is not None  # noqa: S101 - narrows the type
+            return made.lastrowid
+
+    def outcome(self, intent: int, text: str) -> None:
+        """Write down what came of it, here and in the audit log."""
+        with self._database(write=True) as db:
+            row = db.execute(
+                "update intents set outcome = ? where number = ?"
+                " returning node, act, reason",
+                (text, intent),
+            ).fetchone()
+            node, act, reason = row
+            self._note(db, node, act, f"{text}: {reason}" if reason else text)
+
+    def before(self, node: str) -> str:
+        """Recall the reason of somebody else, met while an intent of ours was open."""
+        with self._database() as db:
+            row = db.execute(
+                "select before from intents where node = ? and outcome = ''"
+                " and before <> '' order by number desc limit 1",
+                (node,),
+            ).fetchone()
+        return "" if row is None else str(row[0])
+
+    # -- the breaker
+
+    def holds(self, since: float) -> set[str]:
+        """Name the nodes that were newly held since then, or since the last reset."""
+        since = max(since, float(self.fact(RESET) or 0))
+        with self._database() as db:
+            rows = db.execute("select distinct node from holds where at > ?", (since,))
+            return {node for (node,) in rows}
+
+    def outcomes(self, since: float) -> dict[str, dict[str, bool]]:
+        """Say by check which nodes ran it since then, and whether they failed it."""
+        since = max(since, float(self.fact(RESET) or 0))
+        found: dict[str, dict[str, bool]] = {}
+        with self._database() as db:
+            rows = db.execute(
+                "select name, node, failed from outcomes where at > ?", (since,)
+            )
+            for name, node, failed in rows:
+                found.setdefault(name, {})[node] = bool(failed)
+        return found
+
+    def tripped(self) -> str:
+        """Say why the breaker acts on nobody; empty if it does not."""
+        return self.fact(TRIPPED)
+
+    def trip(self, why: str) -> None:
+        """Act on nobody any more, until a person says so."""
+        with self._database(write=True) as db:
+            _set(db, TRIPPED, why)
+            self._note(db, "", "breaker tripped", why)
+
+    def reset(self, actor: str, reason: str) -> None:
+        """Act again, on what is found from now on."""
+        with self._database(write=True) as db:
+            _set(db, TRIPPED, "")
+            _set(db, RESET, repr(self.clock()))
+            self._note(db, "", "breaker reset", reason, actor)
+
+    def fact(self, name: str) -> str:
+        """Read the fact *name*, empty if it was never set."""
+        with self._database() as db:
+            row = db.execute(
+                "select value from facts where name = ?", (name,)
+            ).fetchone()
+        return "" if row is None else str(row[0])
+
+    def seed(self) -> int:
+        """Give the fleet's own number, made once, by which turns are spread out."""
+        with self._database(write=True) as db:
+            db.execute(
+                "insert or ignore into facts values (?, ?)",
+                (SEED, str(secrets.randbelow(2**31))),
+            )
+        return int(self.fact(SEED))
+
+    # -- the audit log
+
+    def audit(self, node: str | None = None, limit: int = 50) -> list[Entry]:
+        """Read the log, of *node* or of all, the newest first."""
+        with self._database() as db:
+            rows = db.execute(
+                "select at, actor, node, what, detail from audit"
+                " where ?1 is null or node = ?1 order by number desc limit ?2",
+                (node, limit),
+            ).fetchall()
+        names = Entry.__struct_fields__
+        return [Entry(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def note(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
+        """Add a line to the log."""
+        with self._database(write=True) as db:
+            self._note(db, node, what, detail, actor)
+
+    def quarantines(self, node: str, since: float) -> int:
+        """Count how often *node* was quarantined since then."""
+        with self._database() as db:
+            row = db.execute(
+                "select count(*) from audit where node = ? and at > ?"
+                " and what in ('quarantined', 'lemon')",
+                (node, since),
+            ).fetchone()
+        return int(row[0])
+
+    def _put(self, db: Connection, node: Node) -> None:
+        record = msgspec.json.encode(node)
+        db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
+
+    def _note(
+        self, db: Connection, node: str, what: str, detail: str, actor: str = ""
+    ) -> None:
+        db.execute(
+            "insert into audit (at, actor, node, what, detail) values (?, ?, ?, ?, ?)",
+            (self.clock(), actor or CONTROLLER, node, what, detail),
+        )
+
+    @contextmanager
+    def _database(self, *, write: bool = False) -> Generator[Connection]:
+        damaged = (
+            "bring it back from a backup; without it nothing is released by itself"
+        )
+        with transaction(self.path, if_damaged=damaged, write=write) as db:
+            yield db
+
+
+def _ticket(row: tuple[Any, ...]) -> Ticket:
+    columns = (
+        *("number", "node", "token", "purpose", "suite"),
+        *("made", "job", "ended", "ending", "run"),
+    )
+    return Ticket(**dict(zip(columns, row, strict=True)))
+
+
+def _set(db: Connection, name: str, value: str) -> None:
+    db.execute("insert or replace into facts values (?, ?)", (name, value))

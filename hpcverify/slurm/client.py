@@ -1,0 +1,156 @@
+"""
+Slurm, asked and told.
+
+Nothing here decides: a caller reads, writes and reads again. A write that failed may
+have been done, and one that is repeated does no harm, but for `Slurm.drain`, which
+replaces whatever reason a node had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hpcverify.errors import SlurmError
+from hpcverify.slurm import Host, Job, Reservation, hosts, jobs, reservations
+from hpcverify.slurm.command import RunCommand, run_command
+from hpcverify.slurm.hostlist import NAME
+
+JSON_SINCE = (23, 2)
+"""The first version whose ``scontrol show nodes`` has JSON."""
+
+MANY = 200
+"""Of more nodes than so many it is simpler to ask for all."""
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """
+    The cluster that SLURM_CONF, or the machine's own configuration, names.
+
+    Every method raises a SlurmError if Slurm does not answer, or not in full.
+    """
+
+    run: RunCommand = run_command
+    user: str = "root"
+    """Whose jobs our jobs are: whose are looked for, and may run in a reservation."""
+
+    def version(self) -> tuple[int, int]:
+        """Say which version the commands are of, as in (22, 5)."""
+        return self._version
+
+    @cached_property
+    def _version(self) -> tuple[int, int]:
+        printed = self.run(["scontrol", "--version"])
+        found = re.search(r" (\d+)\.(\d+)", printed)
+        if found is None:
+            raise SlurmError(f"scontrol does not say its version: {printed[:80]!r}")
+        return int(found[1]), int(found[2])
+
+    @cached_property
+    def _accounts(self) -> bool:
+        """Whether ended jobs are kept in a database, for sacct."""
+        printed = self.run(["scontrol", "show", "config"])
+        found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", printed, re.MULTILINE)
+        if found is None:
+            raise SlurmError("scontrol show config does not name AccountingStorageType")
+        return found[1].endswith("/slurmdbd")
+
+    def hosts(self, *names: str) -> dict[str, Host]:
+        """Give all nodes, or those called *names*: all of these, else an error."""
+        asked = [",".join(_plain(name) for name in names)] if len(names) <= MANY else []
+        command = ["scontrol", "show", "nodes", *filter(None, asked)]
+        if self.version() >= JSON_SINCE:
+            there = hosts.from_json(self.run([*command, "--json"]))
+        else:
+            there = hosts.from_text(self.run(command))
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise SlurmError(f"Slurm has no node {missing[0]}")
+        return {name: there[name] for name in names} if names else there
+
+    def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
+        """
+        Give the jobs whose name starts with *prefix*, in one question for all.
+
+        Slurm forgets a job some minutes after its end (``MinJobAge``). If one of the
+        ids *wanted* is forgotten and the site has accounting, that is asked as well;
+        a job that is in neither is missing in the answer.
+        """
+        columns = ",".join(f"{column}:|" for column in jobs.SQUEUE)
+        squeue = ["squeue", "-h", "-t", "all", "-u", self.user, "-O", columns]
+        there = jobs.from_squeue(self.run(squeue), prefix)
+        gone = sorted(set(wanted) - there.keys())
+        if not gone or not self._accounts:
+            return there
+        return self._ended(prefix, gone) | there
+
+    def _ended(self, prefix: str, ids: Collection[int]) -> dict[int, Job]:
+        command = ["sacct", "-nXP", "-o", ",".join(jobs.SACCT)]
+        listed = ",".join(map(str, ids))
+        return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
+
+    def submit(self, script: Path, *options: str) -> int:
+        """Submit *script* with sbatch's *options*; give the job's id."""
+        printed = self.run(["sbatch", "--parsable", *options, str(script)])
+        found = re.match(r"(\d+)(?:;|\s|$)", printed)
+        if found is None:
+            raise SlurmError(f"sbatch gave no job id but {printed[:80]!r}")
+        return int(found[1])
+
+    def cancel(self, *ids: int) -> None:
+        """Cancel jobs; one that has ended is none the worse for it."""
+        if ids:
+            self.run(["scancel", *map(str, ids)])
+
+    def drain(self, name: str, reason: str) -> None:
+        """Keep new jobs off a node; replaces the reason that it had, if any."""
+        self._update(name, "state=drain", _quoted(reason))
+
+    def resume(self, name: str) -> None:
+        """Take a drain back, and its reason; a node that is down stays down."""
+        self._update(name, "state=undrain")
+
+    def set_reason(self, name: str, reason: str) -> None:
+        """Replace the reason of a node that is drained or down."""
+        self._update(name, _quoted(reason))
+
+    def _update(self, name: str, *what: str) -> None:
+        self.run(["scontrol", "update", f"nodename={_plain(name)}", *what])
+
+    def reservations(self) -> dict[str, Reservation]:
+        """Give all reservations, by name."""
+        return reservations.from_text(
+            self.run(["scontrol", "show", "reservation", "-o"])
+        )
+
+    def reserve(self, name: str, node: str) -> None:
+        """
+        Keep *node* for our user's jobs that ask for the reservation *name*.
+
+        Jobs that run there go on. The node itself may show it some seconds later
+        only: ask `reservations`.
+        """
+        where = [f"reservationname={_plain(name)}", f"nodes={_plain(node)}"]
+        when = ["starttime=now", "duration=UNLIMITED"]
+        how = [f"users={self.user}", "flags=maint,ignore_jobs"]
+        self.run(["scontrol", "create", "reservation", *where, *when, *how])
+
+    def unreserve(self, name: str) -> None:
+        """Delete a reservation."""
+        self.run(["scontrol", "delete", f"reservationname={_plain(name)}"])
+
+
+def _plain(name: str) -> str:
+    """Refuse what Slurm would take for several nodes, or for an option."""
+    if not NAME.fullmatch(name):
+        raise SlurmError(f"{name!r} cannot be a single name")
+    return name
+
+
+def _quoted(reason: str) -> str:
+    """Write a reason so that it arrives word for word: scontrol takes one pair off."""
+    return f'reason="{reason}"'

@@ -1,0 +1,79 @@
+"""
+One Slurm command: run with a bound, in an environment that decides nothing.
+
+Times come as seconds since 1970 (``SLURM_TIME_FORMAT``), so that no time zone and no
+clock change lies between Slurm and us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from hpcverify.check import Unable
+from hpcverify.errors import SlurmError
+from hpcverify.model import Cause
+from hpcverify.processes import Completed, run_tool
+
+RunCommand = Callable[[Sequence[str]], str]
+"""Run a command and give what it printed; a SlurmError is all that it raises."""
+
+TIMEOUT_S = 20.0
+"""Slurm's own commands give a controller that is away 9 s, one that hangs 10 s
+(``MessageTimeout`` of 10); a limit below that would hide what they say."""
+
+_KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
+_SWAYS = re.compile(r"(SLURM|SLURMD|SBATCH|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_")
+"""Variables that change what a command does or prints: those of a job that we may be
+in, and a user's own defaults."""
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT_S,
+) -> str:
+    """
+    Run *command*, *timeout* seconds at most, and give its standard output.
+
+    One that did not end in time may still take effect later: read again before you
+    conclude anything.
+
+    Raises:
+        SlurmError: it is not there, did not end in time, or reports a failure.
+
+    """
+    environ = os.environ if environ is None else environ
+    try:
+        done = run_tool(command, timeout=timeout, env=undisturbed(environ))
+    except Unable as exc:
+        raise SlurmError(_why(command[0], exc, timeout)) from exc
+    except OSError as exc:
+        raise SlurmError(f"{command[0]} cannot be run: {exc.strerror}") from exc
+    if done.returncode != 0:
+        raise SlurmError(f"{' '.join(command[:2])}: {_complaint(done)}")
+    # A reason may hold anything, and one node's must not cost the answer for all.
+    return done.stdout.decode(errors="replace")
+
+
+def undisturbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """Give *environ* without what sways Slurm's commands, in a plain language."""
+    kept = {k: v for k, v in environ.items() if k in _KEPT or not _SWAYS.match(k)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+
+
+def _why(tool: str, unable: Unable, timeout: float) -> str:
+    if unable.cause is Cause.MISSING:
+        return f"{tool} is not installed or not in PATH: install Slurm's client tools"
+    if unable.cause is Cause.TIMEOUT:
+        return f"{tool} did not end within {timeout:g} s: see `scontrol ping`"
+    return str(unable)
+
+
+def _complaint(done: Completed) -> str:
+    """Take the first line of its errors; scontrol prints some as its answer."""
+    said = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")
+    lines = [line.strip() for line in said if line.strip()]
+    return lines[0] if lines else f"exit status {done.returncode}, and not a word why"

@@ -1,0 +1,192 @@
+"""
+What Slurm says of its nodes, as `Host`: pure functions of what a command printed.
+
+Before 23.02, ``scontrol show node`` has no JSON. Since then it has, and each version
+one of two ways: a state as a word with flags beside it and plain numbers, or a list
+of words and numbers in objects. Either way may stand for any field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.errors import SlurmError
+from hpcverify.slurm import Host
+
+BASE_STATES = frozenset(
+    {"UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"}
+)
+"""``enum node_states`` of slurm/slurm.h; every other word is a flag."""
+
+SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINT",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+"""What may follow a state: sinfo(1), NODE STATE CODES."""
+
+_ONE_NAME = {"MAINTENANCE": "MAINT", "DRAINED": "DRAIN", "DRAINING": "DRAIN"}
+"""Words that versions differ in."""
+
+_RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)
+_FIELD = re.compile(r"^ {3}(State|Partitions|BootTime|Gres)=(\S*)", re.MULTILINE)
+_NAME = re.compile(r"NodeName=(\S+)")
+_REASON = re.compile(r"^ {3}Reason=(.*(?:\n {10}.*)*)", re.MULTILINE)
+_SET_BY = re.compile(r" \[([^\s@]*)@(\d+)\]$")
+
+
+class _Number(Struct):
+    set: bool
+    number: int
+
+
+class _Node(Struct):
+    name: str
+    state: str | list[str]
+    boot_time: int | _Number
+    state_flags: list[str] = []
+    partitions: list[str] = []
+    gres: str = ""
+    reason: str | None = None
+    reason_set_by_user: str | None = None
+    reason_changed_at: int | _Number = 0
+
+
+class _Answer(Struct):
+    nodes: list[_Node]
+    errors: list[object] = []
+
+
+def from_json(printed: str) -> dict[str, Host]:
+    """
+    Read ``scontrol show nodes --json``, in either dialect.
+
+    Raises:
+        SlurmError: it is not whole, or reports an error.
+
+    """
+    try:
+        answer = msgspec.json.decode(printed, type=_Answer)
+    except msgspec.MsgspecError as exc:
+        raise SlurmError(f"scontrol's JSON is not what it should be: {exc}") from exc
+    if answer.errors:
+        raise SlurmError(f"scontrol reports {answer.errors[0]}")
+    return _whole([_host(node) for node in answer.nodes])
+
+
+def _host(node: _Node) -> Host:
+    words = [node.state] if isinstance(node.state, str) else node.state
+    state, flags = read_state([*words, *node.state_flags])
+    return Host(
+        name=node.name,
+        state=state,
+        flags=flags,
+        partitions=tuple(node.partitions),
+        gpus=count_gpus(node.gres),
+        reason=node.reason or "",
+        reason_user=(node.reason_set_by_user or "") if node.reason else "",
+        reason_time=_plain(node.reason_changed_at) if node.reason else 0,
+        boot_time=_plain(node.boot_time),
+    )
+
+
+def _plain(number: int | _Number) -> int:
+    if isinstance(number, int):
+        return number
+    return number.number if number.set else 0
+
+
+def from_text(printed: str) -> dict[str, Host]:
+    """
+    Read ``scontrol show node``, with times in seconds.
+
+    Not its one-line form (``-o``), which has spaces for a reason's line breaks.
+
+    Raises:
+        SlurmError: it is not whole.
+
+    """
+    return _whole([_record(text) for text in _RECORD.split(printed) if text.strip()])
+
+
+def _record(text: str) -> Host:
+    name = _NAME.match(text)
+    # The first of each: what people write (reason, comment) comes after them all.
+    said = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(text)))}
+    if name is None or not {"State", "BootTime"} <= said.keys():
+        raise SlurmError(f"scontrol's answer is not whole: {text[:80]!r}")
+    state, flags = read_state(said["State"].split("+"))
+    reason, user, time = _reason(text)
+    return Host(
+        name=name[1],
+        state=state,
+        flags=flags,
+        partitions=tuple(filter(None, said.get("Partitions", "").split(","))),
+        gpus=count_gpus(said.get("Gres", "")),
+        reason=reason,
+        reason_user=user,
+        reason_time=time,
+        boot_time=int(said["BootTime"]) if said["BootTime"].isdigit() else 0,
+    )
+
+
+def _reason(text: str) -> tuple[str, str, int]:
+    """Take a reason out of its record: the first line ends in who and when."""
+    found = _REASON.search(text)
+    if found is None:
+        return "", "", 0
+    first, *more = found[1].split("\n")
+    more = [line[10:] for line in more]
+    by = _SET_BY.search(first)
+    if by is None:
+        return "\n".join([first, *more]), "", 0
+    return "\n".join([first[: by.start()], *more]), by[1], int(by[2])
+
+
+def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
+    """
+    Tell a state from its flags, as in ``IDLE*``, ``DRAIN``.
+
+    Raises:
+        SlurmError: there is no state at all.
+
+    """
+    flags: set[str] = set()
+    plain: list[str] = []
+    for word in words:
+        bare = word.rstrip("".join(SUFFIXES))
+        flags.update(SUFFIXES[mark] for mark in word[len(bare) :])
+        plain.append(_ONE_NAME.get(bare.upper(), bare.upper()))
+    state = next((word for word in plain if word in BASE_STATES), None)
+    if state is None:
+        raise SlurmError(f"scontrol gives a node no state that is known: {plain}")
+    return state, frozenset(flags | set(plain) - {state, ""})
+
+
+def count_gpus(gres: str) -> int:
+    """Count the GPUs in ``gpu:a100:4(S:0-1),gpu:1,shard:8``; a bare ``gpu`` is one."""
+    count = 0
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, *rest = item.split(":")
+        if kind == "gpu":
+            count += int(rest[-1]) if rest and rest[-1].isdigit() else 1
+    return count
+
+
+def _whole(hosts: list[Host]) -> dict[str, Host]:
+    by_name = {host.name: host for host in hosts}
+    if not hosts:
+        raise SlurmError("scontrol names no node: an empty answer is none")
+    if len(by_name) != len(hosts):
+        raise SlurmError("scontrol names a node twice: its answer cannot be told apart")
+    return by_name

@@ -1,0 +1,82 @@
+"""
+What Slurm says of jobs, as `Job`: pure functions of what a command printed.
+
+Text, for a job's JSON has 10 kB and changes with the version, while these columns do
+not. Only one user's jobs are asked for: another's name may hold a line break, and
+forge a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpcverify.slurm import Job
+
+SQUEUE = (
+    *("JobID", "State", "NodeList", "StartTime", "EndTime"),
+    *("PreemptTime", "exit_code", "Reason", "Name"),
+)
+"""squeue's columns, each printed with ``:|`` behind it, whole."""
+
+SACCT = (
+    *("JobIDRaw", "State", "NodeList", "Start", "End"),
+    *("ExitCode", "Reason", "JobName"),
+)
+"""sacct's: it does not know when a job was preempted, but does keep that state."""
+
+
+def from_squeue(printed: str, prefix: str) -> dict[int, Job]:
+    """Read rows of `SQUEUE`; the jobs whose name starts with *prefix*."""
+    return _jobs(printed, SQUEUE, prefix)
+
+
+def from_sacct(printed: str, prefix: str) -> dict[int, Job]:
+    """Read rows of `SACCT`; the jobs whose name starts with *prefix*."""
+    renamed = {"JobIDRaw": "JobID", "Start": "StartTime", "End": "EndTime"}
+    renamed |= {"ExitCode": "exit_code", "JobName": "Name"}
+    columns = tuple(renamed.get(name, name) for name in SACCT)
+    return _jobs(printed, columns, prefix)
+
+
+def _jobs(printed: str, columns: tuple[str, ...], prefix: str) -> dict[int, Job]:
+    rows = (line.removesuffix("|").split("|") for line in printed.split("\n"))
+    # What is no row is a strange name's second line; our own names have none.
+    said = [dict(zip(columns, row, strict=True)) for row in rows if _fits(row, columns)]
+    jobs = [_job(row) for row in said if row["Name"].startswith(prefix)]
+    return {job.id: job for job in jobs}
+
+
+def _fits(row: list[str], columns: tuple[str, ...]) -> bool:
+    return len(row) == len(columns) and row[0].isdigit()
+
+
+def _job(row: Mapping[str, str]) -> Job:
+    state = row["State"].split()[0]  # CANCELLED by 0
+    node = "" if row["NodeList"] == "None assigned" else row["NodeList"]
+    waits = state == "PENDING" or not node
+    status, signal = _exit(row["exit_code"])
+    return Job(
+        id=int(row["JobID"]),
+        name=row["Name"],
+        state=state,
+        reason="" if row["Reason"] == "None" else row["Reason"],
+        node=node,
+        # Else it is when it may start, or when it was given up.
+        start=0 if waits else _time(row["StartTime"]),
+        end=0 if state in {"PENDING", "RUNNING"} else _time(row["EndTime"]),
+        exit_status=status,
+        signal=signal,
+        preempted=state == "PREEMPTED" or _time(row.get("PreemptTime", "")) > 0,
+    )
+
+
+def _exit(code: str) -> tuple[int, int]:
+    """Read ``3:0``, or what wait(2) gives: so 22.05's squeue has it."""
+    if ":" in code:
+        status, signal = code.split(":")[:2]
+        return int(status), int(signal)
+    return int(code) >> 8, int(code) & 0x7F
+
+
+def _time(seconds: str) -> int:
+    return int(seconds) if seconds.isdigit() else 0

@@ -1,0 +1,185 @@
+"""
+What the controller says of a node, where the node's prolog reads it: a word in a file.
+
+Plain text, for the prolog reads it in sh before any Python starts: ``ok``,
+``quarantined`` or ``hold``; until when that stands, in seconds since 1970; why; and
+the checks whose hard evidence may refuse a job here, separated by spaces. Whatever is
+missing, stale or unreadable lets the job run.
+
+Nothing but the interpreter's own is imported, and little of it: `gate` is to take no
+longer than the interpreter itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # pathlib, as typing, takes long to load
+    from pathlib import Path
+
+OK, QUARANTINED, HOLD = "ok", "quarantined", "hold"
+WORDS = (OK, QUARANTINED, HOLD)
+MOST_BYTES = 4096
+LONGEST_REASON = 500
+"""Characters; at four bytes each, they leave room for the other lines."""
+MOST_DIGITS = 12
+DIGITS = frozenset("0123456789")
+NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_ ")
+"""What the names of checks, in one line, are made of."""
+DEFAULT_STATE = "/var/lib/hpcverify"
+"""Also for an ordinary user: it is root's runs that leave the word there."""
+FILE = "standing"
+"""In the state directory of a node; in the spool the folder of all words."""
+
+
+class Word:
+    """
+    What the controller says of a node; never changed once made.
+
+    A plain class: typing, or dataclasses, take as long to load as Python to start.
+    """
+
+    __slots__ = ("checks", "reason", "until", "verdict")
+
+    def __init__(
+        self, verdict: str, until: int, reason: str = "", checks: tuple[str, ...] = ()
+    ) -> None:
+        """
+        Say *verdict*, one of `WORDS`, *until* so many seconds since 1970.
+
+        The hard evidence of *checks* may refuse a job; there are none where the site
+        only observes.
+        """
+        self.verdict = verdict
+        self.until = until
+        self.reason = reason
+        self.checks = checks
+
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* says the same."""
+        return isinstance(other, Word) and self.text == other.text
+
+    def __hash__(self) -> int:
+        """Be one with what is equal."""
+        return hash(self.text)
+
+    @property
+    def text(self) -> str:
+        """The lines of the file; what cannot be printed in a line is left out."""
+        shown = "".join(c if c.isprintable() else " " for c in self.reason)
+        named = " ".join(self.checks)
+        return f"{self.verdict}\n{self.until}\n{shown[:LONGEST_REASON]}\n{named}\n"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether no job may run."""
+        return self.verdict != OK
+
+
+def read(path: Path | str, now: float | None = None) -> Word | None:
+    """Read the word in *path*, unless it is missing, corrupt or stale at *now*."""
+    text = _text(path)
+    word = None if text is None else parse(text)
+    if word is None or word.until <= (time.time() if now is None else now):
+        return None
+    return word
+
+
+def _text(path: Path | str) -> str | None:
+    """Read a small regular file, and nothing that might make us wait."""
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        regular = stat.S_ISREG(os.fstat(found).st_mode)
+        held = os.read(found, MOST_BYTES + 1) if regular else b""
+    except OSError:
+        return None
+    finally:
+        os.close(found)
+    held = held.replace(b"\0", b"")  # as sh does
+    return held.decode(errors="replace") if len(held) <= MOST_BYTES else None
+
+
+def parse(text: str) -> Word | None:
+    """Make a word of the lines of a file, or nothing if they are not those of one."""
+    verdict, until, reason, checks = [*text.split("\n"), "", "", ""][:4]
+    if verdict not in WORDS or not 1 <= len(until) <= MOST_DIGITS:
+        return None
+    if not DIGITS.issuperset(until):
+        return None
+    named = checks.split() if NAMES.issuperset(checks) else ()
+    return Word(verdict, int(until), reason, tuple(named))
+
+
+def write(path: Path, word: Word) -> None:
+    """
+    Write *word* to *path*, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.unlink(missing_ok=True)  # of one that was killed, with our number
+        with new.open("x", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)  # `gate` is for everyone
+            file.write(word.text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def fetch(spool: Path, state: Path, node: str) -> bool:
+    """
+    Take over what the controller says of *node* from the *spool*, if it says anything.
+
+    What is corrupt, stale or not by the owner of the folder stays there, and so does
+    all in a folder that others may write to. Return whether it was taken over.
+    """
+    source = spool / FILE / node
+    if "/" in node or not _trusted(source):
+        return False
+    word = read(source)
+    if word is None:
+        return False
+    try:
+        write(state / FILE, word)
+    except OSError:  # a full disk keeps nobody from verifying
+        return False
+    return True
+
+
+def _trusted(source: Path) -> bool:
+    """Whether nobody but the owner of its folder can have written *source*."""
+    try:
+        folder, file = source.parent.lstat(), source.lstat()
+    except OSError:
+        return False
+    loose = 0o022 if folder.st_gid else 0o002
+    return file.st_uid == folder.st_uid and not folder.st_mode & loose
+
+
+def path_of_this_node() -> str:
+    """Say where the word on this node is."""
+    return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{FILE}"
+
+
+def gate(path: str) -> int:
+    """Print what the word in *path* means for jobs; return 0 if they may run, or 1."""
+    word = read(path)
+    if word is None:
+        print(f"ok: no word that stands in {path}, so jobs run")  # noqa: T201 - the answer
+        return 0
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(word.until))
+    because = f": {word.reason}" if word.reason else ""
+    print(f"{word.verdict} until {until}{because}")  # noqa: T201 - the answer
+    return int(word.refuses)

@@ -1,0 +1,94 @@
+# What prolog, epilog and healthcheck share; they read it, nobody runs it.
+# shellcheck shell=sh
+#
+# slurmd gives its hooks next to no environment: neither PATH nor, for a health check,
+# SLURM_CONF. Nothing here needs either, and nothing calls Slurm.
+
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+LC_ALL=C
+export PATH LC_ALL
+umask 022
+cd / || exit 0
+set -f # names of checks are split into words, and never mean files
+
+SETTINGS=/etc/hpcverify/hooks.conf
+HPCVERIFY=/opt/hpcverify/bin/hpcverify
+HPCVERIFY_STATE=/var/lib/hpcverify
+HPCVERIFY_SPOOL=
+HPCVERIFY_DEADLINE=15
+HPCVERIFY_USERS=0
+NEWLINE='
+'
+
+# Take the settings from a file, which is read and never run: KEY=value, unquoted.
+# One that others than root can change is left alone.
+read_settings() { # $1: the file
+    if [ -n "$(find "$1" -prune -type f -user 0 ! -perm /022 2>/dev/null)" ]; then
+        while IFS='=' read -r key value || [ -n "$key" ]; do
+            case $key in
+                HPCVERIFY) HPCVERIFY=$value ;;
+                HPCVERIFY_STATE) HPCVERIFY_STATE=$value ;;
+                HPCVERIFY_SPOOL) HPCVERIFY_SPOOL=$value ;;
+                HPCVERIFY_DEADLINE) HPCVERIFY_DEADLINE=$value ;;
+                HPCVERIFY_USERS) HPCVERIFY_USERS=$value ;;
+            esac
+        done <"$1"
+    fi
+    case $HPCVERIFY_DEADLINE in
+        '' | *[!0-9]* | 0*) HPCVERIFY_DEADLINE=15 ;;
+        [1-9] | [1-4][0-9]) ;;
+        *) HPCVERIFY_DEADLINE=50 ;; # slurmd kills a health check after 60 s
+    esac
+    export HPCVERIFY_STATE
+}
+
+# Is this a job of the verification itself? A held node could not be verified again if
+# it was refused; and it reads all that the passive suite would, under the same lock.
+is_ours() {
+    case " $HPCVERIFY_USERS " in
+        *" ${SLURM_JOB_UID:-nobody} "*) return 0 ;;
+        *) return 1 ;;
+    esac
+}
+
+# Read what the controller last said of this node. Sets verdict, reason and checks,
+# all empty where the file is missing, corrupt or stale. Keep in step with
+# hpcverify/standing.py: a test holds the two together.
+read_word() {
+    verdict='' reason='' checks=''
+    file=$HPCVERIFY_STATE/standing
+    { [ -f "$file" ] && [ ! -L "$file" ]; } || return 0
+    # The dot keeps the line ends, which the shell would strip, in the count.
+    text=$(head -c 4097 "$file" 2>/dev/null && echo .) || return 0
+    [ "${#text}" -le 4097 ] || return 0
+    text=${text%.}$NEWLINE$NEWLINE$NEWLINE$NEWLINE
+    first=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
+    until=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
+    case $first in ok | quarantined | hold) ;; *) return 0 ;; esac
+    case $until in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
+    [ "$until" -gt "$(date +%s)" ] || return 0
+    verdict=$first
+    reason=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
+    checks=${text%%"$NEWLINE"*}
+    case $checks in *[!a-z0-9_\ ]*) checks='' ;; esac
+}
+
+# Run a suite, for as long as the deadline allows. timeout(1) kills its whole group,
+# itself included: a child that the kernel does not let go of holds nobody up.
+verify() { # $1: the suite; further options
+    suite=$1
+    shift
+    timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$suite" \
+        ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"} "$@" </dev/null
+}
+
+# The same, while the job goes on. In a session of its own: slurmd kills what a hook
+# leaves in its process group. With standard streams of its own: slurmd waits for
+# whoever holds those of the hook. The shell between is there so that the session has
+# begun when we return.
+verify_beside() { # $1: the suite
+    set -- timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$1" \
+        ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"}
+    # shellcheck disable=SC2016 # expanded by the shell within
+    setsid sh -c '"$@" </dev/null >/dev/null 2>&1 &' sh "$@"
+}
