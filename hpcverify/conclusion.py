@@ -154,7 +154,7 @@ def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     """
     if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
         return ()
-    found = (*result.measurements, *result.findings)
+    found: list[Measurement | Finding] = [*result.measurements, *result.findings]
     told = complaints(found, result.limits, result.rulings, _labels(inventory))
     return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
 

@@ -107,7 +107,9 @@ def _refuse_strangers(home: Path) -> None:
     found = home.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"{home} is no directory: remove it")
-    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+    # The prolog's runs are root's, in a directory that may be the sweep's user's.
+    ours = os.geteuid() in (0, found.st_uid)
+    if not ours or found.st_mode & OTHERS_WRITE:
         raise StoreError(
             f"{home} belongs to user {found.st_uid}, or others can write to it: "
             f"chown {os.geteuid()} {home} && chmod 700 {home}"
@@ -124,11 +126,11 @@ def gather(
     in to the end before: it is removed, and not looked at again.
 
     Raises:
-        StoreError: the spool itself cannot be read, or anybody can rename what is in it.
+        StoreError: the spool cannot be read, or anybody can rename what is in it.
 
     """
     with _opened(spool) as top:
-        for node in sorted(filter(NODE.fullmatch, os.listdir(top))):
+        for node in sorted(filter(NODE.fullmatch, os.listdir(top))):  # noqa: PTH208 - it is open, and stays the one that was looked at
             if node in RESERVED:
                 continue
             try:
@@ -239,9 +241,11 @@ class _Shelf(Struct):
         """Read the file *name*; nothing if there is no room for it this time."""
         if not DOCUMENT.fullmatch(name):
             raise _Unfit("it is not called as a run document is")
+        # Before it is opened, which a device may take for an order, and after.
+        _fit(os.stat(name, dir_fd=self.home, follow_symlinks=False), self.owners)
         file = os.open(name, FILE, dir_fd=self.home)
         with os.fdopen(file, "rb") as opened:
-            size = _fit(os.fstat(opened.fileno()), self.owners)
+            size = _fit(os.fstat(file), self.owners)
             if size > self.left and self.left < self.room.bytes:
                 self.left = 0
                 return None
@@ -259,7 +263,7 @@ class _Shelf(Struct):
     def _put_aside(self, name: str) -> bool:
         new = (ASIDE + name)[:255]
         try:
-            os.rename(name, new, src_dir_fd=self.home, dst_dir_fd=self.home)  # noqa: PTH104 - pathlib knows no open directories
+            os.rename(name, new, src_dir_fd=self.home, dst_dir_fd=self.home)
         except OSError:
             return False
         return True

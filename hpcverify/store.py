@@ -9,7 +9,7 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,9 @@ from msgspec import Struct
 
 from hpcverify import documents
 from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
+from hpcverify.fleet.said import Said
 from hpcverify.limits import Past
-from hpcverify.model import Cause, Inventory, Mark, Remedy, Run, Verdict
+from hpcverify.model import Inventory, Mark, Run, Verdict
 from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
 
 S = TypeVar("S", bound=Struct)
@@ -65,6 +66,11 @@ MIGRATIONS = (
     drop index if exists runs_by_node;
     create index runs_by_node on runs (node, started, rounds);
     """,
+    # From which run each mark is, and what is deleted is found without a scan.
+    """
+    alter table marks add column run text not null default '';
+    create index measurements_by_run on measurements (run);
+    """,
 )
 """
 What brings the tables from one version to the next.
@@ -72,8 +78,15 @@ What brings the tables from one version to the next.
 Of a run of several rounds `results` has the worst one of each check, and `measurements`
 the median of each value, so that it counts as one run among the others.
 """
+SLACK = 10
+"""`prune` waits until a tenth too many runs are there: a prolog waits for the disk."""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
+REFERENCE = (
+    "from runs join results r on r.run = runs.id where node = ?"
+    " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
+    " order by started desc limit 1"
+)
 LAST = "last"
 """As the id of a run: the newest."""
 
@@ -91,22 +104,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     rounds: int
     reason: str
     """Of its worst result."""
-
-
-class Said(Struct, frozen=True, kw_only=True):
-    """What a check said of a node in a run that came to its end: the worst round."""
-
-    node: str
-    suite: str
-    run: str
-    started: datetime
-    overall: Verdict
-    """Of the run as a whole."""
-    check: str
-    verdict: Verdict
-    reason: str
-    cause: Cause
-    remedy: Remedy
 
 
 class Store:
@@ -175,6 +172,50 @@ class Store:
             # If nobody else has put anything there since we looked, nothing is new.
             if before == self._seen:
                 _remember(db, self.documents.stat().st_mtime_ns)
+
+    def prune(self, node: str, keep: int, spare: Collection[str] = ()) -> int:
+        """
+        Delete the oldest runs of *node* beyond *keep*, and say how many.
+
+        Those of the suite that has the most go first, so that a prolog's runs do not
+        drive out the night's. Never those in *spare*, nor what the next run compares
+        itself with: the run of the `previous` inventory and of each of the `marks`.
+
+        Raises:
+            StoreError: a document is there still, and the index as it was.
+
+        """
+        with self._database() as db:
+            ranked = db.execute(
+                "select id from runs where node = ? order by row_number() over"
+                " (partition by suite order by started desc), started desc",
+                (node,),
+            ).fetchall()
+            if len(ranked) <= keep + keep // SLACK:
+                return 0
+            held = {*spare, *_compared_with(db, node)}
+        spent = [run for (run,) in ranked[keep:] if run not in held]
+        before = self.documents.stat().st_mtime_ns
+        with self._database(write=True) as db:
+            for run in spent:
+                self._forget(db, run)
+            if before == self._seen:
+                _remember(db, self.documents.stat().st_mtime_ns)
+        return len(spent)
+
+    def _forget(self, db: sqlite3.Connection, run: str) -> None:
+        try:
+            self.document(run).unlink(missing_ok=True)
+        except OSError as exc:
+            raise StoreError(
+                f"{self.document(run)} cannot be deleted: {exc.strerror}"
+            ) from exc
+        for table, column in (
+            ("results", "run"),
+            ("measurements", "run"),
+            ("runs", "id"),
+        ):
+            db.execute(f"delete from {table} where {column} = ?", (run,))  # noqa: S608 - our own words
 
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
@@ -254,13 +295,7 @@ class Store:
         A run that missed a part is no reference, or the second one would not.
         """
         with self._database() as db:
-            row = db.execute(
-                "select inventory from runs join results r on r.run = runs.id"
-                " where node = ? and r.name = 'inventory'"
-                " and r.verdict in ('pass', 'warn')"
-                " order by started desc limit 1",
-                (node,),
-            ).fetchone()
+            row = db.execute(f"select inventory {REFERENCE}", (node,)).fetchone()
         return None if row is None else msgspec.json.decode(row[0], type=Inventory)
 
     def count(self, node: str) -> int:
@@ -368,6 +403,15 @@ def _version(db: sqlite3.Connection) -> int:
     return version
 
 
+def _compared_with(db: sqlite3.Connection, node: str) -> Iterator[str]:
+    """Name the runs that the next one of *node* compares itself with."""
+    for query in (
+        f"select runs.id {REFERENCE}",
+        "select distinct run from marks where node = ?",
+    ):
+        yield from (run for (run,) in db.execute(query, (node,)))
+
+
 def _text(since: datetime | None) -> str:
     """Write a time in UTC as `runs` has it, so that it can be compared."""
     return "" if since is None else since.replace(tzinfo=UTC).isoformat()
@@ -427,9 +471,9 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
         ],
     )
     db.executemany(
-        "insert or replace into marks values (?, ?, ?, ?, ?)",
+        "insert or replace into marks values (?, ?, ?, ?, ?, ?)",
         [
-            (run.node, r.check, m.name, m.where, m.value)
+            (run.node, r.check, m.name, m.where, m.value, run.id)
             for r in run.results
             for m in r.marks
             if run.complete

@@ -1,5 +1,6 @@
 # What prolog, epilog and healthcheck share; they read it, nobody runs it.
 # shellcheck shell=sh
+# shellcheck disable=SC2034 # what is set here is read there
 #
 # slurmd gives its hooks next to no environment: neither PATH nor, for a health check,
 # SLURM_CONF. Nothing here needs either, and nothing calls Slurm.
@@ -63,10 +64,10 @@ read_word() {
     [ "${#text}" -le 4097 ] || return 0
     text=${text%.}$NEWLINE$NEWLINE$NEWLINE$NEWLINE
     first=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
-    until=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
+    expiry=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
     case $first in ok | quarantined | hold) ;; *) return 0 ;; esac
-    case $until in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
-    [ "$until" -gt "$(date +%s)" ] || return 0
+    case $expiry in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
+    [ "$expiry" -gt "$(date +%s)" ] || return 0
     verdict=$first
     reason=${text%%"$NEWLINE"*} text=${text#*"$NEWLINE"}
     checks=${text%%"$NEWLINE"*}

@@ -21,6 +21,8 @@ ALLOWED = {
     ),
     "reports/hpcverify_reports": (
         "hpcverify.check",
+        "hpcverify.fleet.overview",
+        "hpcverify.fleet.said",
         "hpcverify.model",
         "hpcverify.rounds",
         "hpcverify.telemetry.thinning",

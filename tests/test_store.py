@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -388,3 +389,115 @@ def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(
 
     assert [(e.id, e.rounds) for e in store.runs()][1:] == [("old", 1)]
     assert store.count("n1") == 3
+
+
+def days(state: Path, *numbers: int, suite: str = "quick") -> Store:
+    """Keep a run of each of these days of a month."""
+    store = Store(state)
+    for day in numbers:
+        run = run_of_day(day, suite=suite)
+        store.keep(msgspec.structs.replace(run, id=f"{suite}-{day}"))
+    return store
+
+
+def left(store: Store) -> list[str]:
+    """Name the runs that are indexed, newest first; each has its document."""
+    names = [entry.id for entry in store.runs(limit=-1)]
+    assert {path.stem for path in store.documents.iterdir()} == {*names}
+    return names
+
+
+def test_the_oldest_runs_go_with_their_documents(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2, 3)
+
+    assert store.prune("n1", keep=2) == 1
+    assert left(store) == ["quick-3", "quick-2"]
+    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [150.0] * 2
+
+
+def test_nothing_goes_while_there_is_room_or_from_another_node(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2, 3)
+
+    assert store.prune("n1", keep=3) == store.prune("n2", keep=0) == 0
+    assert len(left(store)) == 3
+
+
+def test_a_tenth_too_many_is_let_be_for_the_disks_sake(tmp_path: Path) -> None:
+    store = days(tmp_path, *range(1, 12))
+
+    assert store.prune("n1", keep=10) == 0
+    store = days(tmp_path, 12)
+    assert store.prune("n1", keep=10) == 2
+
+
+def test_the_prologs_runs_drive_out_none_of_the_nights(tmp_path: Path) -> None:
+    days(tmp_path, 1, 2, suite="idle")
+    store = days(tmp_path, *range(3, 20), suite="prolog")
+    store.prune("n1", keep=5)
+
+    assert left(store) == ["prolog-19", "prolog-18", "prolog-17", "idle-2", "idle-1"]
+
+
+def test_a_suite_for_each_run_makes_room_for_no_more(tmp_path: Path) -> None:
+    for day in range(1, 9):
+        days(tmp_path, day, suite=f"made_up_{day}")
+    store = Store(tmp_path)
+    store.prune("n1", keep=2)
+
+    assert left(store) == ["made_up_8-8", "made_up_7-7"]
+
+
+def test_what_is_evidence_is_spared(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2, 3)
+    store.prune("n1", keep=1, spare=["quick-1"])
+
+    assert left(store) == ["quick-3", "quick-1"]
+
+
+def test_what_the_next_run_compares_itself_with_is_spared(tmp_path: Path) -> None:
+    keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
+    keep(tmp_path, marked(2, "2"))
+    store = days(tmp_path, 3, 4, 5)
+    store.prune("n1", keep=1)
+    before = store.previous("n1"), store.marks("n1")
+    store.path.unlink()
+    again = Store(tmp_path)
+
+    assert (again.previous("n1"), again.marks("n1")) == before
+    assert before[0] == INVENTORY
+    assert Mark("cursor", "2") in before[1]["gemm"]
+    assert len(left(again)) == 3
+
+
+def test_the_directory_is_not_read_again_for_what_was_deleted(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2, 3)
+    store.prune("n1", keep=1)
+    store.document("unseen").write_text("{")
+    os.utime(store.documents, ns=(0, _remembered(store)))
+
+    assert Store(tmp_path).broken == []
+
+
+def _remembered(store: Store) -> int:
+    with sqlite3.connect(store.path) as db:
+        (changed,) = db.execute("select changed from taken_in").fetchone()
+    db.close()
+    return int(changed)
+
+
+def test_a_document_that_is_gone_already_is_no_obstacle(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2)
+    store.document("quick-1").unlink()
+
+    assert store.prune("n1", keep=1) == 1
+    assert left(store) == ["quick-2"]
+
+
+def test_a_document_that_cannot_be_deleted_is_named_and_stays(tmp_path: Path) -> None:
+    store = days(tmp_path, 1, 2)
+    store.document("quick-1").unlink()
+    store.document("quick-1").mkdir()
+
+    with pytest.raises(StoreError, match=r"quick-1\.json cannot be deleted"):
+        store.prune("n1", keep=1)
+    assert len(left(store)) == 2

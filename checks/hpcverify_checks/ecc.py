@@ -437,7 +437,9 @@ CHECK = Check(
         "ecc.corrected.sustained": replace(STORM, remedy=Remedy.CONTACT_VENDOR),
         "ecc.host.uncorrected.delta": HOST_UNCORRECTED,
         "ecc.host.uncorrected.since": HOST_UNCORRECTED,
-        "ecc.host.uncorrected": replace(HOST_UNCORRECTED, otherwise=Verdict.WARN),
+        "ecc.host.uncorrected": replace(
+            HOST_UNCORRECTED, otherwise=Verdict.WARN, hard=False
+        ),
         "ecc.host.corrected.rate": RARE,
         "ecc.host.corrected.since.rate": RARE,
         "ecc.host.corrected.sustained": STORM,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
 
+from hpcverify import documents
 from hpcverify.config import load_site
-from hpcverify.fleet.overview import Overview, overview
+from hpcverify.errors import StoreError
+from hpcverify.fleet.overview import Overview, overview, worth_a_page
+from hpcverify.model import Run
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.store import Store
+
+PAGES = "nodes"
+"""The folder beside the fleet's page: in it a folder a node, in that a page a suite."""
 
 
 def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -21,3 +30,58 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,
     )
+
+
+def write_pages(
+    fleet: Overview, store: Store, folder: Path, render: Callable[[Run], str]
+) -> dict[tuple[str, str], str]:
+    """
+    Write the pages of runs that *fleet* links to into *folder*, and say where they lie.
+
+    A page that shows the same run already is left as it is. A run whose document cannot
+    be read gets none; the store keeps the complaint.
+    """
+    links: dict[tuple[str, str], str] = {}
+    for row in fleet.rows:
+        for said in worth_a_page(row):
+            path = Path(PAGES, _file(said.node), f"{_file(said.suite)}.html")
+            if _is_written(folder / path, said.run, store, render):
+                links[said.node, said.suite] = quote(path.as_posix())
+    return links
+
+
+def _is_written(
+    path: Path, run: str, store: Store, render: Callable[[Run], str]
+) -> bool:
+    """Whether the page *path* shows *run*, if need be because it is written now."""
+    if _shows(path, run):
+        return True
+    try:
+        document = documents.read(store.document(run))
+    except StoreError as exc:
+        store.broken.append(str(exc))
+        return False
+    _make_folder(path.parent)
+    documents.write_bytes(path, render(document).encode())
+    return True
+
+
+def _shows(path: Path, run: str) -> bool:
+    """Whether there is a page of *run*: its id stands in the page's head."""
+    try:
+        return f"<span>run {run}</span>".encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+def _file(name: str) -> str:
+    """Make a file's name of a node's or a suite's: no way out of its folder."""
+    safe = quote(name, safe="")
+    return f"%2E{safe[1:]}" if safe.startswith(".") else safe

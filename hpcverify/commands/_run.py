@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hpcverify import documents, plain
 from hpcverify.cli import say
+from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site, load_site, node_name, state_dir
 from hpcverify.documents import STDOUT
 from hpcverify.early import Forked
@@ -37,6 +38,12 @@ EXIT = {
 }
 
 
+KEPT = 1000
+"""Runs of this node that it keeps itself: months of nights, or a busy day's jobs."""
+TOKEN = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
+"""The variable that has the token of who ordered the run."""
+
+
 class Wish(Struct, frozen=True, kw_only=True):
     """What was asked for on the command line."""
 
@@ -47,6 +54,11 @@ class Wish(Struct, frozen=True, kw_only=True):
     strict: bool
     force: bool
     accept_parts: bool
+    spool: str | None = None
+    wait: float = 0.0
+    """Seconds for which another run may hold the node."""
+    fail_closed: tuple[str, ...] | None = None
+    """The checks whose hard evidence is all that the exit status tells of, if so."""
 
 
 def carry_out(wish: Wish, early: Forked) -> int:
@@ -66,24 +78,62 @@ def carry_out(wish: Wish, early: Forked) -> int:
     for complaint in store.broken:
         say(complaint)
     known = len(store.broken)
-    with node_lock(), stop_on_signals() as stop:
-        run = verify(todo, site, store, wish, early=early, stop=stop)
-        mishaps = [*tried(lambda: store.keep(run))]
+    with stop_on_signals() as stop:
+        with node_lock(wait=wish.wait, stopped=stop) as waited:
+            if waited:  # what it saw meanwhile was the other run's doing
+                early.end()
+            ready = {} if waited else {TELEMETRY: early}
+            run = verify(todo, site, store, wish, early=ready, stop=stop)
+            mishaps = [*tried(lambda: store.keep(run))]
+        # Not under the lock: the spool may be on a file server that does not answer.
+        if spool := wish.spool:
+            mishaps += tried(lambda: leave(run, Path(spool)))
     show(run, to_stderr=wish.json_file == STDOUT)
+    mishaps += hand_out(run, wish, store)
+    mishaps += tried(lambda: store.prune(run.node, KEPT))
+    for mishap in (*mishaps, *store.broken[known:]):
+        say(str(mishap))
+    if wish.fail_closed is not None:
+        return int(refuses(run, wish.fail_closed))
+    return status(run, mishaps, strict=wish.strict)
+
+
+def hand_out(run: Run, wish: Wish, store: Store) -> Iterator[StoreError]:
+    """Say where *run* is kept, and write what was asked for; yield what went wrong."""
     if store.document(run.id).exists():
         where = sys.stderr if wish.json_file == STDOUT else sys.stdout
         click.echo(f"kept as {run.id}: hpcverify show {run.id}", file=where)
     html, json = wish.html_file, wish.json_file
     if html:
-        mishaps += tried(lambda: write_html(run, store, Path(html)))
+        yield from tried(lambda: write_html(run, store, Path(html)))
     if json:
-        mishaps += tried(lambda: write_json(run, json))
-    for mishap in (*mishaps, *store.broken[known:]):
-        say(str(mishap))
-    return status(run, mishaps, strict=wish.strict)
+        yield from tried(lambda: write_json(run, json))
 
 
-def tried(write: Callable[[], None]) -> Iterator[StoreError]:
+def leave(run: Run, spool: Path) -> None:
+    """
+    Leave *run* in the *spool*, and take the controller's word on this node from there.
+
+    The token is in that copy alone: whoever may read this node's runs has no business
+    with it.
+    """
+    from hpcverify import spool as room
+    from hpcverify import standing
+
+    room.deposit(run, spool, os.environ.get(TOKEN, ""))
+    standing.fetch(spool, state_dir(), run.node)
+
+
+def refuses(run: Run, checks: Sequence[str]) -> bool:
+    """Whether one of *checks* has evidence that no rerun could take back."""
+    return any(
+        hard_evidence(result, run.inventory)
+        for result in run.results
+        if result.check in checks
+    )
+
+
+def tried(write: Callable[[], object]) -> Iterator[StoreError]:
     """Call *write*; a mishap must not keep anyone from hearing the verdict."""
     try:
         write()
@@ -100,7 +150,13 @@ def status(run: Run, mishaps: Sequence[StoreError], *, strict: bool) -> int:
 
 
 def verify(
-    todo: Plan, site: Site, store: Store, wish: Wish, *, early: Forked, stop: Stop
+    todo: Plan,
+    site: Site,
+    store: Store,
+    wish: Wish,
+    *,
+    early: Mapping[str, Forked],
+    stop: Stop,
 ) -> Run:
     """Run *todo* on this node, in directories that are gone afterwards."""
     node = node_name()
@@ -119,7 +175,7 @@ def verify(
         executor = LocalExecutor(
             stopped=stop,
             tick=progress.tick,
-            early={TELEMETRY: early},
+            early=early,
             budget=todo.budget,
         )
         stack.callback(lambda: executor.close(hurry=stop()))

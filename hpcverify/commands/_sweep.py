@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.cli import say
-from hpcverify.commands._fleet import controller
+from hpcverify.commands._acting import controller
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
@@ -117,7 +117,7 @@ class Sweep:
             self.tickets[pick.node] = ticket.number
 
     def under_way(self) -> Collection[int]:
-        """Number the verifications of ours that have not ended."""
+        """List the numbers of our verifications that have not ended."""
         numbers = {ticket.number for ticket in self.acting.ledger.open_tickets()}
         return numbers.intersection(self.tickets.values())
 

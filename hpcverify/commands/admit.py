@@ -24,7 +24,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.cli import say
-    from hpcverify.commands._fleet import change, controller, known
+    from hpcverify.commands._acting import change, controller, known
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import Hold, State
     from hpcverify.slurm.hostlist import expand
@@ -34,25 +34,19 @@ def command(hostlist: str, suite: str, reason: str) -> None:
     acting = controller()
     refused = 0
     with acting.alone():
+        last = acting.ledger.last_ticket()
         for name in expand(hostlist):
             try:
                 found = known(acting, name)
-                if found.wanted is Hold.DRAIN:
-                    raise ActionError(f"{name} is {found.state}: hpcverify repair {name}")  # noqa: TRY301 - told like the others
             except ActionError as exc:
                 say(str(exc))
                 refused += 1
                 continue
-            change(
-                acting,
-                found,
-                "admit",
-                reason,
-                state=State.VERIFYING,
-                enforced=True,
-                suite=suite,
-                run="",
-                after=acting.ledger.last_ticket(),
-            )
+            if found.wanted is Hold.DRAIN:
+                say(f"{name} is {found.state}: hpcverify repair {name} --reason …")
+                refused += 1
+                continue
+            state = {"state": State.VERIFYING, "enforced": True, "suite": suite}
+            change(acting, found, "admit", reason, **state, run="", after=last)
         acting.turn()
     sys.exit(ActionError.exit_code if refused else acting.status())

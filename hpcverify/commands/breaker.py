@@ -29,7 +29,7 @@ def command(ctx: click.Context) -> None:
 @click.option("--reason", required=True, help="What it was.")
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
-    from hpcverify.commands._fleet import person
+    from hpcverify.commands._acting import person
     from hpcverify.config import state_dir
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.ledger import Ledger

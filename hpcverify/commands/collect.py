@@ -18,7 +18,7 @@ def command() -> None:
     Example:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._fleet import controller
+    from hpcverify.commands._acting import controller
 
     acting = controller()
     with acting.alone():

@@ -18,7 +18,7 @@ def command(node: str, reason: str) -> None:
     Example:
       hpcverify hold n17 --reason "fan replacement on Monday"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._fleet import change, controller, known
+    from hpcverify.commands._acting import change, controller, known
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import Hold, State
 

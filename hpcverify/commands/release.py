@@ -22,7 +22,7 @@ def command(node: str, reason: str, *, force: bool) -> None:
     Example:
       hpcverify release n17 --reason "fans are new"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._fleet import change, controller, known
+    from hpcverify.commands._acting import change, controller, known
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import State
 

@@ -19,6 +19,19 @@ import click
 @click.option(
     "--accept-parts", is_flag=True, help="Take today's parts as the reference."
 )
+@click.option("--spool", metavar="DIR", help="Leave a copy for the controller.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="For how long another run may hold the node.",
+)
+@click.option(
+    "--fail-closed",
+    metavar="NAMES",
+    help="Exit with 1 on hard evidence from these checks alone, else with 0.",
+)
 def command(
     suite: str,
     checks: tuple[str, ...],
@@ -28,6 +41,9 @@ def command(
     strict: bool,
     force: bool,
     accept_parts: bool,
+    spool: str | None,
+    wait: float,
+    fail_closed: str | None,
 ) -> None:
     """
     Verify this node, now.
@@ -37,6 +53,7 @@ def command(
       hpcverify run
       hpcverify run --suite idle --html report.html
       hpcverify run --check sdc --json -
+      hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify import early
     from hpcverify.commands._run import Wish, carry_out
@@ -49,5 +66,8 @@ def command(
         strict=strict,
         force=force,
         accept_parts=accept_parts,
+        spool=spool,
+        wait=wait,
+        fail_closed=None if fail_closed is None else tuple(fail_closed.split()),
     )
     sys.exit(carry_out(wish, early.worker()))

@@ -132,8 +132,8 @@ def options_of(errand: Errand) -> Iterator[str]:
     yield from ("--no-requeue", f"--nice={NICE}")
     yield f"--time={errand.minutes}"
     # Slurm means the end by it: it gives a job up that could not end by then.
-    start_by = math.ceil(errand.deadline_hours * 60)
-    yield f"--deadline=now+{start_by + errand.minutes}minutes"
+    start_by = math.ceil(errand.deadline_hours * 3600)
+    yield f"--deadline=now+{start_by + errand.minutes * 60}seconds"
     # The node's own limits, and no file that could fail to open; any other export
     # than ALL has Slurm run a login shell first, which may hang on a home directory.
     yield from ("--propagate=NONE", "--export=ALL", "--chdir=/", "--output=/dev/null")

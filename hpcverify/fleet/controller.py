@@ -13,7 +13,7 @@ import fcntl
 import os
 import pwd
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +55,6 @@ RETRY_S = HOUR
 """Between verifications of a node that could not be judged."""
 DRAINED_BY_SLURM = ("Prolog error", "Epilog error")
 RESERVATION = "hpcverify-{node}"
-BATCH = 500
-"""Documents that are judged together."""
 
 
 @dataclass(frozen=True)
@@ -149,26 +147,27 @@ class Controller:
 
     def _take_in(self, eligible: int) -> None:
         """Take the spool in; what is refused is told, each once."""
+        if not self.site.fleet.spool:
+            return
         intake = Intake(self.site, self.store, self.ledger, self.clock)
-        arrivals: list[spool.Arrival] = []
-        for found in self._gathered():
-            if isinstance(found, spool.Arrival):
-                arrivals.append(found)
-            elif str(found.path) not in self._refused:
-                self._refused.add(str(found.path))
-                self.say(f"{found.path}: {found.why}")
-        for start in range(0, len(arrivals), BATCH):
-            batch = arrivals[start : start + BATCH]
-            for judged in intake.take((a.run for a in batch), eligible):
-                self._report(judged)
-            for arrival in batch:
-                spool.done(arrival)
-        self._prune({a.run.node for a in arrivals})
+        taken: list[spool.Arrival] = []
+        for judged in intake.take(self._arrivals(taken), eligible):
+            self._report(judged)
+        for arrival in taken:
+            spool.done(arrival)
+        self._prune({arrival.run.node for arrival in taken})
 
-    def _gathered(self) -> Iterable[spool.Arrival | spool.Refusal]:
+    def _arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
+        """Yield the runs in the spool, and note in *taken* where they lie."""
         where = Path(self.site.fleet.spool)
         owner = _uid(self.site.fleet.user)
-        return spool.gather(where, owner)
+        for found in spool.gather(where, owner, self.ledger.is_judged):
+            if isinstance(found, spool.Arrival):
+                yield found.run
+                taken.append(replace(found, run=replace(found.run, results=())))
+            elif found.reason not in self._refused:
+                self._refused.add(found.reason)
+                self.say(f"{found.node}: {found.reason}")
 
     def _report(self, judged: Judged) -> None:
         old, new = judged.before, judged.after
@@ -334,12 +333,11 @@ class Controller:
         nodes = self.ledger.nodes()
         until = int(self.clock() + self.site.fleet.word_hours * HOUR)
         for name in seen:
-            word = self._word(nodes.get(name, Node(name=name)), tripped, until)
+            node = nodes.get(name, Node(name=name))
             old = standing.read(folder / name, self.clock())
-            half = (until + self.clock()) / 2
-            fresh = old is not None and old.until > half
-            if not fresh or old is None or old._replace(until=until) != word:
-                standing.write(folder / name, word)
+            stands = old is not None and old.until > (until + self.clock()) / 2
+            if not stands or old != self._word(node, tripped, old.until):
+                standing.write(folder / name, self._word(node, tripped, until))
 
     def _word(self, node: Node, tripped: str, until: int) -> standing.Word:
         if tripped:

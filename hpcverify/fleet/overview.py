@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from hpcverify.fleet.said import Said
 from hpcverify.model import Verdict
 from hpcverify.quarantine.life import Node, State
-from hpcverify.store import Entry, Said
+from hpcverify.store import Entry
 
 DAY = 86400.0
 LONG = 7 * DAY
@@ -129,6 +130,18 @@ def natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
+def rack(name: str) -> str:
+    """
+    Guess the rack of a node: its name without the last number, as Slurm sites name.
+
+    Where a name has but one number, a hundred of them are one rack: n0123 is of n01xx.
+    """
+    shorter = re.sub(r"[^0-9]*[0-9]+[^0-9]*$", "", name)
+    if re.search("[0-9]", shorter):
+        return shorter
+    return re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
+
+
 def tally(rows: Iterable[Row]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
@@ -217,4 +230,22 @@ def _badness(row: Row) -> tuple[bool, int, int, float, list[tuple[int, str]]]:
         -list(Verdict).index(seen),
         row.node.passed,
         natural(row.node.name),
+    )
+
+
+def worth_a_page(row: Row) -> tuple[Said, ...]:
+    """
+    Choose one result of each run of *row* whose page is worth a link.
+
+    First the run that says most of the node, then those in which something else than a
+    pass came out.
+    """
+    counts = Counter(one.suite for one in row.said)
+    by_suite = {one.suite: one for one in row.said}
+    loud = {one.suite for one in row.said if one.verdict >= Verdict.WARN}
+    ordered = sorted(counts, key=lambda suite: (-counts[suite], suite))
+    return tuple(
+        by_suite[suite]
+        for place, suite in enumerate(ordered)
+        if place == 0 or suite in loud
     )

@@ -32,9 +32,6 @@ HARMLESS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
 RESERVED = frozenset(("MAINT", "RESERVED"))
 """Flags of a node in a reservation, which may be ours."""
 
-IN_USE = frozenset(("ALLOCATED", "MIXED", "COMPLETING", "PLANNED"))
-"""States and flags of a node that users' jobs have and nobody holds."""
-
 WORDS = {
     "ALLOCATED": "is busy",
     "COMPLETING": "has a job that is ending",
@@ -72,9 +69,6 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     """In the order in which they are to be submitted."""
     passed_over: tuple[tuple[str, str], ...]
     """Node and reason, by name."""
-    overdue: tuple[str, ...]
-    """Nodes whose turn is long past and that are not free, the longest first; none
-    unless the site asks for them to be kept free."""
 
 
 def plan(
@@ -112,11 +106,7 @@ def plan(
             continue
         room.take(each.host)
         chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why))
-    return SweepPlan(
-        chosen=tuple(chosen),
-        passed_over=tuple(sorted(over.items())),
-        overdue=_overdue(asked, over.keys() & hosts.keys(), room),
-    )
+    return SweepPlan(chosen=tuple(chosen), passed_over=tuple(sorted(over.items())))
 
 
 class _Due(Struct, frozen=True):
@@ -175,7 +165,8 @@ def _not_idle(host: Host, node: Node) -> str:
     if not against:
         return ""
     words = {WORDS.get(flag, f"is in the state {flag}") for flag in against}
-    because = f" ({host.reason})" if host.reason else ""
+    reason = " ".join(host.reason.split())
+    because = f" ({reason})" if reason else ""
     return ", ".join(sorted(words)) + because
 
 
@@ -275,32 +266,3 @@ class _Room:
         """Yield those whose users miss *host* while it is verified."""
         kept = _kept(self._asked.nodes[host.name])
         return iter(()) if kept else self._of_users(host)
-
-
-def _overdue(
-    asked: _Asked, passed_over: Collection[str], room: _Room
-) -> tuple[str, ...]:
-    """
-    Name those *passed_over* in use that did not pass for as long as the site allows.
-
-    One that never passed is counted from when it became known. They take room as if
-    they were verified: a node that is kept free is lost to users as well.
-    """
-    if not asked.fleet.overdue_days:
-        return ()
-    late = asked.now - asked.fleet.overdue_days * DAY_S
-    since = {n: asked.nodes[n].passed or asked.nodes[n].since for n in passed_over}
-    waiting = [n for n, t in since.items() if 0 < t <= late and _in_use(asked, n)]
-    named: list[str] = []
-    for name in sorted(waiting, key=lambda n: (since[n], n)):
-        if not room.full_for(asked.hosts[name]):
-            room.take(asked.hosts[name])
-            named.append(name)
-    return tuple(named)
-
-
-def _in_use(asked: _Asked, name: str) -> bool:
-    """Whether nothing but users' jobs keeps us off the node *name*."""
-    host = asked.hosts[name]
-    free = name not in asked.busy and not _held(asked.nodes[name])
-    return free and {host.state} | (host.flags - HARMLESS) <= IN_USE

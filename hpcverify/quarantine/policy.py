@@ -16,8 +16,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.config import Site
 from hpcverify.conclusion import hard_evidence
+from hpcverify.config import Site
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Node, State
@@ -72,9 +72,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return bool(self.ticket) and self.conclusive and self.verdict in GOOD
 
 
-def evidence_of(
-    run: Run, ticket: Ticket | None, site: Site, now: float
-) -> Evidence:
+def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
     """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
     worst = list(worst_rounds(run.results))
     bad = [r for r in worst if r.verdict is Verdict.FAIL]
@@ -116,9 +114,7 @@ def suppressed(node: str, site: Site, now: float) -> set[str]:
     """Name the checks whose failure on *node* is known and not acted on, today."""
     today = datetime.fromtimestamp(now, UTC).date()
     return {
-        s.check
-        for s in site.suppress
-        if today <= s.until and node in expand(s.nodes)
+        s.check for s in site.suppress if today <= s.until and node in expand(s.nodes)
     }
 
 
@@ -195,25 +191,28 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
         node = replace(node, passed=now)
     if not found.passed.issuperset(node.checks):
         return node  # what had failed had no turn, or is only suppressed
+    told = f"passed {found.suite}"
     match node.state:
-        case State.HEALTHY:
-            return node
-        case State.UNVERIFIED:
-            return _healthy(node, now, "") if found.full else node
+        case State.UNVERIFIED if found.full:
+            node = _healthy(node, now, "")
         case State.SUSPECT:
             took_back = f"a rerun passed {', '.join(node.checks)}"
-            return replace(_healthy(node, now, took_back), flakes=node.flakes + 1)
+            node = replace(_healthy(node, now, took_back), flakes=node.flakes + 1)
         case State.VERIFYING if found.full and found.suite == node.suite:
-            if node.lemon:
-                waits = f"passed {found.suite}; a lemon is released by a person only"
-                return replace(
-                    node, state=State.HELD, since=now, reason=waits, checks=()
-                )
-            return _healthy(node, now, f"passed {found.suite}")
+            node = _returned(node, now, told)
         case State.QUARANTINED | State.LEMON if not node.enforced:
-            return _healthy(node, now, f"passed {found.suite}")
+            node = _healthy(node, now, told)
         case _:
-            return node
+            pass
+    return node
+
+
+def _returned(node: Node, now: float, told: str) -> Node:
+    """Let a node back that was kept for verification; a lemon waits for a person."""
+    if not node.lemon:
+        return _healthy(node, now, told)
+    waits = f"{told}; a lemon is released by a person only"
+    return replace(node, state=State.HELD, since=now, reason=waits, checks=())
 
 
 def _healthy(node: Node, now: float, reason: str) -> Node:
@@ -230,7 +229,9 @@ def _healthy(node: Node, now: float, reason: str) -> Node:
 
 def _unjudged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     """Leave it as it is, unless the site has it held for such a cause."""
-    told = [text for cause, text in found.unjudged if cause in site.quarantine.drain_errors]
+    told = [
+        text for cause, text in found.unjudged if cause in site.quarantine.drain_errors
+    ]
     if not told or node.state not in (State.HEALTHY, State.UNVERIFIED, State.SUSPECT):
         return node
     return replace(

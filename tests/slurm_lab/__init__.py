@@ -1,0 +1,1 @@
+"""A real Slurm on one machine: `lab.a_cluster` brings it up and down."""

@@ -8,6 +8,7 @@ daemons belong to nobody: whoever brings it up takes it down.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -73,7 +74,7 @@ class Cluster:
         self._lab("down")
 
     def stop(self, daemon: str) -> None:
-        """End slurmctld, slurmdbd or munged in good order; a node dies with its jobs."""
+        """End a daemon in good order; a node dies with its jobs."""
         self._lab("stop", daemon)
 
     def start(self, daemon: str) -> None:
@@ -151,7 +152,6 @@ class Cluster:
             self._command(*words),
             env=env,
             stdin=subprocess.DEVNULL,
-            # To files: daemons inherit them, and a pipe would never end.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -173,7 +173,7 @@ def a_cluster(
     """Bring a cluster up, in a folder with a short name, and take it down."""
     # Sockets lie in it: their names have 107 characters at most, and pytest's own
     # folders are too long for that and closed to other users.
-    folder = Path(tempfile.mkdtemp(prefix="hv-", dir="/tmp"))  # noqa: S108 - just made, by a name nobody can foresee
+    folder = Path(tempfile.mkdtemp(prefix="hvlab-", dir="/tmp"))
     cluster = Cluster(folder)
     try:
         cluster.up(nodes, extra=extra, gpus=gpus, accounting=accounting)
@@ -186,4 +186,4 @@ def a_cluster(
 
 
 def _me() -> str:
-    return "root" if os.geteuid() == 0 else os.environ["USER"]
+    return pwd.getpwuid(os.geteuid()).pw_name

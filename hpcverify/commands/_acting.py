@@ -1,0 +1,98 @@
+"""What the commands that act on the fleet have in common."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from pathlib import Path
+
+import msgspec
+
+from hpcverify.cli import say
+from hpcverify.config import Site, load_site, state_dir
+from hpcverify.errors import ActionError, ConfigError
+from hpcverify.fleet.controller import Controller
+from hpcverify.quarantine.keeper import Keeper
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Node
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.command import RunCommand, run_command
+from hpcverify.store import Store
+
+
+def controller(run: RunCommand = run_command) -> Controller:
+    """
+    Make the controller of this site.
+
+    Raises:
+        ConfigError: the site file names no spool, or one that is not there.
+
+    """
+    site, state = load_site(), state_dir()
+    if not site.fleet.spool:
+        raise ConfigError(
+            f"{site.path} names no spool: set [fleet] spool to a directory that the "
+            "nodes share, see docs/slurm.md"
+        )
+    if not Path(site.fleet.spool).is_dir():
+        raise ConfigError(f"the spool {site.fleet.spool} is no directory: make it")
+    slurm = Slurm(run=run, user=site.fleet.user)
+    return Controller(
+        site=site,
+        state=state,
+        ledger=Ledger(state),
+        store=Store(state),
+        slurm=slurm,
+        keeper=keeper_of(site, slurm),
+        say=say,
+    )
+
+
+def keeper_of(site: Site, slurm: Slurm) -> Keeper:
+    """Choose what takes nodes out of service."""
+    if site.quarantine.backend == "command":
+        from hpcverify.quarantine.command import CommandKeeper
+
+        return CommandKeeper(Path(site.quarantine.command))
+    from hpcverify.quarantine.slurm import SlurmKeeper
+
+    return SlurmKeeper(slurm)
+
+
+def person() -> str:
+    """Name who asks: the one behind sudo, if there is one."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return f"uid {os.getuid()}"
+
+
+def known(acting: Controller, name: str) -> Node:
+    """
+    Read what is known of *name*, which Slurm knows.
+
+    Raises:
+        ActionError: somebody else holds it.
+
+    """
+    seen = acting.keeper.see(name)
+    node = acting.ledger.node(name)
+    foreign = node.foreign or (seen.reason if seen.drained and not node.hold else "")
+    if foreign or seen.unavailable:
+        raise ActionError(
+            f"{name} is held by {seen.by or 'somebody else'} "
+            f"({foreign or seen.unavailable}): nothing was done; let it go there first"
+        )
+    return node
+
+
+def change(
+    acting: Controller, node: Node, what: str, reason: str, **now: object
+) -> Node:
+    """Write what a person has decided about *node*, in the audit log too."""
+    by = person()
+    changed = msgspec.structs.replace(
+        node, since=acting.clock(), reason=reason, by=by, **now
+    )
+    acting.ledger.put(changed, what, reason, by)
+    return changed

@@ -1,0 +1,267 @@
+"""Whom a sweep chooses, and why it passes over the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcverify.config import Fleet
+from hpcverify.fleet.schedule import HOUR_S, JITTER, SweepPlan, plan
+from hpcverify.quarantine.life import Node, State
+from hpcverify.slurm import Host
+
+NOW = 1_800_000_000.0
+ALL = Fleet(at_once=10_000, share=1)
+
+
+def hosts(count: int, **changes: Any) -> dict[str, Host]:
+    """Make hosts n1 to nN, all alike."""
+    return {f"n{i}": a_host(f"n{i}", **changes) for i in range(1, count + 1)}
+
+
+def a_host(name: str, **changes: Any) -> Host:
+    """Make an idle host of eight GPUs, for users and for verification."""
+    usual = {"state": "IDLE", "partitions": ("batch", "verify"), "gpus": 8}
+    return Host(name=name, **{**usual, **changes})
+
+
+def nodes(*known: Node) -> dict[str, Node]:
+    """Make the ledger's table."""
+    return {node.name: node for node in known}
+
+
+def passed(name: str, hours: float, **changes: Any) -> Node:
+    """Make a healthy node that passed *hours* ago."""
+    at = NOW - hours * HOUR_S
+    usual = {"state": State.HEALTHY, "passed": at, "finished": at}
+    return Node(name=name, **{**usual, **changes})
+
+
+def chosen(made: SweepPlan) -> list[str]:
+    """Name the nodes that are verified, in order."""
+    return [pick.node for pick in made.chosen]
+
+
+def test_an_idle_node_is_chosen_with_all_its_gpus() -> None:
+    made = plan(hosts(1), {}, (), ALL, NOW)
+
+    assert [(p.node, p.gpus, p.why) for p in made.chosen] == [
+        ("n1", 8, "never verified")
+    ]
+    assert made.passed_over == ()
+
+
+def test_a_node_in_several_partitions_is_chosen_once() -> None:
+    there = hosts(2, partitions=("batch", "long", "verify", "debug"))
+
+    assert sorted(chosen(plan(there, {}, (), ALL, NOW))) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "DOWN", "FUTURE", "ODD"])
+def test_a_state_other_than_idle_is_passed_over(state: str) -> None:
+    assert chosen(plan(hosts(1, state=state), {}, (), ALL, NOW)) == []
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("DRAIN", "RESERVED", "MAINT", "PLANNED", "POWERED_DOWN", "POWERING_DOWN"),
+        *("COMPLETING", "NOT_RESPONDING", "REBOOT_REQUESTED", "NEVER_HEARD_OF"),
+    ],
+)
+def test_a_flag_that_is_not_known_to_be_harmless_passes_a_node_over(flag: str) -> None:
+    made = plan(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)
+
+    assert chosen(made) == []
+    assert made.passed_over[0][1].startswith(("is ", "has ", "does "))
+
+
+@pytest.mark.parametrize("flag", ["CLOUD", "DYNAMIC_NORM"])
+def test_a_flag_that_says_where_a_node_comes_from_is_harmless(flag: str) -> None:
+    assert chosen(plan(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)) == ["n1"]
+
+
+def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
+    there = hosts(1, flags=frozenset({"DRAIN"}), reason="fan\nbroken")
+
+    made = plan(there, {}, (), ALL, NOW)
+
+    assert made.passed_over == (("n1", "is drained (fan broken)"),)
+
+
+def test_what_others_hold_is_passed_over_though_it_looks_idle() -> None:
+    known = nodes(Node(name="n1", foreign="drained by alice"))
+
+    made = plan(hosts(1), known, (), ALL, NOW)
+
+    assert made.passed_over == (("n1", "is held by others: drained by alice"),)
+
+
+def test_a_node_that_is_to_be_drained_is_passed_over_before_slurm_shows_it() -> None:
+    bad = Node(name="n1", state=State.QUARANTINED, reason="GPU 3 lost", enforced=True)
+
+    made = plan(hosts(1), nodes(bad), (), ALL, NOW)
+
+    assert made.passed_over == (("n1", "is quarantined: GPU 3 lost"),)
+
+
+def test_a_node_with_a_ticket_is_passed_over() -> None:
+    made = plan(hosts(2), {}, ("n1",), ALL, NOW)
+
+    assert made.passed_over == (("n1", "is being verified"),)
+
+
+def test_a_node_outside_the_partition_of_verification_is_passed_over() -> None:
+    made = plan(hosts(1, partitions=("batch",)), {}, (), ALL, NOW)
+
+    assert made.passed_over[0][1].startswith("is not in the partition verify")
+
+
+def test_our_own_reservation_does_not_keep_us_out() -> None:
+    there = hosts(1, flags=frozenset({"MAINT", "RESERVED"}))
+    suspect = Node(name="n1", state=State.SUSPECT, enforced=True, hold="hpcverify-1")
+
+    assert chosen(plan(there, nodes(suspect), (), ALL, NOW)) == ["n1"]
+    stranger = Node(name="n1", state=State.SUSPECT, enforced=True)
+    assert chosen(plan(there, nodes(stranger), (), ALL, NOW)) == []
+
+
+def test_suspects_come_first_then_the_never_verified_then_the_longest() -> None:
+    known = nodes(
+        passed("n1", 30),
+        passed("n2", 300),
+        passed("n4", 1, state=State.SUSPECT, reason="sdc failed"),
+    )
+
+    made = plan(hosts(4), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n4", "n3", "n2", "n1"]
+    assert [p.why for p in made.chosen] == [
+        "suspect: sdc failed",
+        "never verified",
+        "last verified 12 days ago",
+        "last verified 30 h ago",
+    ]
+
+
+def test_a_node_that_can_never_be_judged_does_not_starve_the_others() -> None:
+    unjudged = Node(name="n1", finished=NOW - HOUR_S, verdict="error")
+    known = nodes(unjudged, passed("n2", 30))
+
+    assert chosen(plan(hosts(2), known, (), Fleet(at_once=1, share=1), NOW)) == ["n2"]
+
+
+def test_a_fresh_pass_is_skipped_and_a_stale_one_is_not() -> None:
+    known = nodes(passed("n1", 20 * (1 - JITTER) - 0.1), passed("n2", 20.1))
+
+    made = plan(hosts(2), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n2"]
+    assert made.passed_over == (("n1", "passed 16 h ago"),)
+
+
+def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
+    known = nodes(*(passed(f"n{i}", 18) for i in range(1, 101)))
+
+    due = chosen(plan(hosts(100), known, (), ALL, NOW))
+
+    assert 20 < len(due) < 80
+    assert due == chosen(plan(hosts(100), known, (), ALL, NOW))
+    assert due != chosen(plan(hosts(100), known, (), ALL, NOW, seed=1))
+
+
+def test_who_is_asked_for_by_name_is_verified_though_fresh_and_no_other_is() -> None:
+    made = plan(hosts(3), nodes(passed("n2", 1)), (), ALL, NOW, only=("n2", "n9"))
+
+    assert chosen(made) == ["n2"]
+    assert made.passed_over == (("n9", "is not known to Slurm"),)
+
+
+def test_no_more_at_once_than_the_site_allows_those_under_way_included() -> None:
+    made = plan(hosts(9), {}, ("n1", "n2"), Fleet(at_once=5, share=1), NOW)
+
+    assert len(made.chosen) == 3
+    assert made.passed_over[-1][1] == "is due, but at_once = 5 are being verified"
+
+
+def test_no_more_than_the_sweep_is_limited_to() -> None:
+    assert len(plan(hosts(9), {}, (), ALL, NOW, limit=2).chosen) == 2
+    assert plan(hosts(9), {}, (), ALL, NOW, limit=0).chosen == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "most"), [(1, 0.1, 1), (9, 0.1, 1), (11, 0.1, 2), (40, 0.5, 20)]
+)
+def test_a_share_is_rounded_up_and_is_one_node_at_least(
+    count: int, share: float, most: int
+) -> None:
+    made = plan(hosts(count), {}, (), Fleet(at_once=99, share=share), NOW)
+
+    assert len(made.chosen) == most
+
+
+def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
+    there = hosts(10) | {
+        name: Host(name=name, state="IDLE", partitions=("big", "batch", "verify"))
+        for name in ("n1", "n2")
+    }
+
+    made = plan(there, {}, (), Fleet(at_once=99, share=0.4), NOW)
+
+    assert len(made.chosen) == 4
+    assert len({"n1", "n2"} & set(chosen(made))) == 1
+
+
+def test_those_under_way_count_on_the_share() -> None:
+    made = plan(hosts(10), {}, ("n1", "n2"), Fleet(at_once=99, share=0.3), NOW)
+
+    assert len(made.chosen) == 1
+
+
+def test_a_node_that_we_keep_is_lost_anyway_and_counts_on_no_share() -> None:
+    kept = Node(name="n1", state=State.SUSPECT, enforced=True, hold="hpcverify-1")
+
+    made = plan(hosts(10), nodes(kept), (), Fleet(at_once=99, share=0.1), NOW)
+
+    assert chosen(made)[0] == "n1"
+    assert len(made.chosen) == 2
+
+
+def test_who_had_its_turn_in_this_sweep_is_not_looked_at_again() -> None:
+    made = plan(hosts(2), {}, (), ALL, NOW, done=("n1",))
+
+    assert chosen(made) == ["n2"]
+    assert made.passed_over == ()
+
+
+@given(
+    states=st.lists(
+        st.tuples(
+            st.sampled_from(["IDLE", "ALLOCATED", "DOWN"]),
+            st.frozensets(st.sampled_from(["DRAIN", "CLOUD", "PLANNED"])),
+            st.sampled_from(list(State)),
+            st.booleans(),
+            st.integers(0, 50),
+        ),
+        max_size=30,
+    ),
+    at_once=st.integers(1, 9),
+)
+def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
+    states: list[tuple[str, frozenset[str], State, bool, int]], at_once: int
+) -> None:
+    there: dict[str, Host] = {}
+    known: dict[str, Node] = {}
+    for i, (state, flags, life, enforced, hours) in enumerate(states):
+        there[f"n{i}"] = a_host(f"n{i}", state=state, flags=flags)
+        known |= nodes(passed(f"n{i}", hours, state=life, enforced=enforced))
+
+    made = plan(there, known, (), Fleet(at_once=at_once), NOW)
+
+    assert sorted([*chosen(made), *(n for n, _ in made.passed_over)]) == sorted(there)
+    assert all(why for _, why in made.passed_over)
+    assert len(made.chosen) <= at_once
+    assert all(there[n].state == "IDLE" for n in chosen(made))

@@ -1,0 +1,156 @@
+"""Fleets for the tests of their page: some nodes bad in every way, the others well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from hpcverify.fleet.overview import Overview, overview
+from hpcverify.fleet.said import Said
+from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.quarantine.life import Node, State
+
+NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+DAY = 86400.0
+CHECKS = (
+    *("allreduce", "copies", "ecc", "exact", "gemm", "gpu_memory", "gpu_setup"),
+    *("inventory", "kernels", "nvlink", "p2p", "pcie", "pcie_bandwidth", "recovery"),
+    *("sdc", "storage", "stress", "thermal", "training", "xid"),
+)
+SLOW = "GPU 3 (…4f21): bf16.sustained 612 TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
+
+
+def said(node: str, check: str = "gemm", **changes: object) -> Said:
+    """Make what a check said of *node* last night; it passed."""
+    base: dict[str, object] = {
+        "node": node,
+        "suite": "idle",
+        "run": f"20261121T032100Z-{node}",
+        "started": datetime(2026, 11, 21, 3, 21, tzinfo=UTC),
+        "overall": Verdict.FAIL,
+        "check": check,
+        "verdict": Verdict.PASS,
+        "reason": "",
+        "cause": Cause.NONE,
+        "remedy": Remedy.NONE,
+    }
+    return Said(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def bad(node: str, check: str, verdict: Verdict, remedy: Remedy, reason: str) -> Said:
+    """Make a result that is none to be glad of."""
+    return said(node, check, verdict=verdict, remedy=remedy, reason=reason)
+
+
+def well(name: str) -> Node:
+    """Make a node that passed last night."""
+    return Node(
+        name=name,
+        state=State.HEALTHY,
+        since=NOW - 9 * DAY,
+        passed=NOW - 3.5 * HOUR,
+        finished=NOW - 3.5 * HOUR,
+        verdict="pass",
+    )
+
+
+def name_of(place: int) -> str:
+    """Name the node at *place*: 32 are a rack."""
+    return f"gpu-r{place // 32 + 1:03d}-n{place % 32 + 1:02d}"
+
+
+def sick() -> dict[str, Node]:
+    """Make a node in every state that there is."""
+    failed = {"verdict": "fail", "finished": NOW - 3 * HOUR}
+    return {
+        node.name: node
+        for node in (
+            Node(
+                name=name_of(5),
+                state=State.QUARANTINED,
+                enforced=True,
+                since=NOW - 2 * DAY,
+                reason=f"gemm: {SLOW}",
+                checks=("gemm", "thermal"),
+                passed=NOW - 3 * DAY,
+                **failed,
+            ),
+            Node(
+                name=name_of(17),
+                state=State.LEMON,
+                enforced=True,
+                since=NOW - 6 * DAY,
+                reason="sdc: quarantined 3 times within 28 days",
+                checks=("sdc",),
+                passed=NOW - 8 * DAY,
+                **failed,
+            ),
+            Node(
+                name=name_of(23),
+                state=State.SUSPECT,
+                since=NOW - 3 * HOUR,
+                reason="nvlink: GPU 0 link 7 is down",
+                checks=("nvlink",),
+                passed=NOW - DAY,
+                **failed,
+            ),
+            Node(
+                name=name_of(30),
+                state=State.HELD,
+                enforced=True,
+                since=NOW - 5 * HOUR,
+                reason="firmware of the switch",
+                by="anna",
+                passed=NOW - DAY,
+            ),
+            Node(
+                name=name_of(33),
+                foreign="bad fan, ticket 4711 (root)",
+                passed=NOW - 12 * DAY,
+            ),
+            Node(
+                name=name_of(40), state=State.VERIFYING, enforced=True, suite="burnin"
+            ),
+            Node(name=name_of(50)),
+        )
+    }
+
+
+def complaints() -> list[Said]:
+    """Make what checks said of those that are sick, and of some that only warn."""
+    return [
+        bad(name_of(5), "gemm", Verdict.FAIL, Remedy.REPLACE, SLOW),
+        bad(name_of(5), "thermal", Verdict.WARN, Remedy.INSPECT, "GPU 3: 91 °C > 87"),
+        bad(name_of(17), "sdc", Verdict.FAIL, Remedy.REPLACE, "1 word differs"),
+        bad(name_of(23), "nvlink", Verdict.FAIL, Remedy.RESET_GPU, "link 7 is down"),
+        bad(name_of(44), "storage", Verdict.WARN, Remedy.INSPECT, "fsync.p99 13 ms"),
+        bad(
+            name_of(45), "allreduce", Verdict.ERROR, Remedy.FIX_CONFIGURATION, "no nccl"
+        ),
+        *(
+            bad(name_of(i), "xid", Verdict.SKIP, Remedy.NONE, "no kernel log")
+            for i in range(8, 12)
+        ),
+    ]
+
+
+def fleet(count: int = 64, tripped: str = "") -> Overview:
+    """Make a fleet of *count* nodes, seven of them in a state of their own."""
+    nodes = {name_of(i): well(name_of(i)) for i in range(count)} | sick()
+    loud = {(one.node, one.check): one for one in complaints()}
+    return overview(nodes, (), _results(nodes, loud), now=NOW, tripped=tripped)
+
+
+def _results(
+    nodes: dict[str, Node], loud: dict[tuple[str, str], Said]
+) -> Iterator[Said]:
+    silent = {name_of(50), name_of(40)}
+    for name in nodes.keys() - silent:
+        for check in CHECKS:
+            yield loud.get((name, check)) or said(name, check)
+
+
+def links(shown: Overview) -> dict[tuple[str, str], str]:
+    """Give every node the page of its run."""
+    return {(r.node.name, "idle"): f"nodes/{r.node.name}/idle.html" for r in shown.rows}

@@ -1,0 +1,298 @@
+"""The hooks, called as slurmd calls them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcverify import standing
+from hpcverify.standing import Word
+from tests.slurm.hooks import HERE, LATER, Hooks
+from tests.test_standing import CORRUPT
+
+HOOKS = ("prolog", "epilog", "healthcheck")
+SHELLS = {"sh": ("dash",), "bash": ("bash", "--posix")}
+HELD = f"quarantined\n{LATER}\nGPU 3: fell off the bus\n\n"
+CLOSED = f"ok\n{LATER}\n\ninventory xid\n"
+SLEEPS = "trap '' TERM INT HUP; sleep 321 & wait; wait"
+
+
+@pytest.fixture(params=SHELLS.values(), ids=SHELLS)
+def hooks(tmp_path: Path, request: pytest.FixtureRequest) -> Hooks:
+    made = Hooks(tmp_path, request.param)
+    made.prepare()
+    made.command()
+    return made
+
+
+def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def asleep() -> list[str]:
+    """Name the processes that a script of `SLEEPS` left behind."""
+    found = subprocess.run(
+        ["pgrep", "-fx", "sleep 321"], capture_output=True, text=True
+    )
+    return found.stdout.split()
+
+
+def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
+    hooks.word(HELD)
+    done = hooks("prolog")
+
+    assert done.returncode == 1
+    assert done.stdout == (
+        "print hpcverify: no job starts on n1: GPU 3: fell off the bus\n"
+    )
+    assert not hooks.called.exists()
+
+
+def test_a_hold_without_a_reason_refuses_as_well(hooks: Hooks) -> None:
+    hooks.word(f"hold\n{LATER}\n\n\n")
+
+    assert "no job starts on n1: hold" in hooks("prolog").stdout
+
+
+def test_a_job_of_the_verification_itself_is_let_in_and_nothing_runs_beside_it(
+    hooks: Hooks,
+) -> None:
+    hooks.prepare(HPCVERIFY_USERS="0 4242")
+    hooks.word(HELD)
+
+    assert hooks("prolog").returncode == 0
+    assert hooks("epilog").returncode == 0
+    assert not hooks.called.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [*CORRUPT.values(), b"quarantined\n1\nstale\n\n", b"quarantined"],
+    ids=[*CORRUPT, "stale", "cut short"],
+)
+def test_a_word_that_does_not_stand_lets_the_job_run(
+    hooks: Hooks, content: bytes
+) -> None:
+    (hooks.state / "standing").write_bytes(content)
+
+    assert hooks("prolog").returncode == 0
+
+
+def test_a_word_that_is_no_file_of_its_own_lets_the_job_run(hooks: Hooks) -> None:
+    hooks.word(HELD)
+    (hooks.state / "standing").rename(hooks.state / "elsewhere")
+    (hooks.state / "standing").symlink_to("elsewhere")
+    linked = hooks("prolog")
+    (hooks.state / "standing").unlink()
+    os.mkfifo(hooks.state / "standing")
+
+    assert linked.returncode == 0
+    assert hooks("prolog").returncode == 0
+
+
+def test_missing_state_lets_the_job_run(hooks: Hooks) -> None:
+    hooks.prepare(HPCVERIFY_STATE="/nowhere")
+
+    assert hooks("prolog").returncode == 0
+
+
+LINES = st.sampled_from(
+    ["ok", "quarantined", "hold", "", "0", "1", f"{LATER}", "9" * 13, "a b", "a;b", " "]
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(content=st.lists(LINES | st.text(max_size=8), max_size=6).map("\n".join))
+def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "standing"
+    file.write_bytes(content.encode(errors="replace"))
+    script = (
+        f". {HERE}/hooks.sh; HPCVERIFY_STATE={tmp_path}; read_word; set -- $checks; "
+        'printf "%s|%s|%s" "$verdict" "$reason" "$*"'
+    )
+    said = subprocess.check_output(["dash", "-c", script])
+    word = standing.read(file) or Word("", 0)
+
+    expected = f"{word.verdict}|{word.reason}|{' '.join(word.checks)}"
+    assert said.decode(errors="replace") == expected
+
+
+def test_the_passive_suite_runs_beside_the_job(hooks: Hooks) -> None:
+    hooks.command("sleep 1", f"echo over >>{hooks.called}")
+    start = time.monotonic()
+    done = hooks("prolog")
+    took = time.monotonic() - start
+    before = hooks.called.read_text() if hooks.called.exists() else ""
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert took < 1  # whoever waits for our standard output would have waited
+    assert "over" not in before
+    until(lambda: hooks.called.exists() and "over" in hooks.called.read_text())
+    assert (
+        f"run --suite prolog --spool {hooks.folder}/spool\n" in hooks.called.read_text()
+    )
+
+
+def test_what_runs_beside_the_job_is_out_of_slurmds_reach(hooks: Hooks) -> None:
+    hooks.command(
+        f"ps -o pid=,sid= -p $$ >{hooks.folder}/ids; ls -l /proc/$$/fd >>{hooks.folder}/ids; touch {hooks.folder}/done"
+    )
+    hooks("prolog")
+    until((hooks.folder / "done").exists)
+    ids = (hooks.folder / "ids").read_text()
+
+    assert told.split()[1] != str(os.getsid(0))
+    assert told.count("/dev/null") >= 3
+    assert "pipe:" not in told
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_suite_that_hangs_ends_by_its_deadline(hooks: Hooks, hook: str) -> None:
+    hooks.prepare(HPCVERIFY_DEADLINE=1)
+    hooks.word(CLOSED)
+    hooks.command(SLEEPS)
+
+    assert hooks(hook).returncode == 0
+    until(lambda: not asleep(), seconds=10)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_missing_hpcverify_lets_the_job_run(hooks: Hooks, hook: str) -> None:
+    hooks.prepare(HPCVERIFY="/nowhere/hpcverify")
+    hooks.word(CLOSED)
+
+    assert hooks(hook).returncode == 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_without_their_other_half_let_the_job_run(
+    tmp_path: Path, hook: str
+) -> None:
+    shutil.copy(HERE / hook, tmp_path)
+
+    assert subprocess.run([tmp_path / hook], check=False).returncode == 0
+
+
+def test_hard_evidence_of_a_listed_check_refuses_the_job(hooks: Hooks) -> None:
+    hooks.word(CLOSED)
+    hooks.command("echo PASS ecc: fine", "echo FAIL inventory: GPU 3 is gone", "exit 1")
+    done = hooks("prolog")
+
+    assert done.returncode == 1
+    assert "no job starts on n1: FAIL inventory: GPU 3 is gone" in done.stdout
+    assert "--fail-closed inventory xid" in hooks.called.read_text()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("echo FAIL inventory: gone", "exit 0"),  # by a check that is not listed
+        ("echo FAIL inventory: gone", "exit 3"),
+        ("echo Traceback: no module named hpcverify >&2", "exit 1"),
+        ("exit 2",),
+        ("kill -9 $$",),
+    ],
+)
+def test_anything_but_hard_evidence_lets_the_job_run(
+    hooks: Hooks, lines: tuple[str, ...]
+) -> None:
+    hooks.word(CLOSED)
+    hooks.command(*lines)
+
+    assert hooks("prolog").returncode == 0
+
+
+def test_nothing_stays_behind_in_the_state(hooks: Hooks) -> None:
+    hooks.word(CLOSED)
+    hooks("prolog")
+
+    assert [p.name for p in hooks.state.iterdir()] == ["standing"]
+
+
+def test_a_node_too_crowded_for_a_process_lets_the_job_run(tmp_path: Path) -> None:
+    for script in ("prolog", "hooks.sh"):
+        shutil.copy(HERE / script, tmp_path)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    # Root may always fork: so as another user, and by dash, as bash tries for 15 s.
+    limited = ("setpriv", "--reuid=4343", "--clear-groups", "prlimit", "--nproc=0")
+    command = [*limited, "dash", str(tmp_path / "prolog")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "Cannot fork" in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda f: f.chmod(0o666), lambda f: os.chown(f, 1, 1)]
+)
+def test_settings_that_others_can_change_are_left_alone(
+    hooks: Hooks, spoil: Callable[[Path], None]
+) -> None:
+    hooks.word(HELD)
+    spoil(hooks.settings)
+
+    assert hooks("prolog").returncode == 0
+
+
+def test_settings_are_read_and_never_run(hooks: Hooks, tmp_path: Path) -> None:
+    hooks.prepare(HPCVERIFY=f"$(touch {tmp_path}/run)", PATH="/nowhere")
+    hooks.word(HELD)
+
+    assert hooks("prolog").returncode == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("deadline", ["", "soon", "0", "600", "9" * 30, "007"])
+def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> None:
+    hooks.prepare(HPCVERIFY_DEADLINE=deadline)
+    script = (
+        f". {HERE}/hooks.sh; read_settings {hooks.settings}; echo $HPCVERIFY_DEADLINE"
+    )
+    said = subprocess.check_output(["dash", "-c", script], text=True)
+
+    assert int(said) in {15, 50}
+
+
+def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
+    hooks.prepare(HPCVERIFY_DEADLINE=4)
+    hooks.command("sleep 2")
+    command = [*hooks.shell, str(HERE / "healthcheck"), str(hooks.settings)]
+    first = subprocess.Popen(command, env={"SLURMD_NODENAME": "n1"})
+    until(hooks.called.exists)
+
+    assert hooks("healthcheck").returncode == 0
+    assert first.wait() == 0
+    assert len(hooks.called.read_text().splitlines()) == 1
+
+
+def test_a_health_check_makes_the_state_where_it_is_missing(hooks: Hooks) -> None:
+    hooks.prepare(HPCVERIFY_STATE=hooks.folder / "new/state")
+    hooks("healthcheck")
+
+    assert hooks.called.exists()
+
+
+def test_the_shells_own_critic_has_nothing_to_say() -> None:
+    scripts = [str(HERE / name) for name in (*HOOKS, "hooks.sh")]
+    done = subprocess.run(
+        ["shellcheck", "-x", *scripts], capture_output=True, text=True
+    )
+
+    assert done.stdout == ""
+    assert done.returncode == 0
