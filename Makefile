@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-tools lint format bench schema faults sdc-table clean
+.PHONY: help verify test test-all test-tools lint format bench schema faults sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report lies"
 	@echo "make test     install what the tests need, lint and test"
+	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make lint     ruff, mypy --strict and pyright"
 	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
 
@@ -26,9 +27,19 @@ verify: $(BIN)/hpcverify
 test: test-tools lint
 	$(BIN)/pytest
 
+# What speaks to Slurm, once more with a later one; its Python is a later one too.
+test-all: test
+	./.ci/trixie sh -ec 'python3 -m venv /opt/venv; \
+	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[cluster,report]" hypothesis pytest; \
+	pytest -p no:cacheprovider tests/slurm tests/executors/test_slurm.py'
+
+# The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
-	@./.ci/need fio:fio smartctl:smartmontools gcc:gcc chromium:chromium \
-		mkfs.ext4:e2fsprogs
+	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools gcc:gcc \
+		chromium:chromium mkfs.ext4:e2fsprogs shellcheck:shellcheck \
+		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
+		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .

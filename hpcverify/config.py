@@ -61,6 +61,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where nodes leave their runs, on a file system that they share; empty: none."""
     user: str = "root"
     """Who the sweep's jobs run as, who owns what they leave in the spool."""
+    program: str = ""
+    """Where hpcverify is on the nodes; empty: where it is on the controller."""
     partition: str = "verify"
     """Of low priority and preemptible: the sweep's jobs run there."""
     suite: str = "idle"

@@ -101,8 +101,9 @@ def _text(path: Path | str) -> str | None:
         return None
     finally:
         os.close(found)
-    held = held.replace(b"\0", b"")  # as sh does
-    return held.decode(errors="replace") if len(held) <= MOST_BYTES else None
+    if len(held) > MOST_BYTES:
+        return None
+    return held.replace(b"\0", b"").decode(errors="replace")  # as sh does
 
 
 def parse(text: str) -> Word | None:

@@ -78,8 +78,8 @@ What brings the tables from one version to the next.
 Of a run of several rounds `results` has the worst one of each check, and `measurements`
 the median of each value, so that it counts as one run among the others.
 """
-SLACK = 10
-"""`prune` waits until a tenth too many runs are there: a prolog waits for the disk."""
+SLACK = 50
+"""`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
 REFERENCE = (
@@ -186,13 +186,14 @@ class Store:
 
         """
         with self._database() as db:
+            count = db.execute("select count(*) from runs where node = ?", (node,))
+            if count.fetchone()[0] <= keep + keep // SLACK:
+                return 0
             ranked = db.execute(
                 "select id from runs where node = ? order by row_number() over"
                 " (partition by suite order by started desc), started desc",
                 (node,),
             ).fetchall()
-            if len(ranked) <= keep + keep // SLACK:
-                return 0
             held = {*spare, *_compared_with(db, node)}
         spent = [run for (run,) in ranked[keep:] if run not in held]
         before = self.documents.stat().st_mtime_ns

@@ -34,6 +34,7 @@ COLOURS = {
     Verdict.ERROR: "magenta",
     Verdict.FAIL: "bold red",
 }
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 NARROW = 72
 """Columns below which a table would break every word."""
 
@@ -159,5 +160,10 @@ def plain_table(
     for place, name in enumerate(head):
         table.add_column(name, no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(c) if isinstance(c, str) else c for c in row))
+        table.add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in row))
     console.print(table)
+
+
+def printable(text: str) -> str:
+    """Put a sign for what could order a terminal about: other nodes wrote the text."""
+    return "".join(c if c.isprintable() else UNPRINTABLE for c in text)

@@ -158,6 +158,7 @@ HARD_FINDINGS = {
     ("thermal", "wave_mismatch"),
     ("storage", "corruption"),
     ("recovery", "memory_unrepairable"),
+    ("recovery", "gpu_reset"),
     ("inventory", "gpu_lost"),
     ("xid", "xid_48"),
     ("xid", "xid_79"),
@@ -167,7 +168,6 @@ HARD_FINDINGS = {
 SOFT_FINDINGS = {
     ("inventory", "gpu_missing"),
     ("inventory", "disk_missing"),
-    ("recovery", "gpu_reset"),
     ("storage", "io_error"),
     ("xid", "xid_13_under_load_repeated"),
     ("nvlink", "nvlink_down"),
@@ -212,6 +212,6 @@ def test_an_event_is_hard_and_slowness_is_not(check: str, name: str) -> None:
 def test_only_a_failure_is_called_hard(check: str) -> None:
     found = catalog.load(check)
     verdicts = {r.verdict for r in found.rulings.values() if r.hard}
-    verdicts |= {r.otherwise for n, r in found.rules.items() if r.hard}
+    verdicts |= {r.otherwise for r in found.rules.values() if r.hard}
 
     assert verdicts <= {Verdict.FAIL}

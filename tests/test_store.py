@@ -422,12 +422,13 @@ def test_nothing_goes_while_there_is_room_or_from_another_node(tmp_path: Path) -
     assert len(left(store)) == 3
 
 
-def test_a_tenth_too_many_is_let_be_for_the_disks_sake(tmp_path: Path) -> None:
-    store = days(tmp_path, *range(1, 12))
+def test_a_few_too_many_are_let_be_for_the_disks_sake(tmp_path: Path) -> None:
+    days(tmp_path, *range(1, 26), suite="prolog")
+    store = days(tmp_path, *range(1, 27), suite="epilog")
 
-    assert store.prune("n1", keep=10) == 0
-    store = days(tmp_path, 12)
-    assert store.prune("n1", keep=10) == 2
+    assert store.prune("n1", keep=50) == 0
+    store = days(tmp_path, 27, suite="epilog")
+    assert store.prune("n1", keep=50) == 2
 
 
 def test_the_prologs_runs_drive_out_none_of_the_nights(tmp_path: Path) -> None:
@@ -501,3 +502,36 @@ def test_a_document_that_cannot_be_deleted_is_named_and_stays(tmp_path: Path) ->
     with pytest.raises(StoreError, match=r"quick-1\.json cannot be deleted"):
         store.prune("n1", keep=1)
     assert len(left(store)) == 2
+
+
+def test_of_every_node_the_newest_whole_run_is_found(tmp_path: Path) -> None:
+    keep(tmp_path, run_of_day(1))
+    keep(tmp_path, run_of_day(2, node="n2"))
+    keep(tmp_path, run_of_day(3))
+    store = keep(tmp_path, run_of_day(4, complete=False))
+
+    assert {e.node: e.id[:8] for e in store.newest()} == {
+        "n1": "20260103",
+        "n2": "20260102",
+    }
+    assert [e.node for e in store.newest(datetime(2026, 1, 3))] == ["n1"]  # noqa: DTZ001 - as click reads a day
+
+
+def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) -> None:
+    bad = a_result(verdict=Verdict.FAIL, reason="slow")
+    failed = a_run(
+        id="x",
+        suite="idle",
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        verdict=Verdict.FAIL,
+        results=(bad,),
+    )
+    keep(tmp_path, failed)
+    keep(tmp_path, run_of_day(2))
+    store = keep(tmp_path, run_of_day(3))
+
+    assert sorted((s.suite, s.run[:8], s.overall, s.reason) for s in store.said()) == [
+        ("idle", "x", Verdict.FAIL, "slow"),
+        ("quick", "20260103", Verdict.PASS, ""),
+    ]
+    assert {s.suite for s in store.said(datetime(2026, 1, 2))} == {"quick"}  # noqa: DTZ001 - as click reads a day

@@ -21,23 +21,23 @@ from hpcverify_checks import _gpus
 ACTIONS: Mapping[str, tuple[str, Ruling]] = {
     "gpu_reset": (
         "end all its processes and reset it (nvidia-smi -r)",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
     "bus_reset": (
         "reset its PCIe bus",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
     "drain_and_reset": (
         "give it no new work and reset it (nvidia-smi -r)",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU),
+        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
     "node_reboot": (
         "reboot the node",
-        Ruling(Verdict.FAIL, Remedy.REBOOT),
+        Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
     ),
     "system_reboot": (
         "reboot the system, with all the nodes that share its NVLinks",
-        Ruling(Verdict.FAIL, Remedy.REBOOT),
+        Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
     ),
     "drain_p2p": (
         "end the processes that use it from other GPUs (peer to peer)",
@@ -50,7 +50,8 @@ ACTIONS: Mapping[str, tuple[str, Ruling]] = {
 }
 """What the driver may want done about a GPU, in words, and what that means here.
 NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory error management, "recovery action
-flag". The two that warn say nothing against the GPU itself."""
+flag". The two that warn say nothing against the GPU itself; the others are hard
+evidence, for the log tells of them once (Xid 154) and older drivers nowhere else."""
 
 
 class RecoveryParams(Params, frozen=True):

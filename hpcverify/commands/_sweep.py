@@ -77,14 +77,20 @@ class Sweep:
         load_suite(self.suite)
         self.only = _only(wish)
         self.tickets: dict[str, int] = {}
+        self._began = False
         self._away_since = 0.0
 
     def goes_on(self) -> bool:
         """Take a turn; return whether there is more to do."""
         try:
             with self.acting.alone():
-                self.acting.turn()
-                self._submit()
+                if not self._began:
+                    self.acting.turn()
+                    self._submit()
+                elif self.acting.news():
+                    self.acting.act()
+                    self._submit()
+                self._began = True
         except SlurmError as exc:
             return self._waits_for_slurm(exc)
         self._away_since = 0.0
@@ -116,10 +122,10 @@ class Sweep:
             ticket = self.acting.order(host, Purpose.SWEEP, self.suite)
             self.tickets[pick.node] = ticket.number
 
-    def under_way(self) -> Collection[int]:
-        """List the numbers of our verifications that have not ended."""
-        numbers = {ticket.number for ticket in self.acting.ledger.open_tickets()}
-        return numbers.intersection(self.tickets.values())
+    def under_way(self) -> Collection[str]:
+        """Name the nodes that are still at it, the reruns of suspects among them."""
+        busy = {ticket.node for ticket in self.acting.ledger.open_tickets()}
+        return busy & self.tickets.keys()
 
     def status(self) -> int:
         """Count what came of it, and choose the exit status."""

@@ -16,7 +16,7 @@ from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.overview import Overview, Row, age, headline
 from hpcverify.quarantine.ledger import Entry, Ledger
 from hpcverify.store import Store
-from hpcverify.view import Console, badge, plain_table
+from hpcverify.view import Console, badge, plain_table, printable
 
 NOBODY = "no node is known yet: hpcverify sweep, or hpcverify run"
 HEAD = ("node", "state", "verdict", "last full pass", "why")
@@ -95,7 +95,8 @@ def show(fleet: Overview, log: list[Entry]) -> None:
     if not fleet.rows:
         console.print(NOBODY)
         return
-    console.print(Text(headline(fleet), style=OVERDUE if fleet.tripped else ""))
+    style = OVERDUE if fleet.tripped else ""
+    console.print(Text(printable(headline(fleet)), style=style))
     console.print()
     plain_table(console, HEAD, (cells(row, fleet.made) for row in fleet.rows))
     if log:
@@ -108,7 +109,7 @@ def cells(row: Row, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
     passed = age(row.node.passed, now)
     return (
-        Text(row.node.name, style=BLAMED if row.attention else ""),
+        Text(printable(row.node.name), style=BLAMED if row.attention else ""),
         row.shown,
         badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE) if row.overdue else passed,

@@ -57,7 +57,7 @@ DRAINED_BY_SLURM = ("Prolog error", "Epilog error")
 RESERVATION = "hpcverify-{node}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Controller:
     """All that acts on the fleet, in one hand."""
 
@@ -72,6 +72,8 @@ class Controller:
     clock: Callable[[], float] = time.time
     _refused: set[str] = field(default_factory=set[str])
     _mishaps: list[str] = field(default_factory=list[str])
+    _eligible: int = 0
+    """Nodes that the scheduler named when it was last asked for all."""
 
     def status(self) -> int:
         """Choose the exit status: whether all actions took."""
@@ -101,7 +103,7 @@ class Controller:
         finally:
             os.close(descriptor)
 
-    def turn(self) -> dict[str, Seen]:
+    def turn(self) -> None:
         """
         Do all that is due: take in, judge, act, ask for reruns, tell the nodes.
 
@@ -109,23 +111,39 @@ class Controller:
             SlurmError: the scheduler does not answer in full; nothing was done.
 
         """
-        seen = dict(self.keeper.look())
-        self._take_in(len(seen))
-        self._follow_jobs()
+        seen = self._look()
+        self.news()
+        self._act(seen)
+
+    def news(self) -> bool:
+        """Take in what came; return whether there was anything to act on."""
+        judged = self._take_in(self._eligible)
+        return self._follow_jobs() or judged
+
+    def act(self) -> None:
+        """Do what follows from the news."""
+        self._act(self._look())
+
+    def _look(self) -> Mapping[str, Seen]:
+        seen = self.keeper.look()
+        self._eligible = len(seen)
+        return seen
+
+    def _act(self, seen: Mapping[str, Seen]) -> None:
         self._adopt(seen)
         self._settle(seen)
         self._give_turns(seen)
         self._order_reruns(seen)
         self._tell_nodes(seen)
-        return seen
 
     # -- what became of the jobs
 
-    def _follow_jobs(self) -> None:
+    def _follow_jobs(self) -> bool:
         """Close the tickets whose jobs have ended, in one question for all."""
         tickets = self.ledger.open_tickets()
         if not tickets:
-            return
+            return False
+        closed = False
         known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
         by_name = {job.name: job for job in known.values()}
         for ticket in tickets:
@@ -139,16 +157,16 @@ class Controller:
             if ending is Ending.LAUNCH_FAILED and job is not None:
                 self.slurm.cancel(job.id)  # it would sit in the queue, held
             if ending.over:
+                closed = True
                 self.ledger.ended(ticket, ending)
                 if ending is not Ending.FINISHED:
                     self.say(f"{ticket.node}: {told(ending, ticket.node, job)}")
+        return closed
 
     # -- what was found
 
-    def _take_in(self, eligible: int) -> None:
+    def _take_in(self, eligible: int) -> bool:
         """Take the spool in; what is refused is told, each once."""
-        if not self.site.fleet.spool:
-            return
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
         for judged in intake.take(self._arrivals(taken), eligible):
@@ -156,6 +174,7 @@ class Controller:
         for arrival in taken:
             spool.done(arrival)
         self._prune({arrival.run.node for arrival in taken})
+        return bool(taken)
 
     def _arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
         """Yield the runs in the spool, and note in *taken* where they lie."""
@@ -191,7 +210,9 @@ class Controller:
             if there is None or there.reason not in DRAINED_BY_SLURM or node.hold:
                 continue
             if node.state is State.SUSPECT and self._refused_a_job(node):
-                node = replace(node, state=State.QUARANTINED, enforced=True)  # noqa: PLW2901 - one step further
+                node = replace(  # noqa: PLW2901 - one step further
+                    node, state=State.QUARANTINED, enforced=True
+                )
             elif node.wanted is not Hold.DRAIN:
                 continue
             self.ledger.put(adopt(node, there, self.keeper, self.ledger), "adopted")
@@ -297,6 +318,7 @@ class Controller:
             spool=fleet.spool,
             reservation=RESERVATION.format(node=host.name) if kept else "",
             user="" if _is_us(fleet.user) else fleet.user,
+            program=fleet.program,
         )
         self.ledger.submitted(ticket, submit(errand, self.slurm))
         return ticket
@@ -326,8 +348,6 @@ class Controller:
 
     def _tell_nodes(self, seen: Iterable[str]) -> None:
         """Leave the controller's word for each node in the spool."""
-        if not self.site.fleet.spool:
-            return
         folder = Path(self.site.fleet.spool) / standing.FILE
         tripped = self.ledger.tripped()
         nodes = self.ledger.nodes()
@@ -335,8 +355,12 @@ class Controller:
         for name in seen:
             node = nodes.get(name, Node(name=name))
             old = standing.read(folder / name, self.clock())
-            stands = old is not None and old.until > (until + self.clock()) / 2
-            if not stands or old != self._word(node, tripped, old.until):
+            half = (until + self.clock()) / 2
+            if (
+                old is None
+                or old.until < half
+                or old != self._word(node, tripped, old.until)
+            ):
                 standing.write(folder / name, self._word(node, tripped, until))
 
     def _word(self, node: Node, tripped: str, until: int) -> standing.Word:

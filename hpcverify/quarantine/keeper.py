@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -32,6 +34,22 @@ SCHEDULERS = frozenset({"root", "slurm"})
 """Who Slurm's own drains are by: its ``SlurmUser``, which is one of these as a rule."""
 HOOK_FAILED = frozenset({"Prolog error", "Epilog error"})
 """The reasons that Slurm gives when one of these ends badly, word for word."""
+
+UNSAID = "and nobody said why"
+"""Ends what is told of a hold that has no reason."""
+
+_NEXT = {
+    (Hold.NONE, True, False): "resume",
+    (Hold.NONE, True, True): "resume",
+    (Hold.NONE, False, True): "unreserve",
+    (Hold.RESERVATION, False, False): "reserve",
+    (Hold.RESERVATION, True, False): "reserve",
+    (Hold.RESERVATION, True, True): "resume",
+    (Hold.DRAIN, False, False): "drain",
+    (Hold.DRAIN, False, True): "drain",
+    (Hold.DRAIN, True, True): "unreserve",
+}
+"""What is due by what is wanted, whether our drain stands, and our reservation."""
 
 _MARK = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
 
@@ -87,7 +105,7 @@ class Keeper(Protocol):
         ...
 
     def unreserve(self, node: str) -> None:
-        """Take our reservation of *node* back."""
+        """Take our reservation of *node* back, unless a job of ours is still in it."""
         ...
 
 
@@ -115,8 +133,8 @@ def mark_of(reason: str) -> str:
 
 def written(mark: str, reason: str) -> str:
     """Put *reason* as we write it: after its mark, on one line, of bounded length."""
-    # Quotes and backslashes have a meaning in the commands that would carry them.
-    plain = re.sub(r'["\\]', "'", " ".join(reason.split()))
+    # A node's own words come into it: nothing that steers a terminal.
+    plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
     return f"{mark} {plain}"[:REASON_MAX].rstrip()
 
 
@@ -134,61 +152,61 @@ def settle(node: Node, keeper: Keeper, book: Book) -> Node:
 
     """
     hand = _Hand(node.name, keeper, book)
-    seen = keeper.see(node.name)
-    if _lost_to_us(node, seen, hand):
-        theirs = node.foreign
-        seen = hand.do("restore", theirs, lambda: keeper.restore(node.name, theirs))
-    done: set[str] = set()
+    seen = _given_back(node, keeper.see(node.name), hand)
+    just_left = bool(node.foreign)
+    tried: set[str] = set()
     while True:
-        node = as_found(node, seen, hand.marks())
-        act = _due(node, seen, hand.marks())
-        if act in done:
-            raise ActionError(f"{node.name}: {act} did not take, it is {_words(seen)}")
-        if not act:
+        marks = hand.marks(node)
+        node = as_found(node, seen, marks)
+        act = _due(node, seen, marks)
+        # That they have left is written down first: see `_given_back`.
+        if not act or (act == "drain" and just_left):
             return node
-        done.add(act)
-        seen = _take(act, node, seen, hand)
+        if act in tried:
+            return _undone(act, node, seen)
+        tried.add(act)
+        seen = _taken(act, node, seen, hand)
+
+
+def _undone(act: str, node: Node, seen: Seen) -> Node:
+    """Put up with a reservation that stays until our job in it ends, and no more."""
+    if act == "unreserve":
+        return node
+    raise ActionError(f"{node.name}: {act} did not take: it is {_words(seen)}")
 
 
 def adopt(node: Node, seen: Seen, keeper: Keeper, book: Book) -> Node:
     """
     Make the drain of a prolog or epilog that failed ours, as *node*'s reason explains.
 
-    Only what Slurm set itself is taken, and only if it is still as it was *seen*;
-    else *node* comes back as it is now found. `settle` goes on from there.
+    Only what Slurm set itself is taken, and only if it still is as it was *seen*; else
+    *node* comes back as it is now found. `settle` goes on from there.
 
     Raises:
-        ActionError: the scheduler did not answer, or the write did not take.
+        ActionError: the scheduler did not answer.
 
     """
     hand = _Hand(node.name, keeper, book)
-    now = keeper.see(node.name)
-    if now == seen and _set_by_scheduler(now):
-        reason = written(node.hold or _new_mark(), node.reason)
-        now = hand.do(
-            "adopt", reason, lambda: keeper.drain(node.name, reason), seen.reason
-        )
-    return as_found(node, now, hand.marks())
-
-
-def _set_by_scheduler(seen: Seen) -> bool:
     hook = seen.drained and seen.reason in HOOK_FAILED and seen.by in SCHEDULERS
-    return hook and not seen.unavailable
+    if hook and not seen.unavailable:
+        seen = _taken("drain", node, seen, hand)
+    else:
+        seen = keeper.see(node.name)
+    return as_found(node, seen, hand.marks(node))
 
 
 def as_found(node: Node, seen: Seen, marks: Sequence[str]) -> Node:
-    """Say what *seen* makes of *node*, *marks* being those of our writes to it."""
-    marks = [*marks, *filter(None, [node.hold])]
+    """Say what *seen* makes of *node*, *marks* being those that we gave its holds."""
     drain, reserved = _ours(seen, marks)
     if drain:
         return replace(node, hold=seen.ours, foreign="")
-    foreign = _theirs(seen)
+    foreign = _theirs(seen, reserved=reserved)
     if reserved:
         return replace(node, hold=marks[-1], foreign=foreign)
-    if seen.unavailable and not seen.drained:  # ours, if it was, may be below that
-        return replace(node, foreign=foreign)
+    if seen.unavailable and not seen.drained:
+        return replace(node, foreign=foreign)  # our hold is looked for once that ends
     if node.hold and node.wanted is not Hold.NONE:
-        return _let_go(node, foreign)
+        return _lost(node, foreign)
     return replace(node, hold="", foreign=foreign)
 
 
@@ -197,24 +215,105 @@ def _ours(seen: Seen, marks: Sequence[str]) -> tuple[bool, bool]:
     return seen.drained and seen.ours in marks, seen.reserved and bool(marks)
 
 
-def _theirs(seen: Seen) -> str:
+def _theirs(seen: Seen, *, reserved: bool) -> str:
     """Say why somebody else holds a node, empty if nobody does."""
-    if seen.drained:
-        return seen.reason or "drained, without a reason"
-    if seen.unavailable:
-        return seen.reason or seen.unavailable
+    if seen.drained or seen.unavailable:
+        return seen.reason or f"{seen.unavailable or 'drained'}, {UNSAID}"
+    if seen.reserved and not reserved:  # of a ledger that is lost, or another one
+        return f"reserved in our name, {UNSAID}"
     return ""
 
 
-def _let_go(node: Node, foreign: str) -> Node:
-    taken = f"somebody else took it over: {foreign}" if foreign else "somebody else let it go"
-    was = f" (it was {node.state.value}: {node.reason})"
+def _lost(node: Node, foreign: str) -> Node:
+    """Make *node* one that somebody else has taken out of our hands."""
+    taken = f"somebody else took it over ({foreign})"
+    told = taken if foreign else "somebody else let it go"
     return replace(
         node,
         state=State.UNVERIFIED,
-        reason=taken + was,
+        reason=f"{told}; it was {node.state}: {node.reason}",
         by="",
         enforced=False,
         hold="",
         foreign=foreign,
     )
+
+
+def _due(node: Node, seen: Seen, marks: Sequence[str]) -> str:
+    """Say which write comes next, if any."""
+    drain, reserved = _ours(seen, marks)
+    if seen.unavailable:
+        return ""
+    if seen.drained and not drain:
+        return "unreserve" if reserved and node.wanted is Hold.NONE else ""
+    if seen.reserved and not reserved:
+        return ""
+    return _NEXT.get((node.wanted, drain, reserved), "")
+
+
+def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
+    """
+    Give a drain back whose reason a late write of ours has replaced.
+
+    A command that timed out may yet be done, when somebody else has drained the node
+    since. That we had read their reason and now find ours tells, for `settle` drains
+    nothing in the turn in which it finds that they have left.
+    """
+    drain, _ = _ours(seen, hand.marks(node))
+    reason = node.foreign
+    if not drain or not reason or reason.endswith(UNSAID):
+        return seen
+    give_back = partial(hand.keeper.restore, hand.node, reason)
+    return hand.do("restore", f"theirs: {reason}", seen, give_back)
+
+
+def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
+    """Take the write *act* to *node* that is due since it was *seen*."""
+    keeper, name = hand.keeper, node.name
+    reason = written(node.hold or _new_mark(), node.reason)
+    match act:
+        case "drain":
+            return hand.do(act, reason, seen, partial(keeper.drain, name, reason))
+        case "reserve":
+            return hand.do(act, reason, seen, partial(keeper.reserve, name))
+        case "resume":
+            return hand.do(act, "", seen, partial(keeper.resume, name))
+        case _:
+            return hand.do(act, "", seen, partial(keeper.unreserve, name))
+
+
+@dataclass(frozen=True)
+class _Hand:
+    """Makes writes to one node, each between two reads and two lines in the book."""
+
+    node: str
+    keeper: Keeper
+    book: Book
+
+    def marks(self, node: Node) -> Sequence[str]:
+        """List the marks that we ever gave its holds, the present one last."""
+        given = [*map(mark_of, self.book.reasons(self.node)), node.hold]
+        return [mark for mark in given if mark]
+
+    def do(self, act: str, reason: str, seen: Seen, write: Callable[[], None]) -> Seen:
+        """Call *write* if the node still is as it was *seen*; say how it is then."""
+        intent = self.book.intend(self.node, act, reason, seen.reason)
+        now = self.keeper.see(self.node)
+        if now != seen:
+            self.book.outcome(intent, f"not done, for it now is {_words(now)}")
+            return now
+        write()
+        now = self.keeper.see(self.node)
+        self.book.outcome(intent, f"it is {_words(now)}")
+        return now
+
+
+def _new_mark() -> str:
+    return f"hpcverify[{secrets.token_hex(3)}]"
+
+
+def _words(seen: Seen) -> str:
+    """Describe how a node is held."""
+    held = "reserved" * seen.reserved, "drained" * seen.drained, seen.unavailable
+    told = " and ".join(filter(None, held)) or "free"
+    return f"{told} ({seen.reason})" if seen.reason else told

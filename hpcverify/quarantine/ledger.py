@@ -51,6 +51,7 @@ create table audit (
     node text not null, what text not null, detail text not null
 );
 create index audit_by_node on audit (node, number);
+create index intents_by_node on intents (node, number);
 create trigger audit_stays before update on audit
 begin select raise(abort, 'the audit log is not rewritten'); end;
 create trigger audit_remains before delete on audit
@@ -273,15 +274,13 @@ class Ledger:
             node, act, reason = row
             self._note(db, node, act, f"{text}: {reason}" if reason else text)
 
-    def before(self, node: str) -> str:
-        """Recall the reason of somebody else, met while an intent of ours was open."""
+    def reasons(self, node: str) -> list[str]:
+        """List every reason that was ever meant to be written to *node*, in order."""
         with self._database() as db:
-            row = db.execute(
-                "select before from intents where node = ? and outcome = ''"
-                " and before <> '' order by number desc limit 1",
-                (node,),
-            ).fetchone()
-        return "" if row is None else str(row[0])
+            rows = db.execute(
+                "select reason from intents where node = ? order by number", (node,)
+            )
+            return [reason for (reason,) in rows]
 
     # -- the breaker
 

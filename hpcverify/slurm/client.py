@@ -111,8 +111,14 @@ class Slurm:
         self._update(name, "state=drain", _quoted(reason))
 
     def resume(self, name: str) -> None:
-        """Take a drain back, and its reason; a node that is down stays down."""
-        self._update(name, "state=undrain")
+        """
+        Take a drain back, and its reason; a node that is down stays down, as it is.
+
+        24.11 leaves the reason behind, and a drain of Slurm's own would then take it
+        for its own: it keeps what is there.
+        """
+        down = self.hosts(name)[name].state == "DOWN"
+        self._update(name, "state=undrain", *([] if down else [_quoted("")]))
 
     def set_reason(self, name: str, reason: str) -> None:
         """Replace the reason of a node that is drained or down."""

@@ -73,7 +73,12 @@ def _why(tool: str, unable: Unable, timeout: float) -> str:
 
 
 def _complaint(done: Completed) -> str:
-    """Take the first line of its errors; scontrol prints some as its answer."""
-    said = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")
-    lines = [line.strip() for line in said if line.strip()]
-    return lines[0] if lines else f"exit status {done.returncode}, and not a word why"
+    """
+    Take the first line of its errors, or the last that it printed: so scontrol
+    ends an answer for several nodes of which one is unknown.
+    """
+    for said, which in ((done.stderr, 0), (done.stdout, -1)):
+        lines = said.decode(errors="replace").split("\n")
+        if lines := [line.strip() for line in lines if line.strip()]:
+            return lines[which]
+    return f"exit status {done.returncode}, and not a word why"

@@ -116,6 +116,8 @@ def from_text(printed: str) -> dict[str, Host]:
         SlurmError: it is not whole.
 
     """
+    if not printed.endswith("\n\n"):  # as each record does
+        raise SlurmError(f"scontrol's answer is not whole: … {printed[-80:]!r}")
     return _whole([_record(text) for text in _RECORD.split(printed) if text.strip()])
 
 

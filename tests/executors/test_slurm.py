@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 import subprocess
@@ -32,6 +33,7 @@ from hpcverify.executors.slurm import (
     told,
 )
 from hpcverify.slurm import Job
+from tests.cli import COMMAND, Cli
 from tests.slurm_lab.lab import Cluster, a_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -256,7 +258,7 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "noting"
     path.write_text(
         f'#!/bin/sh\necho "$@" >"{tmp_path}/called"\nenv >"{tmp_path}/env"\n'
-        f'trap "exit 3" TERM\n: >"{tmp_path}/ready"\n'
+        f'trap ": >{tmp_path}/heard; exit 3" TERM\n: >"{tmp_path}/ready"\n'
         f'while [ ! -e "{tmp_path}/go" ]; do sleep 0.1; done\n'
     )
     path.chmod(0o755)
@@ -270,12 +272,18 @@ def on(cluster: Cluster, node: str, program: object, **changes: Any) -> int:
     return submit(errand, cluster.slurm)
 
 
-def ended(cluster: Cluster, number: int, **known: Any) -> Ending:
+def a_user_wants(cluster: Cluster, node: str) -> None:
+    """Submit a user's job that needs *node*."""
+    options = ("-p", "batch", "-w", node, "-o", "/dev/null", "--wrap", "true")
+    cluster.run("sbatch", *options)
+
+
+def ended(cluster: Cluster, number: int) -> Ending:
     """Wait until a job is over, and say what became of it."""
 
     def ending() -> Ending:
         job = cluster.slurm.jobs(executor.PREFIX).get(number)
-        return ending_of(job, document=False, now=time.time(), patience=0.0, **known)
+        return ending_of(job, document=False, now=time.time(), patience=0.0)
 
     cluster.until(lambda: ending().over)
     return ending()
@@ -328,9 +336,45 @@ def test_a_job_gives_way_to_a_users_and_hears_of_it_itself(
     number = on(cluster, "n1", program)
     cluster.until((tmp_path / "ready").exists)
 
-    cluster.run("sbatch", "-p", "batch", "-w", "n1", "--wrap", ":", "-o", "/dev/null")
+    a_user_wants(cluster, "n1")
 
     assert ended(cluster, number) is Ending.PREEMPTED
+    assert (tmp_path / "heard").exists()
+
+
+def test_a_preempted_run_leaves_all_that_it_had_measured_with_its_token(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
+    way = f'params = {{ way = "leave_child", path = "{tmp_path}/ready" }}'
+    cli.suite("idle", f'[[check]]\nname = "naughty"\n{way}\n')
+    (tmp_path / "spool").mkdir()
+    passed = ("HPCVERIFY_STATE", "HPCVERIFY_CONFIG", "PYTHONPATH")
+    environment = {name: cli.environment[name] for name in passed}
+
+    number = on(
+        cluster,
+        "n1",
+        a_machine_of_its_own(tmp_path),
+        spool=str(tmp_path / "spool"),
+        environment=environment,
+    )
+    cluster.until((tmp_path / "ready").exists)
+    a_user_wants(cluster, "n1")
+
+    assert ended(cluster, number) is Ending.PREEMPTED
+    (document,) = (tmp_path / "spool/n1").glob("*.json")
+    run = json.loads(document.read_text())
+    assert run["token"] == TOKEN
+    assert [r["cause"] for r in run["results"]] == ["interrupted"]
+    assert run["results"][0]["measurements"][0]["name"] == "before"
+
+
+def a_machine_of_its_own(folder: Path) -> Path:
+    """Write a program that is hpcverify on a node that shares no lock with others."""
+    path = folder / "hpcverify"
+    path.write_text(f'#!/bin/sh\nexec unshare -n {COMMAND[0]} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def test_a_program_that_is_not_there_is_a_deployment_error(cluster: Cluster) -> None:

@@ -62,7 +62,6 @@ def name_of(place: int) -> str:
 
 def sick() -> dict[str, Node]:
     """Make a node in every state that there is."""
-    failed = {"verdict": "fail", "finished": NOW - 3 * HOUR}
     return {
         node.name: node
         for node in (
@@ -74,7 +73,8 @@ def sick() -> dict[str, Node]:
                 reason=f"gemm: {SLOW}",
                 checks=("gemm", "thermal"),
                 passed=NOW - 3 * DAY,
-                **failed,
+                verdict="fail",
+                finished=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(17),
@@ -84,7 +84,8 @@ def sick() -> dict[str, Node]:
                 reason="sdc: quarantined 3 times within 28 days",
                 checks=("sdc",),
                 passed=NOW - 8 * DAY,
-                **failed,
+                verdict="fail",
+                finished=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(23),
@@ -93,7 +94,8 @@ def sick() -> dict[str, Node]:
                 reason="nvlink: GPU 0 link 7 is down",
                 checks=("nvlink",),
                 passed=NOW - DAY,
-                **failed,
+                verdict="fail",
+                finished=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(30),
@@ -154,3 +156,16 @@ def _results(
 def links(shown: Overview) -> dict[tuple[str, str], str]:
     """Give every node the page of its run."""
     return {(r.node.name, "idle"): f"nodes/{r.node.name}/idle.html" for r in shown.rows}
+
+
+def rotten(count: int, one_in: int) -> Overview:
+    """Make a fleet in which every so many results is a failure of many words."""
+    nodes = {name_of(i): well(name_of(i)) for i in range(count)}
+    pairs = [(name, check) for name in nodes for check in CHECKS]
+    results = [
+        bad(*pair, Verdict.FAIL, Remedy.REPLACE, SLOW)
+        if place % one_in == 0
+        else said(*pair)
+        for place, pair in enumerate(pairs)
+    ]
+    return overview(nodes, (), results, now=NOW)

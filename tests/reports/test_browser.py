@@ -6,8 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from hpcverify_reports import fleet
 from hpcverify_reports.node import render
-from tests.reports import samples
+from tests.reports import fleets, samples
 from tests.reports.dom import Dom
 
 FLAGS = (
@@ -58,3 +59,29 @@ def test_a_browser_paints_the_page(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     # A blank page of this size is compressed to under 10 kB.
     assert picture.stat().st_size > 60_000
+
+
+def test_a_browser_reads_the_page_of_a_fleet_as_it_was_written(tmp_path: Path) -> None:
+    shown = fleets.fleet()
+    page = fleet.render(shown, fleets.links(shown))
+
+    read = Dom(chromium(page, tmp_path, "--dump-dom"))
+
+    written = Dom(page)
+    assert read.text == written.text
+    assert len(read.elements) == len(written.elements)
+
+
+def test_a_browser_paints_the_map_of_a_fleet(tmp_path: Path) -> None:
+    pictures = [tmp_path / "with.png", tmp_path / "without.png"]
+    pages = [
+        fleet.render(made, {}) for made in (fleets.fleet(), fleets.rotten(64, 10**6))
+    ]
+
+    for page, picture in zip(pages, pictures, strict=True):
+        size = ("--window-size=1280,1600", f"--screenshot={picture}")
+        chromium(page, tmp_path, *size)
+
+    # A blank page of this size is compressed to under 10 kB.
+    assert all(picture.stat().st_size > 40_000 for picture in pictures)
+    assert pictures[0].read_bytes() != pictures[1].read_bytes()

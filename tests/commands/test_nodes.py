@@ -1,0 +1,258 @@
+"""What the operator sees in the morning: the table, and the page of the fleet."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpcverify import documents
+from hpcverify.fleet.overview import DAY
+from hpcverify.model import Verdict
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Node, State
+from hpcverify.store import Store
+from tests.cli import Cli
+from tests.doubles import a_result, a_run
+from tests.reports.dom import Dom
+
+NOW = time.time()
+BAD = Node(
+    name="n2",
+    state=State.QUARANTINED,
+    enforced=True,
+    reason="gemm: GPU 3 is slow",
+    passed=NOW - 20 * DAY,
+    verdict="fail",
+)
+WELL = Node(name="n1", state=State.HEALTHY, passed=NOW - 5000, verdict="pass")
+FOREIGN = Node(name="n3", foreign="bad fan (root)", passed=NOW - 2 * DAY)
+
+
+@pytest.fixture
+def ledger(cli: Cli) -> Ledger:
+    """Know of a node that is well, one that is not, and one that others hold."""
+    ledger = Ledger(cli.state)
+    ledger.put(WELL, "passed")
+    ledger.put(BAD, "quarantined", "gemm: GPU 3 is slow", "anna")
+    ledger.put(FOREIGN, "seen")
+    return ledger
+
+
+def keep(cli: Cli, run: str, day: int, verdict: Verdict, **changes: object) -> None:
+    """Keep a run of n2 that ended so."""
+    made = a_run(
+        id=run,
+        node="n2",
+        started=datetime(2026, 1, day, tzinfo=UTC),
+        verdict=verdict,
+        results=(a_result(verdict=verdict, reason=f"reason of {run}"),),
+        **changes,
+    )
+    documents.write(made, Store(cli.state).document(run))
+
+
+def lines(cli: Cli, *arguments: str) -> list[str]:
+    """Run ``nodes`` and return what it prints, line by line."""
+    done = cli("nodes", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("ledger")
+def test_nodes_are_listed_worst_first_under_a_line_on_the_whole(cli: Cli) -> None:
+    head, _, columns, *rows = lines(cli)
+
+    assert head == (
+        "3 nodes: 1 quarantined, 1 external, 1 healthy; the breaker is not tripped"
+    )
+    assert columns.split("  ")[0] == "node"
+    assert [row.split()[:2] for row in rows] == [
+        ["n2", "quarantined"],
+        ["n3", "external"],
+        ["n1", "healthy"],
+    ]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_row_says_why_and_when_it_last_passed(cli: Cli) -> None:
+    bad, foreign, well = lines(cli)[3:]
+
+    assert bad.split(None, 2)[2].split("  ")[0] == "FAIL"
+    assert "20 d, overdue" in bad
+    assert "gemm: GPU 3 is slow" in bad
+    assert "bad fan (root)" in foreign
+    assert "overdue" not in foreign + well
+
+
+def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:
+    Ledger(cli.state).put(Node(name="n2", state=State.SUSPECT, verdict="fail"), "x")
+
+    assert "suspect (observed only)" in lines(cli)[3]
+
+
+def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:
+    ledger.trip("6 of 40 nodes")
+
+    assert "THE BREAKER IS TRIPPED" in lines(cli)[0]
+    assert json.loads(cli("nodes", "--json").stdout)["breaker"] == "6 of 40 nodes"
+
+
+@pytest.mark.usefixtures("ledger")
+def test_one_node_comes_with_its_audit_log_and_several_without(cli: Cli) -> None:
+    one, two = "\n".join(lines(cli, "n2")), "\n".join(lines(cli, "n[1-2]"))
+
+    assert "anna  quarantined  gemm: GPU 3 is slow" in one
+    assert "anna" not in two
+    assert "n3" not in two
+
+
+@pytest.mark.usefixtures("ledger")
+def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
+    told = json.loads(cli("nodes", "n2", "--json").stdout)
+
+    (node,) = told["nodes"]
+    assert (node["name"], node["state"]) == ("n2", "quarantined")
+    assert (node["shown"], node["attention"], node["overdue"]) == (
+        *("quarantined", True),
+        True,
+    )
+    assert [line["actor"] for line in told["audit"]] == ["anna"]
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "complaint"),
+    [("n9", "no node is called 'n9'"), ("n[1", "is not a list of nodes")],
+)
+@pytest.mark.usefixtures("ledger")
+def test_a_node_that_nobody_knows_is_named(
+    cli: Cli, hostlist: str, complaint: str
+) -> None:
+    done = cli("nodes", hostlist)
+
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_no_text_of_a_node_can_order_the_terminal_about(cli: Cli) -> None:
+    evil = "\x1b]0;owned\x07\u202e"
+    Ledger(cli.state).put(Node(name="n1", foreign=evil), "seen", evil)
+
+    told = cli("nodes", "n1").stdout
+
+    assert "owned" in told
+    assert not {"\x1b", "\x07", "\u202e"} & set(told)
+
+
+def test_without_nodes_it_says_how_to_come_by_some(cli: Cli) -> None:
+    assert "hpcverify sweep" in lines(cli)[0]
+
+
+def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+
+    (row,) = lines(cli)[3:]
+
+    assert row.split()[:3] == ["n2", "unverified", "FAIL"]
+    assert "gemm: reason of r1" in row
+
+
+def test_a_run_that_was_interrupted_says_nothing_of_a_node(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.PASS)
+    keep(cli, "r2", 2, Verdict.ERROR, complete=False)
+
+    assert lines(cli)[3].split()[:3] == ["n2", "unverified", "PASS"]
+
+
+def report(cli: Cli, *arguments: str) -> str:
+    """Write the report on the fleet into a file, and return it."""
+    file = cli.state / "fleet.html"
+    done = cli("report", "--fleet", "-o", str(file), *arguments)
+    assert done.returncode == 0, done.stderr
+    return file.read_text()
+
+
+def page_of(cli: Cli) -> Path:
+    """Say where the page of n2 is to be."""
+    return cli.state / "nodes" / "n2" / "quick.html"
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_page_of_the_fleet_links_to_pages_that_are_there(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+
+    places = {p for p in Dom(report(cli)).values("href") if p[0] != "#"}
+
+    assert places == {"nodes/n2/quick.html", "nodes/n2/quick.html#gemm"}
+    assert 'id="gemm"' in page_of(cli).read_text()
+
+
+def test_the_page_of_a_node_is_written_again_only_for_another_run(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+    report(cli)
+    first = page_of(cli).stat().st_ino
+    report(cli)
+    same = page_of(cli).stat().st_ino
+    keep(cli, "r2", 2, Verdict.PASS)
+    report(cli)
+
+    assert same == first
+    assert "run r2" in page_of(cli).read_text()
+
+
+def test_each_suite_has_a_page_if_something_came_out(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.PASS)
+    keep(cli, "r2", 2, Verdict.PASS, suite="prolog")
+    report(cli)
+
+    # What gemm said last it said in the prolog; nothing is left of the other run.
+    assert [p.name for p in page_of(cli).parent.iterdir()] == ["prolog.html"]
+
+
+def test_no_name_leads_out_of_the_folder(cli: Cli) -> None:
+    made = a_run(id="r1", node="../../x", suite="..")
+    documents.write(made, Store(cli.state).document("r1"))
+
+    (place,) = {p for p in Dom(report(cli)).values("href") if p[0] != "#"}
+
+    assert place == "nodes/%252E.%252F..%252Fx/%252E..html"
+    assert (cli.state / "nodes" / "%2E.%2F..%2Fx" / "%2E..html").exists()
+
+
+def test_since_leaves_out_what_was_before(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+
+    assert "reason of r1" in report(cli)
+    assert "reason of r1" not in report(cli, "--since", "2026-01-02")
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_fleet_as_json_has_every_row(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+    done = cli("report", "--fleet", "--format", "json", "-o", "-")
+
+    rows = json.loads(done.stdout)["rows"]
+
+    assert [row["node"]["name"] for row in rows] == ["n2", "n3", "n1"]
+    assert [(said["check"], said["verdict"]) for said in rows[0]["said"]] == [
+        ("gemm", "fail")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--node", "n1"), "leave out --node"),
+        (("--format", "junit"), "no form junit"),
+    ],
+)
+def test_what_a_fleet_cannot_be_is_named(
+    cli: Cli, arguments: tuple[str, ...], complaint: str
+) -> None:
+    done = cli("report", "--fleet", "-o", "-", *arguments)
+
+    assert done.returncode == 2
+    assert complaint in done.stderr

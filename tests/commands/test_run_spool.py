@@ -1,0 +1,210 @@
+"""``hpcverify run`` as a hook and a sweep's job start it: spool, lock, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcverify.model import Run
+from hpcverify.spool import Arrival, gather
+from hpcverify.store import Store
+from tests.cli import Cli
+from tests.doubles import a_run
+
+GENEROUS = 60.0
+AT_ONCE = 2.0
+"""Seconds in which a run that is told to stop has written all it has."""
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Make a spool that nobody has written to."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    return spool
+
+
+def arrivals(spool: Path) -> list[Run]:
+    """Gather all as the controller does; nothing may be refused."""
+    found = list(gather(spool, os.geteuid(), lambda _: False))
+    assert all(isinstance(item, Arrival) for item in found), found
+    return [item.run for item in found if isinstance(item, Arrival)]
+
+
+def kept(cli: Cli) -> list[Path]:
+    return sorted((cli.state / "runs").glob("*.json"))
+
+
+def start(cli: Cli, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*cli.command, "run", *arguments],
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def busy(cli: Cli, pidfile: Path) -> None:
+    """Make a suite whose first check never ends, and says so in *pidfile*."""
+    params = f'{{ way = "leave_child", path = "{pidfile}" }}'
+    cli.suite("acme", f'[[check]]\nname = "naughty"\nparams = {params}')
+
+
+def begun(pidfile: Path) -> bool:
+    return pidfile.exists() and pidfile.read_text().isdigit()
+
+
+def test_a_run_is_kept_here_and_left_for_the_controller(cli: Cli, spool: Path) -> None:
+    done = cli("run", "--check", "steady", "--spool", str(spool))
+    (run,) = arrivals(spool)
+
+    assert done.returncode == 0, done.stderr
+    assert run.node == cli.node
+    assert [path.stem for path in kept(cli)] == [run.id]
+
+
+def test_the_token_is_in_the_copy_for_the_controller_alone(
+    cli: Cli, spool: Path, tmp_path: Path
+) -> None:
+    cli.environment |= {"HPCVERIFY_TOKEN": "secret-token"}
+    page = tmp_path / "page.html"
+    files = ("--json", "-", "--html", str(page))
+    done = cli("run", "--check", "steady", "--spool", str(spool), *files)
+    shown = cli("show", "last").stdout + cli("show", "last", "--json").stdout
+    local = kept(cli)[0].read_text() + page.read_text()
+
+    assert [run.token for run in arrivals(spool)] == ["secret-token"]
+    assert "secret" not in local + done.stdout + done.stderr + shown
+
+
+def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(
+    cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("run", "--check", "steady", "--spool", str(tmp_path / "nowhere"))
+
+    assert done.returncode == 2
+    assert "nowhere/n1 cannot be made" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(kept(cli)) == 1
+
+
+def test_a_failure_is_a_failure_whatever_became_of_the_spool(
+    cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere"))
+
+    assert done.returncode == 1
+
+
+def test_who_is_told_to_stop_has_kept_and_spooled_all_at_once(
+    cli: Cli, spool: Path, tmp_path: Path
+) -> None:
+    busy(cli, tmp_path / "pid")
+    run = start(cli, "--suite", "acme", "--spool", str(spool))
+    wait_until(lambda: begun(tmp_path / "pid"))
+    run.send_signal(signal.SIGTERM)
+    told = time.monotonic()
+    _, stderr = run.communicate(timeout=GENEROUS)
+    took = time.monotonic() - told
+    (left,) = arrivals(spool)
+
+    assert run.returncode == 3, stderr
+    assert took < AT_ONCE
+    assert (left.complete, left.verdict.value) == (False, "error")
+    assert left.results[0].measurements[0].name == "before"
+    assert [path.stem for path in kept(cli)] == [left.id]
+
+
+def test_who_waits_has_its_turn_when_the_other_run_ends(
+    cli: Cli, tmp_path: Path
+) -> None:
+    busy(cli, tmp_path / "pid")
+    first = start(cli, "--suite", "acme")
+    wait_until(lambda: begun(tmp_path / "pid"))
+    second = start(cli, "--check", "steady", "--wait", "60")
+    at_once = cli("run", "--check", "steady", "--wait", "0.1")
+    first.terminate()
+    first.communicate(timeout=GENEROUS)
+    _, stderr = second.communicate(timeout=GENEROUS)
+
+    assert at_once.returncode == 3
+    assert f"process {first.pid}" in at_once.stderr
+    assert second.returncode == 0, stderr
+    assert len(kept(cli)) == 2
+
+
+@pytest.mark.parametrize(
+    ("check", "names", "status"),
+    [
+        ("grave", "steady grave", 1),
+        ("grave", "steady", 0),
+        ("grave", "", 0),
+        ("steady", "steady grave", 0),
+    ],
+)
+def test_only_hard_evidence_of_a_named_check_fails_closed(
+    cli: Cli, check: str, names: str, status: int
+) -> None:
+    done = cli("run", "--check", check, "--fail-closed", names)
+
+    assert done.returncode == status, done.stderr
+
+
+def test_a_failure_that_a_rerun_may_take_back_refuses_nothing(cli: Cli) -> None:
+    cli.suite("acme", '[[check]]\nname = "steady"\nparams = { value = 11 }')
+
+    assert cli("run", "--suite", "acme").returncode == 1
+    assert cli("run", "--suite", "acme", "--fail-closed", "steady").returncode == 0
+
+
+def test_a_node_that_could_not_be_judged_refuses_nothing(cli: Cli) -> None:
+    cli.suite("acme", '[[check]]\nname = "naughty"\nparams = { way = "raise" }')
+
+    assert cli("run", "--suite", "acme").returncode == 3
+    assert cli("run", "--suite", "acme", "--fail-closed", "naughty").returncode == 0
+
+
+def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
+    store = Store(cli.state)
+    for count in range(1021):
+        run = a_run(id=f"20250101-000000-{count:06x}", node=cli.node, results=())
+        store.document(run.id).write_bytes(msgspec.json.encode(run))
+    cli("run", "--check", "steady")
+
+    assert len(kept(cli)) == 1000
+    assert len(Store(cli.state).runs(limit=-1)) == 1000
+
+
+def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:
+    code = (
+        "import sys; from hpcverify import early\n"
+        "sys.argv = ['hpcverify', 'run', '--suite', 'prolog', '--json', '-']\n"
+        "try: early.main()\nexcept SystemExit: pass\n"
+        "print('LOADED', *sys.modules)"
+    )
+    output = subprocess.check_output(
+        [sys.executable, "-c", code],
+        env=cli.environment,
+        text=True,
+    )
+    run, _, loaded = output.partition("LOADED")
+
+    assert json.loads(run)["suite"] == "prolog"
+    assert {"hpcverify.spool", "hpcverify.standing"}.isdisjoint(loaded.split())

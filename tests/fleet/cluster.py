@@ -1,0 +1,147 @@
+"""
+A fleet that is a test: a real Slurm, the real commands, and checks that do as told.
+
+All nodes are this machine, so each run gets a network namespace (where the lock of a
+node is) and a state of its own from the wrapper that jobs start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Node
+from hpcverify.slurm import Host
+from tests.slurm_lab.lab import Cluster
+
+HPCVERIFY = Path(sys.executable).with_name("hpcverify")
+SITE = Path(__file__).parents[1] / "site"
+WRAPPER = """#!/bin/sh
+export HPCVERIFY_CONFIG={config} HPCVERIFY_STATE={folder}/nodes/$SLURMD_NODENAME
+export PYTHONPATH={site} COLUMNS=120
+exec unshare -n -- {hpcverify} "$@" >>{folder}/log.$SLURMD_NODENAME 2>&1
+"""
+SUITE = """
+summary = "what the test says"
+budget = 60
+
+[[check]]
+name = "told"
+params = {{ seconds = {seconds} }}
+"""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A site on *cluster*, in *folder*, with the controller's own state."""
+
+    cluster: Cluster
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        """The site file."""
+        return self.folder / "etc" / "site.toml"
+
+    @property
+    def spool(self) -> Path:
+        """Where nodes leave their runs."""
+        return self.folder / "spool"
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the controller knows."""
+        return Ledger(self.folder / "controller")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the controller's commands are called with."""
+        return self.cluster.env | {
+            "HPCVERIFY_CONFIG": str(self.config),
+            "HPCVERIFY_STATE": str(self.folder / "controller"),
+            "PYTHONPATH": str(SITE),
+            "COLUMNS": "200",
+        }
+
+    def prepare(self, quarantine: str = 'enforce = ["*"]', fleet: str = "") -> None:
+        """Write the site's files anew."""
+        for folder in ("etc/suites", "etc/told", "spool", "nodes"):
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        program = self.folder / "hpcverify"
+        self.config.write_text(
+            'check_packages = ["fleet_checks"]\n'
+            f'[fleet]\nspool = "{self.spool}"\nprogram = "{program}"\nsuite = "told"\n'
+            f"share = 1\n{fleet}\n[quarantine]\n{quarantine}\n"
+        )
+        program.write_text(
+            WRAPPER.format(
+                config=self.config, folder=self.folder, site=SITE, hpcverify=HPCVERIFY
+            )
+        )
+        program.chmod(0o755)
+        self.lasting(0)
+
+    def lasting(self, seconds: float) -> None:
+        """Let the check take so long."""
+        suite = self.config.parent / "suites" / "told.toml"
+        suite.write_text(SUITE.format(seconds=float(seconds)))
+
+    def tell(self, node: str, word: str) -> None:
+        """Let *node* have that speed, or be ``corrupt`` or ``missing`` a tool."""
+        (self.config.parent / "told" / node).write_text(word)
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the controller to its end."""
+        return subprocess.run(
+            [HPCVERIFY, *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Begin a command of the controller."""
+        return subprocess.Popen(
+            [HPCVERIFY, *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def node(self, name: str) -> Node:
+        """Read what the controller knows of a node."""
+        return self.ledger.node(name)
+
+    def host(self, name: str) -> Host:
+        """Ask Slurm for a node."""
+        return self.cluster.slurm.hosts(name)[name]
+
+    def states(self) -> dict[str, str]:
+        """Say the state of each node that is known."""
+        return {name: str(node.state) for name, node in self.ledger.nodes().items()}
+
+    def drained(self) -> set[str]:
+        """Name the nodes that are drained, by whomever."""
+        hosts = self.cluster.slurm.hosts().values()
+        return {host.name for host in hosts if "DRAIN" in host.flags}
+
+    def collected(self) -> subprocess.CompletedProcess[str]:
+        """Collect until nothing is under way."""
+        while True:
+            done = self("collect")
+            if not self.ledger.open_tickets():
+                return done
+
+    def shown(self) -> list[Any]:
+        """Give what ``hpcverify nodes`` shows."""
+        rows: list[Any] = json.loads(self("nodes", "--json").stdout)
+        return rows

@@ -1,0 +1,137 @@
+"""The rows that terminal, page and JSON share: what comes first, and what is shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hpcverify.fleet.overview import (
+    DAY,
+    LONG,
+    Overview,
+    age,
+    natural,
+    overview,
+    rack,
+    worth_a_page,
+)
+from hpcverify.model import Remedy, Verdict
+from hpcverify.quarantine.life import Node, State
+from tests.reports.fleets import NOW, bad, said, well
+
+
+def of(*nodes: Node, **changes: float) -> Overview:
+    return overview({n.name: n for n in nodes}, (), (), now=NOW, **changes)  # type: ignore[arg-type]
+
+
+def order(fleet: Overview) -> list[str]:
+    return [row.node.name for row in fleet.rows]
+
+
+def test_what_needs_attention_comes_first_and_then_the_longest_unverified() -> None:
+    states = (State.HEALTHY, State.LEMON, State.SUSPECT, State.QUARANTINED)
+    nodes = [Node(name=state, state=state, passed=NOW) for state in states]
+    some = [well("n2"), replace(well("n1"), passed=NOW - DAY), Node(name="new")]
+
+    assert order(of(*nodes, *some)) == [
+        *("lemon", "quarantined", "suspect"),
+        *("new", "n1", "n2", "healthy"),
+    ]
+
+
+def test_a_healthy_node_that_failed_a_check_since_is_above_the_others() -> None:
+    failed = bad("n9", "xid", Verdict.FAIL, Remedy.REBOOT, "Xid 79")
+    nodes = {n: well(n) for n in ("n1", "n9")}
+    held = {"n5": replace(well("n5"), state=State.HELD)}
+
+    first, *_ = overview(nodes | held, (), [failed], now=NOW).rows
+
+    assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: Xid 79")
+
+
+def test_who_holds_a_node_explains_it_whatever_its_state() -> None:
+    node = Node(name="n1", state=State.QUARANTINED, reason="ours", foreign="theirs")
+
+    (row,) = of(node).rows
+
+    assert (row.state, row.why) == ("external", "theirs")
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+@pytest.mark.parametrize("state", State)
+def test_only_what_failed_and_is_not_acted_on_is_observed_only(
+    state: State, *, enforced: bool
+) -> None:
+    (row,) = of(Node(name="n1", state=state, enforced=enforced)).rows
+
+    failed = state in (State.SUSPECT, State.QUARANTINED, State.LEMON)
+    assert ("observed only" in row.shown) == (failed and not enforced)
+
+
+@pytest.mark.parametrize(
+    ("days", "ago", "overdue"),
+    [(0, LONG - 1, False), (0, LONG + 1, True), (2, DAY, False), (2, 3 * DAY, True)],
+)
+def test_overdue_is_what_the_site_says_or_else_a_week(
+    days: float, ago: float, *, overdue: bool
+) -> None:
+    (row,) = of(replace(well("n1"), passed=NOW - ago), overdue_days=days).rows
+
+    assert row.overdue is overdue
+
+
+def test_the_newest_word_of_a_check_counts_whatever_suite_it_was_in() -> None:
+    old = bad("n1", "ecc", Verdict.FAIL, Remedy.REPLACE, "before the repair")
+    new = said("n1", "ecc", suite="prolog", started=datetime(2026, 11, 22, tzinfo=UTC))
+
+    for order_of_runs in ((old, new), (new, old)):
+        (row,) = overview({"n1": well("n1")}, (), order_of_runs, now=NOW).rows
+        assert [one.verdict for one in row.said] == [Verdict.PASS]
+        assert not row.attention
+
+
+def test_pages_are_worth_a_link_if_they_say_most_or_something_bad() -> None:
+    runs = [
+        *(said("n1", check) for check in "abc"),
+        said("n1", "d", suite="prolog"),
+        said("n1", "e", suite="epilog", verdict=Verdict.WARN),
+    ]
+    (row,) = overview({"n1": well("n1")}, (), runs, now=NOW).rows
+
+    assert [one.suite for one in worth_a_page(row)] == ["idle", "epilog"]
+
+
+@pytest.mark.parametrize(
+    ("ago", "told"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (3 * DAY, "3 d")],
+)
+def test_an_age_is_told_in_the_unit_that_matters(ago: float, told: str) -> None:
+    assert age(NOW - ago, NOW) == told
+
+
+def test_a_clock_that_went_back_makes_no_negative_age() -> None:
+    assert age(NOW + 5, NOW) == "0 s"
+    assert age(0, NOW) == "never"
+
+
+@given(st.integers(0, 10**30))
+def test_names_are_ordered_as_people_count(number: int) -> None:
+    assert natural(f"n{number}") < natural(f"n{number + 1}") < natural("o")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpu-r001-n07", "gpu-r001"),
+        ("rack2node11.site", "rack2"),
+        ("n0123", "n01xx"),
+        ("n5", "nxx"),
+        ("login", "login"),
+    ],
+)
+def test_a_rack_is_the_name_without_its_last_number(name: str, expected: str) -> None:
+    assert rack(name) == expected

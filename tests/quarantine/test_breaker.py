@@ -1,0 +1,51 @@
+"""The breaker: how many may be held, and when a check is the suspect."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcverify.config import Quarantine
+from hpcverify.quarantine.breaker import allowance, doubted, trips
+
+POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
+
+
+@pytest.mark.parametrize(
+    ("eligible", "allowed"), [(1, 2), (2, 2), (8, 2), (20, 2), (21, 3), (1024, 8)]
+)
+def test_a_tenth_may_be_held_two_always_and_never_more_than_the_cap(
+    eligible: int, allowed: int
+) -> None:
+    assert allowance(eligible, POLICY) == allowed
+
+
+def test_two_of_four_may_be_held_and_a_third_trips_it() -> None:
+    assert trips([], ["n1", "n2"], 4, POLICY) == ""
+    assert trips(["n1", "n2"], ["n3"], 4, POLICY).startswith("3 of 4 nodes")
+    assert trips([], ["n1", "n2", "n3"], 4, POLICY)
+
+
+def test_a_node_that_is_held_again_counts_once() -> None:
+    assert trips(["n1", "n2"], ["n1"], 4, POLICY) == ""
+
+
+def test_what_was_held_before_trips_nothing_by_itself() -> None:
+    assert trips(["n1", "n2", "n3", "n4"], [], 4, POLICY) == ""
+
+
+def test_a_check_that_fails_widely_is_the_suspect() -> None:
+    ran = {f"n{i}": i < 4 for i in range(10)}
+
+    assert doubted({"gemm": ran}, POLICY) == {
+        "gemm": "gemm fails on 4 of the 10 nodes that ran it: suspect the check, the "
+        "driver or the image"
+    }
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2, 3])
+def test_a_check_that_fails_on_few_is_believed(failed: int) -> None:
+    assert doubted({"gemm": {f"n{i}": i < failed for i in range(10)}}, POLICY) == {}
+
+
+def test_two_nodes_never_accuse_a_check() -> None:
+    assert doubted({"gemm": {"n1": True, "n2": True}}, POLICY) == {}

@@ -1,0 +1,504 @@
+"""A node is held as wanted, whatever comes in between, and never against others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcverify.errors import ActionError, SlurmError
+from hpcverify.quarantine.keeper import Seen, adopt, mark_of, settle, written
+from hpcverify.quarantine.life import Hold, Node, State
+
+MARK = "hpcverify[aa11bb]"
+OLD = "hpcverify[cc22dd]"
+OURS = f"{MARK} gemm is slow"
+THEIRS = 'PSU "2" swap | ticket=17'
+
+
+class KilledError(Exception):
+    """The controller's end by -9."""
+
+
+@dataclasses.dataclass
+class Shelf:
+    """A scheduler with one node, n1, and a controller's book; both outlive it."""
+
+    reason: str = ""
+    by: str = "root"
+    drained: bool = False
+    reserved: bool = False
+    unavailable: str = ""
+    busy: bool = False
+    """A job of ours is in the reservation."""
+    deaf: bool = False
+    """Nothing that it is told has an effect."""
+    silent: bool = False
+    """It does not answer."""
+    lives: int = -1
+    """Steps until the controller is killed; -1: never."""
+    admin: dict[int, Callable[[], None]] = dataclasses.field(
+        default_factory=dict[int, Callable[[], None]]
+    )
+    """What somebody else does, just before our read of that number."""
+    reads: int = 0
+    writes: list[str] = dataclasses.field(default_factory=list[str])
+    held: list[bool] = dataclasses.field(default_factory=list[bool])
+    """After each write, whether anything kept users' jobs off."""
+    intents: list[str] = dataclasses.field(default_factory=list[str])
+    outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
+
+    def look(self) -> Mapping[str, Seen]:
+        return {"n1": self.see("n1")}
+
+    def see(self, node: str) -> Seen:
+        self.reads += 1
+        self.admin.get(self.reads, lambda: None)()
+        if self.silent:
+            raise SlurmError("no answer")
+        return Seen(
+            node=node,
+            ours=mark_of(self.reason) if self.drained else "",
+            reason=self.reason,
+            by=self.by if self.reason else "",
+            drained=self.drained,
+            unavailable=self.unavailable,
+            reserved=self.reserved,
+        )
+
+    def drain(self, node: str, reason: str) -> None:
+        self._write(f"drain {node}", drained=True, reason=reason)
+
+    def resume(self, node: str) -> None:
+        self._write(f"resume {node}", drained=False, reason="")
+
+    def restore(self, node: str, reason: str) -> None:
+        self._write(f"restore {node}", reason=reason)
+
+    def reserve(self, node: str) -> None:
+        self._write(f"reserve {node}", reserved=True)
+
+    def unreserve(self, node: str) -> None:
+        self._write(f"unreserve {node}", reserved=self.busy)
+
+    def intend(self, node: str, act: str, reason: str, before: str) -> int:
+        assert (node, act, before) == (node, act, self.reason)
+        self.intents.append(reason)
+        self._step()
+        return len(self.intents)
+
+    def outcome(self, intent: int, text: str) -> None:
+        self.outcomes[intent] = text
+        self._step()
+
+    def reasons(self, node: str) -> list[str]:
+        assert node == "n1"
+        return self.intents
+
+    def they_drain(self) -> None:
+        self.drained, self.reason = True, THEIRS
+
+    def they_resume(self) -> None:
+        self.drained, self.reason = False, ""
+
+    def _write(self, act: str, **now: object) -> None:
+        self.writes.append(act.removesuffix(" n1"))
+        for name, value in now.items():
+            setattr(self, name, getattr(self, name) if self.deaf else value)
+        self.held.append(self.drained or self.reserved or bool(self.unavailable))
+        self._step()
+
+    def _step(self) -> None:
+        self.lives -= 1
+        if self.lives == 0:
+            raise KilledError
+
+
+WANTED = {
+    Hold.NONE: Node(name="n1", state=State.HEALTHY, reason="gemm is slow"),
+    Hold.RESERVATION: Node(
+        name="n1", state=State.SUSPECT, reason="gemm is slow", enforced=True
+    ),
+    Hold.DRAIN: Node(
+        name="n1", state=State.QUARANTINED, reason="gemm is slow", enforced=True
+    ),
+}
+
+
+def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
+    node = WANTED[hold]
+    return Node(
+        name="n1",
+        state=node.state,
+        reason=node.reason,
+        enforced=node.enforced,
+        hold=mark,
+        foreign=foreign,
+    )
+
+
+def drained(**more: bool) -> Shelf:
+    return Shelf(drained=True, reason=OURS, intents=[OURS], **more)
+
+
+def reserved(**more: bool) -> Shelf:
+    return Shelf(reserved=True, intents=[OURS], **more)
+
+
+def settled(node: Node, shelf: Shelf) -> Node:
+    return settle(node, shelf, shelf)
+
+
+# -- from what stands to what is wanted
+
+
+@pytest.mark.parametrize(
+    ("hold", "shelf", "acts"),
+    [
+        (Hold.NONE, Shelf(), []),
+        (Hold.NONE, drained(), ["resume"]),
+        (Hold.NONE, reserved(), ["unreserve"]),
+        (Hold.NONE, drained(reserved=True), ["resume", "unreserve"]),
+        (Hold.RESERVATION, Shelf(), ["reserve"]),
+        (Hold.RESERVATION, drained(), ["reserve", "resume"]),
+        (Hold.RESERVATION, reserved(), []),
+        (Hold.RESERVATION, drained(reserved=True), ["resume"]),
+        (Hold.DRAIN, Shelf(), ["drain"]),
+        (Hold.DRAIN, drained(), []),
+        (Hold.DRAIN, reserved(), ["drain", "unreserve"]),
+        (Hold.DRAIN, drained(reserved=True), ["unreserve"]),
+    ],
+)
+def test_the_new_hold_stands_before_the_old_one_goes(
+    hold: Hold, shelf: Shelf, acts: list[str]
+) -> None:
+    there = shelf.drained or shelf.reserved
+
+    after = settled(wants(hold, MARK if there else ""), shelf)
+
+    assert shelf.writes == acts
+    assert shelf.drained is (hold is Hold.DRAIN)
+    assert shelf.reserved is (hold is Hold.RESERVATION)
+    assert bool(after.hold) is (hold is not Hold.NONE)
+    assert len(shelf.outcomes) == len(acts)
+    assert settled(after, shelf) == after
+
+
+def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
+    shelf = Shelf()
+
+    after = settled(wants(Hold.DRAIN), shelf)
+
+    assert shelf.reason == f"{after.hold} gemm is slow"
+    assert mark_of(shelf.reason) == after.hold
+
+
+def test_a_hold_keeps_its_mark_from_reservation_to_drain() -> None:
+    shelf = reserved()
+
+    assert settled(wants(Hold.DRAIN, MARK), shelf).hold == MARK
+    assert shelf.reason == OURS
+
+
+def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None:
+    shelf = drained()
+
+    assert settled(wants(Hold.DRAIN), shelf).hold == MARK
+    assert shelf.writes == []
+
+
+def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
+    shelf = Shelf(drained=True, reason=f"{OLD} x", intents=[f"{OLD} x", OURS])
+
+    settled(wants(Hold.NONE), shelf)
+
+    assert not shelf.drained
+
+
+def test_a_reservation_stays_while_our_job_is_in_it() -> None:
+    shelf = reserved(busy=True)
+
+    assert settled(wants(Hold.DRAIN, MARK), shelf).hold == MARK
+    assert shelf.drained
+    assert shelf.reserved
+
+
+@pytest.mark.parametrize("hold", [Hold.RESERVATION, Hold.DRAIN])
+def test_a_write_that_does_not_take_is_an_error(hold: Hold) -> None:
+    with pytest.raises(ActionError, match="did not take: it is free"):
+        settled(wants(hold), Shelf(deaf=True))
+
+
+def test_a_read_that_fails_has_nothing_done() -> None:
+    shelf = drained(silent=True)
+
+    with pytest.raises(SlurmError):
+        settled(wants(Hold.NONE, MARK), shelf)
+
+    assert shelf.writes == []
+
+
+def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
+    shelf = Shelf()
+    shelf.admin[2] = lambda: setattr(shelf, "silent", True)
+
+    with pytest.raises(SlurmError):
+        settled(wants(Hold.DRAIN), shelf)
+
+    assert shelf.writes == []
+    assert shelf.outcomes == {}
+
+
+# -- what others hold
+
+
+@pytest.mark.parametrize("hold", Hold)
+@pytest.mark.parametrize(
+    "reason", [THEIRS, f"x {OURS}", f"{OLD} of another ledger", "hpcverify: gemm"]
+)
+def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
+    shelf = Shelf(drained=True, reason=reason, intents=[OURS])
+
+    after = settled(wants(hold), shelf)
+
+    assert (shelf.writes, shelf.reason) == ([], reason)
+    assert (after.foreign, after.hold) == (reason, "")
+    assert after.state is WANTED[hold].state
+
+
+@pytest.mark.parametrize("hold", Hold)
+@pytest.mark.parametrize("shelf", [Shelf(), drained(), reserved(), Shelf(reason="bad")])
+def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> None:
+    shelf = dataclasses.replace(shelf, unavailable="DOWN", writes=[], intents=[OURS])
+    mark = MARK if shelf.drained or shelf.reserved else ""
+
+    after = settled(wants(hold, mark), shelf)
+
+    assert shelf.writes == []
+    assert after.hold == mark
+    assert shelf.drained or (shelf.reason or "DOWN") in after.foreign
+
+
+def test_a_reservation_in_our_name_that_no_book_knows_is_left_alone() -> None:
+    shelf = Shelf(reserved=True)
+
+    after = settled(wants(Hold.NONE), shelf)
+
+    assert shelf.writes == []
+    assert "reserved in our name" in after.foreign
+
+
+def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
+    shelf = reserved(drained=True)
+    shelf.reason = THEIRS
+
+    after = settled(wants(Hold.RESERVATION, MARK), shelf)
+
+    assert (shelf.reserved, after.foreign, after.hold) == (True, THEIRS, MARK)
+    assert after.state is State.SUSPECT
+
+
+def test_only_the_reservation_goes_of_a_node_that_others_drain() -> None:
+    shelf = reserved(drained=True)
+    shelf.reason = THEIRS
+
+    after = settled(wants(Hold.NONE, MARK), shelf)
+
+    assert (shelf.writes, shelf.reason) == (["unreserve"], THEIRS)
+    assert (after.foreign, after.hold) == (THEIRS, "")
+
+
+def test_who_edits_our_reason_takes_the_node_over() -> None:
+    shelf = drained()
+    shelf.reason = THEIRS
+
+    after = settled(wants(Hold.DRAIN, MARK), shelf)
+    shelf.they_resume()
+    later = settled(after, shelf)
+
+    assert (after.state, after.foreign, after.hold) == (State.UNVERIFIED, THEIRS, "")
+    assert "took it over" in after.reason
+    assert (later.foreign, shelf.writes) == ("", [])
+
+
+@pytest.mark.parametrize("hold", [Hold.DRAIN, Hold.RESERVATION])
+def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
+    shelf = Shelf(intents=[OURS])
+
+    after = settled(wants(hold, MARK), shelf)
+
+    assert shelf.writes == []
+    assert (after.state, after.enforced, after.hold) == (State.UNVERIFIED, False, "")
+    assert after.reason.startswith("somebody else let it go; it was")
+    assert settled(after, shelf) == after
+
+
+def test_what_failed_while_others_held_it_is_drained_in_the_turn_after() -> None:
+    shelf = Shelf()
+
+    after = settled(wants(Hold.DRAIN, foreign=THEIRS), shelf)
+    assert (after.foreign, shelf.writes) == ("", [])
+    settled(after, shelf)
+
+    assert shelf.writes == ["drain"]
+
+
+# -- what others do meanwhile: reads are 1, the first; 2, before the write; 3, after
+
+
+@pytest.mark.parametrize("read", [1, 2, 3])
+def test_a_drain_of_others_keeps_its_reason_whenever_it_comes(read: int) -> None:
+    shelf = Shelf()
+    shelf.admin[read] = shelf.they_drain
+
+    after = settled(wants(Hold.DRAIN), shelf)
+
+    assert (shelf.reason, after.foreign, after.hold) == (THEIRS, THEIRS, "")
+    assert shelf.writes == (["drain"] if read == 3 else [])
+
+
+@pytest.mark.parametrize("read", [1, 2, 3])
+def test_who_takes_over_while_we_resume_stays_drained(read: int) -> None:
+    shelf = drained()
+    shelf.admin[read] = shelf.they_drain
+
+    after = settled(wants(Hold.NONE, MARK), shelf)
+
+    assert (shelf.drained, shelf.reason, after.foreign) == (True, THEIRS, THEIRS)
+
+
+def test_a_late_write_of_ours_gives_their_reason_back() -> None:
+    shelf = drained()
+
+    after = settled(wants(Hold.DRAIN, foreign=THEIRS), shelf)
+
+    assert (shelf.reason, shelf.writes) == (THEIRS, ["restore"])
+    assert (after.foreign, after.hold) == (THEIRS, "")
+
+
+def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
+    theirs = f"{OLD} of another cluster's controller"
+    shelf = drained()
+
+    after = settled(wants(Hold.NONE, foreign=theirs), shelf)
+
+    assert shelf.reason == theirs
+    assert settled(after, shelf).foreign == theirs
+
+
+# -- adopting what Slurm drained
+
+
+@pytest.mark.parametrize("reason", ["Prolog error", "Epilog error"])
+def test_the_drain_of_a_hook_can_be_made_ours(reason: str) -> None:
+    shelf = Shelf(drained=True, reason=reason)
+
+    after = adopt(wants(Hold.DRAIN, foreign=reason), shelf.see("n1"), shelf, shelf)
+
+    assert shelf.reason == f"{after.hold} gemm is slow"
+    assert (after.foreign, mark_of(after.hold)) == ("", after.hold)
+
+
+@pytest.mark.parametrize(
+    "shelf",
+    [
+        Shelf(drained=True, reason="Prolog error", by="jane"),
+        Shelf(drained=True, reason="Prolog error: see ticket 4"),
+        Shelf(drained=True, reason=THEIRS),
+        Shelf(drained=True, reason="Prolog error", unavailable="DOWN"),
+        Shelf(),
+    ],
+)
+def test_nothing_else_is_adopted(shelf: Shelf) -> None:
+    reason = shelf.reason
+
+    after = adopt(wants(Hold.DRAIN), shelf.see("n1"), shelf, shelf)
+
+    assert (shelf.writes, shelf.reason, after.hold) == ([], reason, "")
+
+
+def test_what_changed_since_it_was_seen_is_not_adopted() -> None:
+    shelf = Shelf(drained=True, reason="Prolog error")
+    seen = shelf.see("n1")
+    shelf.they_drain()
+
+    after = adopt(wants(Hold.DRAIN), seen, shelf, shelf)
+
+    assert (shelf.writes, after.foreign) == ([], THEIRS)
+
+
+# -- reasons
+
+
+def test_a_reason_is_one_line_without_what_steers_a_terminal() -> None:
+    assert written(MARK, "a\n b\x1b[2J\tc") == f"{MARK} a b?[2J c"
+
+
+def test_a_reason_is_of_bounded_length() -> None:
+    assert len(written(MARK, "x" * 5000)) == 900
+
+
+# -- killed at any point
+
+SHELVES = st.builds(
+    Shelf,
+    reserved=st.booleans(),
+    drained=st.booleans(),
+    intents=st.just([f"{OLD} x", OURS]),
+)
+
+
+def runs_again(node: Node, shelf: Shelf, kills: list[int]) -> Node:
+    """Settle until it is through, killed after so many steps each time."""
+    for lives in kills:
+        shelf.lives = lives
+        try:
+            node = settled(node, shelf)
+        except KilledError:
+            continue
+    shelf.lives = -1
+    return settled(settled(node, shelf), shelf)
+
+
+KILLS = st.lists(st.integers(1, 7), max_size=6)
+
+
+@settings(deadline=None, max_examples=300)
+@given(SHELVES, st.sampled_from(list(Hold)), st.booleans(), KILLS)
+def test_killed_anywhere_it_comes_to_what_is_wanted_and_is_never_unheld(
+    shelf: Shelf, hold: Hold, known: bool, kills: list[int]  # noqa: FBT001 - drawn
+) -> None:
+    shelf.reason = OURS if shelf.drained else ""
+    there = shelf.drained or shelf.reserved
+
+    after = runs_again(wants(hold, MARK if there and known else ""), shelf, kills)
+
+    assert after.wanted is hold
+    assert shelf.drained is (hold is Hold.DRAIN)
+    assert shelf.reserved is (hold is Hold.RESERVATION)
+    assert hold is Hold.NONE or all(shelf.held)
+    assert bool(after.hold) is (hold is not Hold.NONE)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    SHELVES,
+    st.sampled_from(list(Hold)),
+    st.integers(1, 12).filter(lambda read: read % 3 != 0),
+    KILLS,
+)
+def test_killed_anywhere_it_never_touches_a_drain_of_others(
+    shelf: Shelf, hold: Hold, read: int, kills: list[int]
+) -> None:
+    shelf.reason = OURS if shelf.drained else ""
+    there = shelf.drained or shelf.reserved
+    shelf.admin[read] = shelf.they_drain
+
+    node = runs_again(wants(hold, MARK if there else ""), shelf, kills)
+
+    if shelf.reads >= read:
+        assert (shelf.drained, shelf.reason) == (True, THEIRS)
+        assert node.foreign == THEIRS

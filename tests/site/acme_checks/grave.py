@@ -1,0 +1,30 @@
+"""Find what no rerun could take back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcverify.check import Check, Context, Params, Placement
+from hpcverify.model import Finding, Found, Ruling, Verdict
+
+
+class GraveParams(Params, frozen=True):
+    """Whether there is anything to find."""
+
+    wrong: bool = True
+
+
+def measure(ctx: Context, params: GraveParams) -> Iterator[Found]:
+    """Say that a word was wrong."""
+    if params.wrong:
+        yield Finding("wrong_word", ctx.device.part, "a word was wrong")
+
+
+CHECK = Check(
+    summary="a wrong word that the parameters choose",
+    measure=measure,
+    params=GraveParams,
+    metrics={},
+    rulings={"wrong_word": Ruling(Verdict.FAIL, hard=True)},
+    placement=Placement.NODE,
+)
