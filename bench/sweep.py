@@ -98,7 +98,7 @@ def plan_many() -> None:
 
 
 def named(count: int) -> Sequence[tuple[int, str]]:
-    """Number and name *count* nodes."""
+    """Give *count* nodes their numbers and names."""
     return [(i, f"n{i}") for i in range(1, count + 1)]
 
 

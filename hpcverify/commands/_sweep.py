@@ -23,7 +23,7 @@ from hpcverify.view import Console, plain_table
 
 LOOK_S = 0.1
 """Between looks at whether we are to end."""
-TURN_S = 1.0
+TURN_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
 AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""

@@ -114,11 +114,11 @@ class Slurm:
         """
         Take a drain back, and its reason; a node that is down stays down, as it is.
 
-        24.11 leaves the reason behind, and a drain of Slurm's own would then take it
-        for its own: it keeps what is there.
+        24.11 leaves the reason behind, takes none that is empty, and keeps what is
+        there when it drains the node itself: a blank at least is not ours.
         """
         down = self.hosts(name)[name].state == "DOWN"
-        self._update(name, "state=undrain", *([] if down else [_quoted("")]))
+        self._update(name, "state=undrain", *([] if down else [_quoted(" ")]))
 
     def set_reason(self, name: str, reason: str) -> None:
         """Replace the reason of a node that is drained or down."""

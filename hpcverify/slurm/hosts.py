@@ -85,6 +85,7 @@ def from_json(printed: str) -> dict[str, Host]:
 
 
 def _host(node: _Node) -> Host:
+    reason = node.reason if node.reason and node.reason.strip() else ""
     words = [node.state] if isinstance(node.state, str) else node.state
     state, flags = read_state([*words, *node.state_flags])
     return Host(
@@ -93,9 +94,9 @@ def _host(node: _Node) -> Host:
         flags=flags,
         partitions=tuple(node.partitions),
         gpus=count_gpus(node.gres),
-        reason=node.reason or "",
-        reason_user=(node.reason_set_by_user or "") if node.reason else "",
-        reason_time=_plain(node.reason_changed_at) if node.reason else 0,
+        reason=reason,
+        reason_user=(node.reason_set_by_user or "") if reason else "",
+        reason_time=_plain(node.reason_changed_at) if reason else 0,
         boot_time=_plain(node.boot_time),
     )
 
@@ -145,7 +146,7 @@ def _record(text: str) -> Host:
 def _reason(text: str) -> tuple[str, str, int]:
     """Take a reason out of its record: the first line ends in who and when."""
     found = _REASON.search(text)
-    if found is None:
+    if found is None or not _SET_BY.sub("", found[1]).strip():
         return "", "", 0
     first, *more = found[1].split("\n")
     more = [line[10:] for line in more]

@@ -139,7 +139,8 @@ def test_health_checks_that_overlap_are_one(cluster: Cluster, hooks: Hooks) -> N
     # The nodes of the lab share a machine, and so the lock: four start each second.
     cluster.until(lambda: started.exists() and len(started.read_text()) >= 10)
     calls = hooks.called.read_text().splitlines()
+    go.touch()  # first: slurmd waits for the one under way when it reads anew
+    cluster.until(lambda: len(hooks.called.read_text().splitlines()) > 1)
     cluster.reconfigure("")
-    go.touch()
 
     assert calls == [f"run --suite prolog --spool {hooks.folder}/spool"]

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -169,7 +169,7 @@ class Cluster:
 @contextmanager
 def a_cluster(
     nodes: int = 4, *, extra: str = "", gpus: int = 0, accounting: bool = False
-) -> Iterator[Cluster]:
+) -> Generator[Cluster]:
     """Bring a cluster up, in a folder with a short name, and take it down."""
     # Sockets lie in it: their names have 107 characters at most, and pytest's own
     # folders are too long for that and closed to other users.

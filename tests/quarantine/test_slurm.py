@@ -1,0 +1,256 @@
+"""Holding nodes of a real Slurm, with an administrator who does as he likes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcverify.errors import SlurmError
+from hpcverify.quarantine.keeper import Seen, adopt, settle
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Node, State
+from hpcverify.quarantine.slurm import SlurmKeeper, _taboo
+from hpcverify.slurm import Host, Reservation
+from hpcverify.slurm.client import Slurm
+from tests.slurm_lab.lab import Cluster, a_cluster
+
+THEIRS = "PSU swap"
+ODD = 'it\'s "50 %" of $HOME `x` | a=b; \\n [root@now] ü ,n[1-4] #1'
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """Bring up two nodes for all tests of this module."""
+    with a_cluster(2) as up:
+        yield up
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """Give the cluster to a test, and nothing held on it to the next."""
+    yield shared
+    for name in shared.slurm.reservations():
+        shared.slurm.unreserve(name)
+    shared.slurm.resume("n1")
+    shared.until(lambda: shared.idle("n1", "n2"))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Make a controller's memory."""
+    return Ledger(tmp_path)
+
+
+def a_node(state: State, hold: str = "") -> Node:
+    return Node(name="n1", state=state, reason="gemm: slow", enforced=True, hold=hold)
+
+
+def admin_drains(cluster: Cluster, reason: str = THEIRS) -> None:
+    cluster.run("scontrol", "update", "nodename=n1", "state=drain", f"reason={reason}")
+
+
+def interposed(cluster: Cluster, before: str, act: Callable[[], object]) -> SlurmKeeper:
+    """Have *act* done once, just before the first command with *before* in it."""
+    waiting = [act]
+
+    def run(command: Sequence[str]) -> str:
+        if waiting and before in command:
+            waiting.pop()()
+        return cluster.slurm.run(command)
+
+    return SlurmKeeper(dataclasses.replace(cluster.slurm, run=run))
+
+
+def test_a_node_is_held_through_its_life(cluster: Cluster, ledger: Ledger) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    assert keeper.see("n1") == Seen(node="n1", reserved=True)
+    mark = node.hold
+
+    node = settle(a_node(State.QUARANTINED, mark), keeper, ledger)
+    seen = keeper.see("n1")
+    assert (seen.drained, seen.reserved, seen.ours) == (True, False, mark)
+    assert seen.reason == f"{mark} gemm: slow"
+
+    node = settle(a_node(State.VERIFYING, mark), keeper, ledger)
+    assert keeper.see("n1") == Seen(node="n1", reserved=True)
+
+    assert settle(a_node(State.HEALTHY, mark), keeper, ledger).hold == ""
+    assert keeper.look() == {name: Seen(node=name) for name in ("n1", "n2")}
+
+
+def test_a_drain_of_others_before_ours_is_left_alone(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    admin_drains(cluster, ODD)
+
+    node = settle(a_node(State.QUARANTINED), SlurmKeeper(cluster.slurm), ledger)
+
+    assert node.foreign == cluster.slurm.hosts("n1")["n1"].reason
+    assert settle(a_node(State.HEALTHY), SlurmKeeper(cluster.slurm), ledger).foreign
+    assert SlurmKeeper(cluster.slurm).see("n1").drained
+
+
+def test_a_drain_of_others_after_our_first_read_keeps_its_reason(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    intents: list[str] = []
+
+    class Book(Ledger):
+        def intend(self, node: str, act: str, reason: str, before: str = "") -> int:
+            intents.append(act)
+            admin_drains(cluster)
+            return super().intend(node, act, reason, before)
+
+    book = Book(ledger.path.parent)
+    node = settle(a_node(State.QUARANTINED), SlurmKeeper(cluster.slurm), book)
+
+    assert intents == ["drain"]
+    assert (node.foreign, node.hold) == (THEIRS, "")
+    assert SlurmKeeper(cluster.slurm).see("n1").reason == THEIRS
+
+
+def test_a_drain_of_others_right_before_our_write_leaves_the_node_drained(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    # Slurm keeps no reason but the last: theirs is lost, the node is not let go.
+    keeper = interposed(cluster, "update", lambda: admin_drains(cluster))
+
+    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+
+    assert keeper.see("n1").ours == node.hold != ""
+
+
+def test_a_drain_of_others_after_ours_takes_the_node_over(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    admin_drains(cluster, ODD)
+
+    node = settle(node, keeper, ledger)
+
+    assert (node.state, node.foreign) == (State.UNVERIFIED, keeper.see("n1").reason)
+    assert keeper.see("n1").drained
+
+
+def test_who_resumes_a_node_of_ours_is_not_worked_against(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    cluster.run("scontrol", "update", "nodename=n1", "state=resume")
+
+    assert settle(node, keeper, ledger).state is State.UNVERIFIED
+    assert keeper.see("n1") == Seen(node="n1")
+
+
+@pytest.mark.parametrize("reason", [THEIRS, ODD])
+def test_a_reason_that_our_late_write_replaced_is_given_back_word_for_word(
+    cluster: Cluster, ledger: Ledger, reason: str
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    ledger.intend("n1", "drain", "hpcverify[aa11bb] gemm: slow")
+    keeper.drain("n1", reason)
+    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    assert node.foreign == reason
+    keeper.drain("n1", "hpcverify[aa11bb] gemm: slow")  # it comes about only now
+
+    assert settle(node, keeper, ledger).foreign == reason
+    assert keeper.see("n1").reason == reason
+
+
+def test_a_controller_that_does_not_answer_has_nothing_done(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    def away(command: Sequence[str]) -> str:
+        raise SlurmError(f"{command[0]}: Unable to contact slurm controller")
+
+    with pytest.raises(SlurmError):
+        settle(a_node(State.QUARANTINED), SlurmKeeper(Slurm(run=away)), ledger)
+
+    assert SlurmKeeper(cluster.slurm).see("n1") == Seen(node="n1")
+    assert ledger.reasons("n1") == []
+
+
+def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    cluster.run("scontrol", "update", "nodename=n1", "state=down", f"reason={THEIRS}")
+
+    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+
+    assert (node.foreign, keeper.see("n1").drained) == (THEIRS, False)
+    cluster.run("scontrol", "update", "nodename=n1", "state=resume")
+
+
+def test_a_node_in_the_reservation_of_others_is_left_alone(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    cluster.slurm.reserve("works", "n1")
+    cluster.until(lambda: keeper.see("n1").unavailable)
+
+    assert "MAINT" in settle(a_node(State.QUARANTINED), keeper, ledger).foreign
+    assert not keeper.see("n1").drained
+
+
+def test_our_reservation_stays_until_our_job_in_it_ends(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    options = ["--reservation=hpcverify-n1", "-w", "n1", "-o", "/dev/null"]
+    cluster.run("sbatch", *options, "--begin=now+1hour", "--wrap", "true")
+
+    node = settle(a_node(State.QUARANTINED, node.hold), keeper, ledger)
+    assert (keeper.see("n1").drained, keeper.see("n1").reserved) == (True, True)
+
+    cluster.run("scancel", "--name=wrap")
+    cluster.until(lambda: not cluster.run("squeue", "-h"))
+    settle(node, keeper, ledger)
+    assert not keeper.see("n1").reserved
+
+
+def test_the_drain_of_a_prolog_that_failed_can_be_made_ours(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(cluster.slurm)
+    admin_drains(cluster, "Prolog error")  # by root, who is this cluster's SlurmUser
+
+    node = adopt(a_node(State.QUARANTINED), keeper.see("n1"), keeper, ledger)
+
+    assert keeper.see("n1").reason == f"{node.hold} gemm: slow"
+    settle(a_node(State.HEALTHY, node.hold), keeper, ledger)
+    assert keeper.see("n1") == Seen(node="n1")
+
+
+MAINT = Reservation(name="works", nodes=("n1",))
+
+
+@pytest.mark.parametrize(
+    ("host", "reservations", "taboo"),
+    [
+        (Host(name="n1", state="IDLE"), [MAINT], []),  # works that are to come
+        (Host(name="n1", state="IDLE", flags=frozenset({"MAINT"})), [], []),
+        (Host(name="n1", state="IDLE", flags=frozenset({"MAINT"})), [MAINT], ["MAINT"]),
+        (Host(name="n1", state="UNKNOWN"), [], ["UNKNOWN"]),
+        (Host(name="n1", state="IDLE", flags=frozenset({"PLANNED"})), [], []),
+        (
+            Host(name="n1", state="IDLE", flags=frozenset({"REBOOT_ISSUED", "DRAIN"})),
+            [],
+            ["REBOOT_ISSUED"],
+        ),
+        (
+            Host(name="n1", state="IDLE", flags=frozenset({"POWERED_DOWN"})),
+            [],
+            ["POWERED_DOWN"],
+        ),
+    ],
+)
+def test_some_states_forbid_touching_a_node(
+    host: Host, reservations: list[Reservation], taboo: list[str]
+) -> None:
+    assert _taboo(host, reservations) == taboo

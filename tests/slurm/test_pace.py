@@ -1,0 +1,42 @@
+"""How often Slurm is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcverify.slurm.pace import AT_ONCE, Paced
+
+
+class Clock:
+    """Time that passes by sleeping only."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Say what time it is."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+def seconds_for(commands: Sequence[Sequence[str]]) -> float:
+    """Run *commands*, one after the other."""
+    clock = Clock()
+    paced = Paced(lambda _: "", clock, clock.sleep)
+    for command in commands:
+        paced(command)
+    return clock.now - 1000.0
+
+
+def test_a_thousand_questions_take_a_thousand_seconds_less_those_at_once() -> None:
+    assert seconds_for([["squeue"]] * 1000) == 1000 - AT_ONCE
+
+
+def test_a_few_questions_and_whatever_acts_are_not_held_back() -> None:
+    acts = [["sbatch", "x"], ["scontrol", "update"], ["scancel", "1"]] * 100
+
+    assert seconds_for([*[["scontrol", "show", "nodes"]] * 10, *acts]) == 0
