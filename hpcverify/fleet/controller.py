@@ -232,9 +232,7 @@ class Controller:
         known = self.ledger.nodes()
         for name, there in seen.items():
             node = known.get(name, Node(name=name))
-            if node.wanted is Hold.NONE and not (
-                node.hold or node.foreign or there.drained or there.unavailable
-            ):
+            if is_settled(node, there):  # as nearly all are: nobody needs to be asked
                 continue
             try:
                 settled = settle(node, self.keeper, self.ledger)
@@ -408,6 +406,20 @@ def _changed(before: Node, after: Node) -> tuple[str, str]:
     if before.hold and not after.hold:
         return "released", after.reason
     return after.state.value, after.reason
+
+
+def is_settled(node: Node, seen: Seen) -> bool:
+    """Whether *node*, as it was *seen*, is held as it is wanted, and so written down."""
+    if node.foreign:
+        return node.foreign in (seen.reason, seen.unavailable) and not node.hold
+    if seen.unavailable:
+        return False
+    held = {
+        Hold.NONE: not seen.drained and not seen.reserved and not node.hold,
+        Hold.RESERVATION: seen.reserved and not seen.drained and bool(node.hold),
+        Hold.DRAIN: seen.drained and seen.ours == node.hold != "" and not seen.reserved,
+    }
+    return held[node.wanted]
 
 
 def _has_waited(node: Node, before: float) -> bool:

@@ -77,12 +77,12 @@ def _seen(host: Host, reservations: Mapping[str, Reservation]) -> Seen:
         reason=host.reason,
         by=host.reason_user,
         drained=drained,
-        unavailable="+".join(_taboo(host, others)),
+        unavailable="+".join(taboo(host, others)),
         reserved=reserved,
     )
 
 
-def _taboo(host: Host, others: Iterable[Reservation]) -> list[str]:
+def taboo(host: Host, others: Iterable[Reservation]) -> list[str]:
     """
     Say which of a node's states forbid touching it.
 

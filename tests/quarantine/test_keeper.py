@@ -53,9 +53,11 @@ class Shelf:
     outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
 
     def look(self) -> Mapping[str, Seen]:
+        """Give the one node."""
         return {"n1": self.see("n1")}
 
     def see(self, node: str) -> Seen:
+        """Answer, after what others do just now."""
         self.reads += 1
         self.admin.get(self.reads, lambda: None)()
         if self.silent:
@@ -71,21 +73,27 @@ class Shelf:
         )
 
     def drain(self, node: str, reason: str) -> None:
+        """Replace the reason, as Slurm does."""
         self._write(f"drain {node}", drained=True, reason=reason)
 
     def resume(self, node: str) -> None:
+        """Take the drain back, whoever it is of."""
         self._write(f"resume {node}", drained=False, reason="")
 
     def restore(self, node: str, reason: str) -> None:
+        """Set the reason."""
         self._write(f"restore {node}", reason=reason)
 
     def reserve(self, node: str) -> None:
+        """Reserve it."""
         self._write(f"reserve {node}", reserved=True)
 
     def unreserve(self, node: str) -> None:
+        """Let it go, unless a job is in it."""
         self._write(f"unreserve {node}", reserved=self.busy)
 
     def intend(self, node: str, act: str, reason: str, before: str) -> int:
+        """Write the intent down."""
         assert node == "n1"
         self.intents.append(reason)
         self.log.append(f"{act} ({before})")
@@ -93,17 +101,21 @@ class Shelf:
         return len(self.intents)
 
     def outcome(self, intent: int, text: str) -> None:
+        """Write the outcome down."""
         self.outcomes[intent] = text
         self._step()
 
     def reasons(self, node: str) -> list[str]:
+        """List what was ever to be written."""
         assert node == "n1"
         return self.intents
 
     def they_drain(self) -> None:
+        """Drain it as an administrator does."""
         self.drained, self.reason = True, THEIRS
 
     def they_resume(self) -> None:
+        """Resume it as an administrator does."""
         self.drained, self.reason = False, ""
 
     def _write(self, act: str, **now: object) -> None:
@@ -142,12 +154,15 @@ def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
     )
 
 
-def drained(**more: bool) -> Shelf:
-    return Shelf(drained=True, reason=OURS, intents=[OURS], **more)
+def drained(*, reserved: bool = False, silent: bool = False) -> Shelf:
+    return Shelf(
+        drained=True, reason=OURS, intents=[OURS], reserved=reserved, silent=silent
+    )
 
 
-def reserved(**more: bool) -> Shelf:
-    return Shelf(reserved=True, intents=[OURS], **more)
+def reserved(*, busy: bool = False, reason: str = "") -> Shelf:
+    drain = bool(reason)
+    return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, intents=[OURS])
 
 
 def settled(node: Node, shelf: Shelf) -> Node:
@@ -306,8 +321,7 @@ def test_a_reservation_in_our_name_that_no_book_knows_is_left_alone() -> None:
 
 
 def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
-    shelf = reserved(drained=True)
-    shelf.reason = THEIRS
+    shelf = reserved(reason=THEIRS)
 
     after = settled(wants(Hold.RESERVATION, MARK), shelf)
 
@@ -316,8 +330,7 @@ def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
 
 
 def test_only_the_reservation_goes_of_a_node_that_others_drain() -> None:
-    shelf = reserved(drained=True)
-    shelf.reason = THEIRS
+    shelf = reserved(reason=THEIRS)
 
     after = settled(wants(Hold.NONE, MARK), shelf)
 
@@ -481,17 +494,14 @@ KILLS = st.lists(st.integers(1, 7), max_size=6)
 
 
 @settings(deadline=None, max_examples=300)
-@given(SHELVES, st.sampled_from(list(Hold)), st.booleans(), KILLS)
+@given(SHELVES, st.sampled_from(list(Hold)), st.sampled_from(["", MARK]), KILLS)
 def test_killed_anywhere_it_comes_to_what_is_wanted_and_is_never_unheld(
-    shelf: Shelf,
-    hold: Hold,
-    known: bool,
-    kills: list[int],  # noqa: FBT001 - drawn
+    shelf: Shelf, hold: Hold, mark: str, kills: list[int]
 ) -> None:
     shelf.reason = OURS if shelf.drained else ""
     there = shelf.drained or shelf.reserved
 
-    after = runs_again(wants(hold, MARK if there and known else ""), shelf, kills)
+    after = runs_again(wants(hold, mark if there else ""), shelf, kills)
 
     assert after.wanted is hold
     assert shelf.drained is (hold is Hold.DRAIN)

@@ -12,7 +12,7 @@ from hpcverify.errors import SlurmError
 from hpcverify.quarantine.keeper import Seen, adopt, settle
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
-from hpcverify.quarantine.slurm import SlurmKeeper, _taboo
+from hpcverify.quarantine.slurm import SlurmKeeper, taboo
 from hpcverify.slurm import Host, Reservation
 from hpcverify.slurm.client import Slurm
 from tests.slurm_lab.lab import Cluster, a_cluster
@@ -231,7 +231,7 @@ MAINT = Reservation(name="works", nodes=("n1",))
 
 
 @pytest.mark.parametrize(
-    ("host", "reservations", "taboo"),
+    ("host", "reservations", "forbidding"),
     [
         (Host(name="n1", state="IDLE"), [MAINT], []),  # works that are to come
         (Host(name="n1", state="IDLE", flags=frozenset({"MAINT"})), [], []),
@@ -251,6 +251,6 @@ MAINT = Reservation(name="works", nodes=("n1",))
     ],
 )
 def test_some_states_forbid_touching_a_node(
-    host: Host, reservations: list[Reservation], taboo: list[str]
+    host: Host, reservations: list[Reservation], forbidding: list[str]
 ) -> None:
-    assert _taboo(host, reservations) == taboo
+    assert taboo(host, reservations) == forbidding
