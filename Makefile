@@ -67,7 +67,7 @@ $(VENV)/tests-installed: $(BIN)/hpcverify
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(REPORT) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .trixie $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
 # The JSON Schema of run documents follows the code; a test holds the two together.
 schema: $(BIN)/hpcverify

@@ -160,13 +160,13 @@ HARD_FINDINGS = {
     ("recovery", "memory_unrepairable"),
     ("recovery", "gpu_reset"),
     ("inventory", "gpu_lost"),
+    ("inventory", "gpu_missing"),
     ("xid", "xid_48"),
     ("xid", "xid_79"),
     ("xid", "xid_94"),
     ("xid", "sxid_fatal"),
 }
 SOFT_FINDINGS = {
-    ("inventory", "gpu_missing"),
     ("inventory", "disk_missing"),
     ("storage", "io_error"),
     ("xid", "xid_13_under_load_repeated"),

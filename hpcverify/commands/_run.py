@@ -120,8 +120,9 @@ def leave(run: Run, spool: Path) -> None:
     from hpcverify import spool as room
     from hpcverify import standing
 
-    room.deposit(run, spool, os.environ.get(TOKEN, ""))
+    # First: what we are told must not depend on whether we can say something.
     standing.fetch(spool, state_dir(), run.node)
+    room.deposit(run, spool, os.environ.get(TOKEN, ""))
 
 
 def refuses(run: Run, checks: Sequence[str]) -> bool:

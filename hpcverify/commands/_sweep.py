@@ -55,8 +55,8 @@ def show_plan(wish: Wish, *, as_json: bool) -> None:
 def carry_out(wish: Wish) -> int:
     """Verify who is idle, until all had their turn; return the status."""
     acting = controller(Paced())
-    sweep = Sweep(acting, wish)
     with stop_on_signals() as stop:
+        sweep = Sweep(acting, wish, stop)
         while not stop() and sweep.goes_on():
             _wait(stop)
     if stop():
@@ -69,9 +69,10 @@ def carry_out(wish: Wish) -> int:
 class Sweep:
     """Goes from turn to turn, with as many nodes at once as may be."""
 
-    def __init__(self, acting: Controller, wish: Wish) -> None:
-        """Begin; a suite or a node that nobody knows shows now."""
+    def __init__(self, acting: Controller, wish: Wish, stop: Stop) -> None:
+        """Begin; a suite that nobody knows shows now."""
         self.acting = acting
+        self.stop = stop
         self.limit = wish.limit
         self.suite = wish.suite or acting.site.fleet.suite
         load_suite(self.suite)
@@ -118,6 +119,8 @@ class Sweep:
             hosts, only=self.only, done=self.tickets.keys(), limit=limit
         )
         for pick in plan.chosen:
+            if self.stop():
+                return
             host = hosts[pick.node]
             ticket = self.acting.order(host, Purpose.SWEEP, self.suite)
             self.tickets[pick.node] = ticket.number

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hpcverify.config import load_site, state_dir
+from hpcverify.catalog import names
+from hpcverify.config import Site, load_site, state_dir
+from hpcverify.errors import UnknownNameError
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 
@@ -23,6 +25,7 @@ def check() -> None:
       HPCVERIFY_CONFIG=./site.toml hpcverify config check
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site = load_site()
+    refuse_unknown_checks(site)
     click.echo(f"site: {site.path}")
     click.echo(f"state: {state_dir()}")
     for name in suite_names():
@@ -30,3 +33,19 @@ def check() -> None:
         refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")
+
+
+def refuse_unknown_checks(site: Site) -> None:
+    """
+    Look up the checks that the quarantine names: one that is not there acts on nobody.
+
+    Raises:
+        UnknownNameError: nothing is called so.
+
+    """
+    known = {"*", *names(site.packages)}
+    policy = site.quarantine
+    silenced = (each.check for each in site.suppress)
+    for name in (*policy.enforce, *policy.fail_closed, *silenced):
+        if name not in known:
+            raise UnknownNameError("check", name, known)

@@ -31,5 +31,6 @@ def command(node: str, reason: str) -> None:
         change(
             acting, found, "hold", reason, state=State.HELD, enforced=True, after=last
         )
+        acting.give_up(node)
         acting.turn()
     sys.exit(acting.status())

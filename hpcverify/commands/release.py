@@ -48,5 +48,6 @@ def command(node: str, reason: str, *, force: bool) -> None:
             checks=(),
             after=acting.ledger.last_ticket(),
         )
+        acting.give_up(node)
         acting.turn()
     sys.exit(acting.status())

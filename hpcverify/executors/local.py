@@ -40,6 +40,9 @@ QUICK_POLL, SLOW_POLL = 0.0005, 0.05
 """Seconds between looks at the replies: closely at first, then at leisure."""
 LOG_TAIL = 2000
 """Bytes of a worker's log that are worth showing."""
+TOLD_TO_END = "killed by SIGTERM"
+"""How a worker ends when a scheduler ends a job: it signals all processes, and the
+engine may look before it has heard of it itself."""
 INTERRUPTED = Outcome(
     verdict=Verdict.ERROR,
     reason="interrupted",
@@ -238,6 +241,9 @@ class LocalExecutor(Struct):
         return None if died is None else self._crashed(name, died)
 
     def _crashed(self, name: str, died: str) -> Outcome:
+        if died == TOLD_TO_END:  # and not by us, who have asked before, or kill at once
+            self._end([name], grace=0.0, reap=HURRIED_REAP)
+            return INTERRUPTED
         tail = self._workers[name].log_tail()
         where = self._workers[name].whereabouts()
         self._end([name], grace=0.0, reap=REAP)  # its children may live on

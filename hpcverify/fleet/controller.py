@@ -38,10 +38,11 @@ from hpcverify.fleet.schedule import SweepPlan
 from hpcverify.fleet.schedule import plan as plan_sweep
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance
-from hpcverify.quarantine.keeper import Keeper, Seen, adopt, settle
+from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import EVERY, Purpose
+from hpcverify.quarantine.slurm import RESERVATION
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 from hpcverify.store import Store
@@ -54,7 +55,6 @@ UNHEARD_S = 180.0
 RETRY_S = HOUR
 """Between verifications of a node that could not be judged."""
 DRAINED_BY_SLURM = ("Prolog error", "Epilog error")
-RESERVATION = "hpcverify-{node}"
 
 
 @dataclass
@@ -210,12 +210,12 @@ class Controller:
             if there is None or there.reason not in DRAINED_BY_SLURM or node.hold:
                 continue
             if node.state is State.SUSPECT and self._refused_a_job(node):
-                node = replace(  # noqa: PLW2901 - one step further
-                    node, state=State.QUARANTINED, enforced=True
-                )
+                node = replace(node, state=State.QUARANTINED, enforced=True)  # noqa: PLW2901
             elif node.wanted is not Hold.DRAIN:
                 continue
-            self.ledger.put(adopt(node, there, self.keeper, self.ledger), "adopted")
+            adopted = adopt(node, there, self.keeper, self.ledger)
+            if adopted.hold:
+                self.ledger.put(adopted, "adopted", there.reason)
 
     def _refused_a_job(self, node: Node) -> bool:
         """Whether it is suspected for what its prolog may refuse a job for."""
@@ -242,6 +242,8 @@ class Controller:
                 self._mishaps.append(str(exc))
                 self.say(f"{name}: {exc}")
                 continue
+            if settled.state is not node.state:
+                settled = replace(settled, since=self.clock())
             if settled != node:
                 self.ledger.put(settled, *_changed(node, settled))
 
@@ -301,7 +303,7 @@ class Controller:
     def order(
         self, host: Host, purpose: Purpose, suite: str, *, kept: bool = False
     ) -> Ticket:
-        """Give out a ticket for *host* and submit its job; *kept* in our reservation."""
+        """Give out a ticket for *host* and submit its job; if *kept*, where it is."""
         fleet = self.site.fleet
         ticket = self.ledger.issue(host.name, purpose, suite)
         errand = Errand(
@@ -320,6 +322,11 @@ class Controller:
         )
         self.ledger.submitted(ticket, submit(errand, self.slurm))
         return ticket
+
+    def give_up(self, node: str) -> None:
+        """Cancel the verification of *node* that is under way, if one is."""
+        tickets = [t for t in self.ledger.open_tickets() if t.node == node]
+        self.slurm.cancel(*(ticket.job for ticket in tickets if ticket.job))
 
     def plan(
         self,
@@ -409,13 +416,13 @@ def _changed(before: Node, after: Node) -> tuple[str, str]:
 
 
 def is_settled(node: Node, seen: Seen) -> bool:
-    """Whether *node*, as it was *seen*, is held as it is wanted, and so written down."""
-    if node.foreign:
-        return node.foreign in (seen.reason, seen.unavailable) and not node.hold
-    if seen.unavailable:
+    """Whether *node*, as *seen*, is held as it is wanted, and so written down."""
+    if node.wanted is Hold.NONE and not (node.hold or seen.ours or seen.reserved):
+        return as_found(node, seen, ()) == node
+    if node.foreign or seen.unavailable:
         return False
     held = {
-        Hold.NONE: not seen.drained and not seen.reserved and not node.hold,
+        Hold.NONE: False,
         Hold.RESERVATION: seen.reserved and not seen.drained and bool(node.hold),
         Hold.DRAIN: seen.drained and seen.ours == node.hold != "" and not seen.reserved,
     }

@@ -24,6 +24,8 @@ TIMEOUT_S = 20.0
 (``MessageTimeout`` of 10); a limit below that would hide what they say."""
 
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
+_PASSED_ON = _KEPT | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
+"""What a job may have of ours: the rest may hold secrets."""
 _SWAYS = re.compile(r"(SLURM|SLURMD|SBATCH|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_")
 """Variables that change what a command does or prints: those of a job that we may be
 in, and a user's own defaults."""
@@ -47,7 +49,12 @@ def run_command(
     """
     environ = os.environ if environ is None else environ
     try:
-        done = run_tool(command, timeout=timeout, env=undisturbed(environ))
+        env = undisturbed(environ)
+        if (
+            command[0] == "sbatch"
+        ):  # a job's environment is kept by Slurm, for all to see
+            env = {name: env[name] for name in env if name in _PASSED_ON}
+        done = run_tool(command, timeout=timeout, env=env)
     except Unable as exc:
         raise SlurmError(_why(command[0], exc, timeout)) from exc
     except OSError as exc:

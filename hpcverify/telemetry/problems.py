@@ -41,7 +41,7 @@ REMEDIES = {
 """Of problems of the view that no setting undoes."""
 
 RULINGS = {
-    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
     "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
     "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
     "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),

@@ -24,7 +24,11 @@ def hosts(count: int, **changes: Any) -> dict[str, Host]:
 
 def a_host(name: str, **changes: Any) -> Host:
     """Make an idle host of eight GPUs, for users and for verification."""
-    usual = {"state": "IDLE", "partitions": ("batch", "verify"), "gpus": 8}
+    usual: dict[str, Any] = {
+        "state": "IDLE",
+        "partitions": ("batch", "verify"),
+        "gpus": 8,
+    }
     return Host(name=name, **{**usual, **changes})
 
 
@@ -36,7 +40,7 @@ def nodes(*known: Node) -> dict[str, Node]:
 def passed(name: str, hours: float, **changes: Any) -> Node:
     """Make a healthy node that passed *hours* ago."""
     at = NOW - hours * HOUR_S
-    usual = {"state": State.HEALTHY, "passed": at, "finished": at}
+    usual: dict[str, Any] = {"state": State.HEALTHY, "passed": at, "finished": at}
     return Node(name=name, **{**usual, **changes})
 
 

@@ -53,7 +53,7 @@ def test_no_question_has_an_answer(away: Cluster) -> None:
 def test_without_munge_no_question_has_an_answer(cluster: Cluster) -> None:
     cluster.stop("munged")
     try:
-        with pytest.raises(SlurmError, match="[Mm]unge"):
+        with pytest.raises(SlurmError, match=r"[Mm]unge"):
             cluster.slurm.hosts()
     finally:
         cluster.start("munged")
