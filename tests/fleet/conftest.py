@@ -1,0 +1,29 @@
+"""A site on a real Slurm for the tests of this folder, fresh for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.fleet.cluster import Fleet
+from tests.slurm_lab.lab import a_cluster
+
+
+@contextmanager
+def a_site() -> Generator[Fleet]:
+    """Bring up four nodes, n1 to n4, of a site that acts on every check."""
+    with a_cluster(4) as up, TemporaryDirectory(prefix="hvfleet-", dir="/tmp") as name:
+        fleet = Fleet(up, Path(name))
+        fleet.prepare()
+        yield fleet
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Give a site that nothing has happened to."""
+    with a_site() as made:
+        yield made

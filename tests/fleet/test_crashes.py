@@ -1,0 +1,267 @@
+"""What dies or is done by others in the midst of a sweep; all on a real Slurm."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcverify.commands._acting import controller
+from hpcverify.commands._sweep import Sweep, Wish
+from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.slurm.command import run_command
+from tests.fleet.cluster import Fleet
+from tests.slurm_lab.lab import a_cluster
+
+THEIRS = "disk 3: don't touch  (ticket 7)"
+FOUND = "told: node: speed 10 GB/s < 50 (hpcverify default)"
+GOOD = {"n1": "healthy", "n3": "healthy", "n4": "healthy"}
+WISH = Wish(suite="", hostlist="", limit=None)
+MORTAL = multiprocessing.get_context("fork")
+"""A controller that dies is a process of its own, and has everything imported."""
+
+
+@pytest.fixture
+def fleet() -> Generator[Fleet]:
+    """Bring up a site of four nodes that nobody has ever verified."""
+    # Slurm's commands say half as soon as usual that the controller is away.
+    with a_cluster(4, extra="MessageTimeout=5\n") as cluster:
+        folder = Path(tempfile.mkdtemp(prefix="hvsite-", dir="/tmp"))
+        try:
+            fleet = Fleet(cluster, folder)
+            fleet.prepare()
+            yield fleet
+        finally:
+            cluster.down()  # no job writes there any more
+            shutil.rmtree(folder)
+
+
+def drain(fleet: Fleet, node: str) -> None:
+    """Be an administrator who takes *node* out."""
+    fleet.cluster.slurm.drain(node, THEIRS)
+
+
+def tickets(fleet: Fleet) -> list[Ticket]:
+    """List all tickets that were ever given out."""
+    return fleet.ledger.by_number(range(1, fleet.ledger.last_ticket() + 1))
+
+
+def is_running(fleet: Fleet, jobs: int) -> bool:
+    """Say whether so many verifications have begun."""
+    states = [job.state for job in fleet.cluster.slurm.jobs("hpcverify-").values()]
+    return states.count("RUNNING") >= jobs
+
+
+def waiting(fleet: Fleet) -> list[Path]:
+    """List the documents that lie in the spool."""
+    return [*fleet.spool.glob("n*/*.json*")]
+
+
+def audited(fleet: Fleet, what: str) -> list[str]:
+    """Name the nodes of which the audit log says *what*, as often as it does."""
+    return [e.node for e in fleet.ledger.audit(limit=10_000) if e.what == what]
+
+
+def times_judged(fleet: Fleet) -> list[int]:
+    """Count for each document that is kept how often it was judged."""
+    told = [e.detail for e in fleet.ledger.audit(limit=10_000)]
+    kept = (fleet.folder / "controller" / "runs").rglob("*.json*")
+    ids = {path.name.partition(".")[0] for path in kept}
+    return [sum(f"run {name}:" in text for text in told) for name in ids]
+
+
+@dataclass(frozen=True)
+class Doom:
+    """Kills the controller once at each step of a kind; what it did outlives it."""
+
+    fleet: Fleet
+    kind: str
+    """``before`` or ``after`` a command of Slurm's, ``writing`` its own books."""
+
+    @property
+    def done(self) -> list[str]:
+        """List the steps at which it has killed."""
+        path = self.fleet.folder / "doom"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def meet(self, kind: str, step: str) -> None:
+        """Pass a step, or die there."""
+        if kind == self.kind and step not in self.done:
+            with (self.fleet.folder / "doom").open("a") as file:
+                file.write(f"{step}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run a command of Slurm's, if we live."""
+        words = "sbatch" if command[0] == "sbatch" else " ".join(command[:4])
+        if words != "sbatch":  # else nobody knows for minutes whether it was done
+            self.meet("before", words)
+        printed = run_command(command)
+        self.meet("after", words)
+        return printed
+
+    def clock(self) -> float:
+        """Be asked for the time by the ledger, as it is in the midst of a write."""
+        frames = traceback.extract_stack(limit=3)
+        self.meet("writing", " > ".join(frame.name for frame in frames[:2]))
+        return time.time()
+
+    def say(self, text: str) -> None:
+        """Be told something, as between two writes."""
+        self.meet("writing", text)
+
+    def turn(self, *, sweep: bool) -> None:
+        """Be a controller that takes one turn."""
+        os.environ.update(self.fleet.env)
+        acting = controller(self.run)
+        acting.ledger = Ledger(acting.state, self.clock)
+        acting.say = self.say
+        if sweep:
+            Sweep(acting, WISH).goes_on()
+        else:
+            with acting.alone():
+                acting.turn()
+
+    def survived(self, *, sweep: bool = False) -> bool:
+        """Start a controller, and say whether it came to the end of its turn."""
+        process = MORTAL.Process(target=self.turn, kwargs={"sweep": sweep})
+        process.start()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode == 0
+
+
+def has_settled(fleet: Fleet) -> bool:
+    """Say whether the bad node is out, and nothing is under way."""
+    out = fleet.node("n2").state == "quarantined" and "n2" in fleet.drained()
+    return out and not fleet.ledger.open_tickets() and not waiting(fleet)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("before", {"create", "state=drain", "delete", "squeue"}),
+        ("after", {"sbatch", "create", "state=drain", "delete", "squeue"}),
+        ("writing", {"issue", "judge", "intend", "outcome", "ended", "healthy"}),
+    ],
+)
+def test_a_controller_killed_at_each_step_comes_to_the_same_end(
+    fleet: Fleet, kind: str, steps: set[str]
+) -> None:
+    fleet.tell("n2", "10")
+    doom = Doom(fleet, kind)
+    fleet.cluster.until(lambda: doom.survived(sweep=True))
+    fleet.cluster.until(lambda: doom.survived() and has_settled(fleet), 60)
+    assert steps <= set(" ".join(doom.done).split())
+    assert fleet.states() == GOOD | {"n2": "quarantined"}
+    assert fleet.drained() == {"n2"}
+    assert FOUND in fleet.host("n2").reason
+    assert not fleet.cluster.slurm.reservations()
+    assert audited(fleet, "quarantined") == ["n2"]
+    assert times_judged(fleet) == [1] * 5
+    assert Counter(t.node for t in tickets(fleet)) == {
+        "n1": 1,
+        "n2": 2,
+        "n3": 1,
+        "n4": 1,
+    }
+
+
+def test_a_submission_that_never_took_effect_is_given_up_and_made_again(
+    fleet: Fleet,
+) -> None:
+    fleet.ledger.issue("n1", "sweep", "told")  # and the controller died
+    assert "n1  is being verified" in fleet("sweep", "--dry-run").stdout
+
+
+def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_sweep(
+    fleet: Fleet,
+) -> None:
+    fleet.lasting(1)
+    fleet.tell("n2", "10")
+    drain(fleet, "n1")
+    sweep = fleet.begin("sweep")
+    fleet.cluster.until(lambda: is_running(fleet, 3))
+    drain(fleet, "n2")
+    sweep.communicate()
+    drain(fleet, "n3")
+    fleet("collect")
+    assert {n: fleet.host(n).reason for n in ("n1", "n2", "n3", "n4")} == {
+        "n1": THEIRS,
+        "n2": THEIRS,
+        "n3": THEIRS,
+        "n4": "",
+    }
+    assert fleet.drained() == {"n1", "n2", "n3"}
+    assert fleet.node("n2").checks == ("told",)
+    assert not fleet.cluster.slurm.reservations()
+
+
+def test_a_node_that_an_administrator_has_let_go_is_used_again(fleet: Fleet) -> None:
+    drain(fleet, "n1")
+    fleet("collect")
+    assert fleet.node("n1").foreign == THEIRS
+    fleet.cluster.slurm.resume("n1")
+    fleet.cluster.until(lambda: fleet.cluster.idle("n1"))
+    assert fleet("sweep", "--nodes", "n1").returncode == 0
+    assert fleet.states() == {"n1": "healthy"}
+
+
+def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(
+    fleet: Fleet,
+) -> None:
+    fleet.lasting(2)
+    sweep = fleet.begin("sweep")
+    fleet.cluster.until(lambda: is_running(fleet, 4))
+    fleet.cluster.crash()
+    fleet.cluster.start("slurmctld")
+    told, _ = sweep.communicate()
+    # 3: what slurmctld forgot with its last seconds is without a verdict.
+    assert sweep.returncode in (0, 3), told
+    fleet.collected()
+    assert not fleet.drained()
+    assert set(fleet.states().values()) <= {"healthy", "unverified"}
+
+
+def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:
+    fleet.tell("n2", "10")
+    Doom(fleet, "never").survived(sweep=True)
+    fleet.cluster.until(lambda: len(waiting(fleet)) == 4)
+    before = waiting(fleet), fleet.ledger.nodes(), fleet.ledger.audit()
+    fleet.cluster.crash()
+    done = fleet("collect")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
+    assert (waiting(fleet), fleet.ledger.nodes(), fleet.ledger.audit()) == before
+    fleet.cluster.start("slurmctld")
+    fleet.cluster.until(lambda: not fleet("collect").returncode and has_settled(fleet))
+    assert fleet.drained() == {"n2"}
+
+
+def test_two_sweeps_at_once_verify_no_node_twice(fleet: Fleet) -> None:
+    sweeps = [fleet.begin("sweep") for _ in range(2)]
+    told = [sweep.communicate()[0] for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], told
+    assert sorted(t.node for t in tickets(fleet)) == ["n1", "n2", "n3", "n4"]
+    assert set(fleet.states().values()) == {"healthy"}
+
+
+def test_jobs_go_on_when_their_sweep_is_told_to_end(fleet: Fleet) -> None:
+    fleet.lasting(1)
+    sweep = fleet.begin("sweep")
+    fleet.cluster.until(lambda: is_running(fleet, 4))
+    sweep.terminate()
+    told, _ = sweep.communicate()
+    assert sweep.returncode == 3
+    assert "4 verifications go on" in told
+    fleet.collected()
+    assert fleet.states() == GOOD | {"n2": "healthy"}

@@ -1,0 +1,471 @@
+"""What a site lives through, on a real Slurm with real jobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify.quarantine.ledger import Ticket
+from tests.fleet.cluster import Fleet
+from tests.fleet.conftest import a_site
+
+BELIEVED = 'enforce = ["*"]\ncheck_share = 1'
+"""A check is never in doubt, however widely it fails."""
+RUNS = ("RUNNING", "COMPLETED")
+
+
+def swept(fleet: Fleet, *nodes: str) -> None:
+    """Have *nodes* verified, and leave what they found for `collect`."""
+    waiting = len(documents(fleet)) + len(nodes)
+    issued = fleet.ledger.last_ticket() + len(nodes)
+    with fleet.begin("sweep", "--nodes", ",".join(nodes)) as sweep:
+        fleet.cluster.until(lambda: fleet.ledger.last_ticket() >= issued)
+        sweep.terminate()
+    fleet.cluster.until(lambda: len(documents(fleet)) >= waiting)
+
+
+def verified(fleet: Fleet, *nodes: str) -> None:
+    """Have *nodes* verified, and all done that follows from it."""
+    swept(fleet, *nodes)
+    fleet.collected()
+
+
+def documents(fleet: Fleet) -> list[Path]:
+    """List what lies in the spool, the nodes' alone."""
+    return sorted(fleet.spool.glob("n[1-4]/[0-9]*.json"))
+
+
+def by_hand(fleet: Fleet, node: str) -> None:
+    """Verify *node* there, as a hook does: without the controller's token."""
+    command = [fleet.folder / "hpcverify", "run", "--suite", "told"]
+    env = fleet.env | {"SLURMD_NODENAME": node}
+    done = subprocess.run([*command, "--spool", fleet.spool], env=env, check=False)
+    assert done.returncode in (0, 1)
+
+
+def user_job(fleet: Fleet, node: str) -> str:
+    """Submit a job of a user's that stays on *node*."""
+    options = ("--parsable", "-w", node, "-o", "/dev/null", "--wrap", "exec sleep 600")
+    return fleet.cluster.run("sbatch", *options).strip()
+
+
+def state(fleet: Fleet, job: str) -> str:
+    """Say how a job is, as squeue does."""
+    return fleet.cluster.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
+
+
+def runs(fleet: Fleet, job: str) -> None:
+    """Wait until a user's job has started."""
+    fleet.cluster.until(lambda: state(fleet, job) in RUNS)
+
+
+def tickets(fleet: Fleet, node: str) -> list[Ticket]:
+    """List the tickets of *node*, the oldest first."""
+    all_of_them = fleet.ledger.by_number(range(1, fleet.ledger.last_ticket() + 1))
+    return [ticket for ticket in all_of_them if ticket.node == node]
+
+
+def acts(fleet: Fleet, node: str) -> list[str]:
+    """List what was written of *node* in the audit log, the oldest first."""
+    return [entry.what for entry in reversed(fleet.ledger.audit(node, 1000))]
+
+
+def reserved(fleet: Fleet) -> set[str]:
+    """Name the nodes that are in a reservation."""
+    found = fleet.cluster.slurm.reservations().values()
+    return {name for each in found for name in each.nodes}
+
+
+def held(fleet: Fleet) -> set[str]:
+    """Name the nodes that are drained or reserved."""
+    return fleet.drained() | reserved(fleet)
+
+
+def kept(fleet: Fleet, run: str) -> Any:
+    """Read a run that the controller keeps."""
+    shown = fleet("show", run, "--json")
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def one_line(text: str) -> str:
+    """Give the one line that *text* is."""
+    (line,) = text.splitlines()
+    return line
+
+
+# -- what a sweep finds
+
+
+def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(
+    fleet: Fleet,
+) -> None:
+    fleet.tell("n2", "corrupt")
+
+    done = fleet("sweep")
+
+    assert done.returncode == 1
+    assert "4 nodes: 3 pass, 1 fail" in done.stdout
+    assert (fleet.drained(), reserved(fleet)) == ({"n2"}, set())
+    reason = fleet.host("n2").reason
+    assert reason.startswith("hpcverify[")
+    assert "told: node: a wrong word" in reason
+    assert fleet.states() == {n: "healthy" for n in ("n1", "n3", "n4")} | {
+        "n2": "quarantined"
+    }
+
+
+def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(
+    fleet: Fleet,
+) -> None:
+    fleet.tell("n1", "10")
+    fleet.tell("n2", "10")
+    swept(fleet, "n1", "n2")
+    fleet.tell("n2", "100")
+
+    fleet.collected()
+
+    assert fleet.states() == {"n1": "quarantined", "n2": "healthy"}
+    assert fleet.node("n2").flakes == 1
+    assert held(fleet) == {"n1"}
+    assert "speed 10 GB/s < 50" in fleet.host("n1").reason
+
+
+def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
+    verified(fleet, "n1")
+    before = fleet.node("n1")
+    fleet.lasting(60)
+    with fleet.begin("sweep", "--nodes", "n1") as sweep:
+        fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
+        job = user_job(fleet, "n1")
+        runs(fleet, job)
+        sweep.terminate()
+    fleet.collected()
+
+    *_, ticket = tickets(fleet, "n1")
+    assert ticket.ending == "preempted"
+    assert kept(fleet, ticket.run)["complete"] is False
+    assert fleet.node("n1") == before
+    assert held(fleet) == set()
+
+
+def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> None:
+    for node in ("n1", "n2", "n3", "n4"):
+        fleet.tell(node, "missing")
+
+    done = fleet("sweep")
+
+    assert done.returncode == 3
+    assert "4 nodes: 4 error" in done.stdout
+    assert held(fleet) == set()
+    for node in fleet.ledger.nodes().values():
+        assert (node.state, node.verdict, node.passed) == ("unverified", "error", 0)
+
+
+def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:
+    fleet.prepare("")
+    fleet.tell("n1", "corrupt")
+
+    verified(fleet, "n1")
+
+    assert fleet.states() == {"n1": "quarantined"}
+    assert held(fleet) == set()
+    assert "quarantined (observed)" in acts(fleet, "n1")
+
+
+def test_a_failure_that_is_suppressed_holds_nobody_and_is_no_pass(
+    fleet: Fleet,
+) -> None:
+    known = 'check = "told"\nnodes = "n[1-2]"\nuntil = 2999-01-01'
+    fleet.prepare(f'enforce = ["*"]\n[[suppress]]\n{known}\nreason = "x"\nby = "ada"')
+    for node in ("n2", "n3"):
+        fleet.tell(node, "corrupt")
+
+    verified(fleet, "n2", "n3")
+
+    assert (fleet.node("n2").verdict, fleet.node("n2").passed) == ("fail", 0)
+    assert fleet.states() == {"n2": "unverified", "n3": "quarantined"}
+    assert held(fleet) == {"n3"}
+
+
+# -- when too much fails
+
+
+def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
+    for node in ("n1", "n2", "n3"):
+        fleet.tell(node, "corrupt")
+
+    verified(fleet, "n1", "n2", "n3")
+
+    assert held(fleet) == set()
+    assert "suspect the check" in fleet.node("n1").reason
+    assert fleet("breaker").stdout == "not tripped\n"
+
+
+def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(
+    fleet: Fleet,
+) -> None:
+    fleet.prepare(BELIEVED)
+    for node, word in {"n1": "corrupt", "n2": "corrupt", "n3": "10"}.items():
+        fleet.tell(node, word)
+    verified(fleet, "n1", "n2", "n3")
+    assert held(fleet) == set()
+    assert fleet("breaker").stdout.startswith("tripped: 3 of 4 nodes")
+
+    assert fleet("breaker", "reset", "--reason", "image 41").returncode == 0
+    fleet("collect")
+    assert held(fleet) == set()  # what was found before is left alone
+    verified(fleet, "n1")
+    assert held(fleet) == {"n1"}
+
+
+# -- a way back
+
+
+def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -> None:
+    fleet.tell("n1", "corrupt")
+    verified(fleet, "n1")
+    fleet.tell("n1", "100")
+    fleet.lasting(3)
+    job = user_job(fleet, "n1")
+
+    assert fleet("repair", "n1", "--reason", "new DIMM").returncode == 0
+    fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
+    assert (reserved(fleet), state(fleet, job)) == ({"n1"}, "PENDING")
+    fleet.collected()
+
+    assert (fleet.states(), held(fleet)) == ({"n1": "healthy"}, set())
+    assert [t.purpose for t in tickets(fleet, "n1")] == ["sweep", "return"]
+    runs(fleet, job)
+
+
+def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(
+    fleet: Fleet,
+) -> None:
+    fleet.tell("n1", "corrupt")
+    verified(fleet, "n1")
+    job = user_job(fleet, "n1")
+    for _ in range(2):
+        fleet("repair", "n1", "--reason", "reseated")
+        fleet.collected()
+        assert fleet.drained() == {"n1"}
+    assert fleet.node("n1").state == "lemon"
+    steps = [act for act in acts(fleet, "n1") if act in ACTS]
+    assert steps == ["drain", *2 * ("reserve", "resume", "drain", "unreserve")]
+    assert state(fleet, job) == "PENDING"
+
+    fleet.tell("n1", "100")
+    fleet("repair", "n1", "--reason", "another board")
+    fleet.collected()
+    assert (fleet.node("n1").state, fleet.drained()) == ("held", {"n1"})
+
+    assert fleet("release", "n1", "--reason", "it is another one").returncode == 0
+    assert (fleet.node("n1").lemon, held(fleet)) == (False, set())
+    runs(fleet, job)
+
+
+ACTS = ("drain", "resume", "reserve", "unreserve")
+
+
+# -- whom to believe
+
+
+def test_a_document_that_comes_again_acts_once(fleet: Fleet) -> None:
+    fleet.tell("n2", "corrupt")
+    swept(fleet, "n2")
+    (found,) = documents(fleet)
+    shutil.copy2(found, fleet.folder)
+    fleet.collected()
+    shutil.copy2(fleet.folder / found.name, found)
+    fleet.collected()
+
+    assert acts(fleet, "n2").count("quarantined") == 1
+    fleet.tell("n2", "100")
+    fleet("repair", "n2", "--reason", "new board")
+    fleet.collected()
+    shutil.copy2(fleet.folder / found.name, found)
+    fleet.collected()
+
+    assert (fleet.states(), held(fleet)) == ({"n2": "healthy"}, set())
+    assert documents(fleet) == []
+
+
+def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
+    fleet.tell("n2", "corrupt")
+    swept(fleet, "n2")
+    (found,) = documents(fleet)
+    for node in ("n1", "n3"):
+        (fleet.spool / node).mkdir(mode=0o700)
+    shutil.copy2(found, fleet.spool / "n1" / found.name)  # it speaks for n2
+    stolen = json.loads(found.read_text()) | {"node": "n3", "id": OTHER}
+    (fleet.spool / "n3" / f"{OTHER}.json").write_text(json.dumps(stolen))
+    found.unlink()
+
+    done = fleet("collect")
+
+    assert "it speaks for node 'n2'" in done.stderr
+    assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
+    assert held(fleet) == set()
+
+
+OTHER = "20260101-000000-abcdef"
+
+
+def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(
+    fleet: Fleet,
+) -> None:
+    fleet.tell("n1", "corrupt")
+    by_hand(fleet, "n1")
+
+    fleet.collected()
+
+    assert (fleet.states(), held(fleet)) == ({"n1": "suspect"}, set())
+    plan = json.loads(fleet("sweep", "--dry-run", "--json").stdout)
+    assert plan["chosen"][0]["node"] == "n1"
+
+
+def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(
+    fleet: Fleet,
+) -> None:
+    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
+    prolog = fleet.folder / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    fleet.cluster.reconfigure(f"Prolog={prolog}\n")
+    for node in ("n1", "n2"):
+        user_job(fleet, node)
+    fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2"})
+    fleet.tell("n1", "corrupt")
+    by_hand(fleet, "n1")
+
+    fleet.collected()
+
+    assert "told: node: a wrong word" in fleet.host("n1").reason
+    assert fleet.node("n1").state == "quarantined"
+    assert fleet.host("n2").reason == fleet.node("n2").foreign == "Prolog error"
+
+
+# -- by hand
+
+
+def test_a_node_is_held_and_released_by_hand_with_name_and_reason(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ada")
+
+    assert fleet("hold", "n1", "--reason", "fan swap").returncode == 0
+    assert fleet.drained() == {"n1"}
+    assert fleet.host("n1").reason.endswith("] ada: fan swap")
+    assert fleet("release", "n1", "--reason", "fans are new").returncode == 0
+
+    assert held(fleet) == set()
+    said = {(e.actor, e.what, e.detail) for e in fleet.ledger.audit("n1")}
+    assert ("ada", "hold", "fan swap") in said
+    assert ("ada", "release", "fans are new") in said
+
+
+def test_a_quarantined_node_is_released_by_force_alone(fleet: Fleet) -> None:
+    fleet.tell("n1", "corrupt")
+    verified(fleet, "n1")
+
+    refused = fleet("release", "n1", "--reason", "please")
+    assert refused.returncode == 4
+    assert "hpcverify repair n1" in one_line(refused.stderr)
+    assert fleet.drained() == {"n1"}
+    done = fleet("release", "n1", "--reason", "we need it", "--force")
+    assert (done.returncode, held(fleet)) == (0, set())
+    assert "release by force" in acts(fleet, "n1")
+
+
+def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> None:
+    admin = ("state=drain", 'reason="PSU swap | 17"')
+    fleet.cluster.run("scontrol", "update", "nodename=n3", *admin)
+    fleet.tell("n2", "10")
+    fleet.lasting(2)
+
+    done = fleet("admit", "n[2-4]", "--suite", "told")
+
+    assert done.returncode == 4  # n3, which others hold
+    assert "PSU swap | 17" in one_line(done.stderr)
+    assert reserved(fleet) == {"n2", "n4"}
+    job = user_job(fleet, "n4")
+    fleet.cluster.until(lambda: fleet.host("n4").state == "ALLOCATED")
+    assert state(fleet, job) == "PENDING"
+    fleet.collected()
+    assert (fleet.drained(), reserved(fleet)) == ({"n2", "n3"}, set())
+    assert fleet.host("n3").reason == "PSU swap | 17"
+    assert (fleet.node("n2").state, fleet.node("n4").state) == (
+        "quarantined",
+        "healthy",
+    )
+    runs(fleet, job)
+
+
+def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> None:
+    fleet.prepare(fleet="overdue_days = 0.00001")
+    first = user_job(fleet, "n1")
+    runs(fleet, first)
+    fleet.cluster.until(lambda: not fleet("collect").returncode and reserved(fleet))
+    assert (state(fleet, first), "n1" in reserved(fleet)) == ("RUNNING", True)
+    second = user_job(fleet, "n1")
+
+    fleet.prepare()
+    fleet.cluster.run("scancel", first)
+    fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
+    assert state(fleet, second) == "PENDING"
+    fleet.collected()
+
+    assert fleet.node("n1").passed
+    assert held(fleet) == set()
+    runs(fleet, second)
+
+
+# -- what was asked for wrongly
+
+
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Fleet]:
+    """Give a site on which nothing comes of what is asked."""
+    with a_site() as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("hold n9 --reason x", 4, "n9"),
+        ("repair n1 --reason x", 4, "nothing to repair"),
+        ("release n1 --reason x", 4, "not out of service"),
+        ("breaker reset --reason x", 4, "not tripped"),
+        ("sweep --suite tolt", 2, "did you mean told"),
+        ("sweep --nodes n9", 2, "n9"),
+        ("sweep --nodes n[", 2, "is not a list of nodes"),
+        ("admit n[1-", 2, "is not a list of nodes"),
+        ("admit n1 --suite tolt", 2, "did you mean told"),
+    ],
+)
+def test_what_was_asked_for_wrongly_is_one_line_and_a_status(
+    asked: Fleet, command: str, status: int, told: str
+) -> None:
+    done = asked(*command.split())
+
+    assert (done.returncode, done.stdout) == (status, "")
+    assert told in one_line(done.stderr)
+    assert held(asked) == set()
+
+
+def test_without_a_spool_nothing_begins(asked: Fleet) -> None:
+    asked.config.write_text("")
+    try:
+        for command in ("sweep", "collect", "hold n1 --reason x", "admit n1"):
+            done = asked(*command.split())
+            assert done.returncode == 2
+            assert "names no spool" in one_line(done.stderr)
+    finally:
+        asked.prepare()
