@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
+from hpcverify.database import migrate, transaction, version
 from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.said import Said
 from hpcverify.limits import Past
@@ -27,7 +28,6 @@ from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
 
 S = TypeVar("S", bound=Struct)
 
-BUSY_SECONDS = 5.0
 MIGRATIONS = (
     """
     create table runs (
@@ -124,10 +124,10 @@ class Store:
                 "set HPCVERIFY_STATE to one that can"
             ) from exc
         with self._database() as db:
-            version = _version(db)
-        if version != len(MIGRATIONS):  # to write it again would wait for the disk
+            at = version(db)
+        if at != len(MIGRATIONS):  # to write it again would wait for the disk
             with self._database(write=True) as db:
-                self._migrate(db)
+                migrate(db, self.path, MIGRATIONS)
         self.take_in()
 
     def document(self, run: str) -> Path:
@@ -358,50 +358,9 @@ class Store:
 
     @contextmanager
     def _database(self, *, write: bool = False) -> Generator[sqlite3.Connection]:
-        """Open a transaction; every mishap names the file and the fix."""
-        try:
-            db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
-        except sqlite3.Error as exc:
-            raise StoreError(f"{self.path} cannot be opened: {exc}") from exc
-        try:
-            with db:  # commits, but does not close
-                # At once, or what is read could change before it is acted on.
-                db.execute("begin immediate" if write else "begin")
-                yield db
-        except sqlite3.OperationalError as exc:
-            if "readonly" in str(exc):
-                raise StoreError(
-                    f"{self.path} cannot be written: run as its owner, or set "
-                    "HPCVERIFY_STATE"
-                ) from exc
-            raise StoreError(
-                f"{self.path}: {exc}; if another hpcverify is at work wait for it, "
-                "else see who holds it with: fuser "
-                f"{self.path}"
-            ) from exc
-        except sqlite3.DatabaseError as exc:
-            raise StoreError(
-                f"{self.path} is damaged ({exc}): move it away, and it is built again "
-                f"from {self.documents}"
-            ) from exc
-        finally:
-            db.close()
-
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        version = _version(db)
-        if version > len(MIGRATIONS):
-            raise StoreError(
-                f"{self.path} is of version {version}, this hpcverify knows "
-                f"{len(MIGRATIONS)}: upgrade hpcverify, or set HPCVERIFY_STATE"
-            )
-        for statement in ";".join(MIGRATIONS[version:]).split(";"):
-            db.execute(statement)
-        db.execute(f"pragma user_version = {len(MIGRATIONS)}")
-
-
-def _version(db: sqlite3.Connection) -> int:
-    version: int = db.execute("pragma user_version").fetchone()[0]
-    return version
+        damaged = f"move it away, and it is built again from {self.documents}"
+        with transaction(self.path, if_damaged=damaged, write=write) as db:
+            yield db
 
 
 def _compared_with(db: sqlite3.Connection, node: str) -> Iterator[str]:

@@ -129,7 +129,7 @@ def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 def test_a_locked_store_is_named_after_a_bounded_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("hpcverify.database.BUSY_SECONDS", 0.05)
     path = keep(tmp_path, a_run()).path
     holder = sqlite3.connect(path)
     holder.execute("begin exclusive")
@@ -298,7 +298,7 @@ def test_a_document_that_others_put_there_is_found_after_one_of_ours(
 def test_a_past_that_cannot_be_read_costs_no_run_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("hpcverify.database.BUSY_SECONDS", 0.01)
     store = keep(tmp_path, run_of_day(1))
     with sqlite3.connect(store.path) as db:
         db.execute("begin exclusive")
@@ -312,7 +312,7 @@ def test_a_past_that_cannot_be_read_costs_no_run_and_is_told(
 def test_reading_waits_for_nobody_who_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcverify.store.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("hpcverify.database.BUSY_SECONDS", 0.01)
     store = keep(tmp_path, run_of_day(1))
     with sqlite3.connect(store.path) as db:
         db.execute("begin immediate")

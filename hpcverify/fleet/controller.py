@@ -254,12 +254,13 @@ class Controller:
         days = self.site.fleet.overdue_days
         if not days or self.ledger.tripped():
             return
-        nodes = self.ledger.nodes()
-        before = self.clock() - days * DAY
-        waiting = [n for n in nodes.values() if n.state is State.VERIFYING and not n.by]
+        known = self.ledger.nodes()
+        nodes = [known.get(name, Node(name=name)) for name in seen]
+        before, began = self.clock() - days * DAY, self.ledger.began()
+        waiting = [n for n in nodes if n.state is State.VERIFYING and not n.by]
         room = allowance(len(seen), self.site.quarantine) - len(waiting)
         due = sorted(
-            (n for n in nodes.values() if _has_waited(n, before)),
+            (n for n in nodes if _has_waited(n, began, before)),
             key=lambda node: (node.passed, node.name),
         )
         for node in due[: max(0, room)]:
@@ -429,9 +430,11 @@ def is_settled(node: Node, seen: Seen) -> bool:
     return held[node.wanted]
 
 
-def _has_waited(node: Node, before: float) -> bool:
+def _has_waited(node: Node, began: float, before: float) -> bool:
+    """Whether it is in service, and neither passed nor changed since *before*."""
     calm = node.state in (State.HEALTHY, State.UNVERIFIED)
-    return calm and not node.foreign and max(node.passed, node.since) < before
+    last = max(node.passed, node.since, began)
+    return calm and not node.foreign and last < before
 
 
 def _is_due(node: Node, last: Ticket | None, now: float) -> bool:

@@ -270,7 +270,8 @@ def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
 def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
     """Take the write *act* to *node* that is due since it was *seen*."""
     keeper, name = hand.keeper, node.name
-    reason = written(node.hold or _new_mark(), node.reason)
+    said = f"{node.by}: {node.reason}" if node.by else node.reason
+    reason = written(node.hold or _new_mark(), said)
     match act:
         case "drain":
             return hand.do(act, reason, seen, partial(keeper.drain, name, reason))

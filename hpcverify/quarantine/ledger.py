@@ -63,6 +63,7 @@ CONTROLLER = "hpcverify"
 TRIPPED = "tripped"
 """The fact that says why the breaker acts on nobody."""
 SEED = "seed"
+BEGAN = "began"
 RESET = "reset"
 """The fact that says since when the breaker counts."""
 
@@ -330,12 +331,17 @@ class Ledger:
 
     def seed(self) -> int:
         """Give the fleet's own number, made once, by which turns are spread out."""
+        return int(self._once(SEED, str(secrets.randbelow(2**31))))
+
+    def began(self) -> float:
+        """Say when this was first asked: no node was waited for any sooner."""
+        return float(self._once(BEGAN, repr(self.clock())))
+
+    def _once(self, name: str, value: str) -> str:
+        """Make *value* the fact *name*, unless it has one; give what it is."""
         with self._database(write=True) as db:
-            db.execute(
-                "insert or ignore into facts values (?, ?)",
-                (SEED, str(secrets.randbelow(2**31))),
-            )
-        return int(self.fact(SEED))
+            db.execute("insert or ignore into facts values (?, ?)", (name, value))
+        return self.fact(name)
 
     # -- the audit log
 

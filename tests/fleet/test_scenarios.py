@@ -17,6 +17,8 @@ from tests.fleet.conftest import a_site
 
 BELIEVED = 'enforce = ["*"]\ncheck_share = 1'
 """A check is never in doubt, however widely it fails."""
+BEGAN = "told on the node"
+"""What a run prints when it begins with the check."""
 RUNS = ("RUNNING", "COMPLETED")
 
 
@@ -140,9 +142,9 @@ def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(
 def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
     verified(fleet, "n1")
     before = fleet.node("n1")
-    fleet.lasting(60)
+    fleet.lasting(30)
     with fleet.begin("sweep", "--nodes", "n1") as sweep:
-        fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
+        fleet.cluster.until(lambda: (fleet.folder / "log.n1").read_text().count(BEGAN) > 1)
         job = user_job(fleet, "n1")
         runs(fleet, job)
         sweep.terminate()
