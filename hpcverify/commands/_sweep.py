@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpcverify.cli import say
 from hpcverify.commands._acting import controller
-from hpcverify.errors import SlurmError
+from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
 from hpcverify.quarantine.policy import Purpose
@@ -115,6 +115,8 @@ class Sweep:
             if limit <= 0:
                 return
         hosts = self.acting.slurm.hosts()
+        if not self._began:
+            _refuse_unknown(self.only - hosts.keys())
         plan = self.acting.plan(
             hosts, only=self.only, done=self.tickets.keys(), limit=limit
         )
@@ -149,6 +151,12 @@ class Sweep:
         click.echo(f"{len(self.tickets)} nodes: {', '.join(told) or 'nobody was due'}")
         worst = STATUS.get(max(found, default=Verdict.PASS), 0)
         return self.acting.status() or worst or (3 if silent else 0)
+
+
+def _refuse_unknown(names: Collection[str]) -> None:
+    """Say at once that a name is wrong; a node may well go away later."""
+    if names:
+        raise ConfigError(f"Slurm has no node {min(names)}: see sinfo -N")
 
 
 def _only(wish: Wish) -> set[str]:

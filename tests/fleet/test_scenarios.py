@@ -144,7 +144,8 @@ def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
     before = fleet.node("n1")
     fleet.lasting(30)
     with fleet.begin("sweep", "--nodes", "n1") as sweep:
-        fleet.cluster.until(lambda: (fleet.folder / "log.n1").read_text().count(BEGAN) > 1)
+        log = fleet.folder / "log.n1"
+        fleet.cluster.until(lambda: log.read_text().count(BEGAN) > 1)
         job = user_job(fleet, "n1")
         runs(fleet, job)
         sweep.terminate()
@@ -234,7 +235,7 @@ def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
     fleet.tell("n1", "100")
-    fleet.lasting(3)
+    fleet.lasting(2)
     job = user_job(fleet, "n1")
 
     assert fleet("repair", "n1", "--reason", "new DIMM").returncode == 0

@@ -1,0 +1,261 @@
+"""What the controller has decided is kept: once, in order, and for good."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcverify.errors import StoreError
+from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.quarantine.life import Node, State
+
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+N1 = Node(name="n1", state=State.QUARANTINED, reason="slow", checks=("gemm",))
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self.now = NOW
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock to turn on."""
+    return Clock()
+
+
+@pytest.fixture
+def again(tmp_path: Path, clock: Clock) -> Callable[[], Ledger]:
+    """Give what opens one and the same ledger, as another process would."""
+    return lambda: Ledger(tmp_path / "state", clock)
+
+
+@pytest.fixture
+def ledger(again: Callable[[], Ledger]) -> Ledger:
+    """Give a new one."""
+    return again()
+
+
+@pytest.fixture
+def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
+    """Open its file, as somebody with root's rights might."""
+    ledger.note("n1", "held", "a fan", "ada")
+    db = sqlite3.connect(ledger.path)
+    yield db
+    db.close()
+
+
+# -- the audit log
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["update audit set actor = 'eve'", "delete from audit", "delete from audit limit 1"],
+)
+def test_the_audit_log_is_neither_rewritten_nor_shortened(
+    database: sqlite3.Connection, ledger: Ledger, change: str
+) -> None:
+    with pytest.raises(sqlite3.Error):
+        database.execute(change)
+
+    (entry,) = ledger.audit()
+    assert (entry.actor, entry.what, entry.detail) == ("ada", "held", "a fan")
+
+
+def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
+    for node in ("n1", "n2", "n1"):
+        ledger.note(node, f"{node} again")
+
+    assert [e.what for e in ledger.audit("n1", limit=1)] == ["n1 again"]
+    assert [e.node for e in ledger.audit()] == ["n1", "n2", "n1"]
+
+
+def test_a_node_is_written_with_what_was_done_and_by_whom(
+    again: Callable[[], Ledger],
+) -> None:
+    again().put(N1, "quarantined", "run 7", "ada")
+
+    assert again().nodes() == {"n1": N1}
+    assert again().node("n1") == N1
+    (entry,) = again().audit("n1")
+    assert (entry.when, entry.actor, entry.detail) == (NOW, "ada", "run 7")
+
+
+def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
+    assert ledger.node("n9") == Node(name="n9")
+    assert ledger.nodes() == {}
+
+
+# -- runs
+
+
+def test_a_run_is_judged_once(ledger: Ledger) -> None:
+    assert ledger.judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    assert not ledger.judge(Node(name="n1"), "r1", {"gemm": False}, "healthy")
+
+    assert ledger.node("n1") == N1
+    assert ledger.is_judged("r1")
+    assert not ledger.is_judged("r2")
+    assert [entry.what for entry in ledger.audit()] == ["quarantined"]
+    assert ledger.outcomes(0) == {"gemm": {"n1": True}}
+
+
+def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
+    ticket = ledger.issue("n1", "sweep", "idle")
+    ledger.judge(N1, "r1", {}, "quarantined", ticket=ticket.number)
+
+    assert told(ledger, ticket).run == "r1"
+
+
+def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.put(N1, "quarantined")
+    clock.now += HOUR
+    for what in ("lemon", "quarantined (observed)", "healthy"):
+        ledger.put(N1, what)
+    ledger.put(Node(name="n2"), "quarantined")
+
+    assert ledger.quarantines("n1", NOW - 1) == 2
+    assert ledger.quarantines("n1", NOW) == 1
+
+
+# -- tickets
+
+
+def told(ledger: Ledger, ticket: Ticket) -> Ticket:
+    """Read *ticket* again."""
+    (found,) = ledger.by_number([ticket.number])
+    return found
+
+
+def test_no_two_tickets_are_alike_and_their_numbers_rise(ledger: Ledger) -> None:
+    issued = [ledger.issue("n1", "sweep", "idle") for _ in range(20)]
+
+    assert len({ticket.token for ticket in issued}) == 20
+    assert all(len(ticket.token) == 32 for ticket in issued)
+    assert [ticket.number for ticket in issued] == list(range(1, 21))
+    assert ledger.last_ticket() == 20
+
+
+def test_a_token_is_good_for_the_node_that_it_was_given_for(ledger: Ledger) -> None:
+    mine, other = (ledger.issue(node, "sweep", "idle") for node in ("n1", "n2"))
+
+    assert ledger.ticket_of("n1", mine.token) == mine
+    assert ledger.ticket_of("n1", other.token) is None
+    assert ledger.ticket_of("n1", "") is None
+
+
+def test_the_first_word_on_how_a_ticket_ended_stands(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ticket = ledger.issue("n1", "sweep", "idle")
+    ledger.submitted(ticket, 17)
+    assert ledger.open_tickets() == [told(ledger, ticket)]
+    ledger.ended(ticket, "preempted")
+    clock.now += HOUR
+    ledger.ended(ticket, "finished")
+
+    ended = told(ledger, ticket)
+    assert (ended.job, ended.ending, ended.ended) == (17, "preempted", NOW)
+    assert ledger.open_tickets() == []
+    assert ledger.last_ended() == {"n1": ended}
+    assert [e.what for e in ledger.audit()] == ["verification ended"]
+
+
+def test_the_tokens_are_for_nobody_else_to_read(ledger: Ledger) -> None:
+    assert ledger.path.stat().st_mode & 0o077 == 0
+
+
+# -- intents
+
+
+def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
+    again: Callable[[], Ledger],
+) -> None:
+    done = again().intend("n1", "drain", "hpcverify[aa11bb] slow", "")
+    again().intend("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
+    again().outcome(done, "it is drained")
+
+    reasons = ["hpcverify[aa11bb] slow", "hpcverify[cc22dd] slow"]
+    assert again().reasons("n1") == reasons
+    assert again().reasons("n2") == []
+    (entry,) = again().audit()
+    assert (entry.what, entry.detail) == ("drain", f"it is drained: {reasons[0]}")
+
+
+# -- the breaker
+
+
+def test_the_window_of_the_breaker_survives_and_moves_on(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    clock.now += HOUR
+    again().judge(Node(name="n2"), "r2", {"gemm": False}, "healthy")
+
+    assert again().holds(NOW - 1) == {"n1"}
+    assert again().outcomes(NOW - 1) == {"gemm": {"n1": True, "n2": False}}
+    assert again().holds(NOW) == set()
+    assert again().outcomes(NOW) == {"gemm": {"n2": False}}
+
+
+def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> None:
+    ledger.judge(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")
+    ledger.judge(N1, "r2", {"gemm": False}, "healthy")
+
+    assert ledger.outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
+
+
+def test_a_tripped_breaker_stays_so_until_a_person_resets_it(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    again().trip("3 of 4 nodes")
+    assert again().tripped() == "3 of 4 nodes"
+
+    clock.now += 1
+    again().reset("ada", "image 41")
+
+    assert again().tripped() == ""
+    assert again().holds(0) == set()  # what was before counts no more
+    assert again().outcomes(0) == {}
+    reset, tripped, _ = again().audit()
+    assert (reset.actor, reset.detail) == ("ada", "image 41")
+    assert (tripped.what, tripped.detail) == ("breaker tripped", "3 of 4 nodes")
+
+
+def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> None:
+    seed, began = again().seed(), again().began()
+    clock.now += HOUR
+
+    assert (again().seed(), again().began()) == (seed, began)
+    assert began == NOW
+
+
+# -- what stands in the way
+
+
+def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
+    ledger.path.write_bytes(b"no database" * 100)
+
+    with pytest.raises(StoreError, match="bring it back from a backup"):
+        ledger.nodes()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="set HPCVERIFY_STATE"):
+        Ledger(tmp_path / "file" / "state")
