@@ -56,6 +56,9 @@ create trigger audit_stays before update on audit
 begin select raise(abort, 'the audit log is not rewritten'); end;
 create trigger audit_remains before delete on audit
 begin select raise(abort, 'the audit log is not shortened'); end;
+create trigger audit_grows before insert on audit
+when exists (select 1 from audit where number = new.number)
+begin select raise(abort, 'the audit log is not rewritten'); end;
 """,
 )
 CONTROLLER = "hpcverify"

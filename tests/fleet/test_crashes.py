@@ -38,8 +38,8 @@ MORTAL = multiprocessing.get_context("fork")
 @pytest.fixture
 def fleet() -> Generator[Fleet]:
     """Bring up a site of four nodes that nobody has ever verified."""
-    # Slurm's commands say half as soon as usual that the controller is away.
-    with a_cluster(4, extra="MessageTimeout=5\n") as cluster:
+    # Slurm's commands say sooner than after the usual 9 s that the controller is away.
+    with a_cluster(4, extra="MessageTimeout=4\n") as cluster:
         folder = Path(tempfile.mkdtemp(prefix="hvsite-", dir="/tmp"))
         try:
             fleet = Fleet(cluster, folder)
@@ -302,8 +302,8 @@ def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
     assert (waiting(fleet), fleet.ledger.nodes(), fleet.ledger.audit()) == before
     fleet.cluster.start("slurmctld")
-    fleet.cluster.until(lambda: not fleet("collect").returncode and has_settled(fleet))
-    assert fleet.drained() == {"n2"}
+    assert fleet("collect").returncode == 0
+    assert fleet.states() == GOOD | {"n2": "suspect"}
 
 
 def test_two_sweeps_at_once_verify_no_node_twice(fleet: Fleet) -> None:

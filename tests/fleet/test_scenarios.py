@@ -118,9 +118,8 @@ def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(
     reason = fleet.host("n2").reason
     assert reason.startswith("hpcverify[")
     assert "told: node: a wrong word" in reason
-    assert fleet.states() == {n: "healthy" for n in ("n1", "n3", "n4")} | {
-        "n2": "quarantined"
-    }
+    others = dict.fromkeys(("n1", "n3", "n4"), "healthy")
+    assert fleet.states() == others | {"n2": "quarantined"}
 
 
 def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(
@@ -167,8 +166,8 @@ def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> N
     assert done.returncode == 3
     assert "4 nodes: 4 error" in done.stdout
     assert held(fleet) == set()
-    for node in fleet.ledger.nodes().values():
-        assert (node.state, node.verdict, node.passed) == ("unverified", "error", 0)
+    for each in fleet.ledger.nodes().values():
+        assert (each.state, each.verdict, each.passed) == ("unverified", "error", 0)
 
 
 def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:

@@ -1,0 +1,231 @@
+"""What came in is judged together, each once, before anybody is acted on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.config import Quarantine, Site
+from hpcverify.fleet.intake import Intake, Judged
+from hpcverify.model import Finding, Remedy, Result, Ruling, Run, Verdict
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.store import Store
+from tests.doubles import a_result, a_run
+
+NOW = 1_800_000_000.0
+BELIEVING = Quarantine(enforce=("*",), check_share=1)
+"""No check is in doubt, however widely it fails."""
+GOOD = a_result("gemm")
+
+
+def bad(check: str = "gemm", *, hard: bool = True) -> Result:
+    """Make a failure that no rerun takes back, unless it is not *hard*."""
+    return replace(
+        a_result(check),
+        verdict=Verdict.FAIL,
+        reason="a wrong word",
+        findings=(Finding("corruption", "cpu", "a wrong word"),),
+        rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+    )
+
+
+@dataclass
+class Room:
+    """An intake with all that it needs."""
+
+    state: Path
+    policy: Quarantine = BELIEVING
+    number: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Open the ledger, as another process would."""
+        return Ledger(self.state, lambda: NOW)
+
+    def run(self, node: str, *results: Result, **changes: Any) -> Run:
+        """Make the run of a ticket of its own."""
+        ticket = self.ledger.issue(node, "sweep", "quick")
+        made = a_run(
+            id=f"20260101-000000-{next(self.number):06x}",
+            node=node,
+            token=ticket.token,
+            results=results,
+            verdict=max(result.verdict for result in results),
+        )
+        return replace(made, **changes)
+
+    def take(self, *runs: Run, eligible: int = 4) -> list[Judged]:
+        """Take *runs* in together."""
+        site = Site(quarantine=self.policy)
+        store = Store(self.state)
+        return Intake(site, store, self.ledger, lambda: NOW).take(runs, eligible)
+
+    def held(self) -> set[str]:
+        """Name the nodes that are to be held."""
+        nodes = self.ledger.nodes().values()
+        return {node.name for node in nodes if node.wanted is not Hold.NONE}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    """Give one in which nothing is known yet."""
+    return Room(tmp_path)
+
+
+def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
+    room.take(room.run("n1", bad()), room.run("n2", GOOD))
+
+    assert room.held() == {"n1"}
+    assert room.ledger.node("n2").state is State.HEALTHY
+    assert room.ledger.tripped() == ""
+
+
+def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) -> None:
+    room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
+
+    assert room.held() == set()
+    assert room.ledger.tripped().startswith("3 of 4 nodes")
+    assert room.ledger.holds(0) == set()
+    assert {n.state for n in room.ledger.nodes().values()} == {State.QUARANTINED}
+
+
+def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
+    for node in ("n1", "n2", "n3"):
+        room.take(room.run(node, bad()))
+
+    assert room.held() == {"n1", "n2"}  # who was held before stays so
+    assert room.ledger.tripped().startswith("3 of 4 nodes")
+
+
+def test_suspects_count_as_held_for_they_are(room: Room) -> None:
+    runs = (room.run(node, bad(hard=False)) for node in ("n1", "n2", "n3"))
+    room.take(*runs)
+
+    assert room.held() == set()
+    assert {n.state for n in room.ledger.nodes().values()} == {State.SUSPECT}
+
+
+def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -> None:
+    room.take(room.run("n1", bad()))
+    room.ledger.trip("a person said so")
+
+    room.take(room.run("n2", bad()), room.run("n3", GOOD))
+
+    assert room.held() == {"n1"}
+    assert room.ledger.node("n3").passed == NOW
+    assert "quarantined (observed)" in {e.what for e in room.ledger.audit("n2")}
+
+
+def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
+    runs = [room.run(f"n{i}", bad() if i < 3 else GOOD) for i in range(30)]
+    room.take(*runs, eligible=30)
+
+    assert room.held() == {"n0", "n1", "n2"}
+    assert room.ledger.tripped() == ""
+
+
+def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    runs = [room.run(f"n{i}", bad() if i < 4 else GOOD) for i in range(10)]
+
+    room.take(*runs, eligible=100)
+
+    assert room.held() == set()
+    assert room.ledger.tripped() == ""
+    assert "gemm fails on 4 of the 10 nodes" in room.ledger.node("n1").reason
+
+
+def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    runs = [room.run(f"n{i}", bad()) for i in range(3)]
+
+    room.take(*runs, room.run("n9", bad(), bad("sdc")), eligible=100)
+
+    assert room.held() == {"n9"}
+
+
+def test_what_a_check_said_in_earlier_batches_counts_for_the_doubt(room: Room) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    for node in ("n1", "n2", "n3"):
+        room.take(room.run(node, bad()), eligible=100)
+
+    assert room.held() == {"n1", "n2"}
+
+
+def test_runs_of_one_node_are_judged_in_sequence(room: Room) -> None:
+    first, second = (room.run("n1", bad(hard=False)) for _ in range(2))
+
+    suspect, quarantined = room.take(first, second)
+
+    assert (suspect.before.state, suspect.after.state) == (
+        State.UNVERIFIED,
+        State.SUSPECT,
+    )
+    assert quarantined.before == suspect.after
+    assert quarantined.after.state is State.QUARANTINED
+    assert room.ledger.node("n1") == quarantined.after
+
+
+def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
+    run = room.run("n1", bad())
+    room.take(run)
+    room.ledger.put(Node(name="n1"), "released", actor="ada")
+
+    assert room.take(run, run) == []
+    assert room.ledger.node("n1") == Node(name="n1")
+
+
+def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(
+    room: Room,
+) -> None:
+    run = room.run("n1", bad())
+    Store(room.state).keep(replace(run, token=""))  # it was killed here
+
+    assert len(room.take(run)) == 1
+    assert room.held() == {"n1"}
+
+
+def test_the_token_is_not_kept_with_the_run(room: Room) -> None:
+    run = room.run("n1", GOOD)
+    room.take(run)
+
+    kept = Store(room.state).document(run.id).read_text()
+    assert run.token
+    assert run.token not in kept
+
+
+def test_a_ticket_is_good_for_one_run(room: Room) -> None:
+    run = room.run("n1", GOOD)
+    room.take(run)
+    other = replace(run, id="20260101-000000-ffffff", results=(bad(),))
+
+    room.take(replace(other, verdict=Verdict.FAIL))
+
+    assert room.ledger.node("n1").state is State.SUSPECT
+    assert room.held() == set()
+
+
+def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
+    runs = (room.run(f"n{i}", bad(), token="forged") for i in range(9))  # noqa: S106 - nobody's
+    room.take(*runs, eligible=9)
+
+    assert room.held() == set()
+    assert room.ledger.tripped() == ""
+    assert room.ledger.outcomes(0) == {}
+
+
+def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
+    became: list[State] = []
+    for _ in range(3):
+        room.take(room.run("n1", bad()))
+        became.append(room.ledger.node("n1").state)
+        room.ledger.put(Node(name="n1"), "released", actor="ada")
+
+    assert became == [State.QUARANTINED, State.QUARANTINED, State.LEMON]
