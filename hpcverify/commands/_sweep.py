@@ -14,7 +14,6 @@ from hpcverify.commands._acting import controller
 from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
-from hpcverify.quarantine.policy import Purpose
 from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.pace import Paced
 from hpcverify.stop import Stop, stop_on_signals
@@ -79,6 +78,8 @@ class Sweep:
         self.only = _only(wish)
         self.tickets: dict[str, int] = {}
         self._began = False
+        self._left: Collection[str] = ()
+        """Who was at it after the last turn: others may take in what they find."""
         self._away_since = 0.0
 
     def goes_on(self) -> bool:
@@ -88,10 +89,11 @@ class Sweep:
                 if not self._began:
                     self.acting.turn()
                     self._submit()
-                elif self.acting.news():
+                elif self.acting.news() or self.under_way() != self._left:
                     self.acting.act()
                     self._submit()
                 self._began = True
+                self._left = self.under_way()
         except SlurmError as exc:
             return self._waits_for_slurm(exc)
         self._away_since = 0.0
@@ -124,7 +126,7 @@ class Sweep:
             if self.stop():
                 return
             host = hosts[pick.node]
-            ticket = self.acting.order(host, Purpose.SWEEP, self.suite)
+            ticket = self.acting.verify(host, self.suite)
             self.tickets[pick.node] = ticket.number
 
     def under_way(self) -> Collection[str]:
@@ -139,7 +141,7 @@ class Sweep:
         found = [
             Verdict(nodes[t.node].verdict)
             for t in ended
-            if t.run and t.node in nodes and nodes[t.node].verdict
+            if t.run and t.node in nodes and nodes[t.node].finished >= t.made
         ]
         told = [
             f"{found.count(verdict)} {verdict.value}"

@@ -37,7 +37,7 @@ def command(node: str, reason: str) -> None:
             "repair",
             reason,
             state=State.VERIFYING,
-            suite=acting.site.fleet.suite,
+            suite=found.suite or acting.site.fleet.suite,
             after=acting.ledger.last_ticket(),
         )
         acting.turn()

@@ -16,13 +16,21 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from hpcverify import spool, standing
 from hpcverify.config import Site
-from hpcverify.errors import ActionError, ConfigError, SlurmError, UnverifiedError
+from hpcverify.errors import (
+    ActionError,
+    ConfigError,
+    HpcverifyError,
+    SlurmError,
+    StoreError,
+    UnverifiedError,
+)
 from hpcverify.executors.slurm import (
     PREFIX,
     Ending,
@@ -37,7 +45,7 @@ from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
 from hpcverify.fleet.schedule import SweepPlan
 from hpcverify.fleet.schedule import plan as plan_sweep
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import allowance
+from hpcverify.quarantine.breaker import allowance, trips
 from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.quarantine.life import Hold, Node, State
@@ -172,7 +180,10 @@ class Controller:
         for judged in intake.take(self._arrivals(taken), eligible):
             self._report(judged)
         for arrival in taken:
-            spool.done(arrival)
+            try:
+                spool.done(arrival)
+            except StoreError as exc:  # it is known, and will be removed the next time
+                self.say(str(exc))
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
@@ -211,17 +222,48 @@ class Controller:
                 continue
             if node.state is State.SUSPECT and self._refused_a_job(node):
                 node = replace(node, state=State.QUARANTINED, enforced=True)  # noqa: PLW2901
+                if self._trips(node.name):
+                    return
             elif node.wanted is not Hold.DRAIN:
                 continue
-            adopted = adopt(node, there, self.keeper, self.ledger)
-            if adopted.hold:
-                self.ledger.put(adopted, "adopted", there.reason)
+            self._try(node.name, partial(self._adopt_one, node, there))
+
+    def _adopt_one(self, node: Node, there: Seen) -> None:
+        adopted = adopt(node, there, self.keeper, self.ledger)
+        if adopted.hold:
+            self.ledger.put(adopted, "adopted", there.reason, held=True)
+
+    def _trips(self, name: str) -> bool:
+        """Whether to hold one node more is one too many."""
+        policy = self.site.quarantine
+        held = self.ledger.holds(self.clock() - policy.window_hours * HOUR)
+        if why := trips(held, [name], self._eligible, policy):
+            self.ledger.trip(why)
+            self.say(f"the breaker tripped: {why}")
+        return bool(why)
+
+    def _try(self, name: str, act: Callable[[], object]) -> None:
+        """
+        Do *act* for one node; what does not take there must not stop the others.
+
+        Raises:
+            SlurmError: it is the scheduler that is away.
+
+        """
+        try:
+            act()
+        except HpcverifyError as exc:
+            if isinstance(exc, SlurmError):
+                self.keeper.look()  # if it answers, it was about this node
+            self._mishaps.append(str(exc))
+            self.say(f"{name}: {exc}")
 
     def _refused_a_job(self, node: Node) -> bool:
         """Whether it is suspected for what its prolog may refuse a job for."""
         closed = set(self.site.quarantine.fail_closed)
         acting = not self.ledger.tripped()
-        return acting and bool(closed.intersection(node.checks)) and self._acts_on(node)
+        listed = bool(closed.intersection(node.checks))
+        return acting and node.hard and listed and self._acts_on(node)
 
     def _acts_on(self, node: Node) -> bool:
         on = set(self.site.quarantine.enforce)
@@ -234,18 +276,14 @@ class Controller:
             node = known.get(name, Node(name=name))
             if is_settled(node, there):  # as nearly all are: nobody needs to be asked
                 continue
-            try:
-                settled = settle(node, self.keeper, self.ledger)
-            except SlurmError:
-                raise
-            except ActionError as exc:
-                self._mishaps.append(str(exc))
-                self.say(f"{name}: {exc}")
-                continue
-            if settled.state is not node.state:
-                settled = replace(settled, since=self.clock())
-            if settled != node:
-                self.ledger.put(settled, *_changed(node, settled))
+            self._try(name, partial(self._settle_one, node))
+
+    def _settle_one(self, node: Node) -> None:
+        settled = settle(node, self.keeper, self.ledger)
+        if settled.state is not node.state:
+            settled = replace(settled, since=self.clock())
+        if settled != node:
+            self.ledger.put(settled, *_changed(node, settled))
 
     # -- whom to verify outside the sweep
 
@@ -296,16 +334,24 @@ class Controller:
             return
         hosts = self.slurm.hosts(*(node.name for node in due))
         for node in due:
-            suite = node.suite or self.site.fleet.suite
-            self.order(hosts[node.name], _purpose(node), suite, kept=True)
+            host = hosts[node.name]
+            self._try(node.name, partial(self.verify, host, self.site.fleet.suite))
 
     # -- jobs
+
+    def verify(self, host: Host, suite: str) -> Ticket:
+        """Have *host* run *suite*, or what it is kept for, where it is kept."""
+        node = self.ledger.node(host.name)
+        if node.wanted is Hold.RESERVATION and node.hold:
+            return self.order(host, _purpose(node), node.suite or suite, kept=True)
+        return self.order(host, Purpose.SWEEP, suite)
 
     def order(
         self, host: Host, purpose: Purpose, suite: str, *, kept: bool = False
     ) -> Ticket:
         """Give out a ticket for *host* and submit its job; if *kept*, where it is."""
         fleet = self.site.fleet
+        minutes = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
         ticket = self.ledger.issue(host.name, purpose, suite)
         errand = Errand(
             node=host.name,
@@ -313,7 +359,7 @@ class Controller:
             suite=suite,
             token=ticket.token,
             name=job_name(ticket.number, host.name),
-            minutes=minutes_for(load_suite(suite).budget),
+            minutes=minutes,
             deadline_hours=fleet.deadline_hours,
             partition=fleet.partition,
             spool=fleet.spool,

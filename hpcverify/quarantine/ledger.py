@@ -145,9 +145,20 @@ class Ledger:
             return Node(name=name)
         return msgspec.json.decode(row[0], type=Node)
 
-    def put(self, node: Node, what: str, detail: str = "", actor: str = "") -> None:
-        """Write *node*, and what was done, in one."""
+    def put(
+        self,
+        node: Node,
+        what: str,
+        detail: str = "",
+        actor: str = "",
+        *,
+        held: bool = False,
+    ) -> None:
+        """Write *node*, and what was done, in one; *held* as in `judge`."""
         with self._database(write=True) as db:
+            if held:
+                row = (self.clock(), node.name)
+                db.execute("insert into holds values (?, ?)", row)
             self._put(db, node)
             self._note(db, node.name, what, detail, actor)
 
@@ -181,7 +192,8 @@ class Ledger:
             if held:
                 db.execute("insert into holds values (?, ?)", (now, node.name))
             self._put(db, node)
-            self._note(db, node.name, what, detail)
+            if what:
+                self._note(db, node.name, what, detail)
         return True
 
     def is_judged(self, run: str) -> bool:

@@ -73,6 +73,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether the state is acted on: False while the site only observes."""
     checks: tuple[str, ...] = ()
     """The checks that failed: a release needs them to pass."""
+    hard: bool = False
+    """Whether a rerun could not take back what failed."""
     run: str = ""
     """The id of the run that is the evidence."""
     after: int = 0

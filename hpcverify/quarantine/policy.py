@@ -25,6 +25,8 @@ from hpcverify.rounds import worst_rounds
 from hpcverify.slurm.hostlist import expand
 
 GOOD = (Verdict.PASS, Verdict.WARN)
+LONGEST = 900
+"""Characters of a reason: it comes from a node, and is written down with each step."""
 EVERY = "*"
 """As the name of a check: all of them."""
 
@@ -137,9 +139,15 @@ def after(node: Node, found: Evidence, site: Site, now: float, past: int) -> Nod
     node = replace(node, finished=now, verdict=found.verdict.value)
     if found.failures:
         return _failed(node, found, site, now, past)
-    if found.full or (found.known and not found.unjudged):
+    if found.full or (found.known and not found.unjudged) or _acquits(found, node):
         return _passed(node, found, now)
     return _unjudged(node, found, site, now)
+
+
+def _acquits(found: Evidence, node: Node) -> bool:
+    """Whether all that made *node* a suspect passed, whatever else was not judged."""
+    suspected = node.state is State.SUSPECT and bool(node.checks)
+    return suspected and found.passed.issuperset(node.checks)
 
 
 def _without_ticket(node: Node, found: Evidence, now: float) -> Node:
@@ -156,16 +164,22 @@ def _failed(node: Node, found: Evidence, site: Site, now: float, past: int) -> N
             return node
         confirmed = node.state is not State.HELD
     else:
-        confirmed = node.state is State.SUSPECT or _wanted_by_person(node)
+        confirmed = _is_the_same_again(node, found) or _wanted_by_person(node)
     acted_on = enforced([f.check for f in found.failures], site)
     kept = _wanted_by_person(node)  # it was out of service, and stays so
     if not (confirmed or any(f.hard for f in found.failures)):
         suspect = _moved(node, State.SUSPECT, now, found)
-        return replace(suspect, enforced=acted_on, suite=found.suite)
+        return replace(suspect, enforced=acted_on)
     lemon = node.lemon or past + 1 >= site.quarantine.lemon_quarantines
     state = State.LEMON if lemon else State.QUARANTINED
     gone = _moved(node, state, now, found)
     return replace(gone, enforced=acted_on or kept, lemon=lemon)
+
+
+def _is_the_same_again(node: Node, found: Evidence) -> bool:
+    """Whether this confirms a suspicion: of our own, or of the same check."""
+    same = not {f.check for f in found.failures}.isdisjoint(node.checks)
+    return node.state is State.SUSPECT and (node.enforced or same)
 
 
 def _wanted_by_person(node: Node) -> bool:
@@ -178,10 +192,12 @@ def _moved(node: Node, state: State, now: float, found: Evidence) -> Node:
         node,
         state=state,
         since=now,
-        reason="; ".join(f"{f.check}: {f.reason}" for f in found.failures),
+        reason="; ".join(f"{f.check}: {f.reason}" for f in found.failures)[:LONGEST],
         by="",
         checks=tuple(f.check for f in found.failures),
+        hard=any(f.hard for f in found.failures),
         run=found.run,
+        suite=found.suite if found.ticket else node.suite,
         after=max(node.after, found.ticket),
     )
 
@@ -189,7 +205,8 @@ def _moved(node: Node, state: State, now: float, found: Evidence) -> Node:
 def _passed(node: Node, found: Evidence, now: float) -> Node:
     if found.full:
         node = replace(node, passed=now)
-    if not found.passed.issuperset(node.checks):
+    doubt = node.state is State.SUSPECT and not node.enforced
+    if not (found.passed.issuperset(node.checks) or (doubt and found.full)):
         return node  # what had failed had no turn, or is only suppressed
     told = f"passed {found.suite}"
     match node.state:
@@ -232,13 +249,16 @@ def _unjudged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     told = [
         text for cause, text in found.unjudged if cause in site.quarantine.drain_errors
     ]
+    if not told and node.state is State.VERIFYING and not node.by:
+        # Its turn brought no answer, and others wait for theirs.
+        return replace(node, state=State.UNVERIFIED, since=now, enforced=False)
     if not told or node.state not in (State.HEALTHY, State.UNVERIFIED, State.SUSPECT):
         return node
     return replace(
         node,
         state=State.HELD,
         since=now,
-        reason=f"could not be judged: {'; '.join(told)}",
+        reason=f"could not be judged: {'; '.join(told)}"[:LONGEST],
         by="",
         enforced=True,
         run=found.run,

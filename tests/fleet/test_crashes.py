@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,17 @@ def die(_fleet: Fleet) -> None:
 
 
 def crash_slurm(fleet: Fleet) -> None:
-    """Kill slurmctld, once it has written down how it holds n2: some seconds later."""
-    drained = "n2" in fleet.drained()
-    file, word = ("node_state", b"hpcverify[") if drained else ("resv_state", b"-n2")
-    saved = fleet.cluster.folder / "state" / file
-    fleet.cluster.until(lambda: saved.exists() and word in saved.read_bytes())
-    fleet.cluster.crash()
+    """Kill slurmctld, once all jobs have ended and it has written that down."""
+    cluster, saved = fleet.cluster, fleet.cluster.folder / "state"
+    cluster.until(lambda: cluster.run("squeue", "-h") == "")
+    cluster.run("scontrol", "update", "nodename=n4", "comment=the-last-word")
+    for file, word in (("node_state", b"the-last-word"), ("resv_state", b"-n2")):
+        cluster.until(partial(_holds, saved / file, word))
+    cluster.crash()
+
+
+def _holds(path: Path, word: bytes) -> bool:
+    return path.exists() and word in path.read_bytes()
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,10 @@ def documents(fleet: Fleet) -> list[Path]:
 
 def by_hand(fleet: Fleet, node: str) -> None:
     """Verify *node* there, as a hook does: without the controller's token."""
-    command = [fleet.folder / "hpcverify", "run", "--suite", "told"]
+    program, spool = str(fleet.folder / "hpcverify"), str(fleet.spool)
+    command = [program, "run", "--suite", "told", "--spool", spool]
     env = fleet.env | {"SLURMD_NODENAME": node}
-    done = subprocess.run([*command, "--spool", fleet.spool], env=env, check=False)
+    done = subprocess.run(command, env=env, check=False)
     assert done.returncode in (0, 1)
 
 

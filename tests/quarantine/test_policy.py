@@ -137,7 +137,7 @@ def test_only_the_checks_that_are_enforced_hold_a_node() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_an_error_changes_no_state_and_is_no_pass(state: State) -> None:
-    before = in_state(state, passed=1.0, checks=("gemm",))
+    before = in_state(state, passed=1.0, checks=("gemm",), by="ann")
     unclear = failed(verdict=Verdict.ERROR, cause=Cause.CRASHED)
 
     node = what_becomes(before, run_of(unclear))
@@ -269,3 +269,50 @@ def test_a_site_may_have_nodes_held_that_cannot_be_judged() -> None:
 
     assert (held.state, held.wanted) == (State.HELD, Hold.DRAIN)
     assert left.state is State.HEALTHY
+
+
+def test_an_error_of_another_check_does_not_keep_a_suspect_for_ever() -> None:
+    suspect = in_state(State.SUSPECT, checks=("gemm",))
+    unclear = failed("sdc", verdict=Verdict.ERROR, cause=Cause.MISSING)
+
+    node = what_becomes(suspect, run_of(a_result("gemm"), unclear))
+
+    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, 0)
+
+
+def test_a_turn_without_an_answer_lets_the_node_go() -> None:
+    kept = in_state(State.VERIFYING)
+    unclear = failed(verdict=Verdict.ERROR, cause=Cause.MISSING)
+
+    assert what_becomes(kept, run_of(unclear)).wanted is Hold.NONE
+
+
+def test_another_failure_does_not_confirm_a_suspicion_that_nobody_ordered() -> None:
+    suspect = in_state(State.SUSPECT, checks=("xid",), enforced=False)
+
+    other = what_becomes(suspect, run_of(failed("gemm")))
+    same = what_becomes(suspect, run_of(failed("xid")))
+
+    assert (other.state, same.state) == (State.SUSPECT, State.QUARANTINED)
+
+
+def test_a_full_pass_lifts_a_suspicion_by_a_check_that_no_sweep_has() -> None:
+    suspect = in_state(State.SUSPECT, checks=("acme",), enforced=False)
+
+    assert what_becomes(suspect, run_of(a_result())).state is State.HEALTHY
+
+
+def test_a_reason_from_a_node_is_cut() -> None:
+    node = what_becomes(in_state(State.HEALTHY), run_of(failed(reason="x" * 10**6)))
+
+    assert len(node.reason) == 900
+
+
+def test_a_repaired_node_is_verified_by_the_suite_that_it_failed() -> None:
+    node = what_becomes(
+        in_state(State.VERIFYING, by="ann", suite="burnin"),
+        run_of(failed(), suite="burnin"),
+        ticket(suite="burnin"),
+    )
+
+    assert (node.state, node.suite) == (State.QUARANTINED, "burnin")
