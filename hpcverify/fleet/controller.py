@@ -32,6 +32,7 @@ from hpcverify.errors import (
     UnverifiedError,
 )
 from hpcverify.executors.slurm import (
+    ARRIVAL_S,
     PREFIX,
     Ending,
     Errand,
@@ -158,7 +159,8 @@ class Controller:
             job = by_name.get(job_name(ticket.number, ticket.node))
             if job is not None and not ticket.job:  # killed before it was written down
                 self.ledger.submitted(ticket, job.id)
-            if job is None and self.clock() - ticket.made < UNHEARD_S:
+            unheard = ARRIVAL_S if ticket.job else UNHEARD_S
+            if job is None and self.clock() - ticket.made < unheard:
                 continue
             document = bool(ticket.run)
             ending = ending_of(job, document=document, now=self.clock())
