@@ -25,7 +25,7 @@ verify: $(BIN)/hpcverify
 	[ $$status -eq 3 ] || exit $$status
 
 test: test-tools lint
-	$(BIN)/pytest
+	./.ci/test $(BIN)/pytest
 
 # What speaks to Slurm, once more with a later one; its Python is a later one too.
 test-all: test

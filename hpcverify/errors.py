@@ -30,6 +30,10 @@ class ConfigError(HpcverifyError):
     """A file or an argument is wrong."""
 
 
+MOST_NAMES = 20
+"""Of what there is, that a line lists."""
+
+
 class UnknownNameError(ConfigError):
     """Nothing of *kind* is called *name*."""
 
@@ -37,9 +41,14 @@ class UnknownNameError(ConfigError):
         """Say what was asked for and what was meant, or else what there is."""
         known = sorted(known)
         near = get_close_matches(name, known, n=1)
-        there = f"there are {', '.join(known)}" if known else "there is none"
+        there = f"there are {_listed(known)}" if known else "there is none"
         hint = f"did you mean {near[0]}?" if near else there
         super().__init__(f"no {kind} is called {name!r}; {hint}")
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 class StoreError(HpcverifyError):

@@ -54,6 +54,12 @@ def test_a_typo_gets_a_hint() -> None:
         load("gem")
 
 
+def test_a_hint_does_not_list_thousands() -> None:
+    told = str(UnknownNameError("node", "x", [f"n{i}" for i in range(10_000)]))
+
+    assert told.endswith("and 9980 more")
+
+
 @pytest.mark.parametrize("name", ["_torch", "../gemm", "gemm.measure", ""])
 def test_what_is_no_check_cannot_be_loaded_as_one(name: str) -> None:
     with pytest.raises(UnknownNameError):

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from hpcverify.cli import say
 from hpcverify.config import Site, load_site, state_dir
-from hpcverify.errors import ActionError, ConfigError
+from hpcverify.errors import ActionError, ConfigError, UnknownNameError
 from hpcverify.fleet.controller import Controller
-from hpcverify.quarantine.keeper import Keeper
+from hpcverify.quarantine.keeper import Keeper, Seen
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
+from hpcverify.slurm.pace import Paced
 from hpcverify.store import Store
 
 
 def controller(run: RunCommand = run_command) -> Controller:
     """
-    Make the controller of this site.
+    Make the controller of this site, which asks Slurm no more than it may.
 
     Raises:
         ConfigError: the site file names no spool, or one that is not there.
@@ -36,7 +38,7 @@ def controller(run: RunCommand = run_command) -> Controller:
         )
     if not Path(site.fleet.spool).is_dir():
         raise ConfigError(f"the spool {site.fleet.spool} is no directory: make it")
-    slurm = Slurm(run=run, user=site.fleet.user)
+    slurm = Slurm(run=Paced(run), user=site.fleet.user)
     return Controller(
         site=site,
         state=state,
@@ -67,15 +69,30 @@ def person() -> str:
         return f"uid {os.getuid()}"
 
 
-def known(acting: Controller, name: str) -> Node:
+def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
     """
-    Read what is known of *name*, which Slurm knows.
+    Say at once that a name is wrong.
+
+    Raises:
+        UnknownNameError: *there*, at the scheduler, is no such node.
+
+    """
+    for name in names:
+        if name not in there:
+            raise UnknownNameError("node", name, there)
+
+
+def known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
+    """
+    Read what is known of *name*, which is one of those *there*, at the scheduler.
 
     Raises:
         ActionError: somebody else holds it.
+        UnknownNameError: it is none of them.
 
     """
-    seen = acting.keeper.see(name)
+    refuse_unknown([name], there)
+    seen = there[name]
     node = acting.ledger.node(name)
     foreign = node.foreign or (seen.reason if seen.drained and not node.hold else "")
     if foreign or seen.unavailable:

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.cli import say
-from hpcverify.commands._acting import controller
-from hpcverify.errors import ConfigError, SlurmError
+from hpcverify.commands._acting import controller, refuse_unknown
+from hpcverify.errors import ActionError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
+from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand
-from hpcverify.slurm.pace import Paced
 from hpcverify.stop import Stop, stop_on_signals
 from hpcverify.suite import load_suite
 from hpcverify.view import Console, plain_table
@@ -53,7 +53,7 @@ def show_plan(wish: Wish, *, as_json: bool) -> None:
 
 def carry_out(wish: Wish) -> int:
     """Verify who is idle, until all had their turn; return the status."""
-    acting = controller(Paced())
+    acting = controller()
     with stop_on_signals() as stop:
         sweep = Sweep(acting, wish, stop)
         while not stop() and sweep.goes_on():
@@ -78,6 +78,8 @@ class Sweep:
         self.only = _only(wish)
         self.tickets: dict[str, int] = {}
         self._began = False
+        self._refusal = ""
+        """What Slurm said when it last took no job."""
         self._left: Collection[str] = ()
         """Who was at it after the last turn: others may take in what they find."""
         self._away_since = 0.0
@@ -117,17 +119,36 @@ class Sweep:
             if limit <= 0:
                 return
         hosts = self.acting.slurm.hosts()
-        if not self._began:
-            _refuse_unknown(self.only - hosts.keys())
+        if not self._began:  # one may well go away later
+            refuse_unknown(self.only, hosts)
         plan = self.acting.plan(
             hosts, only=self.only, done=self.tickets.keys(), limit=limit
         )
         for pick in plan.chosen:
             if self.stop():
                 return
-            host = hosts[pick.node]
-            ticket = self.acting.verify(host, self.suite)
-            self.tickets[pick.node] = ticket.number
+            self._order(hosts[pick.node])
+
+    def _order(self, host: Host) -> None:
+        """
+        Have *host* verified; a job that Slurm refuses costs this node its turn alone.
+
+        Raises:
+            ActionError: the next one was refused as well, and for the same reason.
+            SlurmError: Slurm is away, rather.
+
+        """
+        try:
+            self.acting.verify(host, self.suite)
+        except SlurmError as exc:
+            self.acting.keeper.look()
+            if str(exc) == self._refusal:
+                raise ActionError(f"Slurm takes no job of ours: {exc}") from exc
+            self._refusal = str(exc)
+            say(f"{host.name}: {exc}")
+        else:
+            self._refusal = ""
+        self.tickets[host.name] = self.acting.ledger.last_ticket()
 
     def under_way(self) -> Collection[str]:
         """Name the nodes that are still at it, the reruns of suspects among them."""
@@ -153,12 +174,6 @@ class Sweep:
         click.echo(f"{len(self.tickets)} nodes: {', '.join(told) or 'nobody was due'}")
         worst = STATUS.get(max(found, default=Verdict.PASS), 0)
         return self.acting.status() or worst or (3 if silent else 0)
-
-
-def _refuse_unknown(names: Collection[str]) -> None:
-    """Say at once that a name is wrong; a node may well go away later."""
-    if names:
-        raise ConfigError(f"Slurm has no node {min(names)}: see sinfo -N")
 
 
 def _only(wish: Wish) -> set[str]:

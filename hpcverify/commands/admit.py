@@ -24,7 +24,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.cli import say
-    from hpcverify.commands._acting import change, controller, known
+    from hpcverify.commands._acting import change, controller, known, refuse_unknown
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import Hold, State
     from hpcverify.slurm.hostlist import expand
@@ -35,9 +35,12 @@ def command(hostlist: str, suite: str, reason: str) -> None:
     refused = 0
     with acting.alone():
         last = acting.ledger.last_ticket()
-        for name in expand(hostlist):
+        there = acting.keeper.look()
+        names = expand(hostlist)
+        refuse_unknown(names, there)
+        for name in names:
             try:
-                found = known(acting, name)
+                found = known(acting, name, there)
             except ActionError as exc:
                 say(str(exc))
                 refused += 1

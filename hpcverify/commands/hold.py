@@ -24,7 +24,7 @@ def command(node: str, reason: str) -> None:
 
     acting = controller()
     with acting.alone():
-        found = known(acting, node)
+        found = known(acting, node, acting.keeper.look())
         if found.wanted is Hold.DRAIN:
             raise ActionError(f"{node} is held already: {found.reason}")
         last = acting.ledger.last_ticket()

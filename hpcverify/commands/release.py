@@ -28,7 +28,7 @@ def command(node: str, reason: str, *, force: bool) -> None:
 
     acting = controller()
     with acting.alone():
-        found = known(acting, node)
+        found = known(acting, node, acting.keeper.look())
         failed = found.checks or found.state in (State.QUARANTINED, State.LEMON)
         if not found.enforced:
             raise ActionError(f"{node} is {found.state} and not out of service")

@@ -26,7 +26,7 @@ def command(node: str, reason: str) -> None:
 
     acting = controller()
     with acting.alone():
-        found = known(acting, node)
+        found = known(acting, node, acting.keeper.look())
         if found.wanted is not Hold.DRAIN:
             raise ActionError(
                 f"{node} is {found.state} and not out of service: nothing to repair"

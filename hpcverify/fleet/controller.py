@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -57,8 +57,11 @@ from hpcverify.slurm.client import Slurm
 from hpcverify.store import Store
 from hpcverify.suite import load_suite
 
-PATIENCE_S = 60.0
-"""For the lock of another controller: a turn takes seconds."""
+PATIENCE_S = 600.0
+"""For the lock of another controller: a turn takes seconds, and minutes where many
+nodes are to be held, since Slurm is not asked more than once a second."""
+TOLD_S = 3.0
+"""After which we say that we wait for it."""
 UNHEARD_S = 180.0
 """Until a submission without an answer is given up: it may take effect late."""
 RETRY_S = HOUR
@@ -100,17 +103,24 @@ class Controller:
         path = self.state / "fleet.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            until = time.monotonic() + patience
-            while not _locked(descriptor):
-                if time.monotonic() > until:
-                    raise UnverifiedError(
-                        f"another hpcverify holds {path} for {patience:g} s: see who "
-                        f"with fuser {path}"
-                    )
-                time.sleep(0.05)
+            self._wait_for(descriptor, path, patience)
             yield
         finally:
             os.close(descriptor)
+
+    def _wait_for(self, lock: int, path: Path, patience: float) -> None:
+        began, told = time.monotonic(), False
+        while not _locked(lock):
+            waited = time.monotonic() - began
+            if waited > patience:
+                raise UnverifiedError(
+                    f"another hpcverify holds {path} for {patience:g} s: see who with "
+                    f"fuser {path}"
+                )
+            if waited > TOLD_S and not told:
+                self.say("another hpcverify acts on the fleet: waiting for it")
+                told = True
+            time.sleep(0.05)
 
     def turn(self) -> None:
         """
@@ -354,6 +364,12 @@ class Controller:
         """Give out a ticket for *host* and submit its job; if *kept*, where it is."""
         fleet = self.site.fleet
         minutes = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
+        if minutes > self._longest:
+            raise ConfigError(
+                f"suite {suite} may take {minutes} minutes, and partition "
+                f"{fleet.partition} allows {self._longest:g}: raise its MaxTime, or "
+                "choose a shorter suite"
+            )
         ticket = self.ledger.issue(host.name, purpose, suite)
         errand = Errand(
             node=host.name,
@@ -371,6 +387,11 @@ class Controller:
         )
         self.ledger.submitted(ticket, submit(errand, self.slurm))
         return ticket
+
+    @cached_property
+    def _longest(self) -> float:
+        """Minutes that a job may take; Slurm queues a longer one, and never starts it."""
+        return self.slurm.longest(self.site.fleet.partition)
 
     def give_up(self, node: str) -> None:
         """Cancel the verification of *node* that is under way, if one is."""

@@ -8,6 +8,7 @@ replaces whatever reason a node had.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -50,14 +51,24 @@ class Slurm:
             raise SlurmError(f"scontrol does not say its version: {printed[:80]!r}")
         return int(found[1]), int(found[2])
 
-    @cached_property
+    def owner(self) -> str:
+        """Name the user that Slurm itself acts as, ``SlurmUser``."""
+        return self._setting("SlurmUser").partition("(")[0]
+
+    @property
     def _accounts(self) -> bool:
         """Whether ended jobs are kept in a database, for sacct."""
-        printed = self.run(["scontrol", "show", "config"])
-        found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", printed, re.MULTILINE)
+        return self._setting("AccountingStorageType").endswith("/slurmdbd")
+
+    def _setting(self, name: str) -> str:
+        found = re.search(rf"^{name}\s*=\s*(\S+)", self._config, re.MULTILINE)
         if found is None:
-            raise SlurmError("scontrol show config does not name AccountingStorageType")
-        return found[1].endswith("/slurmdbd")
+            raise SlurmError(f"scontrol show config does not name {name}")
+        return found[1]
+
+    @cached_property
+    def _config(self) -> str:
+        return self.run(["scontrol", "show", "config"])
 
     def hosts(self, *names: str) -> dict[str, Host]:
         """Give all nodes, or those called *names*: all of these, else an error."""
@@ -71,6 +82,14 @@ class Slurm:
         if missing:
             raise SlurmError(f"Slurm has no node {missing[0]}")
         return {name: there[name] for name in names} if names else there
+
+    def longest(self, partition: str) -> float:
+        """Say how many minutes a job may take in *partition* (``MaxTime``)."""
+        shown = self.run(["scontrol", "show", "partition", "-o", _plain(partition)])
+        found = re.search(r"\bMaxTime=(\S+)", shown)
+        if found is None:
+            raise SlurmError(f"partition {partition} has no MaxTime: {shown[:80]!r}")
+        return minutes(found[1])
 
     def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
         """
@@ -148,6 +167,23 @@ class Slurm:
     def unreserve(self, name: str) -> None:
         """Delete a reservation."""
         self.run(["scontrol", "delete", f"reservationname={_plain(name)}"])
+
+
+def minutes(limit: str) -> float:
+    """
+    Read how Slurm prints a time limit, ``[days-]hours:minutes:seconds``.
+
+    Raises:
+        SlurmError: it is none.
+
+    """
+    if limit == "UNLIMITED":
+        return math.inf
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if found is None:
+        raise SlurmError(f"{limit!r} is no time limit")
+    days, hours, rest, seconds = (int(part or 0) for part in found.groups())
+    return days * 1440 + hours * 60 + rest + seconds / 60
 
 
 def _plain(name: str) -> str:

@@ -442,7 +442,8 @@ def asked() -> Iterator[Fleet]:
 @pytest.mark.parametrize(
     ("command", "status", "told"),
     [
-        ("hold n9 --reason x", 4, "n9"),
+        ("hold n9 --reason x", 2, "no node is called 'n9'"),
+        ("admit n[1-9]", 2, "no node is called 'n5'"),
         ("repair n1 --reason x", 4, "nothing to repair"),
         ("release n1 --reason x", 4, "not out of service"),
         ("breaker reset --reason x", 4, "not tripped"),
@@ -461,6 +462,34 @@ def test_what_was_asked_for_wrongly_is_one_line_and_a_status(
     assert (done.returncode, done.stdout) == (status, "")
     assert told in one_line(done.stderr)
     assert held(asked) == set()
+
+
+def set_partition(fleet: Fleet, setting: str) -> None:
+    """Change what the partition of the verification allows."""
+    fleet.cluster.run("scontrol", "update", "partitionname=verify", setting)
+
+
+def test_a_suite_that_its_partition_has_no_time_for_is_not_begun(asked: Fleet) -> None:
+    set_partition(asked, "maxtime=3")
+    try:
+        done = asked("sweep")
+        assert (done.returncode, asked.ledger.open_tickets()) == (2, [])
+        assert "partition verify allows 3" in one_line(done.stderr)
+    finally:
+        set_partition(asked, "maxtime=-1")
+
+
+def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
+    asked.prepare(fleet='user = "nobody"')
+    set_partition(asked, "allowgroups=mail")
+    try:
+        done = asked("sweep")
+        assert done.returncode == 4
+        assert "Slurm takes no job of ours" in done.stderr.splitlines()[-1]
+        assert len(asked.ledger.open_tickets()) == 2
+    finally:
+        set_partition(asked, "allowgroups=ALL")
+        asked.prepare()
 
 
 def test_without_a_spool_nothing_begins(asked: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 
 from hpcverify.errors import SlurmError
 from hpcverify.slurm import Job
-from hpcverify.slurm.client import MANY, Slurm
+from hpcverify.slurm.client import MANY, Slurm, minutes
 from hpcverify.slurm.command import run_command
 from tests.slurm_lab.lab import Cluster
 
@@ -80,6 +81,23 @@ def test_of_very_many_names_all_nodes_are_asked_for(cluster: Cluster) -> None:
 def test_a_node_that_slurm_does_not_know_is_an_error(cluster: Cluster) -> None:
     with pytest.raises(SlurmError, match="n99"):
         cluster.slurm.hosts("n1", "n99")
+
+
+def test_the_user_that_slurm_acts_as_is_known(cluster: Cluster) -> None:
+    assert cluster.slurm.owner() == cluster.slurm.user
+
+
+def test_how_long_a_partition_lets_a_job_run_is_known(cluster: Cluster) -> None:
+    assert cluster.slurm.longest("batch") == math.inf
+    cluster.run("scontrol", "update", "partitionname=verify", "maxtime=1-02:03:00")
+    assert cluster.slurm.longest("verify") == 1440 + 123
+    with pytest.raises(SlurmError, match="nowhere"):
+        cluster.slurm.longest("nowhere")
+
+
+def test_a_time_limit_that_is_none_is_an_error() -> None:
+    with pytest.raises(SlurmError, match="no time limit"):
+        minutes("soon")
 
 
 @pytest.mark.parametrize("name", ["ALL", "n[1-2]", "n1,n2", "--help", ""])
