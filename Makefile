@@ -32,7 +32,8 @@ test-all: test
 	./.ci/trixie sh -ec 'python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[cluster,report]" hypothesis pytest; \
-	pytest -p no:cacheprovider tests/slurm tests/executors/test_slurm.py'
+	./.ci/apart pytest -p no:cacheprovider \
+		tests/slurm tests/executors/test_slurm.py tests/fleet tests/quarantine'
 
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed

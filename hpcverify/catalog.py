@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from hpcverify.check import Check
@@ -36,6 +35,8 @@ def load(name: str, packages: tuple[str, ...] = (BUILTIN,)) -> Check[Any]:
 
 def names(packages: tuple[str, ...] = (BUILTIN,)) -> Iterator[str]:
     """List the checks by their files; nothing but the package is imported."""
+    from pkgutil import iter_modules  # noqa: PLC0415 - no worker lists them
+
     for package in packages:
         try:
             path = import_module(package).__path__

@@ -15,7 +15,6 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -250,6 +249,8 @@ def _hint(complaint: str, kind: object) -> str:
     if unknown is None:
         return ""
     known = sorted(set(_fields(kind)))
+    from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
+
     near = get_close_matches(unknown[1], known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
 

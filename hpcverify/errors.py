@@ -15,7 +15,6 @@ HpcverifyError          2
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 NO_RUNS = "no runs of this node yet: hpcverify run"
 
@@ -39,6 +38,8 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         """Say what was asked for and what was meant, or else what there is."""
+        from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
+
         known = sorted(known)
         near = get_close_matches(name, known, n=1)
         there = f"there are {_listed(known)}" if known else "there is none"

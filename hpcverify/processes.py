@@ -15,18 +15,21 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.telemetry import sysfs
+
+if TYPE_CHECKING:
+    import subprocess
 
 PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
 """The Debian package that each tool comes in."""
@@ -90,6 +93,8 @@ def _start(
     cwd: Path | None,
     env: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
+    import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts nothing
+
     try:
         return subprocess.Popen(  # noqa: S603 - the commands are ours, never a shell's
             command,
@@ -144,9 +149,11 @@ def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
 
 
 def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - as in `_start`
+
     try:
         child.wait(seconds)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         return False
     return True
 

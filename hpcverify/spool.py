@@ -5,20 +5,29 @@ One directory a node, which nobody but its owner may write to. A node may be bro
 a job on it may have become root: what lies here is taken for what it is and no more. No
 link is followed, nothing but a small regular file is read, each run speaks for the node
 of its directory alone, and one node's heap keeps no other from its turn.
+
+What is left over goes by itself: runs that were taken in, what was put aside, and the
+half of a document whose writer was killed. Its age is the file's ``ctime``, which the
+file server sets at every change and nobody else can. A node that has become hostile can
+still fill its own directory: that takes a quota.
 """
 
 from __future__ import annotations
 
-import heapq
+import errno
 import math
 import os
 import re
 import stat
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from datetime import timedelta
+from itertools import accumulate, chain, islice
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,6 +44,16 @@ RESERVED = frozenset({"standing"})
 """Directories of the spool that are no node's."""
 ASIDE = ".refused."
 """What is put before the name of a file that is not looked at again."""
+ASIDE_KEPT = 20
+"""Files put aside, of a node: enough to see what is wrong with it."""
+ASIDE_SECONDS = timedelta(days=14).total_seconds()
+"""After which they go, so that somebody on holiday finds them."""
+UNFINISHED = re.compile(rf"\.{DOCUMENT.pattern}\.[0-9]+")
+"""What a document is called while it is written: see `documents.write_bytes`."""
+UNFINISHED_SECONDS = timedelta(days=2).total_seconds()
+"""After which nobody writes it any more; clocks may be a day apart."""
+NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENOENT})
+"""How the kernel says that a name in the spool is a file or a link, or gone."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -43,6 +62,15 @@ MOST_VALUES = 4_000_000
 Values in a document. In a dense one each has 2 bytes, and 30 times that in memory; a
 round of eight GPUs has fewer than 100,000, and no more than 64 such rounds are written.
 """
+DEEPEST = 16
+"""
+Lists in lists of a parameter. The document is kept with a blank for each level before
+each value, which makes thousands of bytes of two.
+"""
+CHECK = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""What a check can be called: by its module."""
+MOST_CHECKS = 500
+"""In a run; what each said is kept for a while by its name."""
 MOST_ROUNDS = 10**6
 YEARS = range(1970, 3000)
 """In which a run may have begun: a clock may be wrong, arithmetic must not fail."""
@@ -54,7 +82,11 @@ class Room(Struct, frozen=True):
     documents: int = 50
     bytes: int = LARGEST
     names: int = 10_000
-    """Of the directory, which are looked at."""
+    """That are looked at, of those that were not taken in before."""
+    listed: int = 30_000
+    """Of the directory; where more lie, the rest may wait for ever, and it is told."""
+    leftovers: int = 1000
+    """Files put aside or never finished, whose age is looked at."""
     refusals: int = 3
     """That are told of."""
 
@@ -117,31 +149,46 @@ def _refuse_strangers(home: Path) -> None:
 
 
 def gather(
-    spool: Path, owner: int, known: Callable[[str], bool], room: Room | None = None
+    spool: Path,
+    owner: int,
+    known: Callable[[str], bool],
+    untimely: Callable[[Run], str],
+    *,
+    room: Room | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[Arrival | Refusal]:
     """
     Yield the runs that lie in the *spool*, the oldest of each node first.
 
     They must be of root or of the user *owner*. A run whose id is *known* was taken
-    in to the end before: it is removed, and not looked at again.
+    in to the end before: it is removed, and not looked at again. One that is
+    *untimely* is refused, for the reason that this gives.
+
+    A directory that cannot be read is refused, and the others have their turn. So it
+    is told, too, where what was taken in cannot be removed: it keeps nothing that is
+    new from being found, until `Room.listed` of it lie there.
 
     Raises:
         StoreError: the spool cannot be read, or anybody can rename what is in it.
 
     """
     with _opened(spool) as top:
-        for node in sorted(filter(NODE.fullmatch, os.listdir(top))):  # noqa: PTH208 - it is open, and stays the one that was looked at
-            if node in RESERVED:
-                continue
+        for node in _nodes(spool, top):
             try:
-                home = os.open(node, DIRECTORY, dir_fd=top)
-            except OSError:  # a file, or a link: nothing to do with us
-                continue
-            try:
-                shelf = _Shelf(spool, node, home, {0, owner}, room or Room())
-                yield from shelf.taken(known)
-            finally:
-                os.close(home)
+                with _home(node, top) as home:
+                    yield from _Shelf(
+                        path=spool / node,
+                        home=home,
+                        owners={0, owner},
+                        room=room or Room(),
+                        known=known,
+                        untimely=untimely,
+                        clock=clock,
+                    ).taken()
+            except OSError as exc:
+                if exc.errno not in NO_DIRECTORY:
+                    reason = _unreadable(spool / node, owner, exc)
+                    yield Refusal(node, reason, aside=False)
 
 
 def done(arrival: Arrival) -> None:
@@ -181,48 +228,133 @@ def _opened(spool: Path) -> Generator[int]:
         os.close(top)
 
 
+def _nodes(spool: Path, top: int) -> list[str]:
+    """List what may be directories of nodes, in the *spool* open as *top*."""
+    try:
+        names = os.listdir(top)
+    except OSError as exc:
+        raise StoreError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
+    return sorted(n for n in names if NODE.fullmatch(n) and n not in RESERVED)
+
+
+@contextmanager
+def _home(node: str, top: int) -> Generator[int]:
+    home = os.open(node, DIRECTORY, dir_fd=top)
+    try:
+        yield home
+    finally:
+        os.close(home)
+
+
+def _unreadable(path: Path, owner: int, error: OSError) -> str:
+    told = f"{path} cannot be read: {error.strerror}"
+    if not isinstance(error, PermissionError):
+        return told
+    return f"{told}: be root, or user {owner} after chown -R {owner} {path}"
+
+
 class _Unfit(Exception):  # noqa: N818 - control flow: the file becomes a `Refusal`
     """Why a file is not taken."""
 
 
-class _Shelf(Struct):
-    """The directory of one node, open as *home*."""
+class _Shelf(Struct, kw_only=True):
+    """The directory of one node, *path*, open as *home*."""
 
-    spool: Path
-    node: str
+    path: Path
     home: int
     owners: set[int]
     room: Room
+    known: Callable[[str], bool]
+    untimely: Callable[[Run], str]
+    clock: Callable[[], float]
     left: int = 0
     """Bytes that may still be read."""
+    handled: int = 0
+    """Documents that had their turn, and will not be met again."""
     refused: int = 0
+    stuck: str = ""
+    """Why something could not be removed."""
 
-    def taken(self, known: Callable[[str], bool]) -> Iterator[Arrival | Refusal]:
+    @property
+    def node(self) -> str:
+        """Whose it is."""
+        return self.path.name
+
+    def taken(self) -> Iterator[Arrival | Refusal]:
         """Yield what lies here, unless others could have put it there."""
         found = os.fstat(self.home)
         if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE:
-            reason = f"{self.spool / self.node} belongs to user {found.st_uid}"
-            told = f"{reason}, or others can write to it: nothing there is taken"
-            yield Refusal(self.node, told, aside=False)
+            yield self._told(
+                f"{self.path} belongs to user {found.st_uid}, or others can write to "
+                "it: nothing there is taken"
+            )
             return
+        with os.scandir(self.home) as entries:
+            names = [entry.name for entry in islice(entries, self.room.listed)]
+        self._tidy(names)
+        fresh = self._fresh(names)
+        yield from self._full(names)
         self.left = self.room.bytes
-        for name in self._oldest(known):
-            if self.left <= 0:
+        for name in sorted(fresh):
+            if self.left <= 0 or self.handled >= self.room.documents:
                 break
             yield from self._one(name)
 
-    def _oldest(self, known: Callable[[str], bool]) -> list[str]:
-        """Choose what to look at; what is *known* needs no room."""
-        with os.scandir(self.home) as entries:
-            names = [entry.name for entry in islice(entries, self.room.names)]
+    def _full(self, names: Sequence[str]) -> Iterator[Refusal]:
+        """Tell why more and more lies here."""
+        if self.stuck:
+            yield self._told(
+                f"what is done with in {self.path} cannot be removed: {self.stuck}: "
+                "remove it, or make the directory writable here"
+            )
+        if len(names) >= self.room.listed:
+            yield self._told(
+                f"{self.path} has {self.room.listed} files or more, and what is new "
+                "may not be found: empty it"
+            )
+
+    def _told(self, reason: str) -> Refusal:
+        return Refusal(self.node, reason, aside=False)
+
+    def _fresh(self, names: Iterable[str]) -> list[str]:
+        """Choose what to look at; what is known is removed, and needs no room."""
         fresh: list[str] = []
         for name in names:
+            if len(fresh) >= self.room.names:
+                break
             matched = DOCUMENT.fullmatch(name)
-            if matched and known(matched[1]):
+            if matched and self.known(matched[1]):
                 self._remove(name)
             elif not name.startswith("."):  # one that is being written, or put aside
                 fresh.append(name)
-        return heapq.nsmallest(self.room.documents, fresh)
+        return fresh
+
+    def _tidy(self, names: Iterable[str]) -> None:
+        """Remove what was put aside or begun, and is of no use any more."""
+        now = self.clock()
+        old = self._leftovers(names)
+        aside = sorted(((t, n) for t, n in old if n.startswith(ASIDE)), reverse=True)
+        ends = {
+            *(n for t, n in aside if t < now - ASIDE_SECONDS),
+            *(n for _, n in aside[ASIDE_KEPT:]),
+            *(
+                n
+                for t, n in old
+                if t < now - UNFINISHED_SECONDS and UNFINISHED.match(n)
+            ),
+        }
+        for name in ends:
+            self._remove(name)
+
+    def _leftovers(self, names: Iterable[str]) -> list[tuple[float, str]]:
+        """List what lies around, with when it was last written or renamed."""
+        old = (n for n in names if n.startswith(ASIDE) or UNFINISHED.fullmatch(n))
+        found: list[tuple[float, str]] = []
+        for name in islice(old, self.room.leftovers):
+            with suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=self.home, follow_symlinks=False)
+                found.append((there.st_ctime, name))
+        return found
 
     def _one(self, name: str) -> Iterator[Arrival | Refusal]:
         try:
@@ -235,7 +367,14 @@ class _Shelf(Struct):
             yield from self._refuse(name, str(exc))
         else:
             if run is not None:
-                yield Arrival(run, self.spool / self.node / name)
+                yield from self._timely(run, name)
+
+    def _timely(self, run: Run, name: str) -> Iterator[Arrival | Refusal]:
+        if why := self.untimely(run):
+            yield from self._refuse(name, why)
+            return
+        self.handled += 1
+        yield Arrival(run, self.path / name)
 
     def _run(self, name: str) -> Run | None:
         """Read the file *name*; nothing if there is no room for it this time."""
@@ -256,12 +395,13 @@ class _Shelf(Struct):
 
     def _refuse(self, name: str, reason: str) -> Iterator[Refusal]:
         aside = self._put_aside(name)
+        self.handled += aside
         self.refused += 1
         if self.refused <= self.room.refusals:
             yield Refusal(self.node, f"{self.node}: {name!a}: {reason}", aside)
 
     def _put_aside(self, name: str) -> bool:
-        new = (ASIDE + name)[:255]
+        new = os.fsencode(ASIDE + name)[:255]
         try:
             os.rename(name, new, src_dir_fd=self.home, dst_dir_fd=self.home)
         except OSError:
@@ -269,8 +409,20 @@ class _Shelf(Struct):
         return True
 
     def _remove(self, name: str) -> None:
-        with suppress(OSError):  # it is not looked at anyway
+        try:
             os.unlink(name, dir_fd=self.home)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            self._remove_directory(name)
+        except OSError as exc:
+            self.stuck = exc.strerror or "it is not known why"
+
+    def _remove_directory(self, name: str) -> None:
+        try:
+            os.rmdir(name, dir_fd=self.home)
+        except OSError as exc:
+            self.stuck = exc.strerror or "it is not known why"
 
 
 def _fit(found: os.stat_result, owners: set[int]) -> int:
@@ -292,17 +444,49 @@ def _sound(text: bytes, node: str, name: str) -> Run:
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise _Unfit("it holds more values than any run")
     run = documents.parse(text, name)
-    if run.node != node:
-        raise _Unfit(f"it speaks for node {run.node[:255]!a}")
-    if f"{run.id}.json" != name:
-        raise _Unfit(f"it holds run {run.id[:64]!a}")
-    if run.started.tzinfo is None or run.started.year not in YEARS:
-        raise _Unfit("when it began is no time in a known zone")
-    if not (math.isfinite(run.seconds) and run.seconds >= 0):
-        raise _Unfit("it took no number of seconds")
-    if any(not 0 < n <= MOST_ROUNDS for n in (run.rounds, *_rounds(run))):
-        raise _Unfit("its rounds are not counted as a run counts them")
+    for fault in chain(_misnamed(run, node, name), _misshapen(run)):
+        raise _Unfit(fault)
     return run
+
+
+def _misnamed(run: Run, node: str, name: str) -> Iterator[str]:
+    """Yield what *run* calls something that it may not."""
+    if run.node != node:
+        yield f"it speaks for node {run.node[:255]!a}"
+    if f"{run.id}.json" != name:
+        yield f"it holds run {run.id[:64]!a}"
+    if not all(CHECK.fullmatch(result.check) for result in run.results):
+        yield "a check in it is not called as a check is"
+    if len({result.check for result in run.results}) > MOST_CHECKS:
+        yield "it is of more checks than there are"
+
+
+def _misshapen(run: Run) -> Iterator[str]:
+    """Yield what in *run* a reader would stumble over."""
+    if run.started.tzinfo is None or run.started.year not in YEARS:
+        yield "when it began is no time in a known zone"
+    if not (math.isfinite(run.seconds) and run.seconds >= 0):
+        yield "it took no number of seconds"
+    if any(not 0 < n <= MOST_ROUNDS for n in (run.rounds, *_rounds(run))):
+        yield "its rounds are not counted as a run counts them"
+    if any(_is_deep(result.params) for result in run.results):
+        yield "its parameters are nested deeper than those of any run"
+    if any(size > LARGEST for size in accumulate(_lengths(run))):
+        yield "it would be larger than any run once it is kept"
+
+
+def _is_deep(value: Any, left: int = DEEPEST) -> bool:
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    nested = [each for each in inner if isinstance(each, dict | list)]
+    return bool(nested) and (
+        left == 0 or any(_is_deep(each, left - 1) for each in nested)
+    )
+
+
+def _lengths(run: Run) -> Iterator[int]:
+    """Say of each part of *run* how many bytes it has when `documents` writes it."""
+    for part in (run.inventory, run.versions, *run.results):
+        yield len(msgspec.json.format(msgspec.json.encode(part), indent=1))
 
 
 def _rounds(run: Run) -> Iterator[int]:

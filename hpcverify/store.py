@@ -71,6 +71,18 @@ MIGRATIONS = (
     alter table marks add column run text not null default '';
     create index measurements_by_run on measurements (run);
     """,
+    # By run first: what a run adds lies on a dozen pages, and not one value on each.
+    """
+    drop index measurements_by_metric;
+    drop index measurements_by_run;
+    create index measurements_by_run on measurements (run, name, metric, part);
+    """,
+    # What each run weighs; of those from before it is not known, and counts as nothing.
+    """
+    alter table runs add column bytes integer not null default 0;
+    drop index if exists runs_by_node;
+    create index runs_by_node on runs (node, started, rounds, bytes);
+    """,
 )
 """
 What brings the tables from one version to the next.
@@ -80,6 +92,18 @@ the median of each value, so that it counts as one run among the others.
 """
 SLACK = 50
 """`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
+HEAVIEST = 512 * 2**20
+"""
+Bytes of a node's documents that `prune` leaves. On eight GPUs one of the prolog has
+0.1 MB and a round of all checks 1 MB, so that this is two hundred nights and four
+burn-ins as long as any can be.
+"""
+MARKED = 16
+"""
+Runs that `prune` spares for a mark. A check leaves all of its marks in each run, so
+that these are few: the last of each check, and one for each time that parts were taken
+out for good.
+"""
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
 REFERENCE = (
@@ -151,7 +175,7 @@ class Store:
                 if path.stem in known:
                     continue
                 try:
-                    _insert(db, _named_as_it_is(path))
+                    _insert(db, _named_as_it_is(path), _weight(path))
                 except StoreError as exc:
                     self.broken.append(str(exc))
             _remember(db, 0 if self.broken else changed)
@@ -168,43 +192,43 @@ class Store:
         before = self.documents.stat().st_mtime_ns
         documents.write(run, self.document(run.id))
         with self._database(write=True) as db:
-            _insert(db, run)
+            _insert(db, run, _weight(self.document(run.id)))
             # If nobody else has put anything there since we looked, nothing is new.
             if before == self._seen:
                 _remember(db, self.documents.stat().st_mtime_ns)
 
-    def prune(self, node: str, keep: int, spare: Collection[str] = ()) -> int:
+    def prune(
+        self,
+        node: str,
+        keep: int,
+        spare: Collection[str] = (),
+        room: int = HEAVIEST,
+    ) -> int:
         """
-        Delete the oldest runs of *node* beyond *keep*, and say how many.
+        Delete the oldest runs of *node* beyond *keep* or *room* bytes; say how many.
 
         Those of the suite that has the most go first, so that a prolog's runs do not
-        drive out the night's. Never those in *spare*, nor what the next run compares
-        itself with: the run of the `previous` inventory and of each of the `marks`.
+        drive out the night's. Never those in *spare*, nor the one of the `previous`
+        inventory. Beyond *keep*, those of the `marks` stay as well, up to `MARKED`;
+        a mark whose run is deleted is forgotten.
 
         Raises:
             StoreError: a document is there still, and the index as it was.
 
         """
         with self._database() as db:
-            count = db.execute("select count(*) from runs where node = ?", (node,))
-            if count.fetchone()[0] <= keep + keep // SLACK:
-                return 0
-            ranked = db.execute(
-                "select id from runs where node = ? order by row_number() over"
-                " (partition by suite order by started desc), started desc",
-                (node,),
-            ).fetchall()
-            held = {*spare, *_compared_with(db, node)}
-        spent = [run for (run,) in ranked[keep:] if run not in held]
+            spent = _spent(db, node, keep, room) - {*spare, *_reference(db, node)}
+        if not spent:
+            return 0
         before = self.documents.stat().st_mtime_ns
         with self._database(write=True) as db:
-            for run in spent:
-                self._forget(db, run)
+            for run in sorted(spent):
+                self._forget(db, node, run)
             if before == self._seen:
                 _remember(db, self.documents.stat().st_mtime_ns)
         return len(spent)
 
-    def _forget(self, db: sqlite3.Connection, run: str) -> None:
+    def _forget(self, db: sqlite3.Connection, node: str, run: str) -> None:
         try:
             self.document(run).unlink(missing_ok=True)
         except OSError as exc:
@@ -217,6 +241,7 @@ class Store:
             ("runs", "id"),
         ):
             db.execute(f"delete from {table} where {column} = ?", (run,))  # noqa: S608 - our own words
+        db.execute("delete from marks where node = ? and run = ?", (node, run))
 
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
@@ -225,18 +250,29 @@ class Store:
             (node, limit),
         )
 
-    def newest(self, since: datetime | None = None) -> list[Entry]:
-        """List of every node the newest run that came to its end, from *since* on."""
+    def newest(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Entry]:
+        """
+        List of every node the newest run that came to its end, of that span.
+
+        A node's clock may have been years ahead once: give *until*, or that run is its
+        newest for ever.
+        """
         # SQLite takes the other columns from the row that has the maximum.
         return self._entries(
             "where id in (select id from (select id, max(started) from runs"
-            "   where complete and started >= ? group by node))",
-            (_text(since),),
+            "   where complete and started between ? and ? group by node))",
+            (_text(since, ""), _text(until, "9999")),
         )
 
-    def said(self, since: datetime | None = None) -> list[Said]:
+    def said(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Said]:
         """
         List what each check said in the newest whole run of every node and suite.
+
+        Of the span from *since* to *until*, as in `newest`.
 
         By suite, for the passive ones run after every job and say nothing of the rest.
         """
@@ -244,10 +280,10 @@ class Store:
             rows = db.execute(
                 "select node, suite, id, started, overall, name, verdict, reason,"
                 " cause, remedy from (select node, suite, id, max(started) started,"
-                "   verdict overall from runs where complete and started >= ?"
-                "   group by node, suite)"
+                "   verdict overall from runs where complete"
+                "   and started between ? and ? group by node, suite)"
                 " join results on run = id",
-                (_text(since),),
+                (_text(since, ""), _text(until, "9999")),
             ).fetchall()
         return _structs(rows, Said)
 
@@ -363,18 +399,63 @@ class Store:
             yield db
 
 
-def _compared_with(db: sqlite3.Connection, node: str) -> Iterator[str]:
-    """Name the runs that the next one of *node* compares itself with."""
-    for query in (
-        f"select runs.id {REFERENCE}",
-        "select distinct run from marks where node = ?",
-    ):
-        yield from (run for (run,) in db.execute(query, (node,)))
+def _spent(db: sqlite3.Connection, node: str, keep: int, room: int) -> set[str]:
+    """Name the runs of *node* that are too many, or too heavy."""
+    count, weight = db.execute(
+        "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
+    ).fetchone()
+    spent: set[str] = set()
+    if count > keep + keep // SLACK:
+        spent |= _beyond(db, node, "1", keep) - _marked(db, node)
+    if weight > room + room // SLACK:
+        spent |= _beyond(db, node, "bytes", room)
+    return spent
 
 
-def _text(since: datetime | None) -> str:
+def _beyond(db: sqlite3.Connection, node: str, cost: str, room: int) -> set[str]:
+    """
+    Name the runs of *node* for which there is no *room*, each having its *cost*.
+
+    Room is given to the newest of each suite in turn, to the one that had least first.
+    """
+    rows = db.execute(
+        "select id from (select id, sum(cost) over (order by share, started desc"  # noqa: S608 - our own words
+        "   rows unbounded preceding) used"
+        f" from (select id, started, {cost} cost, sum({cost}) over (partition by suite"
+        "   order by started desc rows unbounded preceding) share"
+        "   from runs where node = ?)) where used > ?",
+        (node, room),
+    )
+    return {run for (run,) in rows}
+
+
+def _reference(db: sqlite3.Connection, node: str) -> set[str]:
+    """Name the run of the inventory that the next of *node* compares itself with."""
+    rows = db.execute(f"select runs.id {REFERENCE}", (node,))
+    return {run for (run,) in rows}
+
+
+def _marked(db: sqlite3.Connection, node: str) -> set[str]:
+    """Name the runs of the marks of *node*, the last that came of them."""
+    rows = db.execute(
+        "select id from runs where id in (select run from marks where node = ?)"
+        " order by rowid desc limit ?",
+        (node, MARKED),
+    )
+    return {run for (run,) in rows}
+
+
+def _weight(path: Path) -> int:
+    """Say how many bytes a document has."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # another process has deleted it meanwhile
+        return 0
+
+
+def _text(when: datetime | None, without: str) -> str:
     """Write a time in UTC as `runs` has it, so that it can be compared."""
-    return "" if since is None else since.replace(tzinfo=UTC).isoformat()
+    return without if when is None else when.replace(tzinfo=UTC).isoformat()
 
 
 def _structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]:
@@ -398,9 +479,9 @@ def _named_as_it_is(path: Path) -> Run:
     return run
 
 
-def _insert(db: sqlite3.Connection, run: Run) -> None:
+def _insert(db: sqlite3.Connection, run: Run, size: int) -> None:
     inserted = db.execute(
-        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run.id,
             run.node,
@@ -411,6 +492,7 @@ def _insert(db: sqlite3.Connection, run: Run) -> None:
             run.complete,
             msgspec.json.encode(run.inventory),
             max(1, rounds_of(run)),
+            size,
         ),
     )
     if not inserted.rowcount:  # another process was faster

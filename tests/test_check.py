@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpcverify.check import judge, quantity
+from hpcverify.check import judge, matches, quantity
 from hpcverify.model import (
     Cause,
     Finding,
@@ -27,6 +27,24 @@ def speed(value: float, where: str = "gpu-a") -> Measurement:
 @pytest.mark.parametrize("value", [700, 700.1, 1e9])
 def test_a_value_on_or_inside_its_limit_passes(value: float) -> None:
     assert judge([speed(value)], [SPEED], {}).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "meant"),
+    [
+        ("crc.rate", "crc.rate", True),
+        ("crc.rate", "crc", False),
+        ("crc.rate", "*.rate", True),
+        ("crc.delta", "*.rate", False),
+        ("remap.banks.low", "remap.*", True),
+        ("m1", "m?", True),
+        ("m1", "m[23]", False),
+    ],
+)
+def test_a_limit_is_for_its_own_name_or_those_of_its_pattern(
+    name: str, pattern: str, *, meant: bool
+) -> None:
+    assert matches(name, pattern) is meant
 
 
 def test_the_reason_names_part_value_limit_and_source() -> None:

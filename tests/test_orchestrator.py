@@ -118,6 +118,15 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
     assert executor.closed
 
 
+def test_for_a_check_that_only_reads_no_directory_is_made(tmp_path: Path) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor, step(Placement.PASSIVE))
+    (task,) = (t for t in executor.phases[0].values() if isinstance(t, Measure))
+
+    assert task.context.scratch == task.context.shared == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_devices_of_one_kind_meet(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor, step(Placement.ALL_DEVICES))

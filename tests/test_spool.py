@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import stat
-from collections.abc import Callable
-from datetime import UTC, datetime
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,8 +20,18 @@ import pytest
 from hpcverify import documents
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
-from hpcverify.spool import Arrival, Refusal, Room, deposit, done, gather
-from tests.doubles import a_run
+from hpcverify.spool import (
+    ASIDE_KEPT,
+    ASIDE_SECONDS,
+    UNFINISHED_SECONDS,
+    Arrival,
+    Refusal,
+    Room,
+    deposit,
+    done,
+    gather,
+)
+from tests.doubles import a_result, a_run
 
 ID = a_run().id
 STRANGER = 65534
@@ -33,13 +49,33 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
+def new(run: str) -> bool:
+    """Say that no run was judged before."""
+    del run
+    return False
+
+
+def timely(run: Run) -> str:
+    """Have nothing against the date of a run."""
+    del run
+    return ""
+
+
 def look(
     spool: Path,
-    known: Callable[[str], bool] = lambda _: False,
+    known: Callable[[str], bool] = new,
+    untimely: Callable[[Run], str] = timely,
+    *,
     room: Room | None = None,
+    later: float = 0.0,
 ) -> tuple[list[Run], list[Refusal]]:
-    """Gather all: the runs, and what was refused."""
-    found = list(gather(spool, os.geteuid(), known, room))
+    """Gather all, *later* seconds from now: the runs, and what was refused."""
+
+    def clock() -> float:
+        return time.time() + later
+
+    owner = os.getuid()
+    found = list(gather(spool, owner, known, untimely, room=room, clock=clock))
     runs = [item.run for item in found if isinstance(item, Arrival)]
     return runs, [item for item in found if isinstance(item, Refusal)]
 
@@ -73,7 +109,7 @@ def test_what_is_left_is_gathered_with_its_token_and_gone_when_done(
     tmp_path: Path,
 ) -> None:
     path = deposit(a_run(), tmp_path, TOKEN)
-    (arrival,) = gather(tmp_path, os.geteuid(), lambda _: False)
+    (arrival,) = gather(tmp_path, os.geteuid(), new, timely)
 
     assert arrival == Arrival(a_run(token=TOKEN), path)
     assert isinstance(arrival, Arrival)
@@ -189,7 +225,7 @@ def test_the_sweeps_user_is_no_stranger(home: Path) -> None:
     os.chown(deposit(a_run(), home.parent), STRANGER, -1)
     os.chown(home, STRANGER, -1)
 
-    assert [*gather(home.parent, STRANGER, lambda _: False)] != []
+    assert [*gather(home.parent, STRANGER, new, timely)] != []
 
 
 def make_device(path: Path) -> None:
@@ -270,17 +306,38 @@ def params(text: bytes) -> bytes:
     return msgspec.json.encode(run).replace(b'"HERE"', text)
 
 
+def checks(*names: str) -> bytes:
+    """Make the document of a run of checks that are called so."""
+    results = tuple(a_result(name) for name in names)
+    return msgspec.json.encode(a_run(results=results))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        (checks("gemm", "../gemm"), "not called as a check is"),
+        (checks(*(f"c{i}" for i in range(501))), "more checks than there are"),
         (params(b"NaN"), "no whole run document"),
         (params(b"[" * 100_000 + b"]" * 100_000), "no whole run document"),
         (params(b"[" + b"[]," * 4_000_000 + b"0]"), "more values than any run"),
         (params(b'"\\ud800"'), "no whole run document"),
+        (params(b"[" * 18 + b"0" + b"]" * 18), "nested deeper"),
+        (params(b'{"a":' * 18 + b"0" + b"}" * 18), "nested deeper"),
         (params(b"1") + b"{}", "no whole run document"),
         (msgspec.json.encode(a_run())[:300], "no whole run document"),
     ],
-    ids=["nan", "deep", "wide", "surrogate", "two", "half"],
+    ids=[
+        "name",
+        "many",
+        "nan",
+        "deep",
+        "wide",
+        "surrogate",
+        "lists",
+        "objects",
+        "two",
+        "half",
+    ],
 )
 def test_a_text_made_to_upset_us_is_refused(
     home: Path, text: bytes, reason: str
@@ -357,8 +414,221 @@ def test_the_names_of_a_directory_are_not_listed_without_end(home: Path) -> None
     assert len(look(home.parent, room=Room(names=2))[1]) == 2
 
 
-def test_a_clock_that_is_years_off_costs_no_run(tmp_path: Path) -> None:
-    run = a_run(started=datetime(1970, 1, 1, tzinfo=UTC))
-    deposit(run, tmp_path)
+def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> None:
+    raw = msgspec.to_builtins(a_run())
+    raw["results"][0]["limits"] = [{"name": ""}] * 400_000
+    path = write(home, msgspec.json.encode(raw))
 
-    assert look(tmp_path) == ([run], [])
+    assert path.stat().st_size < documents.LARGEST // 8
+    assert "larger than any run once it is kept" in refused(home)
+
+
+def test_a_run_that_is_untimely_is_put_aside_with_the_reason(home: Path) -> None:
+    deposit(number(1), home.parent)
+    deposit(number(2), home.parent)
+    runs, (refusal,) = look(
+        home.parent, untimely=lambda run: "it is old" if run == number(1) else ""
+    )
+
+    assert runs == [number(2)]
+    assert refusal.reason == f"n1: '{number(1).id}.json': it is old"
+    assert refusal.aside
+
+
+def test_a_question_that_has_no_answer_puts_nothing_aside(home: Path) -> None:
+    path = deposit(a_run(), home.parent)
+
+    def ask(run: Run) -> str:
+        raise StoreError(f"nobody knows of {run.id}")
+
+    with pytest.raises(StoreError, match="nobody knows"):
+        look(home.parent, untimely=ask)
+    assert path.exists()
+
+
+# -- what cannot be read or removed
+
+
+@contextmanager
+def as_stranger() -> Generator[None]:
+    """Have no more rights than anybody."""
+    os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Make a spool that everybody can get to, with a node n1."""
+    with tempfile.TemporaryDirectory() as made:
+        spool = Path(made)
+        spool.chmod(0o755)
+        (spool / "n1").mkdir(mode=0o755)
+        yield spool
+
+
+def legible(run: Run, spool: Path) -> Path:
+    path = deposit(run, spool)
+    path.chmod(0o644)
+    path.parent.chmod(0o755)
+    return path
+
+
+@root_only
+def test_a_directory_that_we_may_not_open_is_named_with_the_fix(public: Path) -> None:
+    (public / "n1").chmod(0o700)
+    (public / "link").symlink_to("n1")
+    (public / "file").touch()
+    legible(a_run(node="n2"), public)
+    with as_stranger():
+        runs, (refusal,) = look(public)
+
+    assert [run.node for run in runs] == ["n2"]
+    assert (refusal.node, refusal.aside) == ("n1", False)
+    assert f"{public}/n1 cannot be read: Permission denied" in refusal.reason
+    assert f"chown -R 0 {public}/n1" in refusal.reason
+
+
+def most_files() -> int:
+    """Say how many can be open for two more, and no third, to be opened."""
+    free = [os.dup(0) for _ in range(3)]
+    for descriptor in free:
+        os.close(descriptor)
+    return max(free)
+
+
+def test_a_directory_that_fails_while_it_is_read_keeps_no_other_from_its_turn(
+    tmp_path: Path,
+) -> None:
+    for node in ("n1", "n2"):
+        deposit(a_run(node=node), tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = gather(tmp_path, os.geteuid(), new, timely)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files(), before[1]))
+    try:
+        refusal = next(found)  # it could be opened, and not listed
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    reason = f"{tmp_path}/n1 cannot be read: Too many open files"
+    assert refusal == Refusal("n1", reason, aside=False)
+    assert [a.run.node for a in found if isinstance(a, Arrival)] == ["n2"]
+
+
+@root_only
+def test_what_cannot_be_removed_is_told_and_hides_nothing_that_is_new(
+    public: Path,
+) -> None:
+    for count in range(6):
+        legible(number(count), public)
+    old = {number(count).id for count in range(5)}
+    with as_stranger():
+        runs, (refusal,) = look(public, old.__contains__, room=Room(names=2))
+
+    assert [run.id for run in runs] == [number(5).id]
+    assert f"{public}/n1 cannot be removed: Permission denied" in refusal.reason
+    assert len([*(public / "n1").iterdir()]) == 6
+
+
+@root_only
+def test_what_cannot_be_put_aside_hides_nothing_that_is_new(public: Path) -> None:
+    for count in range(3):
+        write(public / "n1", b"", f"0{count}")
+    legible(a_run(), public)
+    with as_stranger():
+        runs, refusals = look(public, room=Room(documents=1))
+
+    assert runs == [a_run()]
+    assert {refusal.aside for refusal in refusals} == {False}
+
+
+def test_more_names_than_are_listed_are_told(home: Path) -> None:
+    for count in range(3):
+        deposit(number(count), home.parent)
+    runs, (refusal,) = look(home.parent, room=Room(listed=2))
+
+    assert len(runs) == 2
+    assert "2 files or more" in refusal.reason
+
+
+# -- what is left over
+
+
+def names(home: Path) -> set[str]:
+    return {path.name for path in home.iterdir()}
+
+
+def test_half_a_document_goes_when_nobody_can_be_writing_it(home: Path) -> None:
+    write(home, b"{", f".{ID}.json.4711")
+    write(home, b"", ".nfs0000001")  # a file server's own
+
+    assert look(home.parent, later=UNFINISHED_SECONDS - 60) == ([], [])
+    assert names(home) == {f".{ID}.json.4711", ".nfs0000001"}
+    assert look(home.parent, later=UNFINISHED_SECONDS + 60) == ([], [])
+    assert names(home) == {".nfs0000001"}
+
+
+KILLED = """
+import pathlib, resource, signal, sys
+from hpcverify import documents
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+documents.write_bytes(pathlib.Path(sys.argv[1]), b"{" * 100)
+"""
+
+
+def test_what_a_writer_that_was_killed_leaves_goes_too(home: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(home / f"{ID}.json")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGXFSZ
+
+    assert len(names(home)) == 1
+    assert look(home.parent, later=UNFINISHED_SECONDS + 60) == ([], [])
+    assert names(home) == set()
+
+
+def test_what_was_put_aside_goes_after_some_weeks(home: Path) -> None:
+    write(home, b"", "rubbish")
+    (home / f"{ID}.json").mkdir()
+    look(home.parent)
+    os.utime(home / ".refused.rubbish", (2e9, 2e9))  # as its owner may pretend
+
+    assert look(home.parent, later=ASIDE_SECONDS - 60) == ([], [])
+    assert len(names(home)) == 2
+    assert look(home.parent, later=ASIDE_SECONDS + 60) == ([], [])
+    assert names(home) == set()
+
+
+def test_of_what_was_put_aside_only_the_last_is_kept(home: Path) -> None:
+    for count in range(ASIDE_KEPT + 5):
+        write(home, b"", f"rubbish{count:02}")
+        look(home.parent)
+    look(home.parent)
+
+    last = range(5, ASIDE_KEPT + 5)
+    assert names(home) == {f".refused.rubbish{count:02}" for count in last}
+
+
+def test_a_directory_put_aside_that_cannot_be_removed_is_told(home: Path) -> None:
+    (home / ".refused.x" / "y").mkdir(parents=True)
+    runs, (refusal,) = look(home.parent, later=ASIDE_SECONDS + 60)
+
+    assert runs == []
+    assert "cannot be removed: Directory not empty" in refusal.reason
+
+
+def test_the_age_of_a_bounded_number_is_looked_at(home: Path) -> None:
+    for count in range(5):
+        write(home, b"", f".refused.{count}")
+    look(home.parent, room=Room(leftovers=2), later=ASIDE_SECONDS + 60)
+
+    assert len(names(home)) == 3
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e9", "\udcff"])
+def test_a_name_as_long_as_can_be_is_put_aside(home: Path, letter: str) -> None:
+    write(home, b"", letter * (255 // len(os.fsencode(letter))))
+
+    assert "not called as a run document" in refused(home)

@@ -15,7 +15,7 @@ import pytest
 from hpcverify import documents
 from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
 from hpcverify.model import Inventory, Mark, Run, Verdict
-from hpcverify.store import MIGRATIONS, Store
+from hpcverify.store import MARKED, MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
 
 
@@ -470,6 +470,99 @@ def test_what_the_next_run_compares_itself_with_is_spared(tmp_path: Path) -> Non
     assert len(left(again)) == 3
 
 
+def odd(day: int, count: int = 1) -> Run:
+    """Make a run with marks of names that no other has."""
+    marks = tuple(Mark(f"{day}.{number}", "x") for number in range(count))
+    made = run_of_day(day)
+    return msgspec.structs.replace(made, results=(a_result(marks=marks),))
+
+
+def marks_in(store: Store) -> int:
+    with sqlite3.connect(store.path) as db:
+        (count,) = db.execute("select count(*) from marks").fetchone()
+    db.close()
+    return int(count)
+
+
+def test_marks_of_ever_new_names_spare_no_more_runs_than_can_be(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 30):
+        store.keep(odd(day))
+    store.prune("n1", keep=2)
+
+    kept = [odd(day).id for day in range(29, 29 - MARKED, -1)]
+    assert left(store) == kept
+    assert marks_in(store) == MARKED
+
+
+def test_a_mark_is_forgotten_with_its_run_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.keep(odd(1))
+    store.keep(marked(2, "2"))
+    store.prune("n1", keep=1, room=0, spare=[run_of_day(2).id])
+
+    assert left(store) == [run_of_day(2).id]
+    assert {mark.name for mark in store.marks("n1")["gemm"]} == {"cursor", "count"}
+
+
+def heavy(store: Store, day: int, size: int, suite: str = "idle") -> str:
+    """Keep a run of about *size* bytes, and name it."""
+    result = a_result(params={"text": "x" * size})
+    run = msgspec.structs.replace(run_of_day(day, suite=suite), results=(result,))
+    run = msgspec.structs.replace(run, id=f"{suite}-{day}")
+    store.keep(run)
+    return run.id
+
+
+def test_the_oldest_go_beyond_the_bytes_that_a_node_may_have(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [heavy(store, day, 100_000) for day in range(1, 7)]
+
+    assert store.prune("n1", keep=100, room=800_000) == 0
+    assert store.prune("n1", keep=100, room=350_000) == 3
+    assert left(store) == runs[:2:-1]
+
+
+def test_runs_of_marks_are_spared_from_no_limit_of_bytes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 5):
+        store.keep(odd(day, count=500))
+    size = store.document(odd(1).id).stat().st_size
+    store.prune("n1", keep=100, room=2 * size)
+
+    assert left(store) == [odd(4).id, odd(3).id]
+    assert marks_in(store) == 1000
+
+
+def test_evidence_stays_whatever_it_weighs(tmp_path: Path) -> None:
+    keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
+    store = Store(tmp_path)
+    spare = heavy(store, 2, 100_000)
+    heavy(store, 3, 100_000)
+    store.prune("n1", keep=100, spare=[spare], room=0)
+
+    assert left(store) == [spare, run_of_day(1).id]
+    assert store.prune("n1", keep=100, spare=[spare], room=0) == 0
+
+
+def test_a_few_heavy_runs_drive_out_none_of_many_light_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    light = [heavy(store, day, 10_000) for day in range(1, 9)]
+    burn_ins = [heavy(store, day, 100_000, "burn_in") for day in range(10, 14)]
+    store.prune("n1", keep=100, room=320_000)
+
+    assert left(store) == [*burn_ins[:1:-1], *light[::-1]]
+
+
+def test_what_is_taken_in_weighs_as_what_was_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 4):
+        heavy(store, day, 100_000)
+    store.path.unlink()
+
+    assert Store(tmp_path).prune("n1", keep=100, room=250_000) == 1
+
+
 def test_the_directory_is_not_read_again_for_what_was_deleted(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2, 3)
     store.prune("n1", keep=1)
@@ -517,6 +610,16 @@ def test_of_every_node_the_newest_whole_run_is_found(tmp_path: Path) -> None:
     assert [e.node for e in store.newest(datetime(2026, 1, 3))] == ["n1"]  # noqa: DTZ001 - as click reads a day
 
 
+def test_a_run_of_a_clock_that_was_ahead_is_not_the_newest(tmp_path: Path) -> None:
+    ahead = datetime(2099, 1, 1, tzinfo=UTC)
+    keep(tmp_path, a_run(id="x", started=ahead, results=(a_result(),)))
+    store = keep(tmp_path, run_of_day(1))
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+
+    assert [e.id[:8] for e in store.newest(until=now)] == ["20260101"]
+    assert {s.run[:8] for s in store.said(until=now)} == {"20260101"}
+
+
 def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) -> None:
     bad = a_result(verdict=Verdict.FAIL, reason="slow")
     failed = a_run(
@@ -535,3 +638,32 @@ def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) 
         ("quick", "20260103", Verdict.PASS, ""),
     ]
     assert {s.suite for s in store.said(datetime(2026, 1, 2))} == {"quick"}  # noqa: DTZ001 - as click reads a day
+
+
+PAGE = 4096
+
+
+def wide(day: int) -> Run:
+    """Make a run in which three hundred things were measured."""
+    result = a_result()
+    measured = tuple(
+        msgspec.structs.replace(result.measurements[0], name=f"m{number}")
+        for number in range(300)
+    )
+    return msgspec.structs.replace(
+        run_of_day(day),
+        results=(msgspec.structs.replace(result, measurements=measured),),
+    )
+
+
+def test_what_a_run_adds_lies_on_few_pages(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 20):
+        store.keep(wide(day))
+    before = store.path.read_bytes()
+    store.keep(wide(20))
+    after = store.path.read_bytes()
+
+    places = range(0, len(after), PAGE)
+    changed = [at for at in places if before[at : at + PAGE] != after[at : at + PAGE]]
+    assert len(changed) < 60  # by measurement first, it was more than a hundred

@@ -22,24 +22,21 @@ from hpcverify_checks._xid_policy import Row, row_of, rows
 WORDS = (b"Xid (", b"RmInitAdapter failed", b"NVIDIA probe routine failed")
 """A line without one of these is none of ours."""
 
+# As text: where nothing is amiss, none of them is ever made into a pattern.
 ADDRESS = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
-XID = re.compile(
-    rf"NVRM: Xid \((?:PCI:)?{ADDRESS}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
-)
-SXID = re.compile(
-    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS}\): (?P<xid>\d+), ?(?P<rest>.*)"
-)
-NOT_STARTED = re.compile(
+XID = rf"NVRM: Xid \((?:PCI:)?{ADDRESS}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
+SXID = rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS}\): (?P<xid>\d+), ?(?P<rest>.*)"
+NOT_STARTED = (
     rf"NVRM: (?:GPU {ADDRESS}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
 )
 SXID_DETAILS = ("Severity ", "Data ")
 """How the lines begin that follow the one about an SXid."""
 
-WHO = re.compile(r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)")
-UNITS = re.compile(r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)")
-FUNCTION = re.compile(r"[Ff]unction (\d+) \((\w+)")
-ACTION = re.compile(r"recovery action changed from .*\bto 0x([0-9A-Fa-f]+)")
-FAULT = re.compile(
+WHO = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
+UNITS = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
+FUNCTION = r"[Ff]unction (\d+) \((\w+)"
+ACTION = r"recovery action changed from .*\bto 0x([0-9A-Fa-f]+)"
+FAULT = (
     r"(?P<unit>\w+)(?:/(?P<also>\w+))?\s+(?P<weight>Fatal|Nonfatal)\s+\S+\s+\S+\s+"
     r"Link\s+(?P<link>-?\d+)\s+\((?P<info>0x[0-9a-f]+)\s+(?P<status>0x[0-9a-f]+)"
 )
@@ -77,14 +74,14 @@ GSP = (119, 120)
 
 def _events(message: Message) -> Iterator[Event]:
     text = message.text
-    if match := XID.match(text):
+    if match := re.match(XID, text):
         yield _xid(message, match)
     elif text.startswith("NVRM: Xid"):
         yield _event(message, rows()["xid_unparsed"])
-    elif match := SXID.match(text):
+    elif match := re.match(SXID, text):
         if not match["rest"].startswith(SXID_DETAILS):
             yield _sxid(message, match)
-    elif match := NOT_STARTED.match(text):
+    elif match := re.match(NOT_STARTED, text):
         yield _event(message, rows()["init_failed"], match["address"])
 
 
@@ -128,9 +125,9 @@ def _signs(xid: int, rest: str) -> Iterator[str]:
     in NVIDIA's sheet, unless the line itself says that it is fatal; what is not in
     the sheet, as several bits at once, goes by the line's word.
     """
-    if xid == RECOVERY and (action := ACTION.search(rest)):
+    if xid == RECOVERY and (action := re.search(ACTION, rest)):
         yield str(int(action[1], 16))
-    if xid in NVLINK5 and (fault := FAULT.search(rest)):
+    if xid in NVLINK5 and (fault := re.search(FAULT, rest)):
         status, shift = int(fault["status"], 16), SUBCODE
         subcode = int(fault["info"], 16) >> shift[0] & shift[1]
         for unit in filter(None, (fault["also"], fault["unit"])):
@@ -141,14 +138,14 @@ def _signs(xid: int, rest: str) -> Iterator[str]:
 
 
 def _details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
-    if who := WHO.search(rest):
+    if who := re.search(WHO, rest):
         yield from who.groupdict().items()
-    if units := UNITS.search(rest):
+    if units := re.search(UNITS, rest):
         names = zip(("GPC", "TPC", "SM"), units.groups(), strict=True)
         yield "unit", " ".join(f"{n} {v}" for n, v in names if v)
-    if xid in GSP and (call := FUNCTION.search(rest)):
+    if xid in GSP and (call := re.search(FUNCTION, rest)):
         yield "function", f"{call[1]} {call[2]}"
-    if xid in NVLINK5 and (fault := FAULT.search(rest)):
+    if xid in NVLINK5 and (fault := re.search(FAULT, rest)):
         yield from fault.groupdict().items()
 
 

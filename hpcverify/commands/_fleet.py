@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,17 +16,21 @@ from hpcverify.model import Run
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.store import Store
 
+AHEAD = timedelta(days=1)
+"""A run that is dated further ahead is of a node whose clock was wrong."""
 PAGES = "nodes"
 """The folder beside the fleet's page: in it a folder a node, in that a page a suite."""
 
 
 def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
     """Put together what is known of every node, with what checks said from *since*."""
+    now = time.time()
+    until = datetime.fromtimestamp(now, UTC) + AHEAD
     return overview(
         ledger.nodes(),
-        store.newest(since),
-        store.said(since),
-        now=time.time(),
+        store.newest(since, until),
+        store.said(since, until),
+        now=now,
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -218,7 +217,7 @@ def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path
         if made:
             root.mkdir(parents=True, exist_ok=True)
         for stale in root.glob(f"{prefix}*"):
-            shutil.rmtree(stale, ignore_errors=True)
+            remove(stale)
         path = root / f"{prefix}{os.urandom(4).hex()}"
         path.mkdir(mode=0o700)
     except OSError as exc:
@@ -229,6 +228,16 @@ def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path
     try:
         yield path
     finally:
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove *path* and what is in it, as far as that is possible."""
+    try:
+        path.rmdir()
+    except OSError:  # after a passive run it is empty, and needs none of the below
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
 
 

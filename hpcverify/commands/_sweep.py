@@ -171,7 +171,9 @@ class Sweep:
         ]
         silent = len(self.tickets) - len(found)
         told += [f"{silent} without a verdict"] if silent else []
-        click.echo(f"{len(self.tickets)} nodes: {', '.join(told) or 'nobody was due'}")
+        count = len(self.tickets)
+        them = "1 node" if count == 1 else f"{count} nodes"
+        click.echo(f"{them}: {', '.join(told) or 'nobody was due'}")
         worst = STATUS.get(max(found, default=Verdict.PASS), 0)
         return self.acting.status() or worst or (3 if silent else 0)
 

@@ -52,4 +52,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
             state = {"state": State.VERIFYING, "enforced": True, "suite": suite}
             change(acting, found, "admit", reason, **state, run="", after=last)
         acting.turn()
+    kept = len(names) - refused
+    if kept:
+        click.echo(f"{kept} under verification; hpcverify collect goes on with them")
     sys.exit(ActionError.exit_code if refused else acting.status())

@@ -38,3 +38,4 @@ def reset(reason: str) -> None:
     if not ledger.tripped():
         raise ActionError("the breaker is not tripped: nothing to reset")
     ledger.reset(person(), reason)
+    click.echo("acting again, on what is found from now on")

@@ -33,4 +33,6 @@ def command(node: str, reason: str) -> None:
         )
         acting.give_up(node)
         acting.turn()
-    sys.exit(acting.status())
+    if acting.status():
+        sys.exit(acting.status())  # it was told why
+    click.echo(f"{node}: held; no new job starts there, what runs goes on to its end")

@@ -50,4 +50,6 @@ def command(node: str, reason: str, *, force: bool) -> None:
         )
         acting.give_up(node)
         acting.turn()
-    sys.exit(acting.status())
+    if acting.status():
+        sys.exit(acting.status())  # it was told why
+    click.echo(f"{node}: back in service")

@@ -13,11 +13,11 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field
@@ -27,6 +27,9 @@ from hpcverify.early import Files, Forked, memory_files
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 COMMAND = (sys.executable, "-P", "-m", "hpcverify.worker")
 """Without -P whatever lies in the current directory could be imported."""
@@ -51,13 +54,10 @@ INTERRUPTED = Outcome(
 )
 
 
-Process = subprocess.Popen[bytes] | Forked
-
-
 class Worker:
     """A worker process, and its files."""
 
-    def __init__(self, process: Process, files: Files) -> None:
+    def __init__(self, process: Popen[bytes] | Forked, files: Files) -> None:
         """Take over a *process* that serves."""
         self._process = process
         self._files = files
@@ -67,6 +67,8 @@ class Worker:
     @classmethod
     def start(cls, command: Sequence[str]) -> Worker:
         """Start a worker in a session of its own."""
+        import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts none here
+
         with contextlib.ExitStack() as opened:
             files = memory_files(opened)
             inherited = (files.orders, files.replies, files.trail)

@@ -42,15 +42,20 @@ from hpcverify.executors.slurm import (
     submit,
     told,
 )
-from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
-from hpcverify.fleet.schedule import SweepPlan
+from hpcverify.fleet.intake import HOUR, Intake, Judged
+from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
 from hpcverify.fleet.schedule import plan as plan_sweep
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, trips
 from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
 from hpcverify.quarantine.ledger import Ledger, Ticket
-from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.quarantine.policy import EVERY, Purpose
+from hpcverify.quarantine.life import Hold, Node, State, elapsed
+from hpcverify.quarantine.policy import (
+    Purpose,
+    explains_refusal,
+    may_refuse,
+    refused,
+)
 from hpcverify.quarantine.slurm import RESERVATION
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
@@ -64,9 +69,10 @@ TOLD_S = 3.0
 """After which we say that we wait for it."""
 UNHEARD_S = 180.0
 """Until a submission without an answer is given up: it may take effect late."""
-RETRY_S = HOUR
-"""Between verifications of a node that could not be judged."""
-DRAINED_BY_SLURM = ("Prolog error", "Epilog error")
+LASTS_S = 30.0
+"""Until slurmctld has surely written down what it was told: it does so every 5 s."""
+CLOCKS_S = 5.0
+"""That Slurm's clock may differ from ours."""
 
 
 @dataclass
@@ -170,9 +176,10 @@ class Controller:
             if job is not None and not ticket.job:  # killed before it was written down
                 self.ledger.submitted(ticket, job.id)
             unheard = ARRIVAL_S if ticket.job else UNHEARD_S
-            if job is None and self.clock() - ticket.made < unheard:
-                continue
             document = bool(ticket.run)
+            late = elapsed(self.clock(), ticket.made) > unheard
+            if job is None and not (document or late):
+                continue
             ending = ending_of(job, document=document, now=self.clock())
             if ending is Ending.LAUNCH_FAILED and job is not None:
                 self.slurm.cancel(job.id)  # it would sit in the queue, held
@@ -203,7 +210,9 @@ class Controller:
         """Yield the runs in the spool, and note in *taken* where they lie."""
         where = Path(self.site.fleet.spool)
         owner = _uid(self.site.fleet.user)
-        for found in spool.gather(where, owner, self.ledger.is_judged):
+        for found in spool.gather(
+            where, owner, self.ledger.is_judged, self.ledger.untimely, clock=self.clock
+        ):
             if isinstance(found, spool.Arrival):
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
@@ -230,14 +239,14 @@ class Controller:
         """Make Slurm's own drain ours where a run or a word of ours explains it."""
         for node in self.ledger.nodes().values():
             there = seen.get(node.name)
-            if there is None or there.reason not in DRAINED_BY_SLURM or node.hold:
+            if there is None or not there.hook_failed or node.hold:
                 continue
-            if node.state is State.SUSPECT and self._refused_a_job(node):
-                node = replace(node, state=State.QUARANTINED, enforced=True)  # noqa: PLW2901
+            if node.wanted is not Hold.DRAIN:
+                if self.ledger.tripped() or not explains_refusal(node, self.site):
+                    continue
+                node = refused(node, there.reason, self.clock())  # noqa: PLW2901
                 if self._trips(node.name):
                     return
-            elif node.wanted is not Hold.DRAIN:
-                continue
             self._try(node.name, partial(self._adopt_one, node, there))
 
     def _adopt_one(self, node: Node, there: Seen) -> None:
@@ -270,25 +279,36 @@ class Controller:
             self._mishaps.append(str(exc))
             self.say(f"{name}: {exc}")
 
-    def _refused_a_job(self, node: Node) -> bool:
-        """Whether it is suspected for what its prolog may refuse a job for."""
-        closed = set(self.site.quarantine.fail_closed)
-        acting = not self.ledger.tripped()
-        listed = bool(closed.intersection(node.checks))
-        return acting and node.hard and listed and self._acts_on(node)
-
-    def _acts_on(self, node: Node) -> bool:
-        on = set(self.site.quarantine.enforce)
-        return EVERY in on or not on.isdisjoint(node.checks)
-
     def _settle(self, seen: Mapping[str, Seen]) -> None:
         """Hold each node as it is wanted; one that cannot be is told, others go on."""
         known = self.ledger.nodes()
         for name, there in seen.items():
             node = known.get(name, Node(name=name))
             if is_settled(node, there):  # as nearly all are: nobody needs to be asked
+                self._note_that_it_lasts(node)
                 continue
+            if is_free(there) and self._forgotten(node):
+                node = replace(node, hold="")
             self._try(name, partial(self._settle_one, node))
+
+    def _note_that_it_lasts(self, node: Node) -> None:
+        """Note that a hold was seen after the scheduler had written it down."""
+        if not node.hold:
+            return
+        lasting = self.ledger.told(node.name) + LASTS_S
+        if node.stood < lasting < self.clock():
+            self.ledger.put(replace(node, stood=self.clock()), "stands", node.hold)
+
+    def _forgotten(self, node: Node) -> bool:
+        """
+        Whether the scheduler may have lost our hold of *node*, and nobody let it go.
+
+        It was started since it was told, and we have not seen the hold since it had
+        the time to write that down.
+        """
+        told = self.ledger.told(node.name)
+        unsaved = bool(node.hold) and node.stood < told
+        return unsaved and self.keeper.began() > told - CLOCKS_S
 
     def _settle_one(self, node: Node) -> None:
         settled = settle(node, self.keeper, self.ledger)
@@ -306,12 +326,12 @@ class Controller:
             return
         known = self.ledger.nodes()
         nodes = [known.get(name, Node(name=name)) for name in seen]
-        before, began = self.clock() - days * DAY, self.ledger.began()
-        waiting = [n for n in nodes if n.state is State.VERIFYING and not n.by]
+        now, began = self.clock(), self.ledger.began()
+        waiting = [node for node in nodes if node.kept_free]
         room = allowance(len(seen), self.site.quarantine) - len(waiting)
         due = sorted(
-            (n for n in nodes if _has_waited(n, began, before)),
-            key=lambda node: (node.passed, node.name),
+            (node for node in nodes if has_waited(node, began, now, days)),
+            key=lambda node: (-elapsed(now, node.passed), node.name),
         )
         for node in due[: max(0, room)]:
             self.ledger.put(
@@ -340,7 +360,7 @@ class Controller:
             and not node.foreign
             and node.name in seen
             and node.name not in busy
-            and _is_due(node, ended.get(node.name), self.clock())
+            and rerun_is_due(node, ended.get(node.name), self.clock())
         ]
         if not due:
             return
@@ -390,7 +410,7 @@ class Controller:
 
     @cached_property
     def _longest(self) -> float:
-        """Minutes that a job may take; Slurm queues a longer one, and never starts it."""
+        """Minutes for a job: Slurm would queue a longer one, and never start it."""
         return self.slurm.longest(self.site.fleet.partition)
 
     def give_up(self, node: str) -> None:
@@ -427,23 +447,20 @@ class Controller:
         tripped = self.ledger.tripped()
         nodes = self.ledger.nodes()
         until = int(self.clock() + self.site.fleet.word_hours * HOUR)
+        half = (until + self.clock()) / 2
         for name in seen:
             node = nodes.get(name, Node(name=name))
             old = standing.read(folder / name, self.clock())
-            half = (until + self.clock()) / 2
-            if (
-                old is None
-                or old.until < half
-                or old != self._word(node, tripped, old.until)
-            ):
+            # One that stands for longer is of a clock that was ahead.
+            lasts = old is not None and half <= old.until <= until
+            same = old and old == self._word(node, tripped, old.until)
+            if not (lasts and same):
                 standing.write(folder / name, self._word(node, tripped, until))
 
     def _word(self, node: Node, tripped: str, until: int) -> standing.Word:
         if tripped:
             return standing.Word(standing.OK, until, f"the breaker tripped: {tripped}")
-        policy = self.site.quarantine
-        on = set(policy.enforce)
-        checks = tuple(c for c in policy.fail_closed if EVERY in on or c in on)
+        checks = may_refuse(self.site)
         if node.wanted is not Hold.DRAIN:
             return standing.Word(standing.OK, until, "", checks)
         held = node.state is State.HELD
@@ -499,16 +516,9 @@ def is_settled(node: Node, seen: Seen) -> bool:
     return held[node.wanted]
 
 
-def _has_waited(node: Node, began: float, before: float) -> bool:
-    """Whether it is in service, and neither passed nor changed since *before*."""
-    calm = node.state in (State.HEALTHY, State.UNVERIFIED)
-    last = max(node.passed, node.since, began)
-    return calm and not node.foreign and last < before
-
-
-def _is_due(node: Node, last: Ticket | None, now: float) -> bool:
-    """Whether nothing was tried since it came to this state, or long ago."""
-    return last is None or last.number <= node.after or now - last.ended > RETRY_S
+def is_free(seen: Seen) -> bool:
+    """Whether nothing at all keeps users' jobs off."""
+    return not (seen.drained or seen.reserved or seen.unavailable)
 
 
 def _purpose(node: Node) -> Purpose:

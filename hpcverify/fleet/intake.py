@@ -9,7 +9,7 @@ sees a bad night before anybody is acted on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from hpcverify.config import Site
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import doubted, trips
-from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.quarantine.breaker import doubted, held_back, trips
+from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node
 from hpcverify.quarantine.policy import Evidence, after, evidence_of
 from hpcverify.store import Store
@@ -34,13 +34,11 @@ class Judged:
     evidence: Evidence
     before: Node
     after: Node
-    ran: Mapping[str, bool]
-    """Which checks it ran, and whether they failed."""
 
     @property
     def newly_held(self) -> bool:
-        """Whether the node would be held, and was not."""
-        return self.before.wanted is Hold.NONE and self.after.wanted is not Hold.NONE
+        """Whether the node would be held for what it is, and was not."""
+        return _is_blamed(self.after) and not _is_blamed(self.before)
 
 
 @dataclass(frozen=True)
@@ -54,54 +52,54 @@ class Intake:
 
     def take(self, runs: Iterable[Run], eligible: int) -> list[Judged]:
         """Keep and judge *runs*, of a fleet of *eligible* nodes; each once."""
-        judged: list[Judged] = []
-        nodes = self.ledger.nodes()
-        for run in runs:
-            if self.ledger.is_judged(run.id):
-                continue
-            ticket = self.ledger.ticket_of(run.node, run.token)
-            # Who reads the store has no business with the token.
-            if not self.store.document(run.id).exists():
-                self.store.keep(replace(run, token=""))
-            node = nodes.get(run.node, Node(name=run.node))
-            judged.append(self._judge(run, ticket, node))
-            nodes[run.node] = judged[-1].after
-        allowed = self._braked(judged, eligible)
-        for each in allowed:
+        found = [self._kept(run) for run in runs if not self.ledger.is_judged(run.id)]
+        judged = self._judge(_each_ticket_once(found), eligible)
+        for each in judged:
             self._record(each)
-        return allowed
+        return judged
 
-    def _judge(self, run: Run, ticket: Ticket | None, node: Node) -> Judged:
-        now, policy = self.clock(), self.site.quarantine
-        evidence = evidence_of(run, ticket, self.site, now)
-        past = self.ledger.quarantines(node.name, now - policy.lemon_days * DAY)
-        failed = {f.check for f in evidence.failures}
-        counts = evidence.ticket and evidence.conclusive
-        ran = {c: c in failed for c in (*evidence.passed, *failed)} if counts else {}
-        return Judged(
-            evidence=evidence,
-            before=node,
-            after=after(node, evidence, self.site, now, past),
-            ran=ran,
-        )
+    def _kept(self, run: Run) -> Evidence:
+        ticket = self.ledger.ticket_of(run.node, run.token)
+        # Who reads the store has no business with the token.
+        if not self.store.document(run.id).exists():
+            self.store.keep(replace(run, token=""))
+        return evidence_of(run, ticket, self.site, self.clock())
 
-    def _braked(self, judged: list[Judged], eligible: int) -> list[Judged]:
-        """Leave in service who would be held by a check in doubt, or by a bad night."""
+    def _judge(self, found: Sequence[Evidence], eligible: int) -> list[Judged]:
+        """Judge *found*, with the brakes on that all of it together calls for."""
         policy = self.site.quarantine
         since = self.clock() - policy.window_hours * HOUR
         outcomes = self.ledger.outcomes(since)
-        for each in judged:
-            for check, failed in each.ran.items():
-                outcomes.setdefault(check, {})[each.after.name] = failed
+        for evidence in found:
+            for check, failed in evidence.ran.items():
+                outcomes.setdefault(check, {})[evidence.node] = failed
         doubts = doubted(outcomes, policy)
-        judged = [_spared(each, doubts) for each in judged]
-        why = self.ledger.tripped()
+        tripped = self.ledger.tripped()
+        judged = self._one_by_one(found, doubts, tripped)
+        new = {each.after.name for each in judged if each.newly_held}
+        why = "" if tripped else trips(self.ledger.holds(since), new, eligible, policy)
         if not why:
-            new = {each.after.name for each in judged if each.newly_held}
-            why = trips(self.ledger.holds(since), new, eligible, policy)
-            if why:
-                self.ledger.trip(why)
-        return [_left_alone(each) if why else each for each in judged]
+            return judged
+        self.ledger.trip(why)
+        return self._one_by_one(found, doubts, why)
+
+    def _one_by_one(
+        self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
+    ) -> list[Judged]:
+        """Judge *found* in sequence: what a run says depends on those before it."""
+        now, policy = self.clock(), self.site.quarantine
+        nodes = self.ledger.nodes()
+        judged: list[Judged] = []
+        brake = f"the breaker tripped: {tripped}" if tripped else ""
+        for evidence in found:
+            before = nodes.get(evidence.node, Node(name=evidence.node))
+            past = self.ledger.quarantines(before.name, now - policy.lemon_days * DAY)
+            node = after(before, evidence, self.site, now, past)
+            if why := _in_doubt(evidence, doubts) or brake:
+                node = held_back(before, node, why)
+            nodes[node.name] = node
+            judged.append(Judged(evidence, before, node))
+        return judged
 
     def _record(self, each: Judged) -> None:
         changed = each.after.state is not each.before.state
@@ -113,7 +111,7 @@ class Intake:
         self.ledger.judge(
             each.after,
             each.evidence.run,
-            each.ran,
+            each.evidence.ran,
             what,
             f"run {each.evidence.run}: {each.after.reason or each.after.verdict}",
             ticket=each.evidence.ticket,
@@ -121,23 +119,24 @@ class Intake:
         )
 
 
-def _spared(each: Judged, doubts: Mapping[str, str]) -> Judged:
-    """Do not hold a node only for checks that fail nearly everywhere."""
-    failed = {f.check for f in each.evidence.failures}
-    if not each.newly_held or not failed or not failed.issubset(doubts):
-        return each
-    told = "; ".join(doubts[check] for check in sorted(failed))
-    spared = _left_alone(each)
-    reason = f"{spared.after.reason} (not acted on: {told})"
-    return Judged(
-        spared.evidence, spared.before, replace(spared.after, reason=reason), spared.ran
-    )
+def _each_ticket_once(found: Iterable[Evidence]) -> list[Evidence]:
+    """Leave its ticket to the first run that has it: a second one is of nobody."""
+    used: set[int] = set()
+    once: list[Evidence] = []
+    for each in found:
+        once.append(replace(each, ticket=0) if each.ticket in used else each)
+        used.add(each.ticket)
+    return once
 
 
-def _left_alone(each: Judged) -> Judged:
-    """Let the state say what was found, and act on nobody who was in service."""
-    if not each.newly_held:
-        return each
-    return Judged(
-        each.evidence, each.before, replace(each.after, enforced=False), each.ran
-    )
+def _is_blamed(node: Node) -> bool:
+    """Whether *node* is out of service, and not for its turn alone."""
+    return node.wanted is not Hold.NONE and not node.kept_free
+
+
+def _in_doubt(evidence: Evidence, doubts: Mapping[str, str]) -> str:
+    """Say why what failed is not believed, if only checks failed that fail widely."""
+    failed = {f.check for f in evidence.failures}
+    if not failed.issubset(doubts):
+        return ""
+    return "; ".join(doubts[check] for check in sorted(failed))

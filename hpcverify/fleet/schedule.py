@@ -11,16 +11,20 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from math import ceil
+from math import ceil, inf
 
 from msgspec import Struct
 
 from hpcverify.config import Fleet
-from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.quarantine.ledger import Ticket
+from hpcverify.quarantine.life import Hold, Node, State, elapsed
 from hpcverify.slurm import Host
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
+
+RETRY_S = HOUR_S
+"""Between verifications of a node that could not be judged, or not be acted on."""
 
 JITTER = 0.2
 """Of the time that a pass is fresh: each node is due up to so much sooner, or else all
@@ -141,8 +145,8 @@ class _Asked(Struct, frozen=True):
             return why_not
         fresh = self.fleet.fresh_hours * HOUR_S
         jitter = JITTER * fresh * _chance(self.seed, name)
-        if not self.by_name and _is_fresh(node, fresh - jitter, self.now):
-            return f"passed {_ago(self.now - node.passed)} ago"
+        if not self.by_name and (why_not := _fresh(node, fresh - jitter, self.now)):
+            return why_not
         return _turn(host, node, self.now, jitter)
 
 
@@ -181,28 +185,58 @@ def _elsewhere(host: Host, fleet: Fleet) -> str:
     return f"is not in the partition {fleet.partition}, in which verification runs"
 
 
-def _is_fresh(node: Node, window: float, now: float) -> bool:
-    """Whether *node* passed within *window* seconds, and nothing was found since."""
-    waits = node.state in (State.SUSPECT, State.VERIFYING)
-    return bool(node.passed) and not waits and now - node.passed < window
+def _fresh(node: Node, window: float, now: float) -> str:
+    """Say when *node* got its answer, if that is less than *window* seconds ago."""
+    if node.state is State.HEALTHY and elapsed(now, node.passed) < window:
+        return f"passed {_ago(now - node.passed)} ago"
+    judged = node.state in (State.QUARANTINED, State.LEMON)
+    if judged and elapsed(now, node.finished) < window:
+        return f"failed {_ago(now - node.finished)} ago, which is observed only"
+    return ""
 
 
 def _turn(host: Host, node: Node, now: float, jitter: float) -> _Due:
     """
     Order *node* among those that are due.
 
-    It is by the last run that came to its end, not by the last pass: a node that can
-    never be judged would otherwise be the first of every sweep.
+    Those that something was found of come first, though the site only observes it: no
+    other answer is under way. The others go by the last run that came to its end, not
+    by the last pass: a node that can never be judged would otherwise be the first of
+    every sweep.
     """
-    last = node.finished or node.passed
-    if node.state in (State.SUSPECT, State.VERIFYING):
+    ago = min(elapsed(now, node.finished), elapsed(now, node.passed))
+    if node.state not in (State.HEALTHY, State.UNVERIFIED):
         rank, why = 0, f"{node.state}: {node.reason or 'a verification is due'}"
-    elif not last:
-        rank, why = 1, "never verified"
+    elif ago < inf:
+        rank, why = 2, f"last verified {_ago(ago)} ago"
     else:
-        rank, why = 2, f"last verified {_ago(now - last)} ago"
-    order = (rank, last - jitter, host.name)
+        dated = node.finished or node.passed
+        rank, why = 1, "last verified in the future" if dated else "never verified"
+    order = (rank, -min(ago, now) - jitter, host.name)
     return _Due(order=order, host=host, why=why)
+
+
+def has_waited(node: Node, began: float, now: float, days: float) -> bool:
+    """
+    Whether *node* is in service, and neither passed nor changed for so many days.
+
+    Nobody was waited for any longer than since the fleet *began*.
+    """
+    calm = node.state in (State.HEALTHY, State.UNVERIFIED)
+    times = (node.passed, node.since, began)
+    waited = min(elapsed(now, then) for then in times)
+    return calm and not node.foreign and waited > days * DAY_S
+
+
+def rerun_is_due(node: Node, last: Ticket | None, now: float) -> bool:
+    """
+    Whether nothing was tried since *node* came to its state, or that was long ago.
+
+    *last* is the ticket of its last verification that ended.
+    """
+    if last is None or last.number <= node.after:
+        return True
+    return elapsed(now, last.ended) > RETRY_S
 
 
 def _chance(seed: int, name: str) -> float:

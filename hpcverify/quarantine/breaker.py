@@ -4,7 +4,8 @@ The breaker: when so much fails that the failures themselves are to be doubted.
 Two questions, both about what happened within a window that outlives the controller.
 How many nodes would be newly held? More than the allowance means a bad image, a driver
 or a bug of ours, and nobody is acted on until a person says so. And is it one check
-that fails widely, where others pass? Then the check is the suspect.
+that fails widely, where others pass? Then the check is the suspect. Either way nobody
+is held harder than before, and what was held stays so unless it passes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
 from hpcverify.config import Quarantine
+from hpcverify.quarantine.life import Hold, Node, State
 
 AT_LEAST = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
 WIDELY = 3
 """Nodes that have to fail a check before it can be its fault."""
+HARDNESS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
 
 
 def allowance(eligible: int, policy: Quarantine) -> int:
@@ -56,3 +61,28 @@ def doubted(
                 "suspect the check, the driver or the image"
             )
     return found
+
+
+def held_back(before: Node, after: Node, why: str) -> Node:
+    """
+    Say what becomes of a node that *why* forbids to hold harder than *before*.
+
+    In service, it shows what was found, and stays there; held, a state that no failure
+    brings, is what it would be and not what was found. What our reservation keeps stays
+    in it until it passes, or fails when nothing forbids to act on that. Its `after`
+    stays too, or another rerun would be due at once.
+    """
+    if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
+        return after
+    reason = f"{after.reason} (not acted on: {why})"
+    if before.wanted is Hold.NONE and after.state is not State.HELD:
+        return replace(after, enforced=False, reason=reason)
+    return replace(
+        before,
+        state=State.SUSPECT if before.kept_free else before.state,
+        reason=reason,
+        checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
+        run=after.run,
+        finished=after.finished,
+        verdict=after.verdict,
+    )

@@ -5,7 +5,8 @@ Holds nodes by a site's own script, where Slurm is not what takes them out of se
     SCRIPT drain NODE REASON      keep all jobs off it
     SCRIPT resume NODE            take that back
     SCRIPT restore NODE REASON    give it somebody else's reason back
-    SCRIPT reserve NODE           keep it for the verification alone
+    SCRIPT reserve NODE           keep it for the verification alone, by a reservation
+                                  of Slurm's that is called hpcverify-NODE
     SCRIPT unreserve NODE         take that back
 
 HELD is ``free``, ``held``, ``reserved``, ``held+reserved`` while one follows the other,
@@ -59,6 +60,10 @@ class CommandKeeper:
         if node not in there:
             raise self._bad(f"does not name {node}")
         return there[node]
+
+    def began(self) -> float:
+        """Take the script for one that forgets nothing."""
+        return 0.0
 
     def drain(self, node: str, reason: str) -> None:
         """Have all jobs kept off *node*."""

@@ -30,11 +30,6 @@ from hpcverify.quarantine.life import Hold, Node, State
 REASON_MAX = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
 
-SCHEDULERS = frozenset({"root", "slurm"})
-"""Who Slurm's own drains are by: its ``SlurmUser``, which is one of these as a rule."""
-HOOK_FAILED = frozenset({"Prolog error", "Epilog error"})
-"""The reasons that Slurm gives when one of these ends badly, word for word."""
-
 UNSAID = "and nobody said why"
 """Ends what is told of a hold that has no reason."""
 
@@ -66,6 +61,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     by: str = ""
     """Who set the reason, where that is known."""
     drained: bool = False
+    hook_failed: bool = False
+    """The scheduler drained it by itself, since a prolog or an epilog ended badly."""
     unavailable: str = ""
     """Why nobody but the one who put it into this state may touch it: DOWN, MAINT, …"""
     reserved: bool = False
@@ -86,6 +83,10 @@ class Keeper(Protocol):
 
     def see(self, node: str) -> Seen:
         """Give one node, as it is now."""
+        ...
+
+    def began(self) -> float:
+        """Say when it was last started, if it forgets by that what it was just told."""
         ...
 
     def drain(self, node: str, reason: str) -> None:
@@ -187,8 +188,7 @@ def adopt(node: Node, seen: Seen, keeper: Keeper, book: Book) -> Node:
 
     """
     hand = _Hand(node.name, keeper, book)
-    hook = seen.drained and seen.reason in HOOK_FAILED and seen.by in SCHEDULERS
-    if hook and not seen.unavailable:
+    if seen.drained and seen.hook_failed and not seen.unavailable:
         seen = _taken("drain", node, seen, hand)
     else:
         seen = keeper.see(node.name)

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -22,6 +23,7 @@ from msgspec import Struct
 
 from hpcverify.database import migrate, transaction, version
 from hpcverify.errors import StoreError
+from hpcverify.model import Run
 from hpcverify.quarantine.life import Node
 
 MIGRATIONS = (
@@ -63,12 +65,20 @@ begin select raise(abort, 'the audit log is not rewritten'); end;
 )
 CONTROLLER = "hpcverify"
 """The actor of what no person did."""
+DAY = timedelta(days=1).total_seconds()
+"""By which clocks may be apart."""
+COUNTED = 90 * DAY
+"""What the breaker counts is kept for so long, beyond any window of use."""
+TIMELY = 14 * DAY
+"""
+How old a run may be that nobody ordered: as old as the holidays of who looks after
+the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
+rows of `judged` in that time, of 70 bytes.
+"""
 TRIPPED = "tripped"
 """The fact that says why the breaker acts on nobody."""
 SEED = "seed"
 BEGAN = "began"
-RESET = "reset"
-"""The fact that says since when the breaker counts."""
 
 
 class Ticket(Struct, frozen=True, kw_only=True):
@@ -184,6 +194,11 @@ class Ledger:
             new = db.execute("insert or ignore into judged values (?, ?)", (run, now))
             if not new.rowcount:
                 return False
+            end = now - TIMELY - DAY
+            old = (_dated(end), end)
+            db.execute("delete from judged where run < ? and at < ?", old)
+            for counted in ("outcomes", "holds"):
+                db.execute(f"delete from {counted} where at < ?", (now - COUNTED,))  # noqa: S608 - our own words
             db.executemany(
                 "insert or replace into outcomes values (?, ?, ?, ?)",
                 [(node.name, name, now, failed) for name, failed in outcomes.items()],
@@ -201,6 +216,27 @@ class Ledger:
         with self._database() as db:
             found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
         return found is not None
+
+    def untimely(self, run: Run) -> str:
+        """
+        Say why *run* is not to be judged, if it is not known whether it was before.
+
+        That a run was judged is forgotten when it is dated more than `TIMELY` back, by
+        its id, and was judged as long ago. So a run with such a date is refused, and
+        one dated more than a day ahead of our clock, for it could come again when it
+        was forgotten. Not so with a ticket that it is the first to use up: it is new,
+        however wrong the clock of its node may be.
+        """
+        now = self.clock()
+        if _dated(now - TIMELY) <= run.id <= _dated(now + DAY):
+            return ""
+        ticket = self.ticket_of(run.node, run.token)
+        if ticket is not None and not ticket.run and ticket.suite == run.suite:
+            return ""
+        return (
+            f"it is dated {run.id[:8]}, more than {TIMELY / DAY:g} days ago or ahead "
+            "of our clock: see whether that of the node is right"
+        )
 
     # -- tickets
 
@@ -298,22 +334,34 @@ class Ledger:
             )
             return [reason for (reason,) in rows]
 
+    def told(self, node: str) -> float:
+        """Say when the last write to *node* was about to be made; 0: there is none."""
+        with self._database() as db:
+            row = db.execute("select max(at) from intents where node = ?", (node,))
+            return float(row.fetchone()[0] or 0)
+
     # -- the breaker
 
     def holds(self, since: float) -> set[str]:
-        """Name the nodes that were newly held since then, or since the last reset."""
-        since = max(since, float(self.fact(RESET) or 0))
+        """
+        Name the nodes that were newly held since then, or since the last reset.
+
+        What is dated in the future, by a clock that has been set back, does not count.
+        """
         with self._database() as db:
-            rows = db.execute("select distinct node from holds where at > ?", (since,))
+            rows = db.execute(
+                "select distinct node from holds where at > ? and at <= ?",
+                (since, self.clock()),
+            )
             return {node for (node,) in rows}
 
     def outcomes(self, since: float) -> dict[str, dict[str, bool]]:
-        """Say by check which nodes ran it since then, and whether they failed it."""
-        since = max(since, float(self.fact(RESET) or 0))
+        """Say by check which nodes ran it, and whether they failed it; as `holds`."""
         found: dict[str, dict[str, bool]] = {}
         with self._database() as db:
             rows = db.execute(
-                "select name, node, failed from outcomes where at > ?", (since,)
+                "select name, node, failed from outcomes where at > ? and at <= ?",
+                (since, self.clock()),
             )
             for name, node, failed in rows:
                 found.setdefault(name, {})[node] = bool(failed)
@@ -330,10 +378,11 @@ class Ledger:
             self._note(db, "", "breaker tripped", why)
 
     def reset(self, actor: str, reason: str) -> None:
-        """Act again, on what is found from now on."""
+        """Act again, on what is found from now on: what was before counts no more."""
         with self._database(write=True) as db:
             _set(db, TRIPPED, "")
-            _set(db, RESET, repr(self.clock()))
+            db.execute("delete from holds")
+            db.execute("delete from outcomes")
             self._note(db, "", "breaker reset", reason, actor)
 
     def fact(self, name: str) -> str:
@@ -377,12 +426,12 @@ class Ledger:
             self._note(db, node, what, detail, actor)
 
     def quarantines(self, node: str, since: float) -> int:
-        """Count how often *node* was quarantined since then."""
+        """Count how often *node* was quarantined since then; as `holds`."""
         with self._database() as db:
             row = db.execute(
-                "select count(*) from audit where node = ? and at > ?"
+                "select count(*) from audit where node = ? and at > ? and at <= ?"
                 " and what in ('quarantined', 'lemon')",
-                (node, since),
+                (node, since, self.clock()),
             ).fetchone()
         return int(row[0])
 
@@ -413,6 +462,11 @@ def _ticket(row: tuple[Any, ...]) -> Ticket:
         *("made", "job", "ended", "ending", "run"),
     )
     return Ticket(**dict(zip(columns, row, strict=True)))
+
+
+def _dated(when: float) -> str:
+    """Write *when* as the id of a run that began then starts."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
 def _set(db: Connection, name: str, value: str) -> None:

@@ -11,6 +11,7 @@ holds (`Node.foreign`) is shown as external, whatever its state, and never touch
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from msgspec import Struct
@@ -54,11 +55,22 @@ HOLDS = {
 }
 
 
+def elapsed(now: float, then: float) -> float:
+    """
+    Say how many seconds before *now* it was *then*; infinity if that is not known.
+
+    It is not known of what never was (0), nor of a time in the future: the clock was
+    ahead when that was written down, by hours or by years, and has been set back.
+    """
+    return now - then if 0 < then <= now else math.inf
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """
     One node, as the controller knows it: a row of the ledger.
 
-    Times are seconds since 1970 by the controller's clock; 0 means never.
+    Times are seconds since 1970 by the controller's clock; 0 means never. Ask `elapsed`
+    how long ago they were.
     """
 
     name: str
@@ -83,6 +95,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """What a verification under way has to run."""
     hold: str = ""
     """The mark of our hold, which its reason begins with; empty: we hold nothing."""
+    stood: float = 0.0
+    """When our hold was seen to stand, once the scheduler could not forget it again."""
     foreign: str = ""
     """Why somebody else holds it, if so."""
     passed: float = 0.0
@@ -95,6 +109,11 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether only a named person lets it go, whatever it passes."""
     flakes: int = 0
     """How often a rerun took back what had failed."""
+
+    @property
+    def kept_free(self) -> bool:
+        """Whether it is kept for its turn alone, and nothing is held against it."""
+        return self.state is State.VERIFYING and not self.by
 
     @property
     def wanted(self) -> Hold:

@@ -20,11 +20,13 @@ from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict
 from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Node, State
+from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.rounds import worst_rounds
 from hpcverify.slurm.hostlist import expand
 
 GOOD = (Verdict.PASS, Verdict.WARN)
+FAILED = (State.SUSPECT, State.QUARANTINED, State.LEMON)
+"""What a node is in because it failed."""
 LONGEST = 900
 """Characters of a reason: it comes from a node, and is written down with each step."""
 EVERY = "*"
@@ -55,6 +57,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """What a run says, as far as it matters here."""
 
     run: str
+    node: str
     suite: str
     ticket: int
     """0: without one, or with one that was used before."""
@@ -73,6 +76,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """Whether it is a full pass: ours, whole, and without a failure or an error."""
         return bool(self.ticket) and self.conclusive and self.verdict in GOOD
 
+    @property
+    def ran(self) -> dict[str, bool]:
+        """Which checks gave an answer that counts, and whether they failed."""
+        if not (self.ticket and self.conclusive):
+            return {}
+        failed = {f.check for f in self.failures}
+        return {check: check in failed for check in (*self.passed, *failed)}
+
 
 def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
     """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
@@ -83,6 +94,7 @@ def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evid
     ours = ticket is not None and not ticket.run and ticket.suite == run.suite
     return Evidence(
         run=run.id,
+        node=run.node,
         suite=run.suite,
         ticket=ticket.number if ours and ticket is not None else 0,
         conclusive=run.complete,
@@ -152,10 +164,46 @@ def _acquits(found: Evidence, node: Node) -> bool:
 
 def _without_ticket(node: Node, found: Evidence, now: float) -> Node:
     """Suspect it, so that its turn comes first; nothing is held on such a word."""
-    calm = node.state in (State.HEALTHY, State.UNVERIFIED)
-    if not (found.conclusive and found.failures and calm):
+    in_service = node.wanted is Hold.NONE
+    if not (found.conclusive and found.failures and in_service):
         return node
-    return _moved(node, State.SUSPECT, now, found)
+    if node.state in (State.HEALTHY, State.UNVERIFIED):
+        return _moved(node, State.SUSPECT, now, found)
+    hard = {f.check for f in found.failures if f.hard}
+    known = node.hard and hard.issubset(node.checks)
+    return _worse(node, found) if hard and not known else node
+
+
+def _worse(node: Node, found: Evidence) -> Node:
+    """
+    Add hard evidence to what *node* failed before, and is in service nevertheless.
+
+    Its prolog may refuse a job for that, see `explains_refusal`.
+    """
+    told = _moved(node, node.state, node.since, found)
+    return replace(
+        told,
+        reason=f"{told.reason}; {node.reason}"[:LONGEST],
+        checks=tuple(dict.fromkeys((*told.checks, *node.checks))),
+    )
+
+
+def may_refuse(site: Site) -> tuple[str, ...]:
+    """Name the checks whose hard evidence has a prolog refuse a job."""
+    return tuple(c for c in site.quarantine.fail_closed if enforced([c], site))
+
+
+def explains_refusal(node: Node, site: Site) -> bool:
+    """Whether *node* failed what its prolog refuses a job for, acted on or not."""
+    listed = not set(may_refuse(site)).isdisjoint(node.checks)
+    return node.state in FAILED and node.hard and listed
+
+
+def refused(node: Node, told: str, now: float) -> Node:
+    """Quarantine *node* for what its prolog refused a job for, which Slurm *told*."""
+    state = State.LEMON if node.lemon else State.QUARANTINED
+    reason = f"{told}: {node.reason}"[:LONGEST]
+    return replace(node, state=state, since=now, reason=reason, enforced=True)
 
 
 def _failed(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
@@ -249,7 +297,7 @@ def _unjudged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     told = [
         text for cause, text in found.unjudged if cause in site.quarantine.drain_errors
     ]
-    if not told and node.state is State.VERIFYING and not node.by:
+    if not told and node.kept_free:
         # Its turn brought no answer, and others wait for theirs.
         return replace(node, state=State.UNVERIFIED, since=now, enforced=False)
     if not told or node.state not in (State.HEALTHY, State.UNVERIFIED, State.SUSPECT):

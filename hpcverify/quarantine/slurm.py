@@ -13,6 +13,8 @@ from hpcverify.slurm.client import Slurm
 RESERVATION = "hpcverify-{node}"
 """The name of our reservation of a node."""
 
+_HOOK_FAILED = frozenset({"Prolog error", "Epilog error"})
+"""The reasons that Slurm gives when one of these ends badly, word for word."""
 _AWAY = frozenset({"UNKNOWN", "DOWN", "ERROR", "FUTURE"})
 """States in which a drain of ours would replace a reason, or means nothing."""
 _FLAGS = ("FAIL", "INVAL", "REBOOT", "POWER")
@@ -33,13 +35,17 @@ class SlurmKeeper:
     def look(self) -> Mapping[str, Seen]:
         """Give all nodes, in two questions."""
         hosts = self.slurm.hosts()
-        reservations = self.slurm.reservations()
-        return {name: _seen(host, reservations) for name, host in hosts.items()}
+        reservations, owner = self.slurm.reservations(), self.slurm.owner()
+        return {name: _seen(host, reservations, owner) for name, host in hosts.items()}
 
     def see(self, node: str) -> Seen:
         """Give one node; its reason is the last thing that is asked for."""
-        reservations = self.slurm.reservations()
-        return _seen(self.slurm.hosts(node)[node], reservations)
+        reservations, owner = self.slurm.reservations(), self.slurm.owner()
+        return _seen(self.slurm.hosts(node)[node], reservations, owner)
+
+    def began(self) -> float:
+        """Say when slurmctld was last started."""
+        return self.slurm.began()
 
     def drain(self, node: str, reason: str) -> None:
         """Drain *node*; jobs on it go on to their end."""
@@ -66,7 +72,7 @@ class SlurmKeeper:
                 raise
 
 
-def _seen(host: Host, reservations: Mapping[str, Reservation]) -> Seen:
+def _seen(host: Host, reservations: Mapping[str, Reservation], owner: str) -> Seen:
     ours = RESERVATION.format(node=host.name)
     reserved = ours in reservations and host.name in reservations[ours].nodes
     others = [r for r in reservations.values() if host.name in r.nodes and not reserved]
@@ -77,6 +83,7 @@ def _seen(host: Host, reservations: Mapping[str, Reservation]) -> Seen:
         reason=host.reason,
         by=host.reason_user,
         drained=drained,
+        hook_failed=host.reason in _HOOK_FAILED and host.reason_user == owner,
         unavailable="+".join(taboo(host, others)),
         reserved=reserved,
     )

@@ -53,21 +53,23 @@ class Slurm:
 
     def owner(self) -> str:
         """Name the user that Slurm itself acts as, ``SlurmUser``."""
-        return self._setting("SlurmUser").partition("(")[0]
+        return _setting("SlurmUser", self._config).partition("(")[0]
+
+    def began(self) -> float:
+        """Say when slurmctld was last started: what it was told just before is lost."""
+        return float(_setting("BOOT_TIME", self._asked_for_config()))
 
     @property
     def _accounts(self) -> bool:
         """Whether ended jobs are kept in a database, for sacct."""
-        return self._setting("AccountingStorageType").endswith("/slurmdbd")
-
-    def _setting(self, name: str) -> str:
-        found = re.search(rf"^{name}\s*=\s*(\S+)", self._config, re.MULTILINE)
-        if found is None:
-            raise SlurmError(f"scontrol show config does not name {name}")
-        return found[1]
+        kept_by = _setting("AccountingStorageType", self._config)
+        return kept_by.endswith("/slurmdbd")
 
     @cached_property
     def _config(self) -> str:
+        return self._asked_for_config()
+
+    def _asked_for_config(self) -> str:
         return self.run(["scontrol", "show", "config"])
 
     def hosts(self, *names: str) -> dict[str, Host]:
@@ -167,6 +169,13 @@ class Slurm:
     def unreserve(self, name: str) -> None:
         """Delete a reservation."""
         self.run(["scontrol", "delete", f"reservationname={_plain(name)}"])
+
+
+def _setting(name: str, config: str) -> str:
+    found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
+    if found is None:
+        raise SlurmError(f"scontrol show config does not name {name}")
+    return found[1]
 
 
 def minutes(limit: str) -> float:

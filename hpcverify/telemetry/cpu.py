@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 from msgspec import Struct
 
@@ -166,11 +165,11 @@ class CpuReader:
 
     def _read_clocks(self) -> Iterator[Reading]:
         # The median for the trend, and the slowest core: one that is held down
-        # would vanish in a mean.
-        khz = [value for value in map(sysfs.number, self._clocks) if value is not None]
-        if khz:
-            yield Reading("clock", "MHz", "cpu", median(khz) / 1e3)
-            yield Reading("clock.slowest", "MHz", "cpu", min(khz) / 1e3)
+        # would vanish in a mean. (`statistics` takes 9 ms to import.)
+        read = (value for value in map(sysfs.number, self._clocks) if value is not None)
+        if khz := sorted(read):
+            yield Reading("clock", "MHz", "cpu", khz[len(khz) // 2] / 1e3)
+            yield Reading("clock.slowest", "MHz", "cpu", khz[0] / 1e3)
 
     def _read_shares(self) -> Iterator[Reading]:
         before, self._ticks = self._ticks, _ticks(self._root)

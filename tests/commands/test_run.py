@@ -19,9 +19,13 @@ import jsonschema
 import pytest
 
 from tests.cli import Cli
+from tests.nvml_lab.nvmllab import Lab
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
 GENEROUS = 60.0
+MANY = 10_000
+"""Objects: fewer than the modules of any run have."""
+PASSIVE = "inventory xid recovery ecc nvlink pcie gpu_setup"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -231,22 +235,41 @@ def test_a_log_has_each_result_in_one_line_and_no_colour(cli: Cli) -> None:
 
 def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) -> None:
     code = """
-        import sys
+        import gc, sys
         from hpcverify import early
         sys.argv = ["hpcverify", "run", "--suite", "prolog"]
         try:
             early.main()
         except SystemExit as end:
             assert end.code in (0, 3), end.code
+        print("FROZEN", gc.isenabled() and gc.get_freeze_count())
         print("LOADED", *sys.modules)
     """
     output = subprocess.check_output(
         [sys.executable, "-c", dedent(code)], env=cli.environment, text=True
     )
-    loaded = output.partition("LOADED")[2].split()
+    _, _, rest = output.partition("FROZEN")
+    frozen, _, loaded = rest.partition("LOADED")
 
     heavy = {"torch", "pandas", "numpy", "jinja2", "rich", "pynvml", "random"}
+    heavy |= {"dataclasses", "difflib", "shutil", "statistics", "subprocess"}
     assert "hpcverify.orchestrator" in loaded
+    assert heavy.isdisjoint(loaded.split())
+    assert int(frozen) > MANY  # what was imported is not searched for garbage
+
+
+def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> None:
+    code = """
+        import sys
+        from hpcverify import worker
+        assert worker.see_ahead().inventory.of_kind("gpu")
+        worker.get_ready(sys.argv[2].split())
+        print(*sys.modules)
+    """
+    loaded = lab.python(code, PASSIVE).split()
+
+    heavy = {"click", "dataclasses", "difflib", "sqlite3", "statistics", "traceback"}
+    assert "hpcverify_checks.gpu_setup" in loaded
     assert heavy.isdisjoint(loaded)
 
 

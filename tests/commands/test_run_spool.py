@@ -35,7 +35,7 @@ def spool(tmp_path: Path) -> Path:
 
 def arrivals(spool: Path) -> list[Run]:
     """Gather all as the controller does; nothing may be refused."""
-    found = list(gather(spool, os.geteuid(), lambda _: False))
+    found = list(gather(spool, os.geteuid(), lambda _: False, lambda _: ""))
     assert all(isinstance(item, Arrival) for item in found), found
     return [item.run for item in found if isinstance(item, Arrival)]
 

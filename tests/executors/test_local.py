@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hpcverify.executors import Answer
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import Cause, Measurement, Remedy, Verdict
-from hpcverify.wire import Measure, Task
+from hpcverify.wire import Measure, Order, Task
+from hpcverify.worker import releases_memory
 from tests.doubles import context
 from tests.fuse import silent_file_system
 
@@ -209,3 +213,31 @@ def test_workers_end_with_the_executor(tmp_path: Path) -> None:
 
     assert len(ended) == 1
     assert all(gone(int(pid)) for pid in ended)
+
+
+def searches(tmp_path: Path) -> int:
+    """Count how often garbage is looked for once an order is done."""
+    found: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        found.append(phase)
+
+    gc.callbacks.append(note)
+    gc.disable()
+    try:
+        assert releases_memory(Order(1, order(tmp_path, "steady")))
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
+    return found.count("start")
+
+
+def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert searches(tmp_path) == 0
+
+    unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", unused)
+    assert searches(tmp_path) == 1

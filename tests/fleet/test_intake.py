@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hpcverify.config import Quarantine, Site
 from hpcverify.fleet.intake import Intake, Judged
-from hpcverify.model import Finding, Remedy, Result, Ruling, Run, Verdict
+from hpcverify.model import Cause, Finding, Remedy, Result, Ruling, Run, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.store import Store
@@ -43,11 +43,12 @@ class Room:
     state: Path
     policy: Quarantine = BELIEVING
     number: Iterator[int] = field(default_factory=itertools.count)
+    now: float = NOW
 
     @property
     def ledger(self) -> Ledger:
         """Open the ledger, as another process would."""
-        return Ledger(self.state, lambda: NOW)
+        return Ledger(self.state, lambda: self.now)
 
     def run(self, node: str, *results: Result, **changes: Any) -> Run:
         """Make the run of a ticket of its own."""
@@ -65,12 +66,17 @@ class Room:
         """Take *runs* in together."""
         site = Site(quarantine=self.policy)
         store = Store(self.state)
-        return Intake(site, store, self.ledger, lambda: NOW).take(runs, eligible)
+        return Intake(site, store, self.ledger, lambda: self.now).take(runs, eligible)
 
     def held(self) -> set[str]:
         """Name the nodes that are to be held."""
         nodes = self.ledger.nodes().values()
         return {node.name for node in nodes if node.wanted is not Hold.NONE}
+
+    def is_now(self, node: str) -> tuple[State, Hold]:
+        """Say the state of *node*, and how it is to be held."""
+        found = self.ledger.node(node)
+        return found.state, found.wanted
 
 
 @pytest.fixture
@@ -123,6 +129,161 @@ def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -
     assert "quarantined (observed)" in {e.what for e in room.ledger.audit("n2")}
 
 
+KEPT = (State.SUSPECT, Hold.RESERVATION)
+OUT = (State.QUARANTINED, Hold.DRAIN)
+
+
+def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(
+    room: Room,
+) -> None:
+    room.take(room.run("n1", bad(hard=False)))
+    room.ledger.trip("3 of 4 nodes")
+
+    room.take(again := room.run("n1", bad("sdc")))
+
+    assert room.is_now("n1") == KEPT
+    node = room.ledger.node("n1")
+    assert "not acted on: the breaker tripped: 3 of 4 nodes" in node.reason
+    assert (node.run, node.checks) == (again.id, ("gemm", "sdc"))
+    # Nothing moved since its last verification: no rerun is due at once.
+    assert room.ledger.last_ticket() > node.after
+
+
+def test_once_it_is_reset_what_is_found_from_then_on_counts(room: Room) -> None:
+    room.take(room.run("n1", bad(hard=False)))
+    room.ledger.trip("3 of 4 nodes")
+    room.take(room.run("n1", bad(hard=False)))
+    room.ledger.reset("ada", "image 41")
+    assert room.is_now("n1") == KEPT
+
+    room.take(room.run("n1", bad(hard=False)))
+
+    assert room.is_now("n1") == OUT
+
+
+def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None:
+    room.take(room.run("n1", bad(hard=False)))
+    room.ledger.trip("3 of 4 nodes")
+
+    room.take(room.run("n1", GOOD))
+
+    assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
+
+
+def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
+    room.take(room.run("n1", bad(hard=False)))
+    others = [room.run(node, bad()) for node in ("n2", "n3")]
+
+    room.take(room.run("n1", bad(hard=False)), *others)
+
+    assert room.ledger.tripped()
+    assert room.is_now("n1") == KEPT
+    assert room.held() == {"n1"}
+
+
+def test_a_ticket_counts_once_though_two_runs_came_with_it_together(
+    room: Room,
+) -> None:
+    run = room.run("n1", bad(hard=False))
+    copy = replace(run, id="20260101-000000-ffffff")
+
+    room.take(run, copy)
+
+    assert room.is_now("n1") == (State.SUSPECT, Hold.RESERVATION)
+
+
+def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(
+    room: Room,
+) -> None:
+    room.ledger.trip("3 of 4 nodes")
+
+    room.take(*(room.run("n1", bad(hard=False)) for _ in range(2)))
+
+    assert room.is_now("n1") == (State.QUARANTINED, Hold.NONE)
+
+
+def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation(
+    room: Room,
+) -> None:
+    repaired = Node(name="n1", state=State.VERIFYING, by="ada", enforced=True)
+    room.ledger.put(replace(repaired, suite="quick", checks=("sdc",)), "repair")
+    room.ledger.trip("3 of 4 nodes")
+
+    room.take(room.run("n1", bad()))
+
+    assert room.is_now("n1") == (State.VERIFYING, Hold.RESERVATION)
+    node = room.ledger.node("n1")
+    assert (node.by, node.checks) == ("ada", ("sdc", "gemm"))
+    room.take(room.run("n1", GOOD, a_result("sdc")))
+    assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
+
+
+def test_a_node_that_was_kept_free_for_its_turn_and_fails_is_newly_held(
+    room: Room,
+) -> None:
+    turn = Node(name="", state=State.VERIFYING, enforced=True, suite="quick")
+    for node in ("n1", "n2", "n3"):
+        room.ledger.put(replace(turn, name=node), "kept free")
+
+    room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
+
+    assert room.ledger.tripped().startswith("3 of 4 nodes")
+    assert {room.is_now(node) for node in ("n1", "n2", "n3")} == {KEPT}
+
+
+def test_while_it_is_tripped_nobody_is_held_for_an_error_and_afterwards_is(
+    room: Room,
+) -> None:
+    room.policy = replace(BELIEVING, drain_errors=(Cause.MISCONFIGURED,))
+    unclear = replace(GOOD, verdict=Verdict.ERROR, cause=Cause.MISCONFIGURED)
+    room.ledger.trip("3 of 4 nodes")
+
+    room.take(room.run("n1", unclear))
+    assert room.is_now("n1") == (State.UNVERIFIED, Hold.NONE)
+    room.ledger.reset("ada", "image 41")
+    room.take(room.run("n1", unclear))
+
+    assert room.is_now("n1") == (State.HELD, Hold.DRAIN)
+
+
+def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
+    room.now = NOW + 1e8
+    room.take(room.run("n1", bad()), room.run("n2", bad()))
+    room.now = NOW
+
+    room.take(room.run("n3", bad()))
+
+    assert room.ledger.tripped() == ""
+    assert room.is_now("n3") == OUT
+
+
+def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(
+    room: Room,
+) -> None:
+    room.now = NOW + 1e8
+    room.take(room.run("n1", bad()), room.run("n2", bad()))
+    room.ledger.trip("3 of 4 nodes")
+    room.ledger.reset("ada", "image 41")
+    room.now = NOW
+
+    for node in ("n3", "n4", "n5"):
+        room.take(room.run(node, bad()))
+
+    assert room.is_now("n4") == OUT
+    assert room.ledger.tripped().startswith("3 of 4 nodes")
+
+
+def test_what_a_check_said_by_a_clock_that_was_ahead_doubts_nothing(room: Room) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    room.now = NOW + 1e8
+    room.take(room.run("n1", bad()), room.run("n2", bad()), eligible=100)
+    room.now = NOW
+
+    room.take(room.run("n3", bad()), eligible=100)
+
+    assert room.is_now("n3") == OUT
+
+
 def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
     runs = [room.run(f"n{i}", bad() if i < 3 else GOOD) for i in range(30)]
     room.take(*runs, eligible=30)
@@ -149,6 +310,32 @@ def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -
     room.take(*runs, room.run("n9", bad(), bad("sdc")), eligible=100)
 
     assert room.held() == {"n9"}
+
+
+def test_a_suspect_whose_check_is_in_doubt_is_held_no_harder(room: Room) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n3", bad()), eligible=100)
+
+    room.take(room.run("n1", bad(hard=False)), eligible=100)
+
+    assert (room.is_now("n1"), room.is_now("n2")) == (KEPT, OUT)
+    assert "gemm fails on 3 of the 3 nodes" in room.ledger.node("n1").reason
+    room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
+    room.take(room.run("n1", bad(hard=False)), eligible=100)
+    assert room.is_now("n1") == OUT  # nobody doubts it any more
+
+
+def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(
+    room: Room,
+) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n3", bad()), eligible=100)
+
+    room.take(room.run("n1", bad(hard=False), bad("sdc", hard=False)), eligible=100)
+
+    assert room.is_now("n1") == OUT
 
 
 def test_what_a_check_said_in_earlier_batches_counts_for_the_doubt(room: Room) -> None:
@@ -229,3 +416,13 @@ def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> No
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
     assert became == [State.QUARANTINED, State.QUARANTINED, State.LEMON]
+
+
+def test_quarantines_by_a_clock_that_was_ahead_make_no_lemon(room: Room) -> None:
+    for now in (NOW + 1e8, NOW + 1e8, NOW):
+        room.now = now
+        room.take(room.run("n1", bad()))
+        became = room.ledger.node("n1").state
+        room.ledger.put(Node(name="n1"), "released", actor="ada")
+
+    assert became is State.QUARANTINED

@@ -306,8 +306,9 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
     for node in ("n1", "n3"):
         (fleet.spool / node).mkdir(mode=0o700)
     shutil.copy2(found, fleet.spool / "n1" / found.name)  # it speaks for n2
-    stolen = json.loads(found.read_text()) | {"node": "n3", "id": OTHER}
-    (fleet.spool / "n3" / f"{OTHER}.json").write_text(json.dumps(stolen))
+    other = f"{found.stem[:-6]}abcdef"
+    stolen = json.loads(found.read_text()) | {"node": "n3", "id": other}
+    (fleet.spool / "n3" / f"{other}.json").write_text(json.dumps(stolen))
     found.unlink()
 
     done = fleet("collect")
@@ -315,9 +316,6 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
     assert "it speaks for node 'n2'" in done.stderr
     assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
     assert held(fleet) == set()
-
-
-OTHER = "20260101-000000-abcdef"
 
 
 def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(
@@ -352,6 +350,34 @@ def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(
     assert "told: node: a wrong word" in fleet.host("n1").reason
     assert fleet.node("n1").state == "quarantined"
     assert fleet.host("n2").reason == fleet.node("n2").foreign == "Prolog error"
+
+
+def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_well(
+    fleet: Fleet,
+) -> None:
+    fleet.prepare("")
+    for node, word in {"n1": "corrupt", "n2": "10", "n3": "10"}.items():
+        fleet.tell(node, word)
+    for _ in range(2):
+        verified(fleet, "n1", "n2", "n3")
+    assert set(fleet.states().values()) == {"quarantined"}
+    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
+    prolog = fleet.folder / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    fleet.cluster.reconfigure(f"Prolog={prolog}\n")
+    for node in ("n1", "n2", "n3"):
+        user_job(fleet, node)
+    fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2", "n3"})
+    fleet.tell("n2", "corrupt")
+    by_hand(fleet, "n2")
+
+    fleet.collected()
+
+    for node in ("n1", "n2"):
+        assert "Prolog error: told: node: a wrong word" in fleet.host(node).reason
+        assert fleet.node(node).wanted == "drain"
+    assert fleet.host("n3").reason == fleet.node("n3").foreign == "Prolog error"
 
 
 # -- by hand
@@ -480,16 +506,14 @@ def test_a_suite_that_its_partition_has_no_time_for_is_not_begun(asked: Fleet) -
 
 
 def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
-    asked.prepare(fleet='user = "nobody"')
-    set_partition(asked, "allowgroups=mail")
+    set_partition(asked, "state=drain")
     try:
         done = asked("sweep")
         assert done.returncode == 4
         assert "Slurm takes no job of ours" in done.stderr.splitlines()[-1]
         assert len(asked.ledger.open_tickets()) == 2
     finally:
-        set_partition(asked, "allowgroups=ALL")
-        asked.prepare()
+        set_partition(asked, "state=up")
 
 
 def test_without_a_spool_nothing_begins(asked: Fleet) -> None:

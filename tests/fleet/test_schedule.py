@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcverify.config import Fleet
-from hpcverify.fleet.schedule import HOUR_S, JITTER, SweepPlan, plan
+from hpcverify.fleet.schedule import (
+    DAY_S,
+    HOUR_S,
+    JITTER,
+    RETRY_S,
+    SweepPlan,
+    has_waited,
+    plan,
+    rerun_is_due,
+)
+from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Node, State
 from hpcverify.slurm import Host
 
@@ -167,6 +178,43 @@ def test_a_fresh_pass_is_skipped_and_a_stale_one_is_not() -> None:
     assert made.passed_over == (("n1", "passed 16 h ago"),)
 
 
+@pytest.mark.parametrize(
+    "state", [State.UNVERIFIED, State.VERIFYING, State.SUSPECT, State.HELD]
+)
+def test_a_node_is_fresh_only_while_nothing_was_found_of_it(state: State) -> None:
+    known = nodes(passed("n1", 1, state=state))
+
+    assert chosen(plan(hosts(1), known, (), ALL, NOW)) == ["n1"]
+
+
+@pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON])
+def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(
+    state: State,
+) -> None:
+    made = plan(hosts(1), nodes(passed("n1", 1, state=state)), (), ALL, NOW)
+
+    assert made.passed_over == (("n1", "failed 1 h ago, which is observed only"),)
+
+
+@pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON])
+def test_what_is_observed_only_is_verified_before_what_is_well(state: State) -> None:
+    known = nodes(passed("n1", 300), passed("n3", 21, state=state, reason="sdc failed"))
+
+    made = plan(hosts(3), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n3", "n2", "n1"]
+    assert made.chosen[0].why == f"{state}: sdc failed"
+
+
+def test_a_pass_by_a_clock_that_was_ahead_is_not_known_and_the_node_due() -> None:
+    known = nodes(passed("n1", 30), passed("n2", -1e6))
+
+    made = plan(hosts(2), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n2", "n1"]
+    assert made.chosen[0].why == "last verified in the future"
+
+
 def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
     known = nodes(*(passed(f"n{i}", 18) for i in range(1, 101)))
 
@@ -239,6 +287,53 @@ def test_who_had_its_turn_in_this_sweep_is_not_looked_at_again() -> None:
 
     assert chosen(made) == ["n2"]
     assert made.passed_over == ()
+
+
+def ended(number: int, ago: float) -> Ticket:
+    """Make the ticket of a verification that ended *ago* seconds before now."""
+    return Ticket(
+        number=number,
+        node="n1",
+        token="t",  # noqa: S106 - a test's own
+        purpose="confirm",
+        suite="quick",
+        made=NOW - ago - 60,
+        job=7,
+        ended=NOW - ago,
+        ending="finished",
+        run="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "due"),
+    [
+        (None, True),
+        (ended(5, 1), True),
+        (ended(6, 1), False),
+        (ended(6, RETRY_S - 1), False),
+        (ended(6, RETRY_S + 1), True),
+        (ended(6, -1e8), True),
+    ],
+)
+def test_a_rerun_is_due_once_and_then_again_after_a_while(
+    last: Ticket | None, *, due: bool
+) -> None:
+    suspect = Node(name="n1", state=State.SUSPECT, after=5)
+
+    assert rerun_is_due(suspect, last, NOW) is due
+
+
+@pytest.mark.parametrize("name", ["passed", "since"])
+@pytest.mark.parametrize(("days", "waited"), [(1, False), (8, True), (-1000, True)])
+def test_a_node_has_waited_if_nothing_is_known_to_have_come_of_it_lately(
+    name: str, days: float, *, waited: bool
+) -> None:
+    node = passed("n1", 20 * 24, since=NOW - 20 * DAY_S)
+    node = replace(node, **{name: NOW - days * DAY_S})
+
+    assert has_waited(node, NOW - 30 * DAY_S, NOW, 7) is waited
+    assert not has_waited(node, NOW - DAY_S, NOW, 7)
 
 
 @given(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.config import Quarantine
-from hpcverify.quarantine.breaker import allowance, doubted, trips
+from hpcverify.quarantine.breaker import allowance, doubted, held_back, trips
+from hpcverify.quarantine.life import HOLDS, Hold, Node, State
 
 POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
 
@@ -49,3 +50,47 @@ def test_a_check_that_fails_on_few_is_believed(failed: int) -> None:
 
 def test_two_nodes_never_accuse_a_check() -> None:
     assert doubted({"gemm": {"n1": True, "n2": True}}, POLICY) == {}
+
+
+def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
+    """Make one whose state is acted on, or is not."""
+    return Node(name="n1", state=state, enforced=enforced, by=by, after=5)
+
+
+FOUND = [State.SUSPECT, State.QUARANTINED, State.LEMON]
+
+
+@pytest.mark.parametrize("found", FOUND)
+def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) -> None:
+    before = a_node(State.HEALTHY, enforced=False)
+
+    node = held_back(before, a_node(found, enforced=True), "it tripped")
+
+    assert (node.state, node.wanted) == (found, Hold.NONE)
+    assert node.reason.endswith("(not acted on: it tripped)")
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "becomes"),
+    [
+        (State.SUSPECT, "", State.SUSPECT),
+        (State.VERIFYING, "", State.SUSPECT),
+        (State.VERIFYING, "ada", State.VERIFYING),
+    ],
+)
+def test_who_is_in_our_reservation_stays_there(
+    state: State, by: str, becomes: State
+) -> None:
+    before = a_node(state, enforced=True, by=by)
+
+    node = held_back(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
+
+    assert (node.state, node.by, node.after) == (becomes, by, 5)
+    assert node.wanted is Hold.RESERVATION
+
+
+@pytest.mark.parametrize("before", HOLDS)
+def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
+    found = a_node(State.HEALTHY, enforced=True)
+
+    assert held_back(a_node(before, enforced=True), found, "it tripped") is found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from hpcverify.errors import StoreError
-from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.model import Run
+from hpcverify.quarantine.ledger import COUNTED, DAY, TIMELY, Ledger, Ticket
 from hpcverify.quarantine.life import Node, State
+from tests.doubles import a_run
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -133,6 +136,83 @@ def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
 
     assert ledger.quarantines("n1", NOW - 1) == 2
     assert ledger.quarantines("n1", NOW) == 1
+
+
+def run_of(when: float, **changes: object) -> Run:
+    """Make a run that began *when*, by the clock of its node."""
+    return a_run(
+        id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes
+    )
+
+
+def judged(ledger: Ledger, table: str = "judged") -> int:
+    """Count the rows of a table that grows with each run."""
+    with sqlite3.connect(ledger.path) as db:
+        (count,) = db.execute(f"select count(*) from {table}").fetchone()  # noqa: S608 - our own words
+    db.close()
+    return int(count)
+
+
+@pytest.mark.parametrize("days", [-13.9, -1, 0, 0.9])
+def test_a_run_of_these_days_is_timely(ledger: Ledger, days: float) -> None:
+    assert ledger.untimely(run_of(NOW + days * DAY)) == ""
+
+
+@pytest.mark.parametrize("days", [-20_000, -14.1, 1.1, 50_000])
+def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
+    ledger: Ledger, days: float
+) -> None:
+    ticket = ledger.issue("n1", "sweep", "quick")
+    run = run_of(NOW + days * DAY, token=ticket.token)
+
+    assert "more than 14 days ago or ahead" in ledger.untimely(run_of(NOW + days * DAY))
+    assert ledger.untimely(run) == ""
+    ledger.judge(N1, run.id, {}, "", ticket=ticket.number)
+    assert "see whether that of the node" in ledger.untimely(run)
+
+
+def test_a_ticket_for_another_suite_makes_no_run_timely(ledger: Ledger) -> None:
+    ticket = ledger.issue("n1", "sweep", "idle")  # it would not be used up
+
+    assert ledger.untimely(run_of(NOW + 2 * DAY, token=ticket.token))
+
+
+def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
+    ledger: Ledger, clock: Clock
+) -> None:
+    run = run_of(NOW - 13 * DAY)
+    ledger.judge(N1, run.id, {}, "")
+    for _ in range(40):
+        assert ledger.is_judged(run.id) or ledger.untimely(run)
+        clock.now += DAY
+        ledger.judge(N1, run_of(clock.now).id, {}, "")
+
+    assert not ledger.is_judged(run.id)
+    assert judged(ledger) == TIMELY / DAY + 2
+
+
+def test_what_the_breaker_counted_is_forgotten_in_the_end(
+    ledger: Ledger, clock: Clock
+) -> None:
+    for name in ("c1", "c2", "c3"):
+        ledger.judge(N1, run_of(clock.now).id, {name: True}, "", held=True)
+        clock.now += COUNTED - DAY
+
+    assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (2, 2)
+
+
+def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ticket = ledger.issue("n1", "sweep", "quick")
+    run = run_of(NOW + 100 * DAY, token=ticket.token)
+    ledger.judge(N1, run.id, {}, "", ticket=ticket.number)
+    for _ in range(130):
+        assert ledger.is_judged(run.id) or ledger.untimely(run)
+        clock.now += DAY
+        ledger.judge(N1, run_of(clock.now).id, {}, "")
+
+    assert not ledger.is_judged(run.id)
 
 
 # -- tickets

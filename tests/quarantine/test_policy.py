@@ -21,7 +21,12 @@ from hpcverify.model import (
 )
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.quarantine.policy import after, evidence_of
+from hpcverify.quarantine.policy import (
+    after,
+    evidence_of,
+    explains_refusal,
+    refused,
+)
 from tests.doubles import a_result, a_run
 
 NOW = 1_800_000_000.0
@@ -172,6 +177,70 @@ def test_without_a_ticket_nothing_is_ever_let_back(state: State) -> None:
     before = in_state(state)
 
     assert what_becomes(before, run_of(a_result()), None) == before
+
+
+OBSERVED = [State.SUSPECT, State.QUARANTINED, State.LEMON]
+CLOSED = Site(quarantine=Quarantine(enforce=("sdc",), fail_closed=("sdc", "gemm")))
+
+
+@pytest.mark.parametrize("state", OBSERVED)
+@pytest.mark.parametrize("checks", [("gemm",), ("gemm", "sdc")])
+def test_hard_evidence_of_a_hook_is_kept_where_a_failure_was_only_observed(
+    state: State, checks: tuple[str, ...]
+) -> None:
+    before = in_state(state, enforced=False, checks=checks, reason="gemm: slow")
+
+    node = what_becomes(before, run_of(corrupt(), id="hook"), None, CLOSED)
+
+    assert (node.state, node.since, node.wanted) == (state, 0.0, Hold.NONE)
+    assert (node.checks, node.hard, node.run) == (("sdc", "gemm"), True, "hook")
+    assert node.reason == "sdc: a wrong word; gemm: slow"
+    assert explains_refusal(node, CLOSED)
+    assert not explains_refusal(before, CLOSED)
+    assert what_becomes(node, run_of(corrupt()), None, CLOSED) == node
+
+
+@pytest.mark.parametrize("state", OBSERVED)
+def test_a_soft_failure_of_a_hook_adds_nothing_to_one_that_was_observed(
+    state: State,
+) -> None:
+    before = in_state(state, enforced=False, checks=("gemm",))
+
+    assert what_becomes(before, run_of(failed("xid")), None) == before
+
+
+@pytest.mark.parametrize("state", OBSERVED)
+def test_what_is_held_is_not_changed_by_what_a_hook_found(state: State) -> None:
+    before = in_state(state, checks=("gemm",))
+
+    assert what_becomes(before, run_of(corrupt()), None) == before
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in OBSERVED])
+def test_old_evidence_explains_no_refusal_once_its_node_is_in_another_state(
+    state: State,
+) -> None:
+    node = in_state(state, checks=("sdc",), hard=True)
+
+    assert not explains_refusal(node, CLOSED)
+
+
+def test_a_check_that_is_not_enforced_or_not_listed_explains_no_refusal() -> None:
+    node = in_state(State.QUARANTINED, enforced=False, checks=("gemm",), hard=True)
+
+    assert not explains_refusal(node, CLOSED)
+    assert not explains_refusal(replace(node, checks=("sdc",)), ENFORCING)
+
+
+def test_who_refused_a_job_is_quarantined_and_a_lemon_stays_one() -> None:
+    known = {"enforced": False, "reason": "sdc: a wrong word"}
+
+    node = refused(in_state(State.SUSPECT, **known), "Prolog error", NOW)
+    lemon = refused(in_state(State.LEMON, lemon=True, **known), "Prolog error", NOW)
+
+    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.DRAIN)
+    assert node.reason == "Prolog error: sdc: a wrong word"
+    assert (lemon.state, lemon.wanted) == (State.LEMON, Hold.DRAIN)
 
 
 def test_a_ticket_that_was_used_by_another_run_counts_for_nothing() -> None:

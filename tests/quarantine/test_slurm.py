@@ -12,7 +12,7 @@ from hpcverify.errors import SlurmError
 from hpcverify.quarantine.keeper import Seen, adopt, settle
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
-from hpcverify.quarantine.slurm import SlurmKeeper, taboo
+from hpcverify.quarantine.slurm import SlurmKeeper, _seen, taboo
 from hpcverify.slurm import Host, Reservation
 from hpcverify.slurm.client import Slurm
 from tests.slurm_lab.lab import Cluster, a_cluster
@@ -254,3 +254,22 @@ def test_some_states_forbid_touching_a_node(
     host: Host, reservations: list[Reservation], forbidding: list[str]
 ) -> None:
     assert taboo(host, reservations) == forbidding
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "its_own"),
+    [
+        ("Prolog error", "slurm", True),
+        ("Epilog error", "slurm", True),
+        ("Prolog error", "jane", False),
+        ("Prolog error: see ticket 4", "slurm", False),
+        ("Not responding", "slurm", False),
+    ],
+)
+def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
+    reason: str, by: str, *, its_own: bool
+) -> None:
+    flags = frozenset({"DRAIN"})
+    host = Host(name="n1", state="IDLE", flags=flags, reason=reason, reason_user=by)
+
+    assert _seen(host, {}, "slurm").hook_failed is its_own

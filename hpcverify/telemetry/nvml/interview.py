@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml as nv
+from msgspec import Struct
 
 from hpcverify import trail
 from hpcverify.model import Covered, Finding
@@ -47,8 +47,7 @@ Field = int | tuple[int, int]
 """A field's number, or that and the link that it is asked of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU that NVML lists; *index* and *handle* hold for this process only."""
 
     index: int

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -23,8 +24,7 @@ IN_A_ROW = 2
 """Items that hang one after the other, upon which the others are not asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left(Generic[T]):
+class Left(Struct, Generic[T], frozen=True):
     """An item whose visit has not come back, and what it was at by then."""
 
     item: T
@@ -33,8 +33,7 @@ class Left(Generic[T]):
     """For which it was waited."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Visited(Generic[T, A]):
+class _Visited(Struct, Generic[T, A], frozen=True):
     item: T
     answer: A | None = None
     raised: BaseException | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml as nv
+from msgspec import Struct
 
 from hpcverify import trail
 from hpcverify.model import Finding
@@ -43,8 +43,7 @@ FIXES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The GPUs by index, and a finding for each index that has no handle."""
 
     gpus: tuple[Gpu, ...]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
 import pynvml as nv
+from msgspec import Struct
 
 from hpcverify import trail
 from hpcverify.model import Device, Finding, Part
@@ -36,12 +37,11 @@ UNUSABLE = frozenset(
 )
 """Problems with which a GPU is not worked on."""
 
-CUDA_DEVICE = re.compile(r"\s*(\d+|GPU-|MIG-)")
+CUDA_DEVICE = r"\s*(\d+|GPU-|MIG-)"
 """How a valid entry of CUDA_VISIBLE_DEVICES begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """What the probe tells of the GPUs of a node."""
 
     parts: tuple[Part, ...] = ()
@@ -53,8 +53,7 @@ class Survey:
     """Who holds which GPU, as (UUID, process id); in a container, of the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Portrait:
+class _Portrait(Struct, frozen=True):
     """What one GPU says of itself."""
 
     facts: dict[str, str]
@@ -190,7 +189,7 @@ def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return []
-    names = takewhile(CUDA_DEVICE.match, map(str.strip, value.split(",")))
+    names = takewhile(partial(re.match, CUDA_DEVICE), map(str.strip, value.split(",")))
     there = takewhile(lambda n: not n.isdigit() or int(n) < listed, names)
     visible = len(list(there))
     if visible >= listed:
