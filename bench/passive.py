@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from tests.nvml_lab.nvmllab import build  # noqa: E402 - the double belongs to the tests
 
-# An installed package has its bytecode: were it not kept, all would be compiled each time.
+# Or all would be compiled again each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 HPCVERIFY = str(Path(sys.executable).with_name("hpcverify"))
 GCM = ROOT / ".venv-gcm"

@@ -54,8 +54,8 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     node: str
     ours: str = ""
-    """The mark that its drain's reason begins with: a drain of ours, or one that says
-    so."""
+    """The mark that its reason begins with: of a drain of ours, of one that says so, or
+    of one that is over, for a resume of Slurm 24.11 leaves the reason behind."""
     reason: str = ""
     """Word for word."""
     by: str = ""
@@ -98,7 +98,7 @@ class Keeper(Protocol):
         ...
 
     def restore(self, node: str, reason: str) -> None:
-        """Give a drained *node* somebody else's reason back."""
+        """Give *node* somebody else's reason back, or a blank one if there was none."""
         ...
 
     def reserve(self, node: str) -> None:
@@ -248,7 +248,10 @@ def _due(node: Node, seen: Seen, marks: Sequence[str]) -> str:
         return "unreserve" if reserved and node.wanted is Hold.NONE else ""
     if seen.reserved and not reserved:
         return ""
-    return _NEXT.get((node.wanted, drain, reserved), "")
+    # Slurm keeps a reason that is there when it drains the node by itself next time,
+    # and that drain would pass for ours.
+    left_behind = not seen.drained and seen.ours in marks
+    return _NEXT.get((node.wanted, drain, reserved), "wipe" * left_behind)
 
 
 def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
@@ -279,6 +282,8 @@ def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
             return hand.do(act, reason, seen, partial(keeper.reserve, name))
         case "resume":
             return hand.do(act, "", seen, partial(keeper.resume, name))
+        case "wipe":
+            return hand.do(act, "", seen, partial(keeper.restore, name, " "))
         case _:
             return hand.do(act, "", seen, partial(keeper.unreserve, name))
 

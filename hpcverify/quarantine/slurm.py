@@ -56,7 +56,7 @@ class SlurmKeeper:
         self.slurm.resume(node)
 
     def restore(self, node: str, reason: str) -> None:
-        """Give the drain of *node* somebody else's reason back."""
+        """Give *node* somebody else's reason back."""
         self.slurm.set_reason(node, reason)
 
     def reserve(self, node: str) -> None:
@@ -79,7 +79,7 @@ def _seen(host: Host, reservations: Mapping[str, Reservation], owner: str) -> Se
     drained = "DRAIN" in host.flags
     return Seen(
         node=host.name,
-        ours=mark_of(host.reason) if drained else "",
+        ours=mark_of(host.reason),
         reason=host.reason,
         by=host.reason_user,
         drained=drained,

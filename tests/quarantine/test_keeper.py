@@ -65,7 +65,7 @@ class Shelf:
             raise SlurmError("no answer")
         return Seen(
             node=node,
-            ours=mark_of(self.reason) if self.drained else "",
+            ours=mark_of(self.reason),
             reason=self.reason,
             by=self.by if self.reason else "",
             drained=self.drained,
@@ -420,6 +420,15 @@ def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
 
     assert shelf.reason == theirs
     assert settled(after, shelf).foreign == theirs
+
+
+def test_a_reason_of_ours_that_a_resume_left_behind_is_wiped_out() -> None:
+    shelf = Shelf(reason=OURS)
+
+    after = settled(wants(Hold.DRAIN, MARK), shelf)
+
+    assert (shelf.writes, shelf.reason, shelf.drained) == (["restore"], " ", False)
+    assert (after.state, after.hold) == (State.UNVERIFIED, "")
 
 
 # -- adopting what Slurm drained
