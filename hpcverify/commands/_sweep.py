@@ -139,7 +139,7 @@ class Sweep:
 
         """
         try:
-            self.acting.verify(host, self.suite)
+            self.acting.orders.verify(host, self.suite)
         except SlurmError as exc:
             self.acting.keeper.look()
             if str(exc) == self._refusal:

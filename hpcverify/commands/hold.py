@@ -31,7 +31,7 @@ def command(node: str, reason: str) -> None:
         change(
             acting, found, "hold", reason, state=State.HELD, enforced=True, after=last
         )
-        acting.give_up(node)
+        acting.orders.give_up(node)
         acting.turn()
     if acting.status():
         sys.exit(acting.status())  # it was told why

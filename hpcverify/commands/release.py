@@ -48,7 +48,7 @@ def command(node: str, reason: str, *, force: bool) -> None:
             checks=(),
             after=acting.ledger.last_ticket(),
         )
-        acting.give_up(node)
+        acting.orders.give_up(node)
         acting.turn()
     if acting.status():
         sys.exit(acting.status())  # it was told why

@@ -9,66 +9,34 @@ nothing is done at all.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pwd
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcverify import spool, standing
+from hpcverify import spool
 from hpcverify.config import Site
-from hpcverify.errors import (
-    ActionError,
-    ConfigError,
-    HpcverifyError,
-    SlurmError,
-    StoreError,
-    UnverifiedError,
-)
-from hpcverify.executors.slurm import (
-    ARRIVAL_S,
-    PREFIX,
-    Ending,
-    Errand,
-    ending_of,
-    job_name,
-    minutes_for,
-    submit,
-    told,
-)
+from hpcverify.errors import ActionError, HpcverifyError, SlurmError, StoreError
 from hpcverify.fleet.intake import HOUR, Intake, Judged
+from hpcverify.fleet.lock import alone
+from hpcverify.fleet.orders import Orders, uid_of
 from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
 from hpcverify.fleet.schedule import plan as plan_sweep
+from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, trips
 from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
-from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State, elapsed
-from hpcverify.quarantine.policy import (
-    Purpose,
-    explains_refusal,
-    may_refuse,
-    refused,
-)
-from hpcverify.quarantine.slurm import RESERVATION
+from hpcverify.quarantine.policy import explains_refusal, refused
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 from hpcverify.store import Store
-from hpcverify.suite import load_suite
 
-PATIENCE_S = 600.0
-"""For the lock of another controller: a turn takes seconds, and minutes where many
-nodes are to be held, since Slurm is not asked more than once a second."""
-TOLD_S = 3.0
-"""After which we say that we wait for it."""
-UNHEARD_S = 180.0
-"""Until a submission without an answer is given up: it may take effect late."""
 LASTS_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""
 CLOCKS_S = 5.0
@@ -97,36 +65,14 @@ class Controller:
         """Choose the exit status: whether all actions took."""
         return ActionError.exit_code if self._mishaps else 0
 
-    @contextmanager
-    def alone(self, patience: float = PATIENCE_S) -> Generator[None]:
-        """
-        Hold the controller's lock, which is gone with its holder.
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the controller's lock; raises an UnverifiedError if another has it."""
+        return alone(self.state / "fleet.lock", self.say)
 
-        Raises:
-            UnverifiedError: another controller holds it all the while.
-
-        """
-        path = self.state / "fleet.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            self._wait_for(descriptor, path, patience)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _wait_for(self, lock: int, path: Path, patience: float) -> None:
-        began, told = time.monotonic(), False
-        while not _locked(lock):
-            waited = time.monotonic() - began
-            if waited > patience:
-                raise UnverifiedError(
-                    f"another hpcverify holds {path} for {patience:g} s: see who with "
-                    f"fuser {path}"
-                )
-            if waited > TOLD_S and not told:
-                self.say("another hpcverify acts on the fleet: waiting for it")
-                told = True
-            time.sleep(0.05)
+    @cached_property
+    def orders(self) -> Orders:
+        """What asks for verifications, and follows them."""
+        return Orders(self.site, self.ledger, self.slurm, self.say, self.clock)
 
     def turn(self) -> None:
         """
@@ -143,7 +89,7 @@ class Controller:
     def news(self) -> bool:
         """Take in what came; return whether there was anything to act on."""
         judged = self._take_in(self._eligible)
-        return self._follow_jobs() or judged
+        return self.orders.follow() or judged
 
     def act(self) -> None:
         """Do what follows from the news."""
@@ -159,36 +105,9 @@ class Controller:
         self._settle(seen)
         self._give_turns(seen)
         self._order_reruns(seen)
-        self._tell_nodes(seen)
-
-    # -- what became of the jobs
-
-    def _follow_jobs(self) -> bool:
-        """Close the tickets whose jobs have ended, in one question for all."""
-        tickets = self.ledger.open_tickets()
-        if not tickets:
-            return False
-        closed = False
-        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
-        by_name = {job.name: job for job in known.values()}
-        for ticket in tickets:
-            job = by_name.get(job_name(ticket.number, ticket.node))
-            if job is not None and not ticket.job:  # killed before it was written down
-                self.ledger.submitted(ticket, job.id)
-            unheard = ARRIVAL_S if ticket.job else UNHEARD_S
-            document = bool(ticket.run)
-            late = elapsed(self.clock(), ticket.made) > unheard
-            if job is None and not (document or late):
-                continue
-            ending = ending_of(job, document=document, now=self.clock())
-            if ending is Ending.LAUNCH_FAILED and job is not None:
-                self.slurm.cancel(job.id)  # it would sit in the queue, held
-            if ending.over:
-                closed = True
-                self.ledger.ended(ticket, ending)
-                if ending is not Ending.FINISHED:
-                    self.say(f"{ticket.node}: {told(ending, ticket.node, job)}")
-        return closed
+        known = self.ledger.nodes()
+        nodes = {name: known.get(name, Node(name=name)) for name in seen}
+        tell(nodes, self.site, self.ledger.tripped(), self.clock())
 
     # -- what was found
 
@@ -209,7 +128,7 @@ class Controller:
     def _arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
         """Yield the runs in the spool, and note in *taken* where they lie."""
         where = Path(self.site.fleet.spool)
-        owner = _uid(self.site.fleet.user)
+        owner = uid_of(self.site.fleet.user)
         for found in spool.gather(
             where, owner, self.ledger.is_judged, self.ledger.untimely, clock=self.clock
         ):
@@ -367,56 +286,11 @@ class Controller:
         hosts = self.slurm.hosts(*(node.name for node in due))
         for node in due:
             host = hosts[node.name]
-            self._try(node.name, partial(self.verify, host, self.site.fleet.suite))
-
-    # -- jobs
-
-    def verify(self, host: Host, suite: str) -> Ticket:
-        """Have *host* run *suite*, or what it is kept for, where it is kept."""
-        node = self.ledger.node(host.name)
-        if node.wanted is Hold.RESERVATION and node.hold:
-            return self.order(host, _purpose(node), node.suite or suite, kept=True)
-        return self.order(host, Purpose.SWEEP, suite)
-
-    def order(
-        self, host: Host, purpose: Purpose, suite: str, *, kept: bool = False
-    ) -> Ticket:
-        """Give out a ticket for *host* and submit its job; if *kept*, where it is."""
-        fleet = self.site.fleet
-        minutes = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
-        if minutes > self._longest:
-            raise ConfigError(
-                f"suite {suite} may take {minutes} minutes, and partition "
-                f"{fleet.partition} allows {self._longest:g}: raise its MaxTime, or "
-                "choose a shorter suite"
+            self._try(
+                node.name, partial(self.orders.verify, host, self.site.fleet.suite)
             )
-        ticket = self.ledger.issue(host.name, purpose, suite)
-        errand = Errand(
-            node=host.name,
-            gpus=host.gpus,
-            suite=suite,
-            token=ticket.token,
-            name=job_name(ticket.number, host.name),
-            minutes=minutes,
-            deadline_hours=fleet.deadline_hours,
-            partition=fleet.partition,
-            spool=fleet.spool,
-            reservation=RESERVATION.format(node=host.name) if kept else "",
-            user="" if _is_us(fleet.user) else fleet.user,
-            program=fleet.program,
-        )
-        self.ledger.submitted(ticket, submit(errand, self.slurm))
-        return ticket
 
-    @cached_property
-    def _longest(self) -> float:
-        """Minutes for a job: Slurm would queue a longer one, and never start it."""
-        return self.slurm.longest(self.site.fleet.partition)
-
-    def give_up(self, node: str) -> None:
-        """Cancel the verification of *node* that is under way, if one is."""
-        tickets = [t for t in self.ledger.open_tickets() if t.node == node]
-        self.slurm.cancel(*(ticket.job for ticket in tickets if ticket.job))
+    # -- plans
 
     def plan(
         self,
@@ -438,55 +312,6 @@ class Controller:
             limit=limit,
             seed=self.ledger.seed(),
         )
-
-    # -- what the nodes are told
-
-    def _tell_nodes(self, seen: Iterable[str]) -> None:
-        """Leave the controller's word for each node in the spool."""
-        folder = Path(self.site.fleet.spool) / standing.FILE
-        tripped = self.ledger.tripped()
-        nodes = self.ledger.nodes()
-        until = int(self.clock() + self.site.fleet.word_hours * HOUR)
-        half = (until + self.clock()) / 2
-        for name in seen:
-            node = nodes.get(name, Node(name=name))
-            old = standing.read(folder / name, self.clock())
-            # One that stands for longer is of a clock that was ahead.
-            lasts = old is not None and half <= old.until <= until
-            same = old and old == self._word(node, tripped, old.until)
-            if not (lasts and same):
-                standing.write(folder / name, self._word(node, tripped, until))
-
-    def _word(self, node: Node, tripped: str, until: int) -> standing.Word:
-        if tripped:
-            return standing.Word(standing.OK, until, f"the breaker tripped: {tripped}")
-        checks = may_refuse(self.site)
-        if node.wanted is not Hold.DRAIN:
-            return standing.Word(standing.OK, until, "", checks)
-        held = node.state is State.HELD
-        verdict = standing.HOLD if held else standing.QUARANTINED
-        return standing.Word(verdict, until, node.reason, checks)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _uid(user: str) -> int:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise ConfigError(
-            f"fleet.user: there is no user {user!r} on this machine"
-        ) from None
-
-
-def _is_us(user: str) -> bool:
-    return _uid(user) == os.geteuid()
 
 
 def _changed(before: Node, after: Node) -> tuple[str, str]:
@@ -519,11 +344,3 @@ def is_settled(node: Node, seen: Seen) -> bool:
 def is_free(seen: Seen) -> bool:
     """Whether nothing at all keeps users' jobs off."""
     return not (seen.drained or seen.reserved or seen.unavailable)
-
-
-def _purpose(node: Node) -> Purpose:
-    if node.state is State.SUSPECT:
-        return Purpose.CONFIRM
-    if not node.by:
-        return Purpose.SWEEP
-    return Purpose.RETURN if node.run else Purpose.ADMISSION

@@ -232,9 +232,10 @@ def rerun_is_due(node: Node, last: Ticket | None, now: float) -> bool:
     """
     Whether nothing was tried since *node* came to its state, or that was long ago.
 
-    *last* is the ticket of its last verification that ended.
+    *last* is the ticket of its last verification that ended; one that never was a job
+    was no try.
     """
-    if last is None or last.number <= node.after:
+    if last is None or last.number <= node.after or not last.job:
         return True
     return elapsed(now, last.ended) > RETRY_S
 

@@ -20,7 +20,8 @@ import pytest
 from hpcverify.commands._acting import controller
 from hpcverify.commands._sweep import Sweep, Wish
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.controller import LASTS_S, UNHEARD_S
+from hpcverify.fleet.controller import LASTS_S
+from hpcverify.fleet.orders import UNHEARD_S
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.slurm.command import run_command
 from hpcverify.stop import Stop

@@ -311,6 +311,7 @@ def ended(number: int, ago: float) -> Ticket:
         (None, True),
         (ended(5, 1), True),
         (ended(6, 1), False),
+        (replace(ended(6, 1), job=0), True),  # it never was a job
         (ended(6, RETRY_S - 1), False),
         (ended(6, RETRY_S + 1), True),
         (ended(6, -1e8), True),

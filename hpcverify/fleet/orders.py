@@ -1,0 +1,164 @@
+"""
+Orders for verifications: a ticket each, a job for it, and what became of the job.
+
+The ticket is written before the job is submitted, and the job is named by it: whoever
+comes after a controller that died in between finds the one by the other.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpcverify.config import Site
+from hpcverify.errors import ConfigError
+from hpcverify.executors.slurm import (
+    ARRIVAL_S,
+    PREFIX,
+    Ending,
+    Errand,
+    ending_of,
+    job_name,
+    minutes_for,
+    submit,
+    told,
+)
+from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.quarantine.life import Hold, Node, State, elapsed
+from hpcverify.quarantine.policy import Purpose
+from hpcverify.quarantine.slurm import RESERVATION
+from hpcverify.slurm import Host, Job
+from hpcverify.slurm.client import Slurm
+from hpcverify.suite import load_suite
+
+UNHEARD_S = 180.0
+"""Until a submission without an answer is given up: it may take effect late."""
+
+
+@dataclass
+class Orders:
+    """Gives tickets out and closes them, in the *ledger*."""
+
+    site: Site
+    ledger: Ledger
+    slurm: Slurm
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+
+    def verify(self, host: Host, suite: str) -> Ticket:
+        """
+        Have *host* run *suite*, or what it is kept for, where it is kept.
+
+        Raises:
+            ConfigError: the suite is not known, or takes longer than a job may.
+            SlurmError: Slurm did not take the job, or nobody knows whether it did.
+
+        """
+        node = self.ledger.node(host.name)
+        kept = node.wanted is Hold.RESERVATION and bool(node.hold)
+        suite = node.suite or suite if kept else suite
+        minutes = self._minutes(suite)
+        purpose = _purpose(node) if kept else Purpose.SWEEP
+        ticket = self.ledger.issue(host.name, purpose, suite)
+        errand = self._errand(host, ticket, minutes, kept=kept)
+        self.ledger.submitted(ticket, submit(errand, self.slurm))
+        return ticket
+
+    def give_up(self, node: str) -> None:
+        """Cancel the verification of *node* that is under way, if one is."""
+        tickets = [t for t in self.ledger.open_tickets() if t.node == node]
+        self.slurm.cancel(*(ticket.job for ticket in tickets if ticket.job))
+
+    def follow(self) -> bool:
+        """Close the tickets whose jobs have ended, in one question for all."""
+        tickets = self.ledger.open_tickets()
+        if not tickets:
+            return False
+        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
+        by_name = {job.name: job for job in known.values()}
+        closed = [
+            self._follow(ticket, by_name.get(job_name(ticket.number, ticket.node)))
+            for ticket in tickets
+        ]
+        return any(closed)
+
+    def _follow(self, ticket: Ticket, job: Job | None) -> bool:
+        """Close *ticket* if its *job* has ended, and say if something was amiss."""
+        if job is not None and not ticket.job:  # killed before it was written down
+            self.ledger.submitted(ticket, job.id)
+        if job is None and not self._is_over(ticket):
+            return False
+        ending = ending_of(job, document=bool(ticket.run), now=self.clock())
+        if ending is Ending.LAUNCH_FAILED and job is not None:
+            self.slurm.cancel(job.id)  # it would sit in the queue, held
+        if ending.over:
+            self.ledger.ended(ticket, ending)
+        if ending.over and ending is not Ending.FINISHED:
+            self.say(f"{ticket.node}: {told(ending, ticket.node, job)}")
+        return ending.over
+
+    def _is_over(self, ticket: Ticket) -> bool:
+        """Whether nothing more will come of a job that Slurm does not know."""
+        unheard = ARRIVAL_S if ticket.job else UNHEARD_S
+        return bool(ticket.run) or elapsed(self.clock(), ticket.made) > unheard
+
+    def _minutes(self, suite: str) -> int:
+        minutes = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
+        if minutes > self._longest:
+            raise ConfigError(
+                f"suite {suite} may take {minutes} minutes, and partition "
+                f"{self.site.fleet.partition} allows {self._longest:g}: raise its "
+                "MaxTime, or choose a shorter suite"
+            )
+        return minutes
+
+    @cached_property
+    def _longest(self) -> float:
+        """Minutes for a job: Slurm would queue a longer one, and never start it."""
+        return self.slurm.longest(self.site.fleet.partition)
+
+    def _errand(
+        self, host: Host, ticket: Ticket, minutes: int, *, kept: bool
+    ) -> Errand:
+        fleet = self.site.fleet
+        return Errand(
+            node=host.name,
+            gpus=host.gpus,
+            suite=ticket.suite,
+            token=ticket.token,
+            name=job_name(ticket.number, host.name),
+            minutes=minutes,
+            deadline_hours=fleet.deadline_hours,
+            partition=fleet.partition,
+            spool=fleet.spool,
+            reservation=RESERVATION.format(node=host.name) if kept else "",
+            user="" if uid_of(fleet.user) == os.geteuid() else fleet.user,
+            program=fleet.program,
+        )
+
+
+def uid_of(user: str) -> int:
+    """
+    Give the number of the user whom the verification runs as.
+
+    Raises:
+        ConfigError: there is no such user here.
+
+    """
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ConfigError(
+            f"fleet.user: there is no user {user!r} on this machine"
+        ) from None
+
+
+def _purpose(node: Node) -> Purpose:
+    if node.state is State.SUSPECT:
+        return Purpose.CONFIRM
+    if not node.by:
+        return Purpose.SWEEP
+    return Purpose.RETURN if node.run else Purpose.ADMISSION

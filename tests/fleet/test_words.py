@@ -1,0 +1,108 @@
+"""What each node's prolog is told, and for how long that stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify import standing
+from hpcverify.config import Fleet, Quarantine, Site
+from hpcverify.errors import StoreError
+from hpcverify.fleet.words import tell, word
+from hpcverify.quarantine.life import Node, State
+
+NOW = 1_800_000_000.0
+HOURS = 26
+UNTIL = int(NOW + HOURS * 3600)
+CLOSED = Quarantine(enforce=("xid",), fail_closed=("xid", "ecc"))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Make a site with a spool, in which xid may refuse a job."""
+    (tmp_path / standing.FILE).mkdir()
+    fleet = Fleet(spool=str(tmp_path), word_hours=HOURS)
+    return Site(path=str(tmp_path / "site.toml"), fleet=fleet, quarantine=CLOSED)
+
+
+def node(state: State, **changes: Any) -> Node:
+    """Make a node that is held as its state says."""
+    return Node(name="n1", state=state, reason="fans", enforced=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        (State.HEALTHY, "ok"),
+        (State.UNVERIFIED, "ok"),
+        (State.SUSPECT, "ok"),
+        (State.VERIFYING, "ok"),
+        (State.HELD, "hold"),
+        (State.QUARANTINED, "quarantined"),
+        (State.LEMON, "quarantined"),
+    ],
+)
+def test_a_word_refuses_where_a_drain_is_wanted(
+    site: Site, state: State, verdict: str
+) -> None:
+    said = word(node(state), site, "", UNTIL)
+
+    assert (said.verdict, said.checks) == (verdict, ("xid",))
+    assert said.reason == ("" if verdict == "ok" else "fans")
+
+
+def test_what_is_only_observed_refuses_nothing(site: Site) -> None:
+    observed = Node(name="n1", state=State.QUARANTINED, reason="fans")
+
+    assert word(observed, site, "", UNTIL).verdict == "ok"
+
+
+def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(
+    site: Site,
+) -> None:
+    said = word(node(State.QUARANTINED), site, "3 of 4 nodes", UNTIL)
+
+    assert (said.verdict, said.checks) == ("ok", ())
+    assert "3 of 4 nodes" in said.reason
+
+
+def left(site: Site, now: float = NOW) -> standing.Word:
+    """Read the word of n1."""
+    found = standing.read(Path(site.fleet.spool, standing.FILE, "n1"), now)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hours", "renewed"),
+    [(0, False), (HOURS / 2 - 0.1, False), (HOURS / 2 + 0.1, True), (-1000, True)],
+)
+def test_a_word_is_renewed_at_half_its_time_and_when_a_clock_was_ahead(
+    site: Site, hours: float, *, renewed: bool
+) -> None:
+    nodes = {"n1": node(State.HEALTHY)}
+    tell(nodes, site, "", NOW)
+    assert left(site).until == UNTIL
+
+    later = NOW + hours * 3600
+    tell(nodes, site, "", later)
+
+    assert left(site, later).until == (int(later + HOURS * 3600) if renewed else UNTIL)
+
+
+def test_a_word_that_says_something_else_is_written_at_once(site: Site) -> None:
+    tell({"n1": node(State.HEALTHY)}, site, "", NOW)
+
+    tell({"n1": node(State.HELD)}, site, "", NOW + 60)
+
+    assert (left(site).verdict, left(site).until) == ("hold", UNTIL + 60)
+
+
+def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
+    Path(site.fleet.spool, standing.FILE).rmdir()
+    Path(site.fleet.spool, standing.FILE).touch()
+
+    with pytest.raises(StoreError, match=r"n1 cannot be written: "):
+        tell({"n1": node(State.HELD)}, site, "", NOW)
