@@ -103,7 +103,8 @@ class Context(Struct, frozen=True, kw_only=True):
     previous: Inventory | None
     """The inventory of the node's last run, if there was one."""
     scratch: Path
-    """An empty directory of this run, removed by the engine whatever happens."""
+    """An empty directory, removed by the engine whatever happens. The passive checks
+    of a run have one in common: they write nothing."""
     shared: Path
     """An empty directory that the workers of one check share with those of their
     kind: a rendezvous."""

@@ -36,12 +36,14 @@ class SlurmKeeper:
         """Give all nodes, in two questions."""
         hosts = self.slurm.hosts()
         reservations, owner = self.slurm.reservations(), self.slurm.owner()
-        return {name: _seen(host, reservations, owner) for name, host in hosts.items()}
+        return {
+            name: as_seen(host, reservations, owner) for name, host in hosts.items()
+        }
 
     def see(self, node: str) -> Seen:
         """Give one node; its reason is the last thing that is asked for."""
         reservations, owner = self.slurm.reservations(), self.slurm.owner()
-        return _seen(self.slurm.hosts(node)[node], reservations, owner)
+        return as_seen(self.slurm.hosts(node)[node], reservations, owner)
 
     def began(self) -> float:
         """Say when slurmctld was last started."""
@@ -72,7 +74,8 @@ class SlurmKeeper:
                 raise
 
 
-def _seen(host: Host, reservations: Mapping[str, Reservation], owner: str) -> Seen:
+def as_seen(host: Host, reservations: Mapping[str, Reservation], owner: str) -> Seen:
+    """Say how *host* is held; *owner* is who Slurm's own drains are by."""
     ours = RESERVATION.format(node=host.name)
     reserved = ours in reservations and host.name in reservations[ours].nodes
     others = [r for r in reservations.values() if host.name in r.nodes and not reserved]

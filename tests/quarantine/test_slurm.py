@@ -12,7 +12,7 @@ from hpcverify.errors import SlurmError
 from hpcverify.quarantine.keeper import Seen, adopt, settle
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
-from hpcverify.quarantine.slurm import SlurmKeeper, _seen, taboo
+from hpcverify.quarantine.slurm import SlurmKeeper, as_seen, taboo
 from hpcverify.slurm import Host, Reservation
 from hpcverify.slurm.client import Slurm
 from tests.slurm_lab.lab import Cluster, a_cluster
@@ -272,4 +272,4 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
     flags = frozenset({"DRAIN"})
     host = Host(name="n1", state="IDLE", flags=flags, reason=reason, reason_user=by)
 
-    assert _seen(host, {}, "slurm").hook_failed is its_own
+    assert as_seen(host, {}, "slurm").hook_failed is its_own
