@@ -15,8 +15,9 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -245,6 +246,9 @@ def _in_words(complaint: str) -> str:
 
 
 def _hint(complaint: str, kind: object) -> str:
+    if choice := re.match(r"Invalid enum value .* at `\$\.(.*)`", complaint):
+        place = re.sub(r"\[.*?\]", "", choice[1])
+        return f"; known: {', '.join(filter(None, _choices(place, kind)))}"
     unknown = re.search(r"unknown field `(.*?)`", complaint)
     if unknown is None:
         return ""
@@ -253,6 +257,22 @@ def _hint(complaint: str, kind: object) -> str:
 
     near = get_close_matches(unknown[1], known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
+
+
+def _choices(place: str, kind: object) -> Iterator[str]:
+    """Name the values that may stand at *place*, as ``quarantine.backend``."""
+    name, _, rest = place.partition(".")
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name == name:
+                yield from _choices(rest, field.type)
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        yield from (str(each.value) for each in kind)
+    elif get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    else:
+        for inner in get_args(kind):
+            yield from _choices(place, inner)
 
 
 def _fields(kind: object) -> Iterator[str]:

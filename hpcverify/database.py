@@ -35,7 +35,11 @@ def transaction(
     except sqlite3.OperationalError as exc:
         if "readonly" in str(exc):
             raise StoreError(
-                f"{path} cannot be written: run as its owner, or set HPCVERIFY_STATE"
+                f"{path} cannot be written: be its owner, if the disk can be written"
+            ) from exc
+        if "full" in str(exc):
+            raise StoreError(
+                f"{path} cannot be written: the disk is full, see df {path}"
             ) from exc
         raise StoreError(
             f"{path}: {exc}; if another hpcverify is at work wait for it, "

@@ -119,14 +119,12 @@ def bounds(limit: Limit) -> str:
 def cells(result: Result, run: Run) -> list[str]:
     """Print the measurement, its limit and the source, or else the reason."""
     pair = tightest(result)
-    if result.verdict > Verdict.WARN or result.verdict is Verdict.SKIP or pair is None:
+    if result.verdict is not Verdict.PASS or pair is None:
         return [result.reason or _what(result), "", ""]
     item, limit = pair
     value = f"{item.name} {quantity(item.value, item.unit)}"
     if item.where != "node":
         value = f"{run.inventory.label(item.where)}: {value}"
-    if limit.admits(item.value) and result.reason:  # it is a finding that warns
-        return [result.reason, "", ""]
     return [value, bounds(limit), limit.source]
 
 
@@ -153,8 +151,10 @@ def summary(run: Run) -> str:
     remedy = next_remedy(run)
     interrupted = "" if run.complete else " (interrupted)"
     suite = ", ".join(filter(None, (f"suite {run.suite}", extent(run))))
+    idle = verdicts and set(verdicts) == {Verdict.SKIP}
     told = (
         f"{interrupted} after {clock(run.seconds)} of {suite}: {', '.join(counts)}",
+        "nothing was there to be judged" if idle else "",
         left_out(run),
         "" if remedy is Remedy.NONE else f"next: {remedy.replace('_', ' ')}",
     )

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from hpcverify import documents
 from hpcverify.documents import LARGEST
-from hpcverify.errors import StoreError
+from hpcverify.errors import SpoolError, StoreError
 from hpcverify.model import Run
 
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -169,7 +169,7 @@ def gather(
     new from being found, until `Room.listed` of it lie there.
 
     Raises:
-        StoreError: the spool cannot be read, or anybody can rename what is in it.
+        SpoolError: it cannot be read, or anybody can rename what is in it.
 
     """
     with _opened(spool) as top:
@@ -216,11 +216,11 @@ def _opened(spool: Path) -> Generator[int]:
     try:
         top = os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
-        raise StoreError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
+        raise SpoolError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
     try:
         mode = os.fstat(top).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StoreError(
+            raise SpoolError(
                 f"anybody can rename what is in the spool {spool}: chmod +t {spool}"
             )
         yield top
@@ -233,7 +233,7 @@ def _nodes(spool: Path, top: int) -> list[str]:
     try:
         names = os.listdir(top)
     except OSError as exc:
-        raise StoreError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
+        raise SpoolError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
     return sorted(n for n in names if NODE.fullmatch(n) and n not in RESERVED)
 
 
@@ -250,7 +250,7 @@ def _unreadable(path: Path, owner: int, error: OSError) -> str:
     told = f"{path} cannot be read: {error.strerror}"
     if not isinstance(error, PermissionError):
         return told
-    return f"{told}: be root, or user {owner} after chown -R {owner} {path}"
+    return f"{told}: collect as root, or give it to your user: chown -R {owner} {path}"
 
 
 class _Unfit(Exception):  # noqa: N818 - control flow: the file becomes a `Refusal`
@@ -286,7 +286,8 @@ class _Shelf(Struct, kw_only=True):
         if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE:
             yield self._told(
                 f"{self.path} belongs to user {found.st_uid}, or others can write to "
-                "it: nothing there is taken"
+                f"it: nothing there is taken; chown -R {max(self.owners)} {self.path} "
+                f"&& chmod 700 {self.path}"
             )
             return
         with os.scandir(self.home) as entries:
@@ -398,7 +399,7 @@ class _Shelf(Struct, kw_only=True):
         self.handled += aside
         self.refused += 1
         if self.refused <= self.room.refusals:
-            yield Refusal(self.node, f"{self.node}: {name!a}: {reason}", aside)
+            yield Refusal(self.node, f"{name!a}: {reason}", aside)
 
     def _put_aside(self, name: str) -> bool:
         new = os.fsencode(ASIDE + name)[:255]
@@ -443,7 +444,7 @@ def _sound(text: bytes, node: str, name: str) -> Run:
     # Each value but the first has one of these before it, a key none.
     if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise _Unfit("it holds more values than any run")
-    run = documents.parse(text, name)
+    run = documents.parse(text, "it")
     for fault in chain(_misnamed(run, node, name), _misshapen(run)):
         raise _Unfit(fault)
     return run

@@ -199,8 +199,11 @@ def _expand(suite: Suite, known: set[str]) -> Iterator[Entry]:
 
 
 def _step(entry: Entry, suite: Suite, site: Site) -> Step:
-    check = catalog.load(entry.name, site.packages)
     subject = f"suite {suite.name}: check {entry.name}"
+    try:
+        check = catalog.load(entry.name, site.packages)
+    except UnknownNameError as exc:
+        raise ConfigError(f"suite {suite.name}: {exc}") from exc
     params = convert(entry.params, check.params, f"{subject}: params")
     rules = dict(check.rules)
     for settings, source in (

@@ -58,6 +58,20 @@ def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> Non
     assert told.endswith("did you mean low?")
 
 
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ('[quarantine]\nbackend = "nhc"', "slurm, command"),
+        ('[quarantine]\ndrain_errors = ["mis"]', "busy, checker, crashed"),
+        ('[limits.gemm]\nx = {remedy = "mis"}', "none, rerun, fix_checker"),
+    ],
+)
+def test_a_word_that_is_none_of_those_known_is_told_which_are(
+    tmp_path: Path, text: str, known: str
+) -> None:
+    assert f"; known: {known}" in complaint(tmp_path, text)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_not_finite_is_refused_wherever_it_is(
     tmp_path: Path, value: str

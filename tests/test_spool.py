@@ -431,7 +431,7 @@ def test_a_run_that_is_untimely_is_put_aside_with_the_reason(home: Path) -> None
     )
 
     assert runs == [number(2)]
-    assert refusal.reason == f"n1: '{number(1).id}.json': it is old"
+    assert refusal.reason == f"'{number(1).id}.json': it is old"
     assert refusal.aside
 
 

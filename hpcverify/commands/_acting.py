@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,11 +13,13 @@ from hpcverify.cli import say
 from hpcverify.config import Site, load_site, state_dir
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.mistakes import refuse_mistakes
 from hpcverify.quarantine.keeper import Keeper, Seen
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
+from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.pace import Paced
 from hpcverify.store import Store
 
@@ -27,17 +29,13 @@ def controller(run: RunCommand = run_command) -> Controller:
     Make the controller of this site, which asks Slurm no more than it may.
 
     Raises:
-        ConfigError: the site file names no spool, or one that is not there.
+        ConfigError: there is a mistake in the site file, or no spool.
+        ActionError: the spool is somebody else's, as are the fleet and its books.
 
     """
     site, state = load_site(), state_dir()
-    if not site.fleet.spool:
-        raise ConfigError(
-            f"{site.path} names no spool: set [fleet] spool to a directory that the "
-            "nodes share, see docs/slurm.md"
-        )
-    if not Path(site.fleet.spool).is_dir():
-        raise ConfigError(f"the spool {site.fleet.spool} is no directory: make it")
+    refuse_mistakes(site)
+    _refuse_spool(site)
     slurm = Slurm(run=Paced(run), user=site.fleet.user)
     return Controller(
         site=site,
@@ -48,6 +46,24 @@ def controller(run: RunCommand = run_command) -> Controller:
         keeper=keeper_of(site, slurm),
         say=say,
     )
+
+
+def _refuse_spool(site: Site) -> None:
+    if not site.fleet.spool:
+        raise ConfigError(
+            f"{site.path} names no spool: set [fleet] spool to a directory that the "
+            "nodes share, see docs/slurm.md"
+        )
+    spool = Path(site.fleet.spool)
+    try:
+        owner = spool.stat().st_uid
+    except OSError:  # its file server is away: a person can still hold a node
+        return
+    if os.geteuid() not in (0, owner):
+        raise ActionError(
+            f"the spool {spool} belongs to user {owner}, who acts on this fleet: be "
+            "that user, or root"
+        )
 
 
 def keeper_of(site: Site, slurm: Slurm) -> Keeper:
@@ -82,25 +98,56 @@ def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
             raise UnknownNameError("node", name, there)
 
 
-def known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
+def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
     """
-    Read what is known of *name*, which is one of those *there*, at the scheduler.
+    Read what is known of *name*, one of those that are *there*, at the scheduler.
 
     Raises:
         ActionError: somebody else holds it.
-        UnknownNameError: it is none of them.
 
     """
-    refuse_unknown([name], there)
     seen = there[name]
     node = acting.ledger.node(name)
     foreign = node.foreign or (seen.reason if seen.drained and not node.hold else "")
     if foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
-            f"({foreign or seen.unavailable}): nothing was done; let it go there first"
+            f"({foreign or seen.unavailable}): nothing was done; let it go first, "
+            f"as with scontrol update nodename={name} state=resume"
         )
     return node
+
+
+def decide(
+    acting: Controller, hostlist: str, about: Callable[[Node], None]
+) -> tuple[int, int]:
+    """
+    Have a person's decision *about* each node of *hostlist* written down, and act.
+
+    Return of how many it was made and of how many it could not be, which are told.
+
+    Raises:
+        UnknownNameError: one is not there; nothing was decided.
+
+    """
+    names = expand(hostlist)
+    refused = 0
+    with acting.alone():
+        there = acting.keeper.look()
+        refuse_unknown(names, there)
+        for name in names:
+            try:
+                about(_known(acting, name, there))
+            except ActionError as exc:
+                say(str(exc))
+                refused += 1
+        acting.turn()
+    return len(names) - refused, refused
+
+
+def status_of(acting: Controller, refused: int) -> int:
+    """Choose the exit status after decisions of which so many were *refused*."""
+    return ActionError.exit_code if refused else acting.status()
 
 
 def change(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 
 import click
@@ -40,7 +41,9 @@ class Wish(Struct, frozen=True, kw_only=True):
 def show_plan(wish: Wish, *, as_json: bool) -> None:
     """Print whom a sweep would verify now, and whom it passes over."""
     acting = controller()
+    acting.orders.minutes(wish.suite or acting.site.fleet.suite)
     hosts = acting.slurm.hosts()
+    refuse_unknown(_only(wish), hosts)
     plan = acting.plan(hosts, only=_only(wish), limit=wish.limit)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
@@ -60,7 +63,7 @@ def carry_out(wish: Wish) -> int:
             _wait(stop)
     if stop():
         left = len(sweep.under_way())
-        say(f"interrupted; {left} verifications go on, hpcverify collect takes them in")
+        say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
         return 3
     return sweep.status()
 
@@ -78,6 +81,8 @@ class Sweep:
         self.only = _only(wish)
         self.tickets: dict[str, int] = {}
         self._began = False
+        self._passed_over: tuple[tuple[str, str], ...] = ()
+        """Node and reason, in the last plan."""
         self._refusal = ""
         """What Slurm said when it last took no job."""
         self._left: Collection[str] = ()
@@ -119,11 +124,13 @@ class Sweep:
             if limit <= 0:
                 return
         hosts = self.acting.slurm.hosts()
-        if not self._began:  # one may well go away later
+        if not self._began:  # what is there now may well go away later
             refuse_unknown(self.only, hosts)
+            self.acting.orders.minutes(self.suite)
         plan = self.acting.plan(
             hosts, only=self.only, done=self.tickets.keys(), limit=limit
         )
+        self._passed_over = plan.passed_over
         for pick in plan.chosen:
             if self.stop():
                 return
@@ -155,6 +162,12 @@ class Sweep:
         busy = {ticket.node for ticket in self.acting.ledger.open_tickets()}
         return busy & self.tickets.keys()
 
+    def _why_nobody(self) -> str:
+        """Say why nobody was due, the most common reasons first."""
+        reasons = Counter(why for _, why in self._passed_over)
+        told = [f"{count} {why}" for why, count in reasons.most_common(MOST_REASONS)]
+        return f"nobody was due ({'; '.join(told)})"
+
     def status(self) -> int:
         """Count what came of it, and choose the exit status."""
         nodes = self.acting.ledger.nodes()
@@ -173,9 +186,13 @@ class Sweep:
         told += [f"{silent} without a verdict"] if silent else []
         count = len(self.tickets)
         them = "1 node" if count == 1 else f"{count} nodes"
-        click.echo(f"{them}: {', '.join(told) or 'nobody was due'}")
+        click.echo(f"{them}: {', '.join(told) or self._why_nobody()}")
         worst = STATUS.get(max(found, default=Verdict.PASS), 0)
         return self.acting.status() or worst or (3 if silent else 0)
+
+
+MOST_REASONS = 5
+"""That are told of why nobody was due."""
 
 
 def _only(wish: Wish) -> set[str]:

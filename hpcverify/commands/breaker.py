@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hpcverify.commands._reason import REASON
+
 
 @click.group("breaker", invoke_without_command=True)
 @click.pass_context
@@ -22,11 +24,12 @@ def command(ctx: click.Context) -> None:
     from hpcverify.quarantine.ledger import Ledger
 
     why = Ledger(state_dir()).tripped()
-    click.echo(f"tripped: {why}" if why else "not tripped")
+    reset = "act again with: hpcverify breaker reset --reason …"
+    click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
 
 
 @command.command("reset")
-@click.option("--reason", required=True, help="What it was.")
+@click.option("--reason", required=True, type=REASON, help="What it was.")
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
     from hpcverify.commands._acting import person

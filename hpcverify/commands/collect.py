@@ -23,4 +23,6 @@ def command() -> None:
     acting = controller()
     with acting.alone():
         acting.turn()
+    left = len(acting.ledger.open_tickets())
+    click.echo(f"runs taken in: {acting.taken_in}; verifications under way: {left}")
     sys.exit(acting.status())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
-from hpcverify.catalog import names
-from hpcverify.config import Site, load_site, state_dir
-from hpcverify.errors import UnknownNameError
+from hpcverify.config import load_site, state_dir
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 
@@ -24,28 +24,16 @@ def check() -> None:
     Example:
       HPCVERIFY_CONFIG=./site.toml hpcverify config check
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    from hpcverify.fleet.mistakes import notes, refuse_mistakes
+
     site = load_site()
-    refuse_unknown_checks(site)
+    refuse_mistakes(site)
     click.echo(f"site: {site.path}")
+    for note in notes(site, time.time()):
+        click.echo(f"note: {note}")
     click.echo(f"state: {state_dir()}")
     for name in suite_names():
         planned = plan(load_suite(name), site)
         refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")
-
-
-def refuse_unknown_checks(site: Site) -> None:
-    """
-    Look up the checks that the quarantine names: one that is not there acts on nobody.
-
-    Raises:
-        UnknownNameError: nothing is called so.
-
-    """
-    known = {"*", *names(site.packages)}
-    policy = site.quarantine
-    silenced = (each.check for each in site.suppress)
-    for name in (*policy.enforce, *policy.fail_closed, *silenced):
-        if name not in known:
-            raise UnknownNameError("check", name, known)

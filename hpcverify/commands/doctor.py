@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections import Counter
@@ -12,7 +13,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcverify.config import load_site, state_dir
+from hpcverify.config import (
+    load_site,
+    refuse_if_others_can_write,
+    site_path,
+    state_dir,
+)
 from hpcverify.errors import HpcverifyError
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import Inventory
@@ -21,7 +27,14 @@ from hpcverify.store import Store
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 UNVERIFIED = 3
-EXTRAS = {"torch": "gpu", "jinja2": "report", "pandas": "report"}
+LONGEST_HOOK_S = 50
+"""slurmd kills a health check after 60 s."""
+EXTRAS = {
+    "torch": "gpu",
+    "jinja2": "report",
+    "pandas": "report",
+    "ClusterShell": "cluster",
+}
 TOOLS = {
     "fio": ("storage is not verified without it", "apt-get install fio"),
     "smartctl": ("wear of disks is not seen", "apt-get install smartmontools"),
@@ -78,7 +91,7 @@ def state() -> Iterator[Advice]:
     try:
         store = Store(state_dir())
     except HpcverifyError as exc:
-        yield Advice("state", str(exc), "see above")
+        yield Advice("state", str(exc), "or be root")
         return
     yield Advice("state", f"{len(store.runs(limit=-1))} runs in {state_dir()}")
     for complaint in store.broken:
@@ -106,6 +119,71 @@ def tools() -> Iterator[Advice]:
     for tool, (why, fix) in TOOLS.items():
         path = shutil.which(tool)
         yield Advice(tool, path) if path else Advice(tool, why, fix)
+
+
+def fleet() -> Iterator[Advice]:
+    """Look at what ties this node to a fleet, if its site has one."""
+    try:
+        site = load_site()
+    except HpcverifyError:  # told above
+        return
+    if not site.fleet.spool:
+        return
+    there = Path(site.fleet.spool).is_dir()
+    fix = "" if there else "mount it, or make it: see docs/slurm.md"
+    yield Advice("spool", site.fleet.spool if there else "is no directory", fix)
+    if shutil.which("scontrol") is None:
+        yield Advice("scontrol", "not in PATH", "install Slurm's client tools")
+    yield from _hooks(site_path().with_name("hooks.conf"), site.fleet.spool)
+
+
+def _hooks(path: Path, spool: str) -> Iterator[Advice]:
+    """Look at what Slurm's hooks read; what is wrong they pass over in silence."""
+    if not path.exists():
+        yield Advice("hooks", f"there is no {path}", "copy slurm/hooks.conf there")
+        return
+    try:
+        refuse_if_others_can_write(path)
+        settings = hook_settings(path.read_text(encoding="utf-8", errors="replace"))
+    except (HpcverifyError, OSError) as exc:
+        yield Advice("hooks", str(exc), "or the hooks leave it alone")
+        return
+    wrong = [
+        f"{name} = {value!r}: {why}"
+        for name, value in settings.items()
+        if (why := _wrong(name, value, spool))
+    ]
+    for each in wrong:
+        yield Advice("hooks", f"{path}: {each}", "mend the file")
+    if not wrong:
+        yield Advice("hooks", str(path))
+
+
+def hook_settings(text: str) -> dict[str, str]:
+    """Read the lines of hooks.conf as the hooks do: KEY=value, word for word."""
+    lines = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, equals, value in lines if equals and "#" not in key}
+
+
+def _wrong(name: str, value: str, spool: str) -> str:
+    """Say what is wrong with a setting of the hooks, if anything."""
+    match name:
+        case "HPCVERIFY":
+            return "" if os.access(value, os.X_OK) else "is no program"
+        case "HPCVERIFY_STATE":
+            return "" if Path(value).is_absolute() else "is no absolute path"
+        case "HPCVERIFY_SPOOL":
+            return "" if value == spool else f"the site file says {spool}"
+        case "HPCVERIFY_DEADLINE":
+            whole = value.isdecimal() and 1 <= int(value) <= LONGEST_HOOK_S
+            return (
+                "" if whole else f"is no number of seconds from 1 to {LONGEST_HOOK_S}"
+            )
+        case "HPCVERIFY_USERS":
+            ids = all(word.isdecimal() for word in value.split())
+            return "" if ids else "are no numbers of users, separated by spaces"
+        case _:
+            return "is not known"
 
 
 def hardware() -> Iterator[Advice]:
@@ -142,5 +220,6 @@ LOOKS: tuple[Callable[[], Iterator[Advice]], ...] = (
     state,
     packages,
     tools,
+    fleet,
     hardware,
 )

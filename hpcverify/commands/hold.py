@@ -1,4 +1,4 @@
-"""``hpcverify hold``: take a node out of service by hand."""
+"""``hpcverify hold``: take nodes out of service by hand."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import sys
 
 import click
 
+from hpcverify.commands._reason import REASON
+
 
 @click.command("hold")
-@click.argument("node")
-@click.option("--reason", required=True, help="For whoever finds it held.")
-def command(node: str, reason: str) -> None:
+@click.argument("hostlist")
+@click.option("--reason", required=True, type=REASON, help="For whoever finds it held.")
+def command(hostlist: str, reason: str) -> None:
     """
-    Take NODE out of service, by hand: it is drained with your name and reason.
+    Take the nodes of HOSTLIST out of service: drained, with your name and reason.
 
     \b
     Example:
       hpcverify hold n17 --reason "fan replacement on Monday"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, known
+    from hpcverify.commands._acting import change, controller, decide, status_of
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Hold, State
+    from hpcverify.quarantine.life import Hold, Node, State
 
     acting = controller()
-    with acting.alone():
-        found = known(acting, node, acting.keeper.look())
-        if found.wanted is Hold.DRAIN:
-            raise ActionError(f"{node} is held already: {found.reason}")
+
+    def hold(node: Node) -> None:
+        if node.wanted is Hold.DRAIN:
+            raise ActionError(f"{node.name} is held already: {node.reason}")
         last = acting.ledger.last_ticket()
-        change(
-            acting, found, "hold", reason, state=State.HELD, enforced=True, after=last
-        )
-        acting.orders.give_up(node)
-        acting.turn()
-    if acting.status():
-        sys.exit(acting.status())  # it was told why
-    click.echo(f"{node}: held; no new job starts there, what runs goes on to its end")
+        held = {"state": State.HELD, "enforced": True, "after": last}
+        change(acting, node, "hold", reason, **held)
+        acting.orders.give_up(node.name)
+
+    held, refused = decide(acting, hostlist, hold)
+    if held and not acting.status():
+        click.echo(f"{hostlist}: held; what runs there goes on to its end")
+    sys.exit(status_of(acting, refused))

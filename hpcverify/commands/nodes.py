@@ -19,7 +19,7 @@ from hpcverify.store import Store
 from hpcverify.view import Console, badge, plain_table, printable
 
 NOBODY = "no node is known yet: hpcverify sweep, or hpcverify run"
-HEAD = ("node", "state", "verdict", "last full pass", "why")
+HEAD = ("node", "state", "verdict", "last full pass", "last run", "why")
 OVERDUE = "bold red"
 BLAMED = "bold"
 
@@ -32,7 +32,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     List the nodes of HOSTLIST, or all, worst first; of one, what was done to it too.
 
     A node that failed and that the site does not act on is "observed only"; a last full
-    pass that is long ago is "overdue".
+    pass that is long ago is "overdue". The last run is of any suite: of the hooks too.
 
     \b
     Example:
@@ -83,6 +83,7 @@ def told(fleet: Overview, log: Iterable[Entry]) -> dict[str, object]:
             "attention": row.attention,
             "overdue": row.overdue,
             "why": row.why,
+            "heard": row.heard,
         }
         for row in fleet.rows
     ]
@@ -113,6 +114,7 @@ def cells(row: Row, now: float) -> tuple[str | Text, ...]:
         row.shown,
         badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE) if row.overdue else passed,
+        age(row.heard, now),
         row.why,
     )
 

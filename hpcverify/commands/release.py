@@ -1,4 +1,4 @@
-"""``hpcverify release``: put a node back into service by hand."""
+"""``hpcverify release``: put nodes back into service by hand."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import sys
 
 import click
 
+from hpcverify.commands._reason import REASON
+
 
 @click.command("release")
-@click.argument("node")
-@click.option("--reason", required=True, help="Why it may go back.")
+@click.argument("hostlist")
+@click.option("--reason", required=True, type=REASON, help="Why it may go back.")
 @click.option("--force", is_flag=True, help="Though it has not passed since it failed.")
-def command(node: str, reason: str, *, force: bool) -> None:
+def command(hostlist: str, reason: str, *, force: bool) -> None:
     """
-    Put NODE back into service: one that was held by hand, or a lemon that has passed.
+    Put nodes back into service: held by hand, or lemons that have passed.
 
     A quarantined node goes back by `hpcverify repair`, which verifies it first; --force
     is for when you know better, and your name stands beside it.
@@ -22,24 +24,24 @@ def command(node: str, reason: str, *, force: bool) -> None:
     Example:
       hpcverify release n17 --reason "fans are new"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, known
+    from hpcverify.commands._acting import change, controller, decide, status_of
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import State
+    from hpcverify.quarantine.life import Node, State
 
     acting = controller()
-    with acting.alone():
-        found = known(acting, node, acting.keeper.look())
-        failed = found.checks or found.state in (State.QUARANTINED, State.LEMON)
-        if not found.enforced:
-            raise ActionError(f"{node} is {found.state} and not out of service")
+
+    def release(node: Node) -> None:
+        failed = node.checks or node.state in (State.QUARANTINED, State.LEMON)
+        if not node.enforced:
+            raise ActionError(f"{node.name} is {node.state} and not out of service")
         if failed and not force:
             raise ActionError(
-                f"{node} has not passed {', '.join(found.checks)} since it failed: "
-                f"hpcverify repair {node} --reason … verifies and releases it"
+                f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
+                f"hpcverify repair {node.name} --reason … verifies and releases it"
             )
         change(
             acting,
-            found,
+            node,
             "release by force" if failed else "release",
             reason,
             state=State.UNVERIFIED,
@@ -48,8 +50,9 @@ def command(node: str, reason: str, *, force: bool) -> None:
             checks=(),
             after=acting.ledger.last_ticket(),
         )
-        acting.orders.give_up(node)
-        acting.turn()
-    if acting.status():
-        sys.exit(acting.status())  # it was told why
-    click.echo(f"{node}: back in service")
+        acting.orders.give_up(node.name)
+
+    released, refused = decide(acting, hostlist, release)
+    if released and not acting.status():
+        click.echo(f"{hostlist}: back in service")
+    sys.exit(status_of(acting, refused))

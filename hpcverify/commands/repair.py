@@ -1,4 +1,4 @@
-"""``hpcverify repair``: a node was repaired; verify it, and let it back."""
+"""``hpcverify repair``: nodes were repaired; verify them, and let them back."""
 
 from __future__ import annotations
 
@@ -6,40 +6,45 @@ import sys
 
 import click
 
+from hpcverify.commands._reason import REASON
+
 
 @click.command("repair")
-@click.argument("node")
-@click.option("--reason", required=True, help="What was done.")
-def command(node: str, reason: str) -> None:
+@click.argument("hostlist")
+@click.option("--reason", required=True, type=REASON, help="What was done.")
+def command(hostlist: str, reason: str) -> None:
     """
-    Say that NODE was repaired: it is verified under a reservation, and then released.
+    Say that nodes were repaired: verified under a reservation, and then released.
 
-    It stays out of service all the while, and goes back there if it fails again.
+    They stay out of service all the while, and go back there if they fail again.
 
     \b
     Example:
       hpcverify repair n17 --reason "GPU 3 replaced"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, known
+    from hpcverify.commands._acting import change, controller, decide, status_of
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Hold, State
+    from hpcverify.quarantine.life import Hold, Node, State
 
     acting = controller()
-    with acting.alone():
-        found = known(acting, node, acting.keeper.look())
-        if found.wanted is not Hold.DRAIN:
+
+    def repair(node: Node) -> None:
+        if node.wanted is not Hold.DRAIN:
             raise ActionError(
-                f"{node} is {found.state} and not out of service: nothing to repair"
+                f"{node.name} is {node.state} and not out of service, nothing to "
+                f"repair; to verify it now: hpcverify sweep --nodes {node.name}"
             )
         change(
             acting,
-            found,
+            node,
             "repair",
             reason,
             state=State.VERIFYING,
-            suite=found.suite or acting.site.fleet.suite,
+            suite=node.suite or acting.site.fleet.suite,
             after=acting.ledger.last_ticket(),
         )
-        acting.turn()
-    click.echo(f"{node}: verification under way; hpcverify collect goes on with it")
-    sys.exit(acting.status())
+
+    kept, refused = decide(acting, hostlist, repair)
+    if kept:
+        click.echo(f"{hostlist}: under verification; hpcverify collect goes on with it")
+    sys.exit(status_of(acting, refused))

@@ -249,8 +249,8 @@ TOLD = {
     Ending.LAUNCH_FAILED: "could not be started by Slurm: scontrol show node {node}",
     Ending.UNDEPLOYED: "ended with exit status {status}: hpcverify cannot be run on "
     "{node}, install it at the same path as here",
-    Ending.FAILED: "ended with exit status {status} and left no document: can {node} "
-    "write to the spool?",
+    Ending.FAILED: "ended with exit status {status} and left no document: see whether "
+    "{node} can write to the spool, and the logs in its state directory",
     Ending.VANISHED: "is not known to Slurm any more, and left no document",
 }
 

@@ -20,7 +20,13 @@ from msgspec.structs import replace
 
 from hpcverify import spool
 from hpcverify.config import Site
-from hpcverify.errors import ActionError, HpcverifyError, SlurmError, StoreError
+from hpcverify.errors import (
+    ActionError,
+    HpcverifyError,
+    SlurmError,
+    SpoolError,
+    StoreError,
+)
 from hpcverify.fleet.intake import HOUR, Intake, Judged
 from hpcverify.fleet.lock import alone
 from hpcverify.fleet.orders import Orders, uid_of
@@ -56,7 +62,9 @@ class Controller:
     say: Callable[[str], None]
     """Told what an operator should know, a line at a time."""
     clock: Callable[[], float] = time.time
-    _refused: set[str] = field(default_factory=set[str])
+    taken_in: int = 0
+    """Runs that came since this began."""
+    _refused: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _mishaps: list[str] = field(default_factory=list[str])
     _eligible: int = 0
     """Nodes that the scheduler named when it was last asked for all."""
@@ -107,7 +115,10 @@ class Controller:
         self._order_reruns(seen)
         known = self.ledger.nodes()
         nodes = {name: known.get(name, Node(name=name)) for name in seen}
-        tell(nodes, self.site, self.ledger.tripped(), self.clock())
+        try:
+            tell(nodes, self.site, self.ledger.tripped(), self.clock())
+        except StoreError as exc:
+            self._miss(str(exc))
 
     # -- what was found
 
@@ -115,13 +126,17 @@ class Controller:
         """Take the spool in; what is refused is told, each once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
-        for judged in intake.take(self._arrivals(taken), eligible):
-            self._report(judged)
+        try:
+            for judged in intake.take(self._arrivals(taken), eligible):
+                self._report(judged)
+        except SpoolError as exc:  # what is known already is acted on all the same
+            self._miss(str(exc))
         for arrival in taken:
             try:
                 spool.done(arrival)
             except StoreError as exc:  # it is known, and will be removed the next time
                 self.say(str(exc))
+        self.taken_in += len(taken)
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
@@ -135,16 +150,15 @@ class Controller:
             if isinstance(found, spool.Arrival):
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
-            elif found.reason not in self._refused:
-                self._refused.add(found.reason)
+            elif found not in self._refused:
+                self._refused.add(found)
                 self.say(f"{found.node}: {found.reason}")
 
     def _report(self, judged: Judged) -> None:
         old, new = judged.before, judged.after
-        if old.state is not new.state:
-            observed = "" if new.enforced or not new.checks else " (observed only)"
+        if (old.state, old.wanted) != (new.state, new.wanted):
             because = f": {new.reason}" if new.reason else ""
-            self.say(f"{new.name}: {old.state} -> {new.state}{observed}{because}")
+            self.say(f"{new.name}: {old.state} -> {_told(judged)}{because}")
 
     def _prune(self, nodes: Collection[str]) -> None:
         known = self.ledger.nodes()
@@ -172,6 +186,7 @@ class Controller:
         adopted = adopt(node, there, self.keeper, self.ledger)
         if adopted.hold:
             self.ledger.put(adopted, "adopted", there.reason, held=True)
+            self.say(f"{node.name}: {node.state}, Slurm's drain is ours: {node.reason}")
 
     def _trips(self, name: str) -> bool:
         """Whether to hold one node more is one too many."""
@@ -195,8 +210,11 @@ class Controller:
         except HpcverifyError as exc:
             if isinstance(exc, SlurmError):
                 self.keeper.look()  # if it answers, it was about this node
-            self._mishaps.append(str(exc))
-            self.say(f"{name}: {exc}")
+            self._miss(f"{name}: {exc}")
+
+    def _miss(self, what: str) -> None:
+        self._mishaps.append(what)
+        self.say(what)
 
     def _settle(self, seen: Mapping[str, Seen]) -> None:
         """Hold each node as it is wanted; one that cannot be is told, others go on."""
@@ -312,6 +330,16 @@ class Controller:
             limit=limit,
             seed=self.ledger.seed(),
         )
+
+
+def _told(judged: Judged) -> str:
+    """Name the state that a node is in now, and whether it is acted on."""
+    node = judged.after
+    if node.enforced or not node.checks:
+        return str(node.state)
+    if not judged.evidence.ticket:
+        return f"{node.state} (not ordered by us: first in the next sweep)"
+    return f"{node.state} (observed only)"
 
 
 def _changed(before: Node, after: Node) -> tuple[str, str]:

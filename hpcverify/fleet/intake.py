@@ -104,7 +104,8 @@ class Intake:
     def _record(self, each: Judged) -> None:
         changed = each.after.state is not each.before.state
         moved = changed or each.newly_held
-        told = "verified" if each.evidence.ticket else ""  # a hook's run moves nothing
+        told = "verified" if each.evidence.conclusive else "cut short"
+        told *= bool(each.evidence.ticket)  # a hook's run moves nothing
         what = each.after.state.value if moved else told
         if moved and not each.after.enforced and each.evidence.failures:
             what = f"{what} (observed)"

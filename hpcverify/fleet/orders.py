@@ -30,7 +30,7 @@ from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.quarantine.life import Hold, Node, State, elapsed
 from hpcverify.quarantine.policy import Purpose
 from hpcverify.quarantine.slurm import RESERVATION
-from hpcverify.slurm import Host, Job
+from hpcverify.slurm import Host, Job, Partition
 from hpcverify.slurm.client import Slurm
 from hpcverify.suite import load_suite
 
@@ -60,7 +60,7 @@ class Orders:
         node = self.ledger.node(host.name)
         kept = node.wanted is Hold.RESERVATION and bool(node.hold)
         suite = node.suite or suite if kept else suite
-        minutes = self._minutes(suite)
+        minutes = self.minutes(suite)
         purpose = _purpose(node) if kept else Purpose.SWEEP
         ticket = self.ledger.issue(host.name, purpose, suite)
         errand = self._errand(host, ticket, minutes, kept=kept)
@@ -69,8 +69,10 @@ class Orders:
 
     def give_up(self, node: str) -> None:
         """Cancel the verification of *node* that is under way, if one is."""
-        tickets = [t for t in self.ledger.open_tickets() if t.node == node]
-        self.slurm.cancel(*(ticket.job for ticket in tickets if ticket.job))
+        tickets = [t for t in self.ledger.open_tickets() if t.node == node and t.job]
+        self.slurm.cancel(*(ticket.job for ticket in tickets))
+        for ticket in tickets:
+            self.ledger.ended(ticket, Ending.CANCELLED)
 
     def follow(self) -> bool:
         """Close the tickets whose jobs have ended, in one question for all."""
@@ -105,20 +107,32 @@ class Orders:
         unheard = ARRIVAL_S if ticket.job else UNHEARD_S
         return bool(ticket.run) or elapsed(self.clock(), ticket.made) > unheard
 
-    def _minutes(self, suite: str) -> int:
-        minutes = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
-        if minutes > self._longest:
+    def minutes(self, suite: str) -> int:
+        """
+        Say how long a job may take that runs *suite*.
+
+        Raises:
+            ConfigError: it is not known, or takes longer than its partition allows.
+            SlurmError: Slurm has no such partition, or does not answer.
+
+        """
+        needed = minutes_for(load_suite(suite).budget)  # a name that is gone ends here
+        if needed > self.partition.minutes:
             raise ConfigError(
-                f"suite {suite} may take {minutes} minutes, and partition "
-                f"{self.site.fleet.partition} allows {self._longest:g}: raise its "
-                "MaxTime, or choose a shorter suite"
+                f"suite {suite} may take {needed} minutes, and partition "
+                f"{self.site.fleet.partition} allows {self.partition.minutes:g}: raise "
+                "its MaxTime, or choose a shorter suite"
             )
-        return minutes
+        return needed
 
     @cached_property
-    def _longest(self) -> float:
-        """Minutes for a job: Slurm would queue a longer one, and never start it."""
-        return self.slurm.longest(self.site.fleet.partition)
+    def partition(self) -> Partition:
+        """What the partition allows in which verification runs."""
+        name = self.site.fleet.partition
+        found = self.slurm.partition(name)
+        if not found.preempted:
+            self.say(f"partition {name} has PreemptMode=OFF: no user's job comes first")
+        return found
 
     def _errand(
         self, host: Host, ticket: Ticket, minutes: int, *, kept: bool

@@ -59,6 +59,9 @@ class Row(Struct, frozen=True, kw_only=True):
     overdue: bool
     """Whether it has not passed for long."""
     why: str
+    heard: float = 0.0
+    """When its newest run that came to its end began, of whatever suite and by whomever
+    ordered; 0: there is none."""
     said: tuple[Said, ...] = ()
 
     @property
@@ -203,6 +206,7 @@ def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float)
         attention=node.state in BAD or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=node.passed < before,
         why=_why(node, entry, said),
+        heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,
     )
 

@@ -23,6 +23,8 @@ from hpcverify.slurm import Host
 HOUR_S = 3600.0
 DAY_S = 86400.0
 
+LOST_S = 600.0
+"""Between verifications of a node whose job ended without a document."""
 RETRY_S = HOUR_S
 """Between verifications of a node that could not be judged, or not be acted on."""
 
@@ -237,7 +239,7 @@ def rerun_is_due(node: Node, last: Ticket | None, now: float) -> bool:
     """
     if last is None or last.number <= node.after or not last.job:
         return True
-    return elapsed(now, last.ended) > RETRY_S
+    return elapsed(now, last.ended) > (RETRY_S if last.run else LOST_S)
 
 
 def _chance(seed: int, name: str) -> float:

@@ -22,6 +22,8 @@ AT_LEAST = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
 WIDELY = 3
 """Nodes that have to fail a check before it can be its fault."""
+SPARED = " (not acted on: "
+"""Stands in a reason before why nobody acts on it."""
 HARDNESS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
 
 
@@ -74,7 +76,7 @@ def held_back(before: Node, after: Node, why: str) -> Node:
     """
     if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
         return after
-    reason = f"{after.reason} (not acted on: {why})"
+    reason = f"{after.reason}{SPARED}{why})"
     if before.wanted is Hold.NONE and after.state is not State.HELD:
         return replace(after, enforced=False, reason=reason)
     return replace(

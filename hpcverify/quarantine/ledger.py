@@ -125,6 +125,11 @@ class Ledger:
         try:
             state.mkdir(parents=True, exist_ok=True)
             self.path.touch(mode=0o600)  # the tokens are in it
+        except PermissionError as exc:
+            raise StoreError(
+                f"the books of the fleet, {self.path}, are for their owner alone: be "
+                "root, or who it is"
+            ) from exc
         except OSError as exc:
             raise StoreError(
                 f"the state directory {state} cannot be written: {exc.strerror}; "

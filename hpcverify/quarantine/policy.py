@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict
+from hpcverify.quarantine.breaker import SPARED
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.rounds import worst_rounds
@@ -202,7 +203,8 @@ def explains_refusal(node: Node, site: Site) -> bool:
 def refused(node: Node, told: str, now: float) -> Node:
     """Quarantine *node* for what its prolog refused a job for, which Slurm *told*."""
     state = State.LEMON if node.lemon else State.QUARANTINED
-    reason = f"{told}: {node.reason}"[:LONGEST]
+    because, _, _ = node.reason.partition(SPARED)  # now it is
+    reason = f"{told}: {because}"[:LONGEST]
     return replace(node, state=state, since=now, reason=reason, enforced=True)
 
 

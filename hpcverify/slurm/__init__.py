@@ -55,3 +55,12 @@ class Reservation(Struct, frozen=True, kw_only=True):
     name: str
     nodes: tuple[str, ...]
     flags: frozenset[str] = frozenset()
+
+
+class Partition(Struct, frozen=True, kw_only=True):
+    """What a partition lets jobs do."""
+
+    minutes: float
+    """For a job, at most (``MaxTime``): Slurm queues a longer one for ever."""
+    preempted: bool
+    """Whether jobs there give way to those of a higher tier (``PreemptMode``)."""

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm import Host, Job, Reservation, hosts, jobs, reservations
+from hpcverify.slurm import Host, Job, Partition, Reservation, hosts, jobs, reservations
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NAME
 
@@ -85,13 +85,15 @@ class Slurm:
             raise SlurmError(f"Slurm has no node {missing[0]}")
         return {name: there[name] for name in names} if names else there
 
-    def longest(self, partition: str) -> float:
-        """Say how many minutes a job may take in *partition* (``MaxTime``)."""
-        shown = self.run(["scontrol", "show", "partition", "-o", _plain(partition)])
-        found = re.search(r"\bMaxTime=(\S+)", shown)
-        if found is None:
-            raise SlurmError(f"partition {partition} has no MaxTime: {shown[:80]!r}")
-        return minutes(found[1])
+    def partition(self, name: str) -> Partition:
+        """Say what the partition *name* lets jobs do."""
+        shown = self.run(["scontrol", "show", "partition", "-o", _plain(name)])
+        said = dict(re.findall(r"\b(MaxTime|PreemptMode)=(\S+)", shown))
+        if len(said) < 2:  # noqa: PLR2004 - both
+            raise SlurmError(f"partition {name} has no MaxTime: {shown[:80]!r}")
+        return Partition(
+            minutes=minutes(said["MaxTime"]), preempted=said["PreemptMode"] != "OFF"
+        )
 
     def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
         """

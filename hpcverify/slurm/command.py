@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from hpcverify.check import Unable
 from hpcverify.errors import SlurmError
@@ -22,6 +23,9 @@ RunCommand = Callable[[Sequence[str]], str]
 TIMEOUT_S = 20.0
 """Slurm's own commands give a controller that is away 9 s, one that hangs 10 s
 (``MessageTimeout`` of 10); a limit below that would hide what they say."""
+
+NOWHERE = b"Could not establish a configuration source"
+"""In what a command says that found no slurm.conf, and asked the DNS for one."""
 
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _PASSED_ON = _KEPT | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
@@ -48,6 +52,9 @@ def run_command(
 
     """
     environ = os.environ if environ is None else environ
+    conf = environ.get("SLURM_CONF", "")
+    if conf and not Path(conf).exists():  # or the command would look for it for long
+        raise SlurmError(f"SLURM_CONF names {conf}, which is not there")
     try:
         env = undisturbed(environ)
         if (
@@ -84,6 +91,8 @@ def _complaint(done: Completed) -> str:
     Take the first line of its errors, or the last that it printed: so scontrol
     ends an answer for several nodes of which one is unknown.
     """
+    if NOWHERE in done.stderr:
+        return "it finds no slurm.conf: set SLURM_CONF, or put it into /etc/slurm"
     for said, which in ((done.stderr, 0), (done.stdout, -1)):
         lines = said.decode(errors="replace").split("\n")
         if lines := [line.strip() for line in lines if line.strip()]:

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import re
 
-from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
-    RESOLVER_NOGROUP,
-    NodeSet,
-    NodeSetException,
-)
-
 from hpcverify.errors import ConfigError
 
 NAME = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -21,9 +15,20 @@ def expand(hostlist: str) -> list[str]:
     Name the nodes that *hostlist* means, each once.
 
     Raises:
-        ConfigError: it means no node, or what cannot be a node's name.
+        ConfigError: it means no node, or what cannot be a node's name; or the library
+            that reads it is not installed.
 
     """
+    try:  # a node that is only verified needs it not
+        from ClusterShell.NodeSet import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            RESOLVER_NOGROUP,
+            NodeSet,
+            NodeSetException,
+        )
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            "ClusterShell is not installed: pip install 'hpcverify[cluster]'"
+        ) from exc
     try:
         # Without groups: ``@name`` would run whatever the machine has set up for them.
         names = list(NodeSet(hostlist, resolver=RESOLVER_NOGROUP))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
+
+import pytest
 
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
@@ -40,3 +44,61 @@ def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
 
     assert "CPU build" in advice(cli, 3)["torch"]["state"]
+
+
+def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:
+    """Make the node one of a fleet, with the settings of its hooks."""
+    cli.site(f'[fleet]\nspool = "{spool}"\n')
+    usual = {"HPCVERIFY": sys.executable, "HPCVERIFY_SPOOL": str(spool)}
+    lines = [f"{key}={value}" for key, value in {**usual, **settings}.items()]
+    hooks = Path(cli.environment["HPCVERIFY_CONFIG"]).with_name("hooks.conf")
+    hooks.write_text("\n".join(["# what the hooks read", *lines]))
+
+
+def test_a_node_of_a_fleet_with_all_that_its_hooks_need_is_told_so(
+    cli: Cli, tmp_path: Path
+) -> None:
+    a_fleet(cli, tmp_path, HPCVERIFY_DEADLINE="15", HPCVERIFY_USERS="0 64030")
+
+    told = advice(cli, 0)
+    assert told["spool"]["state"] == str(tmp_path)
+    assert told["hooks"]["state"].endswith("hooks.conf")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("HPCVERIFY", '"/bin/true"', "is no program"),
+        ("HPCVERIFY_SPOOL", "/elsewhere", "the site file says"),
+        ("HPCVERIFY_DEADLINE", "15s", "is no number of seconds"),
+        ("HPCVERIFY_USERS", "root", "are no numbers of users"),
+        ("HPCVERIFY_STATE", "state", "is no absolute path"),
+        ("HPCVERIFY_SPOL", "/x", "is not known"),
+    ],
+)
+def test_a_setting_that_the_hooks_would_pass_over_is_named(
+    cli: Cli, tmp_path: Path, name: str, value: str, why: str
+) -> None:
+    a_fleet(cli, tmp_path, **{name: value})
+
+    state = advice(cli, 3)["hooks"]["state"]
+    assert name in state
+    assert why in state
+
+
+def test_hooks_whose_settings_others_can_change_are_named(
+    cli: Cli, tmp_path: Path
+) -> None:
+    a_fleet(cli, tmp_path)
+    hooks = Path(cli.environment["HPCVERIFY_CONFIG"]).with_name("hooks.conf")
+    hooks.chmod(0o666)
+
+    assert "can be changed by other users" in advice(cli, 3)["hooks"]["state"]
+
+
+def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -> None:
+    cli.site(f'[fleet]\nspool = "{tmp_path}/none"\n')
+
+    told = advice(cli, 3)
+    assert "mount it" in told["spool"]["fix"]
+    assert "copy slurm/hooks.conf" in told["hooks"]["fix"]

@@ -14,6 +14,7 @@ from hpcverify.fleet.schedule import (
     DAY_S,
     HOUR_S,
     JITTER,
+    LOST_S,
     RETRY_S,
     SweepPlan,
     has_waited,
@@ -312,8 +313,11 @@ def ended(number: int, ago: float) -> Ticket:
         (ended(5, 1), True),
         (ended(6, 1), False),
         (replace(ended(6, 1), job=0), True),  # it never was a job
-        (ended(6, RETRY_S - 1), False),
-        (ended(6, RETRY_S + 1), True),
+        (ended(6, LOST_S - 1), False),
+        (ended(6, LOST_S + 1), True),  # it left no document
+        (replace(ended(6, LOST_S + 1), run="x"), False),
+        (replace(ended(6, RETRY_S - 1), run="x"), False),
+        (replace(ended(6, RETRY_S + 1), run="x"), True),
         (ended(6, -1e8), True),
     ],
 )

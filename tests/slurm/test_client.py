@@ -87,12 +87,15 @@ def test_the_user_that_slurm_acts_as_is_known(cluster: Cluster) -> None:
     assert cluster.slurm.owner() == cluster.slurm.user
 
 
-def test_how_long_a_partition_lets_a_job_run_is_known(cluster: Cluster) -> None:
-    assert cluster.slurm.longest("batch") == math.inf
+def test_what_a_partition_lets_jobs_do_is_known(cluster: Cluster) -> None:
+    unlimited = cluster.slurm.partition("batch")
     cluster.run("scontrol", "update", "partitionname=verify", "maxtime=1-02:03:00")
-    assert cluster.slurm.longest("verify") == 1440 + 123
+    limited = cluster.slurm.partition("verify")
+
+    assert (unlimited.minutes, unlimited.preempted) == (math.inf, False)
+    assert (limited.minutes, limited.preempted) == (1440 + 123, True)
     with pytest.raises(SlurmError, match="nowhere"):
-        cluster.slurm.longest("nowhere")
+        cluster.slurm.partition("nowhere")
 
 
 def test_a_time_limit_that_is_none_is_an_error() -> None:

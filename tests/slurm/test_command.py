@@ -29,6 +29,18 @@ def test_a_failure_without_a_word_is_one_too() -> None:
         sh("exit 3")
 
 
+def test_where_no_slurm_conf_is_found_the_fix_is_told() -> None:
+    told = "scontrol: fatal: Could not establish a configuration source"
+
+    with pytest.raises(SlurmError, match=r"it finds no slurm\.conf: set SLURM_CONF"):
+        sh(f"echo '{told}' >&2; exit 1")
+
+
+def test_a_slurm_conf_that_is_not_there_is_named_at_once() -> None:
+    with pytest.raises(SlurmError, match=r"SLURM_CONF names /x/slurm\.conf, which is"):
+        run_command(["sleep", "60"], environ={"SLURM_CONF": "/x/slurm.conf"})
+
+
 def test_a_command_that_is_killed_is_a_failure() -> None:
     with pytest.raises(SlurmError, match="exit status -9"):
         sh("kill -9 $$")

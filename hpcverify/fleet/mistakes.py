@@ -1,0 +1,95 @@
+"""
+What is wrong in a site file as far as it is about the fleet.
+
+Each mistake here would do something other than was meant, in silence: a check that is
+misspelt enforces nothing, a host list that means no node suppresses nothing. Who acts
+on the fleet refuses to begin with one; `config check` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from hpcverify.catalog import names
+from hpcverify.config import Fleet, Quarantine, Site, Suppression
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.orders import uid_of
+from hpcverify.quarantine.policy import EVERY, enforced
+from hpcverify.slurm.hostlist import expand
+from hpcverify.suite import load_suite
+
+
+def refuse_mistakes(site: Site) -> None:
+    """
+    Refuse a site file with a mistake in it.
+
+    Raises:
+        ConfigError: the first one, with the file and the place.
+
+    """
+    known = set(names(site.packages))
+    for mistake in chain(
+        _in_quarantine(site.quarantine, known),
+        _in_fleet(site.fleet),
+        _in_suppressions(site.suppress, known),
+    ):
+        raise ConfigError(f"{site.path}: {mistake}")
+
+
+def notes(site: Site, now: float) -> Iterator[str]:
+    """Yield what is no mistake and may yet surprise."""
+    fleet = site.fleet
+    if fleet.spool and not Path(fleet.spool).is_dir():
+        yield f"fleet.spool: {fleet.spool} is no directory on this machine"
+    try:
+        uid_of(fleet.user)
+    except ConfigError as exc:
+        yield str(exc)
+    for check in site.quarantine.fail_closed:
+        if not enforced([check], site):
+            yield f"fail_closed: {check} is not in enforce, and refuses no job"
+    today = datetime.fromtimestamp(now, UTC).date()
+    for each in site.suppress:
+        if each.until < today:
+            yield f"suppress: {each.check} on {each.nodes} ended on {each.until}"
+
+
+def _in_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
+    yield from _strangers("quarantine.enforce", policy.enforce, {EVERY, *known})
+    yield from _strangers("quarantine.fail_closed", policy.fail_closed, known)
+    if policy.backend == "command" and not Path(policy.command).is_absolute():
+        yield 'quarantine.command: backend = "command" needs the path of a program'
+
+
+def _in_fleet(fleet: Fleet) -> Iterator[str]:
+    try:
+        load_suite(fleet.suite)
+    except ConfigError as exc:
+        yield f"fleet.suite: {exc}"
+    if fleet.spool and not Path(fleet.spool).is_absolute():
+        yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
+
+
+def _in_suppressions(
+    suppressed: Iterable[Suppression], known: Collection[str]
+) -> Iterator[str]:
+    for each in suppressed:
+        yield from _strangers("suppress.check", [each.check], known)
+        try:
+            expand(each.nodes)
+        except ConfigError as exc:
+            yield f"suppress.nodes: {exc}"
+        for name in ("reason", "by"):
+            if not getattr(each, name).strip():
+                yield f"suppress.{name}: say it, for whoever finds {each.check} silent"
+
+
+def _strangers(
+    place: str, given: Iterable[str], known: Collection[str]
+) -> Iterator[str]:
+    for name in given:
+        if name not in known:
+            yield f"{place}: {UnknownNameError('check', name, known)}"
