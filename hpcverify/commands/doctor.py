@@ -102,8 +102,8 @@ def packages() -> Iterator[Advice]:
     """Look at the Python packages that the extras bring."""
     for package, extra in EXTRAS.items():
         found = _installed(package)
-        fix = "" if found else f"pip install 'hpcverify[{extra}]'"
-        yield Advice(package, found or "not installed", fix)
+        fix = f"in the checkout: pip install -c constraints.txt '.[{extra}]'"
+        yield Advice(package, found) if found else Advice(package, "missing", fix)
 
 
 def _installed(package: str) -> str:
