@@ -128,8 +128,13 @@ class Orders:
     @cached_property
     def partition(self) -> Partition:
         """What the partition allows in which verification runs."""
-        name = self.site.fleet.partition
+        name, user = self.site.fleet.partition, self.site.fleet.user
         found = self.slurm.partition(name)
+        if found.root_only and user != "root":
+            raise ConfigError(
+                f"partition {name} has RootOnly=YES, and jobs are to run as {user}: "
+                "use AllowGroups, or have them run as root"
+            )
         if not found.preempted:
             self.say(f"partition {name} has PreemptMode=OFF: no user's job comes first")
         return found

@@ -64,3 +64,5 @@ class Partition(Struct, frozen=True, kw_only=True):
     """For a job, at most (``MaxTime``): Slurm queues a longer one for ever."""
     preempted: bool
     """Whether jobs there give way to those of a higher tier (``PreemptMode``)."""
+    root_only: bool
+    """Whether it is for root's jobs alone: Slurm queues others for ever."""

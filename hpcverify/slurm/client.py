@@ -88,11 +88,13 @@ class Slurm:
     def partition(self, name: str) -> Partition:
         """Say what the partition *name* lets jobs do."""
         shown = self.run(["scontrol", "show", "partition", "-o", _plain(name)])
-        said = dict(re.findall(r"\b(MaxTime|PreemptMode)=(\S+)", shown))
-        if len(said) < 2:  # noqa: PLR2004 - both
-            raise SlurmError(f"partition {name} has no MaxTime: {shown[:80]!r}")
+        said = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        if not {"MaxTime", "PreemptMode", "RootOnly"}.issubset(said):
+            raise SlurmError(f"scontrol says of partition {name}: {shown[:80]!r}")
         return Partition(
-            minutes=minutes(said["MaxTime"]), preempted=said["PreemptMode"] != "OFF"
+            minutes=minutes(said["MaxTime"]),
+            preempted=said["PreemptMode"] != "OFF",
+            root_only=said["RootOnly"] == "YES",
         )
 
     def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:

@@ -505,6 +505,32 @@ def test_a_suite_that_its_partition_has_no_time_for_is_not_begun(asked: Fleet) -
         set_partition(asked, "maxtime=-1")
 
 
+def test_a_partition_that_is_not_for_our_jobs_is_named(asked: Fleet) -> None:
+    asked.prepare(fleet='user = "nobody"')
+    set_partition(asked, "rootonly=yes")
+    try:
+        done = asked("sweep")
+        assert (done.returncode, asked.ledger.open_tickets()) == (2, [])
+        assert "partition verify has RootOnly=YES" in one_line(done.stderr)
+        asked.prepare(fleet='partition = "vrfy"')
+        assert "Partition vrfy not found" in one_line(asked("sweep").stderr)
+    finally:
+        set_partition(asked, "rootonly=no")
+        asked.prepare()
+
+
+def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
+    asked.prepare(fleet='partition = "batch"')
+    asked.cluster.slurm.drain("n1", "fan")
+    try:
+        done = asked("sweep", "--nodes", "n1")
+        assert done.stdout == "0 nodes: nobody was due (1 is held by others: fan)\n"
+        assert "partition batch has PreemptMode=OFF" in done.stderr
+    finally:
+        asked.cluster.slurm.resume("n1")
+        asked.prepare()
+
+
 def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
     set_partition(asked, "state=drain")
     try:

@@ -94,6 +94,10 @@ def test_what_a_partition_lets_jobs_do_is_known(cluster: Cluster) -> None:
 
     assert (unlimited.minutes, unlimited.preempted) == (math.inf, False)
     assert (limited.minutes, limited.preempted) == (1440 + 123, True)
+    assert not limited.root_only
+    cluster.run("scontrol", "update", "partitionname=verify", "rootonly=yes")
+    assert cluster.slurm.partition("verify").root_only
+    cluster.run("scontrol", "update", "partitionname=verify", "rootonly=no")
     with pytest.raises(SlurmError, match="nowhere"):
         cluster.slurm.partition("nowhere")
 
