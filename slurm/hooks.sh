@@ -15,6 +15,7 @@ set -f # names of checks are split into words, and never mean files
 SETTINGS=/etc/hpcverify/hooks.conf
 NEWLINE='
 '
+ASK_S=5 # for the controller's word, before a job is refused
 
 default_settings() {
     HPCVERIFY=/opt/hpcverify/bin/hpcverify
@@ -35,6 +36,7 @@ believe() { # $1: the settings
 # Take the settings from a file, which is read and never run: KEY=value, unquoted.
 # One that others than root can change is left alone.
 read_settings() { # $1: the file
+    settings=$1
     default_settings
     if [ -f "$1" ]; then
         while IFS='=' read -r key value || [ -n "$key" ]; do
@@ -95,6 +97,16 @@ read_word() {
     fi
     [ "$expiry" -gt "$(date +%s)" ] || return 0
     verdict=$first reason=$third checks=$fourth
+}
+
+# Fetch what the controller says now, and read that. The spool may hang: what is known
+# here stands then.
+ask_again() {
+    [ -n "$HPCVERIFY_SPOOL" ] || return 0
+    timeout -s KILL "$ASK_S" "$HPCVERIFY" gate --spool "$HPCVERIFY_SPOOL" \
+        </dev/null >/dev/null 2>&1
+    believed=$NEWLINE$(believe "$settings")$NEWLINE
+    read_word
 }
 
 # Run a suite, for as long as the deadline allows. timeout(1) kills its whole group,

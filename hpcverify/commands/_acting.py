@@ -14,7 +14,7 @@ from hpcverify.config import Site, load_site, state_dir
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.mistakes import refuse_mistakes
-from hpcverify.quarantine.keeper import Keeper, Seen
+from hpcverify.quarantine.keeper import Keeper, Seen, as_found, marks_of
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
 from hpcverify.slurm.client import Slurm
@@ -106,13 +106,13 @@ def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
         ActionError: somebody else holds it.
 
     """
-    seen = there[name]
-    node = acting.ledger.node(name)
-    foreign = node.foreign or (seen.reason if seen.drained and not node.hold else "")
-    if foreign or seen.unavailable:
+    seen, node = there[name], acting.ledger.node(name)
+    # As it is now: somebody may have let it go since the last turn, or taken it over.
+    node = as_found(node, seen, marks_of(node, acting.ledger))
+    if node.foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
-            f"({foreign or seen.unavailable}): nothing was done; let it go first, "
+            f"({node.foreign or seen.unavailable}): nothing was done; let it go first, "
             f"as with scontrol update nodename={name} state=resume"
         )
     return node

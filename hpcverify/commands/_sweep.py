@@ -12,13 +12,12 @@ from msgspec import Struct
 
 from hpcverify.cli import say
 from hpcverify.commands._acting import controller, refuse_unknown
-from hpcverify.errors import ActionError, SlurmError
+from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
 from hpcverify.slurm import Host
-from hpcverify.slurm.hostlist import expand
+from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.stop import Stop, stop_on_signals
-from hpcverify.suite import load_suite
 from hpcverify.view import Console, plain_table
 
 LOOK_S = 0.1
@@ -59,6 +58,7 @@ def carry_out(wish: Wish) -> int:
     acting = controller()
     with stop_on_signals() as stop:
         sweep = Sweep(acting, wish, stop)
+        acting.orders.minutes(sweep.suite)  # what is wrong with it shows now
         while not stop() and sweep.goes_on():
             _wait(stop)
     if stop():
@@ -72,19 +72,18 @@ class Sweep:
     """Goes from turn to turn, with as many nodes at once as may be."""
 
     def __init__(self, acting: Controller, wish: Wish, stop: Stop) -> None:
-        """Begin; a suite that nobody knows shows now."""
+        """Begin."""
         self.acting = acting
         self.stop = stop
         self.limit = wish.limit
         self.suite = wish.suite or acting.site.fleet.suite
-        load_suite(self.suite)
         self.only = _only(wish)
         self.tickets: dict[str, int] = {}
         self._began = False
         self._passed_over: tuple[tuple[str, str], ...] = ()
         """Node and reason, in the last plan."""
         self._refusal = ""
-        """What Slurm said when it last took no job."""
+        """Why the last one that could not be ordered could not."""
         self._left: Collection[str] = ()
         """Who was at it after the last turn: others may take in what they find."""
         self._away_since = 0.0
@@ -126,41 +125,49 @@ class Sweep:
         hosts = self.acting.slurm.hosts()
         if not self._began:  # what is there now may well go away later
             refuse_unknown(self.only, hosts)
-            self.acting.orders.minutes(self.suite)
         plan = self.acting.plan(
             hosts, only=self.only, done=self.tickets.keys(), limit=limit
         )
         self._passed_over = plan.passed_over
+        ordered: list[str] = []
         for pick in plan.chosen:
-            if self.stop():
-                return
-            self._order(hosts[pick.node])
+            if self.stop() or self._is_in_vain():
+                break
+            if self._order(hosts[pick.node]):
+                ordered.append(pick.node)
+        if ordered:
+            say(f"verifying {fold(ordered)}")
+        elif plan.chosen and self._is_in_vain(len(plan.chosen)):
+            raise ActionError(f"no verification could be ordered: {self._refusal}")
 
-    def _order(self, host: Host) -> None:
+    def _is_in_vain(self, enough: int = 4) -> bool:
+        """Whether not one was ordered of so many: it is not about the nodes, then."""
+        return not any(self.tickets.values()) and len(self.tickets) >= enough
+
+    def _order(self, host: Host) -> bool:
         """
-        Have *host* verified; a job that Slurm refuses costs this node its turn alone.
+        Have *host* verified; what is amiss with it alone costs it its turn alone.
 
         Raises:
-            ActionError: the next one was refused as well, and for the same reason.
-            SlurmError: Slurm is away, rather.
+            SlurmError: Slurm is away.
 
         """
         try:
-            self.acting.orders.verify(host, self.suite)
-        except SlurmError as exc:
-            self.acting.keeper.look()
-            if str(exc) == self._refusal:
-                raise ActionError(f"Slurm takes no job of ours: {exc}") from exc
-            self._refusal = str(exc)
-            say(f"{host.name}: {exc}")
-        else:
-            self._refusal = ""
-        self.tickets[host.name] = self.acting.ledger.last_ticket()
+            ticket = self.acting.orders.verify(host, self.suite)
+        except (SlurmError, ConfigError) as exc:
+            if isinstance(exc, SlurmError):
+                self.acting.keeper.look()  # if it answers, it was about this node
+            self._refusal = f"{host.name}: {exc}"
+            say(self._refusal)
+            self.tickets[host.name] = 0
+            return False
+        self.tickets[host.name] = ticket.number
+        return True
 
     def under_way(self) -> Collection[str]:
         """Name the nodes that are still at it, the reruns of suspects among them."""
         busy = {ticket.node for ticket in self.acting.ledger.open_tickets()}
-        return busy & self.tickets.keys()
+        return busy & {name for name, number in self.tickets.items() if number}
 
     def _why_nobody(self) -> str:
         """Say why nobody was due, the most common reasons first."""

@@ -39,9 +39,9 @@ def command(hostlist: str, suite: str, reason: str) -> None:
             raise ActionError(
                 f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …"
             )
-        kept = {"state": State.VERIFYING, "enforced": True, "suite": suite, "run": ""}
+        kept = {"state": State.VERIFYING, "enforced": True, "suite": suite}
         last = acting.ledger.last_ticket()
-        change(acting, node, "admit", reason, **kept, after=last)
+        change(acting, node, "admit", reason, **kept, hard=False, run="", after=last)
 
     kept, refused = decide(acting, hostlist, admit)
     if kept:

@@ -7,14 +7,21 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from hpcverify import standing
+from hpcverify.config import node_name, state_dir
 
 
 @click.command("gate")
-def command() -> None:
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    help="Ask there first what the controller says now.",
+)
+def command(spool: Path | None) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
@@ -26,4 +33,6 @@ def command() -> None:
     Example:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if spool is not None:
+        standing.fetch(spool, state_dir(), node_name())
     sys.exit(standing.gate(standing.path_of_this_node()))

@@ -47,6 +47,7 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
             state=State.UNVERIFIED,
             enforced=False,
             lemon=False,
+            hard=False,
             checks=(),
             after=acting.ledger.last_ticket(),
         )

@@ -12,7 +12,8 @@ from hpcverify.commands._reason import REASON
 @click.command("repair")
 @click.argument("hostlist")
 @click.option("--reason", required=True, type=REASON, help="What was done.")
-def command(hostlist: str, reason: str) -> None:
+@click.option("--suite", help="What to pass; what it failed in when left out.")
+def command(hostlist: str, reason: str, suite: str | None) -> None:
     """
     Say that nodes were repaired: verified under a reservation, and then released.
 
@@ -27,6 +28,8 @@ def command(hostlist: str, reason: str) -> None:
     from hpcverify.quarantine.life import Hold, Node, State
 
     acting = controller()
+    if suite is not None:
+        acting.orders.minutes(suite)  # what is wrong with it shows now
 
     def repair(node: Node) -> None:
         if node.wanted is not Hold.DRAIN:
@@ -40,7 +43,8 @@ def command(hostlist: str, reason: str) -> None:
             "repair",
             reason,
             state=State.VERIFYING,
-            suite=node.suite or acting.site.fleet.suite,
+            hard=False,
+            suite=suite or node.suite or acting.site.fleet.suite,
             after=acting.ledger.last_ticket(),
         )
 

@@ -27,14 +27,14 @@ from hpcverify.errors import (
     SpoolError,
     StoreError,
 )
-from hpcverify.fleet.intake import HOUR, Intake, Judged
+from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
 from hpcverify.fleet.lock import alone
 from hpcverify.fleet.orders import Orders, uid_of
 from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
 from hpcverify.fleet.schedule import plan as plan_sweep
 from hpcverify.fleet.words import tell
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import allowance, trips
+from hpcverify.quarantine.breaker import allowance, doubted, trips
 from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State, elapsed
@@ -116,7 +116,7 @@ class Controller:
         known = self.ledger.nodes()
         nodes = {name: known.get(name, Node(name=name)) for name in seen}
         try:
-            tell(nodes, self.site, self.ledger.tripped(), self.clock())
+            tell(nodes, self.site, self.ledger.tripped(), self.doubts(), self.clock())
         except StoreError as exc:
             self._miss(str(exc))
 
@@ -170,23 +170,38 @@ class Controller:
 
     def _adopt(self, seen: Mapping[str, Seen]) -> None:
         """Make Slurm's own drain ours where a run or a word of ours explains it."""
-        for node in self.ledger.nodes().values():
-            there = seen.get(node.name)
-            if there is None or not there.hook_failed or node.hold:
-                continue
-            if node.wanted is not Hold.DRAIN:
-                if self.ledger.tripped() or not explains_refusal(node, self.site):
-                    continue
-                node = refused(node, there.reason, self.clock())  # noqa: PLW2901
-                if self._trips(node.name):
-                    return
-            self._try(node.name, partial(self._adopt_one, node, there))
+        known = self.ledger.nodes()
+        for name in sorted(name for name, there in seen.items() if there.hook_failed):
+            node = known.get(name, Node(name=name))
+            if node.wanted is Hold.DRAIN or self._quarantines(node, seen[name]):
+                self._try(name, partial(self._adopt_one, name, seen[name]))
 
-    def _adopt_one(self, node: Node, there: Seen) -> None:
-        adopted = adopt(node, there, self.keeper, self.ledger)
+    def _quarantines(self, node: Node, there: Seen) -> bool:
+        """Quarantine *node* for what its prolog refused a job for, if we may."""
+        if self.ledger.tripped() or not explains_refusal(node, self.site):
+            return False
+        in_doubt = self.doubts().keys() >= set(node.checks)
+        if in_doubt or self._trips(node.name):
+            return False
+        now = self.clock()
+        past = self.ledger.quarantines(
+            node.name, now - self.site.quarantine.lemon_days * DAY
+        )
+        gone = refused(node, there.reason, self.site, now, past)
+        self.ledger.put(gone, gone.state.value, gone.reason, held=True)
+        self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.reason}")
+        return True
+
+    def _adopt_one(self, name: str, there: Seen) -> None:
+        adopted = adopt(self.ledger.node(name), there, self.keeper, self.ledger)
         if adopted.hold:
-            self.ledger.put(adopted, "adopted", there.reason, held=True)
-            self.say(f"{node.name}: {node.state}, Slurm's drain is ours: {node.reason}")
+            self.ledger.put(adopted, "adopted", there.reason)
+
+    def doubts(self) -> Mapping[str, str]:
+        """Name the checks that fail too widely to be believed, and say how widely."""
+        policy = self.site.quarantine
+        since = self.clock() - policy.window_hours * HOUR
+        return doubted(self.ledger.outcomes(since), policy)
 
     def _trips(self, name: str) -> bool:
         """Whether to hold one node more is one too many."""
@@ -328,6 +343,7 @@ class Controller:
             only=only,
             done=done,
             limit=limit,
+            tried=self.ledger.last_ended(),
             seed=self.ledger.seed(),
         )
 

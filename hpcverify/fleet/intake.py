@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from hpcverify.config import Site
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import doubted, held_back, trips
+from hpcverify.quarantine.evidence import Evidence, evidence_of
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node
-from hpcverify.quarantine.policy import Evidence, after, evidence_of
+from hpcverify.quarantine.policy import FAILED, after
 from hpcverify.store import Store
 
 DAY = timedelta(days=1).total_seconds()
@@ -95,7 +96,7 @@ class Intake:
             before = nodes.get(evidence.node, Node(name=evidence.node))
             past = self.ledger.quarantines(before.name, now - policy.lemon_days * DAY)
             node = after(before, evidence, self.site, now, past)
-            if why := _in_doubt(evidence, doubts) or brake:
+            if why := _in_doubt(evidence, node, doubts) or brake:
                 node = held_back(before, node, why)
             nodes[node.name] = node
             judged.append(Judged(evidence, before, node))
@@ -135,9 +136,11 @@ def _is_blamed(node: Node) -> bool:
     return node.wanted is not Hold.NONE and not node.kept_free
 
 
-def _in_doubt(evidence: Evidence, doubts: Mapping[str, str]) -> str:
+def _in_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
     """Say why what failed is not believed, if only checks failed that fail widely."""
     failed = {f.check for f in evidence.failures}
+    if not failed and node.state in FAILED:  # for what it failed before
+        failed = set(node.checks)
     if not failed.issubset(doubts):
         return ""
     return "; ".join(doubts[check] for check in sorted(failed))

@@ -8,6 +8,7 @@ on the fleet refuses to begin with one; `config check` names them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
@@ -17,7 +18,7 @@ from hpcverify.catalog import names
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.orders import uid_of
-from hpcverify.quarantine.policy import EVERY, enforced
+from hpcverify.quarantine.evidence import EVERY, enforced
 from hpcverify.slurm.hostlist import expand
 from hpcverify.suite import load_suite
 
@@ -42,7 +43,7 @@ def refuse_mistakes(site: Site) -> None:
 def notes(site: Site, now: float) -> Iterator[str]:
     """Yield what is no mistake and may yet surprise."""
     fleet = site.fleet
-    if fleet.spool and not Path(fleet.spool).is_dir():
+    if fleet.spool and not os.path.isdir(fleet.spool):  # noqa: PTH112 - Path's raises where it may not look
         yield f"fleet.spool: {fleet.spool} is no directory on this machine"
     try:
         uid_of(fleet.user)

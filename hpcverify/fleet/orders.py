@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from hpcverify.config import Site
 from hpcverify.errors import ConfigError
 from hpcverify.executors.slurm import (
@@ -99,8 +101,18 @@ class Orders:
         if ending.over:
             self.ledger.ended(ticket, ending)
         if ending.over and ending is not Ending.FINISHED:
-            self.say(f"{ticket.node}: {told(ending, ticket.node, job)}")
+            why = told(ending, ticket.node, job)
+            self.say(f"{ticket.node}: {why}")
+            self._end_turn(ticket, why)
         return ending.over
+
+    def _end_turn(self, ticket: Ticket, why: str) -> None:
+        """Let a node go that was kept free for its turn, and had it in vain."""
+        node = self.ledger.node(ticket.node)
+        if node.kept_free and node.enforced and ticket.number > node.after:
+            free = {"state": State.UNVERIFIED, "enforced": False, "reason": why}
+            now = replace(node, since=self.clock(), **free)
+            self.ledger.put(now, "turn over", why)
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Whether nothing more will come of a job that Slurm does not know."""

@@ -86,6 +86,7 @@ def plan(
     *,
     only: Collection[str] = (),
     done: Collection[str] = (),
+    tried: Mapping[str, Ticket] | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> SweepPlan:
@@ -94,13 +95,16 @@ def plan(
 
     *nodes* are what the ledger knows, *busy* those that have a ticket of ours. With
     *only*, no other is looked at, and they are verified though they passed lately.
-    Those *done* had their turn in this sweep.
+    Those *done* had their turn in this sweep; *tried* has the last verification of each
+    that came to an end, with or without an answer.
     *limit* is on this sweep alone, beside the site's limits. The same *seed* gives
     each node the same jitter: keep one for good, so that turns stay spread out.
     """
     names = sorted((set(only) or set(hosts)) - set(done))
     known = {name: nodes.get(name) or Node(name=name) for name in hosts}
-    asked = _Asked(hosts, known, frozenset(busy), fleet, now, bool(only), seed)
+    asked = _Asked(
+        hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed
+    )
     looked = {name: asked.look(name) for name in names}
     over = {name: found for name, found in looked.items() if isinstance(found, str)}
     room = _Room(asked, limit)
@@ -132,6 +136,7 @@ class _Asked(Struct, frozen=True):
     fleet: Fleet
     now: float
     by_name: bool
+    tried: Mapping[str, Ticket]
     seed: int
 
     def look(self, name: str) -> _Due | str:
@@ -147,7 +152,10 @@ class _Asked(Struct, frozen=True):
             return why_not
         fresh = self.fleet.fresh_hours * HOUR_S
         jitter = JITTER * fresh * _chance(self.seed, name)
-        if not self.by_name and (why_not := _fresh(node, fresh - jitter, self.now)):
+        if not self.by_name and (
+            why_not := _fresh(node, fresh - jitter, self.now)
+            or _tried(node, self.tried.get(name), self.now)
+        ):
             return why_not
         return _turn(host, node, self.now, jitter)
 
@@ -197,6 +205,13 @@ def _fresh(node: Node, window: float, now: float) -> str:
     return ""
 
 
+def _tried(node: Node, last: Ticket | None, now: float) -> str:
+    """Say when *node* was last tried, if that is too short a while ago."""
+    if last is None or last.ended < node.since or rerun_is_due(node, last, now):
+        return ""
+    return f"was tried {_ago(now - last.ended)} ago, without an answer that settles it"
+
+
 def _turn(host: Host, node: Node, now: float, jitter: float) -> _Due:
     """
     Order *node* among those that are due.
@@ -234,10 +249,9 @@ def rerun_is_due(node: Node, last: Ticket | None, now: float) -> bool:
     """
     Whether nothing was tried since *node* came to its state, or that was long ago.
 
-    *last* is the ticket of its last verification that ended; one that never was a job
-    was no try.
+    *last* is the ticket of its last verification that ended.
     """
-    if last is None or last.number <= node.after or not last.job:
+    if last is None or last.number <= node.after:
         return True
     return elapsed(now, last.ended) > (RETRY_S if last.run else LOST_S)
 

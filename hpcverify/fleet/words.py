@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from hpcverify import standing
@@ -11,31 +13,59 @@ from hpcverify.errors import StoreError
 from hpcverify.fleet.intake import HOUR
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import may_refuse
+from hpcverify.slurm.hostlist import expand
 
 
-def tell(nodes: Mapping[str, Node], site: Site, tripped: str, now: float) -> None:
+def tell(
+    nodes: Mapping[str, Node],
+    site: Site,
+    tripped: str,
+    doubts: Collection[str],
+    now: float,
+) -> None:
     """
     Leave a word for each of *nodes*, at *now*; *tripped* says why the breaker is.
 
-    One that says the same is written anew once half of its time is over.
+    One that says the same is written anew once half of its time is over. No check
+    refuses a job that is among the *doubts*, or is suppressed on that node.
 
     Raises:
-        StoreError: the spool cannot be written.
+        StoreError: some could not be left; the others were.
 
     """
     folder = Path(site.fleet.spool) / standing.FILE
     until = int(now + site.fleet.word_hours * HOUR)
+    silenced = suppressions(site, now)
+    failed: list[str] = []
     for name, node in nodes.items():
+        silent = {*doubts, *silenced.get(name, ())}
+        make = partial(word, node, site, tripped, silent)
         old = standing.read(folder / name, now)
-        if old is None or old != word(node, site, tripped, _lasting(old, now, until)):
-            _leave(folder / name, word(node, site, tripped, until))
+        if old is None or old != make(_lasting(old, now, until)):
+            failed += _leave(folder / name, make(until))
+    if failed:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise StoreError(f"{failed[0]}{more}")
 
 
-def _leave(path: Path, said: standing.Word) -> None:
+def suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
+    """Say by node which checks are suppressed there at *now*."""
+    today = datetime.fromtimestamp(now, UTC).date()
+    found: dict[str, set[str]] = {}
+    for each in site.suppress:
+        if today <= each.until:
+            for name in expand(each.nodes):
+                found.setdefault(name, set()).add(each.check)
+    return found
+
+
+def _leave(path: Path, said: standing.Word) -> list[str]:
+    """Write a word; return what is to be said if that is not possible."""
     try:
         standing.write(path, said)
     except OSError as exc:
-        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+        return [f"{path} cannot be written: {exc.strerror}"]
+    return []
 
 
 def _lasting(old: standing.Word, now: float, until: int) -> int:
@@ -44,11 +74,17 @@ def _lasting(old: standing.Word, now: float, until: int) -> int:
     return old.until if (now + until) / 2 <= old.until <= until else until
 
 
-def word(node: Node, site: Site, tripped: str, until: int) -> standing.Word:
-    """Make the word for *node*: with the breaker *tripped* it refuses nobody."""
+def word(
+    node: Node, site: Site, tripped: str, silent: Collection[str], until: int
+) -> standing.Word:
+    """
+    Make the word for *node*: with the breaker *tripped* it refuses nobody.
+
+    Else the checks may that the site lists for that, but for those that are *silent*.
+    """
     if tripped:
         return standing.Word(standing.OK, until, f"the breaker tripped: {tripped}")
-    checks = may_refuse(site)
+    checks = tuple(check for check in may_refuse(site) if check not in silent)
     if node.wanted is not Hold.DRAIN:
         return standing.Word(standing.OK, until, "", checks)
     verdict = standing.HOLD if node.state is State.HELD else standing.QUARANTINED

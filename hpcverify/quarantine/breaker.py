@@ -72,7 +72,7 @@ def held_back(before: Node, after: Node, why: str) -> Node:
     In service, it shows what was found, and stays there; held, a state that no failure
     brings, is what it would be and not what was found. What our reservation keeps stays
     in it until it passes, or fails when nothing forbids to act on that. Its `after`
-    stays too, or another rerun would be due at once.
+    stays too, or another rerun would be due at once. Hard evidence stays hard.
     """
     if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
         return after
@@ -84,6 +84,7 @@ def held_back(before: Node, after: Node, why: str) -> Node:
         state=State.SUSPECT if before.kept_free else before.state,
         reason=reason,
         checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
+        hard=before.hard or after.hard,
         run=after.run,
         finished=after.finished,
         verdict=after.verdict,

@@ -132,6 +132,12 @@ def mark_of(reason: str) -> str:
     return "" if found is None else found[0]
 
 
+def marks_of(node: Node, book: Book) -> Sequence[str]:
+    """List the marks that we ever gave the holds of *node*, the present one last."""
+    given = [*map(mark_of, book.reasons(node.name)), node.hold]
+    return [mark for mark in given if mark]
+
+
 def written(mark: str, reason: str) -> str:
     """Put *reason* as we write it: after its mark, on one line, of bounded length."""
     # A node's own words come into it: nothing that steers a terminal.
@@ -297,9 +303,7 @@ class _Hand:
     book: Book
 
     def marks(self, node: Node) -> Sequence[str]:
-        """List the marks that we ever gave its holds, the present one last."""
-        given = [*map(mark_of, self.book.reasons(self.node)), node.hold]
-        return [mark for mark in given if mark]
+        return marks_of(node, self.book)
 
     def do(self, act: str, reason: str, seen: Seen, write: Callable[[], None]) -> Seen:
         """Call *write* if the node still is as it was *seen*; say how it is then."""

@@ -28,7 +28,7 @@ class State(StrEnum):
     SUSPECT = "suspect"
     """It failed once; a rerun is due."""
     HELD = "held"
-    """By a person, through `hpcverify hold`."""
+    """By a person, through `hpcverify hold`, or until one decides."""
     QUARANTINED = "quarantined"
     LEMON = "lemon"
     """Quarantined too often: only a named person releases it."""

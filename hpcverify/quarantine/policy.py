@@ -9,29 +9,23 @@ into the spool could otherwise take other nodes out of service, or let them back
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, datetime
 from enum import StrEnum
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site
-from hpcverify.model import Cause, Maturity, Result, Run, Verdict
 from hpcverify.quarantine.breaker import SPARED
-from hpcverify.quarantine.ledger import Ticket
+from hpcverify.quarantine.evidence import Evidence, Failure, enforced, suppressed
 from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.rounds import worst_rounds
-from hpcverify.slurm.hostlist import expand
 
-GOOD = (Verdict.PASS, Verdict.WARN)
 FAILED = (State.SUSPECT, State.QUARANTINED, State.LEMON)
 """What a node is in because it failed."""
 LONGEST = 900
 """Characters of a reason: it comes from a node, and is written down with each step."""
-EVERY = "*"
-"""As the name of a check: all of them."""
+WAITS = " (not judged yet: "
+"""Stands in a reason before what kept a node from being judged."""
+HARD = "hard evidence, which no rerun takes back: "
+"""Begins the reason of a node that was spared, and is not any more."""
 
 
 class Purpose(StrEnum):
@@ -45,100 +39,6 @@ class Purpose(StrEnum):
     ADMISSION = "admission"
 
 
-class Failure(Struct, frozen=True):
-    """A check that failed."""
-
-    check: str
-    reason: str
-    hard: bool
-    """Whether a rerun could not take it back."""
-
-
-class Evidence(Struct, frozen=True, kw_only=True):
-    """What a run says, as far as it matters here."""
-
-    run: str
-    node: str
-    suite: str
-    ticket: int
-    """0: without one, or with one that was used before."""
-    conclusive: bool
-    """Whether it came to its end."""
-    verdict: Verdict
-    failures: tuple[Failure, ...]
-    known: tuple[str, ...]
-    """Checks that failed and are suppressed."""
-    passed: frozenset[str]
-    unjudged: tuple[tuple[Cause, str], ...]
-    """Why it could not be judged, each with a sentence."""
-
-    @property
-    def full(self) -> bool:
-        """Whether it is a full pass: ours, whole, and without a failure or an error."""
-        return bool(self.ticket) and self.conclusive and self.verdict in GOOD
-
-    @property
-    def ran(self) -> dict[str, bool]:
-        """Which checks gave an answer that counts, and whether they failed."""
-        if not (self.ticket and self.conclusive):
-            return {}
-        failed = {f.check for f in self.failures}
-        return {check: check in failed for check in (*self.passed, *failed)}
-
-
-def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
-    """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
-    worst = list(worst_rounds(run.results))
-    bad = [r for r in worst if r.verdict is Verdict.FAIL]
-    counting = [r for r in bad if r.maturity is Maturity.STABLE]
-    silenced = suppressed(run.node, site, now)
-    ours = ticket is not None and not ticket.run and ticket.suite == run.suite
-    return Evidence(
-        run=run.id,
-        node=run.node,
-        suite=run.suite,
-        ticket=ticket.number if ours and ticket is not None else 0,
-        conclusive=run.complete,
-        verdict=run.verdict,
-        failures=tuple(
-            Failure(r.check, r.reason, bool(_hard(r, run)))
-            for r in counting
-            if r.check not in silenced
-        ),
-        known=tuple(r.check for r in counting if r.check in silenced),
-        passed=frozenset(r.check for r in worst if r.verdict in GOOD),
-        unjudged=tuple(
-            (r.cause, f"{r.check}: {r.reason}")
-            for r in worst
-            if r.verdict is Verdict.ERROR
-        ),
-    )
-
-
-def _hard(result: Result, run: Run) -> tuple[str, ...]:
-    """Gather the hard evidence of all rounds, not only of the worst one."""
-    return tuple(
-        text
-        for each in run.results
-        if each.check == result.check
-        for text in hard_evidence(each, run.inventory)
-    )
-
-
-def suppressed(node: str, site: Site, now: float) -> set[str]:
-    """Name the checks whose failure on *node* is known and not acted on, today."""
-    today = datetime.fromtimestamp(now, UTC).date()
-    return {
-        s.check for s in site.suppress if today <= s.until and node in expand(s.nodes)
-    }
-
-
-def enforced(checks: Collection[str], site: Site) -> bool:
-    """Whether a failure of one of *checks* takes a node out of service."""
-    on = set(site.quarantine.enforce)
-    return EVERY in on or not on.isdisjoint(checks)
-
-
 def after(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
     """
     Say what *node* is after *found*; *past* is how often it was quarantined lately.
@@ -150,17 +50,31 @@ def after(node: Node, found: Evidence, site: Site, now: float, past: int) -> Nod
     if found.ticket <= node.after or not found.conclusive:
         return node
     node = replace(node, finished=now, verdict=found.verdict.value)
+    node = _judged(node, found, site, now, past)
+    return _turn_over(node, now) if node.kept_free else node
+
+
+def _judged(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
+    if _is_condemned(node, site, now):
+        return _condemned(node, found, site, now, past)
     if found.failures:
         return _failed(node, found, site, now, past)
-    if found.full or (found.known and not found.unjudged) or _acquits(found, node):
+    if found.clean or _acquits(found, node):
         return _passed(node, found, now)
     return _unjudged(node, found, site, now)
 
 
+def _turn_over(node: Node, now: float) -> Node:
+    """Let a node go whose turn brought no pass: others wait for theirs."""
+    told = "had its turn, which brought no full pass"
+    state = State.UNVERIFIED
+    return replace(node, state=state, since=now, reason=told, enforced=False)
+
+
 def _acquits(found: Evidence, node: Node) -> bool:
-    """Whether all that made *node* a suspect passed, whatever else was not judged."""
+    """Whether all that made *node* a suspect is settled, whatever was not judged."""
     suspected = node.state is State.SUSPECT and bool(node.checks)
-    return suspected and found.passed.issuperset(node.checks)
+    return suspected and found.settled.issuperset(node.checks)
 
 
 def _without_ticket(node: Node, found: Evidence, now: float) -> Node:
@@ -200,12 +114,59 @@ def explains_refusal(node: Node, site: Site) -> bool:
     return node.state in FAILED and node.hard and listed
 
 
-def refused(node: Node, told: str, now: float) -> Node:
-    """Quarantine *node* for what its prolog refused a job for, which Slurm *told*."""
-    state = State.LEMON if node.lemon else State.QUARANTINED
-    because, _, _ = node.reason.partition(SPARED)  # now it is
-    reason = f"{told}: {because}"[:LONGEST]
-    return replace(node, state=state, since=now, reason=reason, enforced=True)
+def refused(node: Node, told: str, site: Site, now: float, past: int) -> Node:
+    """
+    Quarantine *node* for what its prolog refused a job for, which Slurm *told*.
+
+    *past* is how often it was quarantined lately.
+    """
+    reason = f"{told}: {_because(node)}"[:LONGEST]
+    return replace(_out(node, site, now, past), reason=reason, enforced=True)
+
+
+def _because(node: Node) -> str:
+    """Give the reason of *node* without what was said of not acting on it."""
+    because, _, _ = node.reason.partition(SPARED)
+    because, _, _ = because.partition(WAITS)
+    return because.removeprefix(HARD)
+
+
+def _out(node: Node, site: Site, now: float, past: int) -> Node:
+    """Quarantine *node*; as a lemon, if that is once too often."""
+    lemon = node.lemon or past + 1 >= site.quarantine.lemon_quarantines
+    state = State.LEMON if lemon else State.QUARANTINED
+    return replace(node, state=state, since=now, lemon=lemon)
+
+
+def _is_condemned(node: Node, site: Site, now: float) -> bool:
+    """Whether only the brakes have kept hard evidence from being acted on."""
+    if not (node.hard and _must_pass(node)):
+        return False
+    return not suppressed(node.name, site, now).issuperset(node.checks)
+
+
+def _condemned(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
+    """Quarantine it at last, whatever *found* says, if the site still acts on that."""
+    gone = _out(_beside(node, found, node.checks), site, now, past)
+    return replace(
+        gone,
+        reason=f"{HARD}{gone.reason}"[:LONGEST],
+        by="",
+        enforced=enforced(gone.checks, site) or _wanted_by_person(node),
+        after=max(node.after, found.ticket),
+    )
+
+
+def _beside(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
+    """Add what failed to the checks that are *kept*, and each new one to the reason."""
+    new = tuple(f for f in found.failures if f.check not in node.checks)
+    failed = tuple(f.check for f in found.failures)
+    return replace(
+        node,
+        reason="; ".join((_because(node), *map(_text, new)))[:LONGEST],
+        checks=tuple(dict.fromkeys((*kept, *failed))),
+        run=found.run if failed else node.run,
+    )
 
 
 def _failed(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
@@ -216,14 +177,19 @@ def _failed(node: Node, found: Evidence, site: Site, now: float, past: int) -> N
     else:
         confirmed = _is_the_same_again(node, found) or _wanted_by_person(node)
     acted_on = enforced([f.check for f in found.failures], site)
+    still = tuple(c for c in node.checks if c not in found.settled)
+    if not acted_on and _is_doubted(node) and enforced(still, site):
+        return _beside(node, found, still)
     kept = _wanted_by_person(node)  # it was out of service, and stays so
     if not (confirmed or any(f.hard for f in found.failures)):
         suspect = _moved(node, State.SUSPECT, now, found)
         return replace(suspect, enforced=acted_on)
-    lemon = node.lemon or past + 1 >= site.quarantine.lemon_quarantines
-    state = State.LEMON if lemon else State.QUARANTINED
-    gone = _moved(node, state, now, found)
-    return replace(gone, enforced=acted_on or kept, lemon=lemon)
+    gone = _out(_moved(node, node.state, now, found), site, now, past)
+    return replace(gone, enforced=acted_on or kept)
+
+
+def _text(failure: Failure) -> str:
+    return f"{failure.check}: {failure.reason}"
 
 
 def _is_the_same_again(node: Node, found: Evidence) -> bool:
@@ -237,12 +203,22 @@ def _wanted_by_person(node: Node) -> bool:
     return node.state is State.VERIFYING and bool(node.by)
 
 
+def _is_doubted(node: Node) -> bool:
+    """Whether it is kept out of service until it has passed what it failed."""
+    return node.state is State.SUSPECT and node.enforced
+
+
+def _must_pass(node: Node) -> bool:
+    """Whether it is out of service, and only a verification of ours lets it back."""
+    return _is_doubted(node) or _wanted_by_person(node)
+
+
 def _moved(node: Node, state: State, now: float, found: Evidence) -> Node:
     return replace(
         node,
         state=state,
         since=now,
-        reason="; ".join(f"{f.check}: {f.reason}" for f in found.failures)[:LONGEST],
+        reason="; ".join(map(_text, found.failures))[:LONGEST],
         by="",
         checks=tuple(f.check for f in found.failures),
         hard=any(f.hard for f in found.failures),
@@ -256,16 +232,17 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
     if found.full:
         node = replace(node, passed=now)
     doubt = node.state is State.SUSPECT and not node.enforced
-    if not (found.passed.issuperset(node.checks) or (doubt and found.full)):
-        return node  # what had failed had no turn, or is only suppressed
+    if not (found.settled.issuperset(node.checks) or (doubt and found.full)):
+        return _unsettled(node, found, now)
     told = f"passed {found.suite}"
+    if found.known:
+        told += f"; suppressed: {', '.join(found.known)}"
     match node.state:
         case State.UNVERIFIED if found.full:
             node = _healthy(node, now, "")
         case State.SUSPECT:
-            took_back = f"a rerun passed {', '.join(node.checks)}"
-            node = replace(_healthy(node, now, took_back), flakes=node.flakes + 1)
-        case State.VERIFYING if found.full and found.suite == node.suite:
+            node = _acquitted(node, found, now, told)
+        case State.VERIFYING if found.suite == node.suite and (found.full or node.by):
             node = _returned(node, now, told)
         case State.QUARANTINED | State.LEMON if not node.enforced:
             node = _healthy(node, now, told)
@@ -274,9 +251,57 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
     return node
 
 
+def _acquitted(node: Node, found: Evidence, now: float, told: str) -> Node:
+    """Clear a suspect, and say by what: a flake is only what a rerun took back."""
+    ways = {
+        "a rerun passed": found.passed,
+        "suppressed:": found.known,
+        "not applicable any more:": found.not_applicable,
+    }
+    by_way = {
+        way: [check for check in node.checks if check in those]
+        for way, those in ways.items()
+    }
+    because = "; ".join(f"{way} {', '.join(c)}" for way, c in by_way.items() if c)
+    flaked = bool(by_way["a rerun passed"])
+    return replace(_healthy(node, now, because or told), flakes=node.flakes + flaked)
+
+
+def _unsettled(node: Node, found: Evidence, now: float) -> Node:
+    """Say why a node that passed all else is not back; it waits only for an answer."""
+    if not _must_pass(node) or found.suite != node.suite:
+        return node
+    if not found.unclear.keys().isdisjoint(node.checks):
+        return _waiting(node, found)
+    left = ", ".join(check for check in node.checks if check not in found.settled)
+    return replace(
+        node,
+        state=State.HELD,
+        since=now,
+        reason=(
+            f"passed {found.suite}, but {left}, which it had failed, had no turn in "
+            "it: repair it with a suite that has them, or release it by force"
+        ),
+        by="",
+        after=max(node.after, found.ticket),
+    )
+
+
+def _waiting(node: Node, found: Evidence) -> Node:
+    """Say beside the reason what was not judged; another try follows by itself."""
+    told = [text for _, text in found.unjudged] or [
+        f"{check}: {found.unclear[check]}"
+        for check in node.checks
+        if check in found.unclear
+    ]
+    why = "; ".join(told) or "every check was skipped"
+    because = node.reason.partition(WAITS)[0][: LONGEST // 2]
+    return replace(node, reason=f"{because}{WAITS}{why}"[: LONGEST - 1] + ")")
+
+
 def _returned(node: Node, now: float, told: str) -> Node:
     """Let a node back that was kept for verification; a lemon waits for a person."""
-    if not node.lemon:
+    if not node.lemon or node.kept_free:
         return _healthy(node, now, told)
     waits = f"{told}; a lemon is released by a person only"
     return replace(node, state=State.HELD, since=now, reason=waits, checks=())
@@ -290,6 +315,7 @@ def _healthy(node: Node, now: float, reason: str) -> Node:
         reason=reason,
         by="",
         checks=(),
+        hard=False,
         enforced=False,
     )
 
@@ -299,11 +325,8 @@ def _unjudged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     told = [
         text for cause, text in found.unjudged if cause in site.quarantine.drain_errors
     ]
-    if not told and node.kept_free:
-        # Its turn brought no answer, and others wait for theirs.
-        return replace(node, state=State.UNVERIFIED, since=now, enforced=False)
     if not told or node.state not in (State.HEALTHY, State.UNVERIFIED, State.SUSPECT):
-        return node
+        return _waiting(node, found) if _must_pass(node) else node
     return replace(
         node,
         state=State.HELD,

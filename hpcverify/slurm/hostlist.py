@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from hpcverify.errors import ConfigError
 
@@ -19,23 +21,36 @@ def expand(hostlist: str) -> list[str]:
             that reads it is not installed.
 
     """
-    try:  # a node that is only verified needs it not
-        from ClusterShell.NodeSet import (  # type: ignore[import-untyped]  # noqa: PLC0415
-            RESOLVER_NOGROUP,
-            NodeSet,
-            NodeSetException,
-        )
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            "ClusterShell is not installed: pip install 'hpcverify[cluster]'"
-        ) from exc
+    library = _library()
     try:
-        # Without groups: ``@name`` would run whatever the machine has set up for them.
-        names = list(NodeSet(hostlist, resolver=RESOLVER_NOGROUP))
-    except NodeSetException as exc:
+        names = list(library.NodeSet(hostlist, resolver=library.RESOLVER_NOGROUP))
+    except library.NodeSetException as exc:
         raise ConfigError(f"{hostlist!r} is not a list of nodes: {exc}") from exc
     strange = next((name for name in names if not NAME.fullmatch(name)), None)
     if strange is not None or not names:
         told = "it names no node" if strange is None else f"{strange!r} is no name"
         raise ConfigError(f"{hostlist!r} is not a list of nodes: {told}")
     return names
+
+
+def fold(names: Iterable[str]) -> str:
+    """Write *names* as short as a host list can be."""
+    library = _library()
+    return str(
+        library.NodeSet.fromlist(sorted(names), resolver=library.RESOLVER_NOGROUP)
+    )
+
+
+def _library() -> Any:
+    """
+    Load what reads and writes host lists; a node that is only verified needs it not.
+
+    Without its groups: ``@name`` would run whatever the machine has set up for them.
+    """
+    try:
+        from ClusterShell import NodeSet  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            "ClusterShell is not installed: pip install 'hpcverify[cluster]'"
+        ) from exc
+    return NodeSet

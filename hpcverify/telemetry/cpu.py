@@ -168,7 +168,8 @@ class CpuReader:
         # would vanish in a mean. (`statistics` takes 9 ms to import.)
         read = (value for value in map(sysfs.number, self._clocks) if value is not None)
         if khz := sorted(read):
-            yield Reading("clock", "MHz", "cpu", khz[len(khz) // 2] / 1e3)
+            middle = (khz[(len(khz) - 1) // 2] + khz[len(khz) // 2]) / 2
+            yield Reading("clock", "MHz", "cpu", middle / 1e3)
             yield Reading("clock.slowest", "MHz", "cpu", khz[0] / 1e3)
 
     def _read_shares(self) -> Iterator[Reading]:

@@ -261,7 +261,8 @@ def test_the_load_comes_on_at_multiples_of_the_period() -> None:
         if load.edges > len(edges):
             edges.append(time.monotonic())
     # A sleep may be late on a busy machine, and is never early.
-    assert len({edge // period for edge in edges}) == len(edges) == load.edges > 0
+    assert len({edge // period for edge in edges}) == len(edges) > 0
+    assert load.edges - len(edges) in (0, 1)  # the last may come when time is up
     assert products // 2 in (load.edges, load.edges + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -33,6 +34,16 @@ def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
 
     assert done.returncode == 0
     assert f"no word that stands in {cli.state}/standing" in done.stdout
+
+
+def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
+    write(cli.state / "standing", Word("hold", LATER, "fan"))
+    write(tmp_path / "spool" / "standing" / cli.node, Word("ok", LATER))
+
+    assert cli("gate").returncode == 1
+    assert cli("gate", "--spool", f"{tmp_path}/spool").returncode == 0
+    assert cli("gate").returncode == 0
+    assert cli("gate", "--spool", f"{tmp_path}/none").returncode == 0
 
 
 def test_a_stale_word_refuses_nobody(cli: Cli) -> None:

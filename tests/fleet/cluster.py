@@ -106,6 +106,14 @@ class Fleet:
             check=False,
         )
 
+    def by_hand(self, node: str) -> None:
+        """Verify *node* there, as a hook does: without the controller's token."""
+        program, spool = str(self.folder / "hpcverify"), str(self.spool)
+        command = [program, "run", "--suite", "told", "--spool", spool]
+        env = self.env | {"SLURMD_NODENAME": node}
+        done = subprocess.run(command, env=env, check=False)
+        assert done.returncode in (0, 1)
+
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Begin a command of the controller."""
         return subprocess.Popen(

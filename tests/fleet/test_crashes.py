@@ -25,7 +25,7 @@ from hpcverify.fleet.orders import UNHEARD_S
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.slurm.command import run_command
 from hpcverify.stop import Stop
-from tests.fleet.cluster import Fleet
+from tests.fleet.cluster import SITE, Fleet
 from tests.slurm_lab.lab import a_cluster
 
 THEIRS = "disk 3: don't touch  (ticket 7)"
@@ -144,6 +144,7 @@ class Doom:
     def turn(self, *, sweep: bool) -> None:
         """Be a controller that takes one turn."""
         os.environ.update(self.fleet.env)
+        sys.path.insert(0, str(SITE))  # where the site's own checks are
         acting = controller(self.run)
         acting.ledger = Ledger(acting.state, self.clock)
         acting.say = self.say
@@ -291,6 +292,32 @@ def test_a_drain_in_which_slurmctld_was_killed_is_made_good_by_the_next_collect(
     )
     assert FOUND in fleet.host("n2").reason
     assert (fleet.drained(), audited(fleet, "quarantined")) == ({"n2"}, ["n2"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("before", {"state=drain"}),
+        ("after", {"state=drain"}),
+        ("writing", {"intend", "outcome", "put"}),
+    ],
+)
+def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
+    fleet: Fleet, kind: str, steps: set[str]
+) -> None:
+    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
+    fleet.tell("n2", "corrupt")
+    fleet.by_hand("n2")
+    assert fleet("collect").returncode == 0
+    assert fleet.states()["n2"] == "suspect"
+    fleet.cluster.slurm.drain("n2", "Prolog error")  # by Slurm's own user
+    doom = Doom(fleet, kind)
+    while not doom.survived():
+        assert "n2" in fleet.drained()
+    assert steps <= set(" ".join(doom.done).split())
+    assert fleet.states()["n2"] == "quarantined"
+    assert fleet.host("n2").reason.startswith(f"{fleet.node('n2').hold} Prolog error: ")
+    assert audited(fleet, "quarantined") == ["n2"]
 
 
 def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> None:

@@ -209,13 +209,46 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
     room.ledger.put(replace(repaired, suite="quick", checks=("sdc",)), "repair")
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(room.run("n1", bad()))
+    room.take(room.run("n1", bad(hard=False)))
 
     assert room.is_now("n1") == (State.VERIFYING, Hold.RESERVATION)
     node = room.ledger.node("n1")
     assert (node.by, node.checks) == ("ada", ("sdc", "gemm"))
     room.take(room.run("n1", GOOD, a_result("sdc")))
     assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
+
+
+def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(
+    room: Room,
+) -> None:
+    room.take(room.run("n1", bad(hard=False)))
+    room.ledger.trip("3 of 4 nodes")
+    for found in (bad(), GOOD, GOOD):
+        room.take(room.run("n1", found))
+        assert room.is_now("n1") == KEPT
+    assert room.ledger.node("n1").reason.count("not acted on") == 1
+    room.ledger.reset("ada", "image 41")
+
+    room.take(room.run("n1", GOOD))
+
+    assert room.is_now("n1") == OUT
+    assert "quarantined" in {e.what for e in room.ledger.audit("n1")}
+
+
+def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(
+    room: Room,
+) -> None:
+    room.policy = Quarantine(enforce=("*",))
+    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n3", bad()), room.run("n4", bad()), eligible=100)
+    room.take(room.run("n1", bad()), eligible=100)
+    room.take(room.run("n1", GOOD), eligible=100)
+    assert room.is_now("n1") == KEPT  # 3 of 4 nodes failed it
+
+    room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
+    room.take(room.run("n1", GOOD), eligible=100)
+
+    assert room.is_now("n1") == OUT
 
 
 def test_a_node_that_was_kept_free_for_its_turn_and_fails_is_newly_held(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,15 +40,6 @@ def verified(fleet: Fleet, *nodes: str) -> None:
 def documents(fleet: Fleet) -> list[Path]:
     """List what lies in the spool, the nodes' alone."""
     return sorted(fleet.spool.glob("n[1-4]/[0-9]*.json"))
-
-
-def by_hand(fleet: Fleet, node: str) -> None:
-    """Verify *node* there, as a hook does: without the controller's token."""
-    program, spool = str(fleet.folder / "hpcverify"), str(fleet.spool)
-    command = [program, "run", "--suite", "told", "--spool", spool]
-    env = fleet.env | {"SLURMD_NODENAME": node}
-    done = subprocess.run(command, env=env, check=False)
-    assert done.returncode in (0, 1)
 
 
 def user_job(fleet: Fleet, node: str) -> str:
@@ -322,7 +312,7 @@ def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(
     fleet: Fleet,
 ) -> None:
     fleet.tell("n1", "corrupt")
-    by_hand(fleet, "n1")
+    fleet.by_hand("n1")
 
     fleet.collected()
 
@@ -343,7 +333,7 @@ def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(
         user_job(fleet, node)
     fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2"})
     fleet.tell("n1", "corrupt")
-    by_hand(fleet, "n1")
+    fleet.by_hand("n1")
 
     fleet.collected()
 
@@ -355,13 +345,13 @@ def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(
 def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_well(
     fleet: Fleet,
 ) -> None:
-    fleet.prepare("")
+    fleet.prepare("check_share = 1")
     for node, word in {"n1": "corrupt", "n2": "10", "n3": "10"}.items():
         fleet.tell(node, word)
     for _ in range(2):
         verified(fleet, "n1", "n2", "n3")
     assert set(fleet.states().values()) == {"quarantined"}
-    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
+    fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]\ncheck_share = 1')
     prolog = fleet.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 1\n")
     prolog.chmod(0o755)
@@ -370,7 +360,7 @@ def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_we
         user_job(fleet, node)
     fleet.cluster.until(lambda: fleet.drained() == {"n1", "n2", "n3"})
     fleet.tell("n2", "corrupt")
-    by_hand(fleet, "n2")
+    fleet.by_hand("n2")
 
     fleet.collected()
 
@@ -519,6 +509,25 @@ def test_a_partition_that_is_not_for_our_jobs_is_named(asked: Fleet) -> None:
         asked.prepare()
 
 
+def test_a_node_that_can_not_be_verified_as_ordered_keeps_no_other_from_its_turn(
+    fleet: Fleet,
+) -> None:
+    mine = fleet.config.parent / "suites" / "mine.toml"
+    mine.write_text((fleet.config.parent / "suites" / "told.toml").read_text())
+    fleet.tell("n1", "missing")
+    assert fleet("admit", "n1", "--suite", "mine").returncode == 0
+    fleet.collected()
+    mine.unlink()
+
+    done = fleet("sweep", "--nodes", "n[1-4]")
+
+    assert "n1: no suite is called 'mine'" in done.stderr
+    assert (done.returncode, done.stdout) == (
+        3,
+        "4 nodes: 3 pass, 1 without a verdict\n",
+    )
+
+
 def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
     asked.prepare(fleet='partition = "batch"')
     asked.cluster.slurm.drain("n1", "fan")
@@ -536,8 +545,9 @@ def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
     try:
         done = asked("sweep")
         assert done.returncode == 4
-        assert "Slurm takes no job of ours" in done.stderr.splitlines()[-1]
-        assert len(asked.ledger.open_tickets()) == 2
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("hpcverify: no verification could be ordered: n")
+        assert "Required partition not available" in last
     finally:
         set_partition(asked, "state=up")
 

@@ -312,7 +312,6 @@ def ended(number: int, ago: float) -> Ticket:
         (None, True),
         (ended(5, 1), True),
         (ended(6, 1), False),
-        (replace(ended(6, 1), job=0), True),  # it never was a job
         (ended(6, LOST_S - 1), False),
         (ended(6, LOST_S + 1), True),  # it left no document
         (replace(ended(6, LOST_S + 1), run="x"), False),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify import standing
-from hpcverify.config import Fleet, Quarantine, Site
+from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import StoreError
 from hpcverify.fleet.words import tell, word
 from hpcverify.quarantine.life import Node, State
@@ -47,7 +49,7 @@ def node(state: State, **changes: Any) -> Node:
 def test_a_word_refuses_where_a_drain_is_wanted(
     site: Site, state: State, verdict: str
 ) -> None:
-    said = word(node(state), site, "", UNTIL)
+    said = word(node(state), site, "", (), UNTIL)
 
     assert (said.verdict, said.checks) == (verdict, ("xid",))
     assert said.reason == ("" if verdict == "ok" else "fans")
@@ -56,21 +58,21 @@ def test_a_word_refuses_where_a_drain_is_wanted(
 def test_what_is_only_observed_refuses_nothing(site: Site) -> None:
     observed = Node(name="n1", state=State.QUARANTINED, reason="fans")
 
-    assert word(observed, site, "", UNTIL).verdict == "ok"
+    assert word(observed, site, "", (), UNTIL).verdict == "ok"
 
 
 def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(
     site: Site,
 ) -> None:
-    said = word(node(State.QUARANTINED), site, "3 of 4 nodes", UNTIL)
+    said = word(node(State.QUARANTINED), site, "3 of 4 nodes", (), UNTIL)
 
     assert (said.verdict, said.checks) == ("ok", ())
     assert "3 of 4 nodes" in said.reason
 
 
-def left(site: Site, now: float = NOW) -> standing.Word:
-    """Read the word of n1."""
-    found = standing.read(Path(site.fleet.spool, standing.FILE, "n1"), now)
+def left(site: Site, now: float = NOW, name: str = "n1") -> standing.Word:
+    """Read the word of a node."""
+    found = standing.read(Path(site.fleet.spool, standing.FILE, name), now)
     assert found is not None
     return found
 
@@ -83,19 +85,19 @@ def test_a_word_is_renewed_at_half_its_time_and_when_a_clock_was_ahead(
     site: Site, hours: float, *, renewed: bool
 ) -> None:
     nodes = {"n1": node(State.HEALTHY)}
-    tell(nodes, site, "", NOW)
+    tell(nodes, site, "", (), NOW)
     assert left(site).until == UNTIL
 
     later = NOW + hours * 3600
-    tell(nodes, site, "", later)
+    tell(nodes, site, "", (), later)
 
     assert left(site, later).until == (int(later + HOURS * 3600) if renewed else UNTIL)
 
 
 def test_a_word_that_says_something_else_is_written_at_once(site: Site) -> None:
-    tell({"n1": node(State.HEALTHY)}, site, "", NOW)
+    tell({"n1": node(State.HEALTHY)}, site, "", (), NOW)
 
-    tell({"n1": node(State.HELD)}, site, "", NOW + 60)
+    tell({"n1": node(State.HELD)}, site, "", (), NOW + 60)
 
     assert (left(site).verdict, left(site).until) == ("hold", UNTIL + 60)
 
@@ -105,4 +107,27 @@ def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
     Path(site.fleet.spool, standing.FILE).touch()
 
     with pytest.raises(StoreError, match=r"n1 cannot be written: "):
-        tell({"n1": node(State.HELD)}, site, "", NOW)
+        tell({"n1": node(State.HELD)}, site, "", (), NOW)
+
+
+def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
+    Path(site.fleet.spool, standing.FILE, "n0").mkdir()  # as who is root there can
+    nodes = {"n0": node(State.HELD), "n1": node(State.HELD)}
+
+    with pytest.raises(StoreError, match=r"n0 cannot be written: Is a directory$"):
+        tell(nodes, site, "", (), NOW)
+    assert left(site).verdict == "hold"
+
+
+def test_what_is_in_doubt_or_suppressed_refuses_no_job(site: Site) -> None:
+    known = Suppression(
+        check="xid", nodes="n[1-3]", until=date(2027, 1, 31), reason="x", by="ada"
+    )
+    healthy = {"n1": node(State.HEALTHY), "n4": node(State.HEALTHY)}
+
+    tell(healthy, replace(site, suppress=(known,)), "", (), NOW)
+    assert (left(site).checks, left(site, name="n4").checks) == ((), ("xid",))
+    tell(healthy, site, "", (), NOW)
+    assert left(site).checks == ("xid",)
+    tell(healthy, site, "", ("xid",), NOW)
+    assert left(site).checks == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.config import Quarantine
 from hpcverify.quarantine.breaker import allowance, doubted, held_back, trips
@@ -94,3 +95,15 @@ def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
     found = a_node(State.HEALTHY, enforced=True)
 
     assert held_back(a_node(before, enforced=True), found, "it tripped") is found
+
+
+@pytest.mark.parametrize("evidence", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("by", ["", "ada"])
+def test_hard_evidence_is_kept_while_nobody_acts_on_it(
+    evidence: tuple[bool, bool], by: str
+) -> None:
+    old, new = evidence
+    before = replace(a_node(State.VERIFYING, enforced=True, by=by), hard=old)
+    after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
+
+    assert held_back(before, after, "it tripped").hard is any(evidence)

@@ -18,12 +18,13 @@ from hpcverify.model import (
     Ruling,
     Run,
     Verdict,
+    verdict_of,
 )
+from hpcverify.quarantine.evidence import evidence_of
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import (
     after,
-    evidence_of,
     explains_refusal,
     refused,
 )
@@ -32,6 +33,7 @@ from tests.doubles import a_result, a_run
 NOW = 1_800_000_000.0
 ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
+OUT = (State.QUARANTINED, Hold.DRAIN)
 HARD = {"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True)}
 
 
@@ -53,10 +55,29 @@ def corrupt() -> Result:
     )
 
 
+def unclear(check: str = "sdc", **changes: Any) -> Result:
+    """Make a result that says only that we could not tell."""
+    kept = {"verdict": Verdict.ERROR, "cause": Cause.MISSING, "reason": "no library"}
+    return failed(check, **{**kept, **changes})
+
+
+def skipped(
+    check: str, cause: Cause = Cause.NOT_APPLICABLE, *, required: bool = False
+) -> Result:
+    """Make the skip of a check."""
+    kept = {"cause": cause, "reason": "no such part", "required": required}
+    return failed(check, verdict=Verdict.SKIP, **kept)
+
+
+def known(check: str = "gemm", nodes: str = "n1") -> Suppression:
+    """Make a suppression that lasts until the day of `NOW`."""
+    until = date(2027, 1, 15)
+    return Suppression(check=check, nodes=nodes, until=until, reason="fans", by="ann")
+
+
 def run_of(*results: Result, **changes: Any) -> Run:
-    """Make a run of *results*, whose verdict is the worst of them."""
-    worst = max((r.verdict for r in results), default=Verdict.PASS)
-    return a_run(**{"results": results, "verdict": worst, **changes})
+    """Make a run of *results*."""
+    return a_run(**{"results": results, "verdict": verdict_of(results), **changes})
 
 
 def ticket(number: int = 5, **changes: Any) -> Ticket:
@@ -143,9 +164,8 @@ def test_only_the_checks_that_are_enforced_hold_a_node() -> None:
 @pytest.mark.parametrize("state", State)
 def test_an_error_changes_no_state_and_is_no_pass(state: State) -> None:
     before = in_state(state, passed=1.0, checks=("gemm",), by="ann")
-    unclear = failed(verdict=Verdict.ERROR, cause=Cause.CRASHED)
 
-    node = what_becomes(before, run_of(unclear))
+    node = what_becomes(before, run_of(unclear("gemm")))
 
     assert (node.state, node.wanted, node.passed) == (state, before.wanted, 1.0)
 
@@ -161,7 +181,7 @@ def test_an_interrupted_run_changes_nothing_whatever_it_had_found(state: State) 
 def test_a_check_in_beta_quarantines_nobody() -> None:
     young = failed(maturity=Maturity.BETA)
 
-    node = what_becomes(in_state(State.HEALTHY), run_of(young, verdict=Verdict.WARN))
+    node = what_becomes(in_state(State.HEALTHY), run_of(young))
 
     assert node.state is State.HEALTHY
 
@@ -233,14 +253,24 @@ def test_a_check_that_is_not_enforced_or_not_listed_explains_no_refusal() -> Non
 
 
 def test_who_refused_a_job_is_quarantined_and_a_lemon_stays_one() -> None:
-    known = {"enforced": False, "reason": "sdc: a wrong word"}
+    seen = {"enforced": False, "reason": "sdc: a wrong word"}
+    suspect = in_state(State.SUSPECT, **seen)
+    before = in_state(State.LEMON, lemon=True, **seen)
 
-    node = refused(in_state(State.SUSPECT, **known), "Prolog error", NOW)
-    lemon = refused(in_state(State.LEMON, lemon=True, **known), "Prolog error", NOW)
+    node = refused(suspect, "Prolog error", ENFORCING, NOW, 1)
+    lemon = refused(before, "Prolog error", ENFORCING, NOW, 0)
 
-    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.DRAIN)
+    assert (node.state, node.wanted, node.lemon) == (*OUT, False)
     assert node.reason == "Prolog error: sdc: a wrong word"
     assert (lemon.state, lemon.wanted) == (State.LEMON, Hold.DRAIN)
+
+
+def test_who_refused_a_job_once_too_often_is_a_lemon() -> None:
+    suspect = in_state(State.SUSPECT, enforced=False, reason="sdc: a wrong word")
+
+    node = refused(suspect, "Prolog error", ENFORCING, NOW, 2)
+
+    assert (node.state, node.wanted, node.lemon) == (State.LEMON, Hold.DRAIN, True)
 
 
 def test_a_ticket_that_was_used_by_another_run_counts_for_nothing() -> None:
@@ -264,10 +294,22 @@ def test_a_pass_that_was_ordered_before_the_failure_releases_nobody(
     assert what_becomes(before, run_of(a_result()), ticket(5)) == before
 
 
-def test_a_pass_without_the_check_that_failed_releases_nobody() -> None:
-    before = in_state(State.VERIFYING, checks=("gemm", "sdc"), by="ann")
+@pytest.mark.parametrize(
+    ("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")]
+)
+def test_a_pass_without_the_check_that_failed_releases_nobody_and_says_why(
+    state: State, by: str
+) -> None:
+    before = in_state(state, checks=("gemm", "sdc"), by=by)
 
-    assert what_becomes(before, run_of(a_result("gemm"))).state is State.VERIFYING
+    node = what_becomes(before, run_of(a_result("gemm")))
+
+    assert (node.state, node.wanted) == (State.HELD, Hold.DRAIN)
+    assert (node.checks, node.after) == (("gemm", "sdc"), 5)
+    assert node.reason == (
+        "passed quick, but sdc, which it had failed, had no turn in it: repair it with "
+        "a suite that has them, or release it by force"
+    )
 
 
 def test_a_repaired_node_that_passes_goes_back_and_one_that_fails_does_not() -> None:
@@ -302,10 +344,7 @@ def test_too_many_quarantines_make_a_lemon_which_waits_for_a_person() -> None:
 
 
 def test_a_suppression_is_not_acted_on_until_its_last_day_is_over() -> None:
-    known = Suppression(
-        check="gemm", nodes="n[1-2]", until=date(2027, 1, 15), reason="fans", by="ann"
-    )
-    site = replace(ENFORCING, suppress=(known,))
+    site = replace(ENFORCING, suppress=(known(nodes="n[1-2]"),))
     evidence = evidence_of(run_of(failed()), ticket(), site, NOW)
 
     last = after(in_state(State.HEALTHY), evidence, site, NOW, 0)
@@ -318,10 +357,7 @@ def test_a_suppression_is_not_acted_on_until_its_last_day_is_over() -> None:
 
 
 def test_a_suppression_is_for_the_nodes_that_it_names() -> None:
-    known = Suppression(
-        check="gemm", nodes="n2", until=date(2027, 1, 15), reason="fans", by="ann"
-    )
-    site = replace(ENFORCING, suppress=(known,))
+    site = replace(ENFORCING, suppress=(known(nodes="n2"),))
 
     node = what_becomes(in_state(State.HEALTHY), run_of(failed()), site=site)
 
@@ -342,18 +378,49 @@ def test_a_site_may_have_nodes_held_that_cannot_be_judged() -> None:
 
 def test_an_error_of_another_check_does_not_keep_a_suspect_for_ever() -> None:
     suspect = in_state(State.SUSPECT, checks=("gemm",))
-    unclear = failed("sdc", verdict=Verdict.ERROR, cause=Cause.MISSING)
 
-    node = what_becomes(suspect, run_of(a_result("gemm"), unclear))
+    node = what_becomes(suspect, run_of(a_result("gemm"), unclear("sdc")))
 
     assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, 0)
 
 
-def test_a_turn_without_an_answer_lets_the_node_go() -> None:
-    kept = in_state(State.VERIFYING)
-    unclear = failed(verdict=Verdict.ERROR, cause=Cause.MISSING)
+NO_ANSWER = Site(
+    quarantine=Quarantine(enforce=("*",), drain_errors=(Cause.CRASHED,)),
+    suppress=(known("pcie"),),
+)
 
-    assert what_becomes(kept, run_of(unclear)).wanted is Hold.NONE
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        unclear(),
+        unclear(cause=Cause.CRASHED),
+        failed("pcie"),
+        skipped("smart"),
+        a_result("gemm", verdict=Verdict.WARN),
+        a_result("gemm"),
+    ],
+)
+def test_a_turn_is_over_whatever_it_brought(found: Result) -> None:
+    kept = in_state(State.VERIFYING, checks=("acme",), hard=True, lemon=True)
+
+    node = what_becomes(kept, run_of(found), site=NO_ANSWER)
+
+    assert (node.state, node.enforced, node.since) == (State.UNVERIFIED, False, NOW)
+
+
+def test_a_turn_that_brought_only_a_suppressed_failure_is_no_pass() -> None:
+    run = run_of(a_result("gemm"), failed("pcie"))
+
+    node = what_becomes(in_state(State.VERIFYING), run, site=NO_ANSWER)
+
+    assert (node.state, node.wanted, node.passed) == (State.UNVERIFIED, Hold.NONE, 0)
+
+
+def test_a_turn_that_brought_a_pass_makes_a_node_healthy() -> None:
+    node = what_becomes(in_state(State.VERIFYING, lemon=True), run_of(a_result()))
+
+    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, NOW)
 
 
 def test_another_failure_does_not_confirm_a_suspicion_that_nobody_ordered() -> None:
@@ -385,3 +452,230 @@ def test_a_repaired_node_is_verified_by_the_suite_that_it_failed() -> None:
     )
 
     assert (node.state, node.suite) == (State.QUARANTINED, "burnin")
+
+
+@pytest.mark.parametrize(
+    ("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")]
+)
+def test_a_pass_of_another_suite_says_nothing_of_a_check_that_it_lacks(
+    state: State, by: str
+) -> None:
+    before = in_state(state, checks=("sdc",), by=by, suite="burnin", reason="new")
+
+    node = what_becomes(before, run_of(a_result("gemm")))
+
+    assert (node.state, node.by, node.reason) == (state, by, "new")
+
+
+REPAIRED = in_state(
+    State.VERIFYING, by="ann", checks=("gemm", "pcie"), reason="new riser", passed=1.0
+)
+PCIE_KNOWN = replace(ENFORCING, suppress=(known("pcie"),))
+
+
+@pytest.mark.parametrize("pcie", [failed("pcie"), skipped("pcie")])
+def test_a_repaired_node_is_back_though_a_failure_is_suppressed_or_a_part_is_gone(
+    pcie: Result,
+) -> None:
+    run = run_of(a_result("gemm"), pcie)
+
+    node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
+
+    assert (node.state, node.wanted, node.checks) == (State.HEALTHY, Hold.NONE, ())
+    full = pcie.verdict is Verdict.SKIP
+    assert node.passed == (NOW if full else 1.0)
+    assert node.reason == ("passed quick" if full else "passed quick; suppressed: pcie")
+
+
+def test_a_suppressed_failure_beside_another_one_keeps_a_repaired_node_out() -> None:
+    run = run_of(failed("gemm"), failed("pcie"))
+
+    node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
+
+    assert (node.state, node.wanted, node.checks) == (*OUT, ("gemm",))
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (unclear("xid"), "xid: no library"),
+        (skipped("xid", required=True), "xid: no such part"),
+        (skipped("gemm", required=True), "gemm: no such part"),
+    ],
+)
+def test_what_was_not_judged_keeps_a_repaired_node_out_and_is_told(
+    found: Result, told: str
+) -> None:
+    run = run_of(failed("pcie"), found)
+
+    node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
+    again = what_becomes(node, run, ticket(6), site=PCIE_KNOWN)
+
+    assert (node.state, node.by, node.passed) == (State.VERIFYING, "ann", 1.0)
+    assert node.reason == f"new riser (not judged yet: {told})"
+    assert again == node
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        skipped("pcie", Cause.NOT_OBSERVABLE),
+        failed("pcie", maturity=Maturity.BETA, reason="no such part"),
+    ],
+)
+def test_a_check_that_failed_and_gives_no_answer_now_keeps_its_node_out(
+    found: Result,
+) -> None:
+    node = what_becomes(REPAIRED, run_of(a_result("gemm"), found))
+
+    assert (node.state, node.by) == (State.VERIFYING, "ann")
+    assert node.reason == "new riser (not judged yet: pcie: no such part)"
+
+
+def test_a_node_of_which_nothing_was_verified_does_not_come_back() -> None:
+    new = in_state(State.VERIFYING, by="ann", reason="new")
+
+    node = what_becomes(new, run_of(skipped("smart")))
+
+    assert (node.state, node.wanted) == (State.VERIFYING, Hold.RESERVATION)
+    assert node.reason == "new (not judged yet: every check was skipped)"
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (failed("pcie"), "suppressed: pcie"),
+        (skipped("pcie"), "not applicable any more: pcie"),
+    ],
+)
+def test_a_suspect_is_acquitted_of_what_is_suppressed_or_gone(
+    found: Result, told: str
+) -> None:
+    suspect = in_state(State.SUSPECT, checks=("pcie",))
+
+    node = what_becomes(suspect, run_of(found, unclear("xid")), site=PCIE_KNOWN)
+
+    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, 0)
+    assert (node.reason, node.flakes) == (told, 0)
+
+
+def test_a_required_check_that_was_skipped_acquits_no_suspect() -> None:
+    suspect = in_state(State.SUSPECT, checks=("pcie",), reason="pcie: slow")
+
+    node = what_becomes(suspect, run_of(skipped("pcie", required=True)))
+
+    assert (node.state, node.wanted) == (State.SUSPECT, Hold.RESERVATION)
+    assert node.reason == "pcie: slow (not judged yet: pcie: no such part)"
+
+
+XID = Site(quarantine=Quarantine(enforce=("xid",)))
+DOUBTED = in_state(State.SUSPECT, checks=("xid",), reason="xid: 79", after=4, since=1.0)
+
+
+@pytest.mark.parametrize(
+    "xid",
+    [(unclear("xid"),), (skipped("xid", Cause.NOT_OBSERVABLE),), ()],
+)
+def test_a_failure_that_is_not_enforced_lets_nobody_back_who_is_still_suspected(
+    xid: tuple[Result, ...],
+) -> None:
+    node = what_becomes(DOUBTED, run_of(*xid, failed("gemm")), site=XID)
+    again = what_becomes(node, run_of(*xid, failed("gemm")), ticket(6), site=XID)
+
+    assert (node.state, node.wanted) == (State.SUSPECT, Hold.RESERVATION)
+    assert (node.checks, node.reason) == (("xid", "gemm"), "xid: 79; gemm: too slow")
+    assert (node.after, node.since) == (4, 1.0)  # or a rerun would be due at once
+    assert again == node
+
+
+@pytest.mark.parametrize("xid", [a_result("xid"), skipped("xid"), failed("xid")])
+def test_a_failure_that_is_not_enforced_lets_back_who_is_cleared_of_what_is(
+    xid: Result,
+) -> None:
+    kept = replace(DOUBTED, checks=("acme", "xid"))
+    site = replace(XID, suppress=(known("xid"),))
+
+    node = what_becomes(kept, run_of(xid, failed("gemm")), site=site)
+
+    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.NONE)
+
+
+def test_another_failure_that_is_enforced_confirms_a_suspicion() -> None:
+    node = what_becomes(DOUBTED, run_of(unclear("xid"), failed("gemm")))
+
+    assert (node.state, node.wanted) == OUT
+
+
+BRAKED = "sdc: a wrong word (not acted on: the breaker tripped: 3 of 4)"
+KEPT = [(State.SUSPECT, ""), (State.VERIFYING, "ann")]
+
+
+def spared(state: State, by: str, **changes: Any) -> Node:
+    """Make a node with hard evidence that the brakes kept us from acting on."""
+    kept = {"checks": ("sdc",), "hard": True, "reason": BRAKED, "run": "a", **changes}
+    return in_state(state, by=by, **kept)
+
+
+@pytest.mark.parametrize(("state", "by"), KEPT)
+@pytest.mark.parametrize("found", [a_result("sdc"), unclear("sdc"), a_result("gemm")])
+def test_hard_evidence_that_was_not_acted_on_is_taken_back_by_no_rerun(
+    state: State, by: str, found: Result
+) -> None:
+    node = what_becomes(spared(state, by), run_of(found, id="b"))
+
+    assert (node.state, node.wanted, node.hard) == (*OUT, True)
+    assert (node.checks, node.run, node.after) == (("sdc",), "a", 5)
+    assert node.reason == (
+        "hard evidence, which no rerun takes back: sdc: a wrong word"
+    )
+
+
+@pytest.mark.parametrize(("state", "by"), KEPT)
+def test_hard_evidence_stays_beside_what_is_found_later_enforced_or_not(
+    state: State, by: str
+) -> None:
+    site = Site(quarantine=Quarantine(enforce=("sdc",)))
+
+    node = what_becomes(spared(state, by), run_of(failed("gemm"), id="b"), site=site)
+
+    assert (node.state, node.wanted, node.hard) == (*OUT, True)
+    assert (node.checks, node.run) == (("sdc", "gemm"), "b")
+    assert node.reason.endswith(": sdc: a wrong word; gemm: too slow")
+
+
+def test_hard_evidence_of_a_node_that_is_braked_again_is_told_once() -> None:
+    told = "hard evidence, which no rerun takes back: "
+    node = spared(State.SUSPECT, "", reason=f"{told}{BRAKED}")
+
+    assert what_becomes(node, run_of(a_result("sdc"))).reason.count(told) == 1
+
+
+def test_hard_evidence_that_a_site_enforces_no_more_only_shows() -> None:
+    before = spared(State.SUSPECT, "")
+
+    node = what_becomes(before, run_of(a_result("sdc")), site=OBSERVING)
+
+    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.NONE)
+
+
+def test_hard_evidence_makes_a_lemon_like_any_other() -> None:
+    node = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")), past=2)
+
+    assert (node.state, node.lemon) == (State.LEMON, True)
+
+
+def test_hard_evidence_that_is_suppressed_meanwhile_is_not_acted_on() -> None:
+    site = replace(ENFORCING, suppress=(known("sdc"),))
+
+    node = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")), site=site)
+
+    assert (node.state, node.hard) == (State.HEALTHY, False)
+
+
+def test_hard_evidence_of_a_hook_is_taken_back_by_a_pass_of_ours() -> None:
+    suspect = what_becomes(in_state(State.HEALTHY), run_of(corrupt()), None)
+
+    node = what_becomes(suspect, run_of(a_result("sdc")))
+
+    assert suspect.hard
+    assert (node.state, node.hard, node.wanted) == (State.HEALTHY, False, Hold.NONE)

@@ -55,7 +55,25 @@ def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
     assert done.stdout == (
         "print hpcverify: no job starts on n1: GPU 3: fell off the bus\n"
     )
-    assert not hooks.called.exists()
+
+
+def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -> None:
+    hooks.word(HELD)
+    hooks.command(
+        f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/standing"
+    )
+
+    assert hooks("prolog").returncode == 0
+    asked = hooks.called.read_text().splitlines()[0]
+    assert asked == f"gate --spool {hooks.folder}/spool"
+
+
+def test_a_spool_that_hangs_leaves_the_word_as_it_is(hooks: Hooks) -> None:
+    hooks.word(HELD)
+    hooks.command("exec sleep 321")
+
+    assert "GPU 3: fell off the bus" in hooks("prolog").stdout
+    assert not asleep()
 
 
 def test_a_hold_without_a_reason_refuses_as_well(hooks: Hooks) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.slurm.hostlist import NAME, expand
+from hpcverify.slurm.hostlist import NAME, expand, fold
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,7 @@ def test_a_plain_name_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["ALL", "all", "n[1-2]", "n1,n2", "-f", "", "n1\n"])
 def test_what_may_be_several_nodes_is_no_name(name: str) -> None:
     assert not NAME.fullmatch(name)
+
+
+def test_names_are_written_as_short_as_can_be() -> None:
+    assert fold(["n10", "n2", "n3", "x7"]) == "n[2-3,10],x7"

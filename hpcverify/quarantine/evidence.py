@@ -1,0 +1,146 @@
+"""
+What a run says of its node, as far as it matters for the node's life.
+
+Only stable checks count, and of several rounds the worst. A failure that a person has
+suppressed is known, and neither a failure nor a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from hpcverify.conclusion import hard_evidence
+from hpcverify.config import Site
+from hpcverify.model import Cause, Maturity, Result, Run, Verdict, standing
+from hpcverify.quarantine.ledger import Ticket
+from hpcverify.rounds import worst_rounds
+from hpcverify.slurm.hostlist import expand
+
+GOOD = (Verdict.PASS, Verdict.WARN)
+EVERY = "*"
+"""As the name of a check: all of them."""
+
+
+class Failure(Struct, frozen=True):
+    """A check that failed."""
+
+    check: str
+    reason: str
+    hard: bool
+    """Whether a rerun could not take it back."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a run says, as far as it matters here."""
+
+    run: str
+    node: str
+    suite: str
+    ticket: int
+    """0: without one, or with one that was used before."""
+    conclusive: bool
+    """Whether it came to its end."""
+    verdict: Verdict
+    failures: tuple[Failure, ...]
+    known: tuple[str, ...]
+    """Checks that failed and are suppressed."""
+    passed: frozenset[str]
+    not_applicable: frozenset[str]
+    """Checks of parts that the node does not have, or not any more."""
+    unclear: dict[str, str]
+    """Checks that had a turn and gave no answer that counts, and why."""
+    unjudged: tuple[tuple[Cause, str], ...]
+    """Why it could not be judged, each with a sentence."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it is a full pass: ours, whole, and without a failure or an error."""
+        return bool(self.ticket) and self.conclusive and self.verdict in GOOD
+
+    @property
+    def clean(self) -> bool:
+        """Whether all of it was judged, and nothing failed that was not known."""
+        return self.full or bool(self.known and not self.failures and not self.unjudged)
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """The checks whose failure, if they had failed before, holds no longer."""
+        return self.passed.union(self.known, self.not_applicable)
+
+    @property
+    def ran(self) -> dict[str, bool]:
+        """Which checks gave an answer that counts, and whether they failed."""
+        if not (self.ticket and self.conclusive):
+            return {}
+        failed = {f.check for f in self.failures}
+        return {check: check in failed for check in (*self.passed, *failed)}
+
+
+def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
+    """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
+    worst = list(worst_rounds(run.results))
+    bad = [r for r in worst if r.verdict is Verdict.FAIL]
+    counting = [r for r in bad if r.maturity is Maturity.STABLE]
+    silenced = suppressed(run.node, site, now)
+    failed = {r.check for r in counting}
+    absent = {r.check for r in worst if _is_absent(r)}
+    ours = ticket is not None and not ticket.run and ticket.suite == run.suite
+    return Evidence(
+        run=run.id,
+        node=run.node,
+        suite=run.suite,
+        ticket=ticket.number if ours and ticket is not None else 0,
+        conclusive=run.complete,
+        verdict=run.verdict,
+        failures=tuple(
+            Failure(r.check, r.reason, bool(_hard(r, run)))
+            for r in counting
+            if r.check not in silenced
+        ),
+        known=tuple(r.check for r in counting if r.check in silenced),
+        passed=frozenset(r.check for r in worst if r.verdict in GOOD),
+        not_applicable=frozenset(absent),
+        unclear={
+            r.check: r.reason
+            for r in worst
+            if r.verdict not in GOOD and r.check not in failed | absent
+        },
+        unjudged=tuple(
+            (r.cause, f"{r.check}: {r.reason}")
+            for r in worst
+            if standing(r) is Verdict.ERROR
+        ),
+    )
+
+
+def _is_absent(result: Result) -> bool:
+    """Whether the node has no such part, and the suite does not say that it must."""
+    skipped = standing(result) is Verdict.SKIP
+    return skipped and result.cause is Cause.NOT_APPLICABLE
+
+
+def _hard(result: Result, run: Run) -> tuple[str, ...]:
+    """Gather the hard evidence of all rounds, not only of the worst one."""
+    return tuple(
+        text
+        for each in run.results
+        if each.check == result.check
+        for text in hard_evidence(each, run.inventory)
+    )
+
+
+def suppressed(node: str, site: Site, now: float) -> set[str]:
+    """Name the checks whose failure on *node* is known and not acted on, today."""
+    today = datetime.fromtimestamp(now, UTC).date()
+    return {
+        s.check for s in site.suppress if today <= s.until and node in expand(s.nodes)
+    }
+
+
+def enforced(checks: Collection[str], site: Site) -> bool:
+    """Whether a failure of one of *checks* takes a node out of service."""
+    on = set(site.quarantine.enforce)
+    return EVERY in on or not on.isdisjoint(checks)
