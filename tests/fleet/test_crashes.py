@@ -22,6 +22,7 @@ from hpcverify.commands._sweep import Sweep, Wish
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import LASTS_S
 from hpcverify.fleet.orders import UNHEARD_S
+from hpcverify.fleet.schedule import LOST_S
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.slurm.command import run_command
 from hpcverify.stop import Stop
@@ -205,6 +206,8 @@ def test_a_submission_that_never_took_effect_is_given_up_and_made_again(
     fleet.ledger.issue("n1", "sweep", "told")  # and the controller died
     assert re.search(r"n1 +is being verified", fleet("sweep", "--dry-run").stdout)
     assert Doom(fleet, "never", ahead=UNHEARD_S + 1).survived(sweep=True)
+    later = UNHEARD_S + LOST_S + 2
+    assert Doom(fleet, "never", ahead=later).survived(sweep=True)
     made = [t for t in tickets(fleet) if t.node == "n1"]
     assert [(t.ending, bool(t.job)) for t in made] == [("vanished", False), ("", True)]
 
