@@ -48,6 +48,8 @@ LASTS_S = 30.0
 CLOCKS_S = 5.0
 """That Slurm's clock may differ from ours."""
 
+GONE = "the scheduler has no such node any more"
+
 
 @dataclass
 class Controller:
@@ -242,6 +244,9 @@ class Controller:
             if is_free(there) and self._forgotten(node):
                 node = replace(node, hold="")
             self._try(name, partial(self._settle_one, node))
+        for name in known.keys() - seen.keys():
+            if known[name].foreign != GONE:  # should it come back, it is found so
+                self.ledger.put(replace(known[name], foreign=GONE), "external", GONE)
 
     def _note_that_it_lasts(self, node: Node) -> None:
         """Note that a hold was seen after the scheduler had written it down."""

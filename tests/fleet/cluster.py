@@ -12,7 +12,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
@@ -149,7 +148,7 @@ class Fleet:
             if not self.ledger.open_tickets():
                 return done
 
-    def shown(self) -> list[Any]:
-        """Give what ``hpcverify nodes`` shows."""
-        rows: list[Any] = json.loads(self("nodes", "--json").stdout)
-        return rows
+    def shown(self, name: str) -> tuple[str, str]:
+        """Give the state of a node that ``hpcverify nodes`` shows, and why."""
+        (row,) = json.loads(self("nodes", name, "--json").stdout)["nodes"]
+        return row["shown"], row["why"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcverify.quarantine.ledger import Ticket
+from hpcverify.quarantine.life import Node, State
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site
 
@@ -550,6 +551,15 @@ def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
         assert "Required partition not available" in last
     finally:
         set_partition(asked, "state=up")
+
+
+def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
+    asked.ledger.put(Node(name="n9", state=State.QUARANTINED, enforced=True), "test")
+
+    assert asked("collect").returncode == 0
+
+    told = "external", "the scheduler has no such node any more"
+    assert asked.shown("n9") == told
 
 
 def test_without_a_spool_nothing_begins(asked: Fleet) -> None:
