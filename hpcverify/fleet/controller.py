@@ -243,6 +243,8 @@ class Controller:
                 continue
             if is_free(there) and self._forgotten(node):
                 node = replace(node, hold="")
+            if there.reserved and there.drained and node.wanted is Hold.DRAIN:
+                self._try(name, partial(self.orders.drop_ghosts, name))
             self._try(name, partial(self._settle_one, node))
         for name in known.keys() - seen.keys():
             if known[name].foreign != GONE:  # should it come back, it is found so

@@ -7,8 +7,10 @@ comes after a controller that died in between finds the one by the other.
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +38,8 @@ from hpcverify.slurm import Host, Job, Partition
 from hpcverify.slurm.client import Slurm
 from hpcverify.suite import load_suite
 
+GHOST_S = 20.0
+"""After its document was judged no job of ours is still at work."""
 UNHEARD_S = 180.0
 """Until a submission without an answer is given up: it may take effect late."""
 
@@ -76,6 +80,17 @@ class Orders:
         for ticket in tickets:
             self.ledger.ended(ticket, Ending.CANCELLED)
 
+    def drop_ghosts(self, node: str) -> None:
+        """Cancel jobs on *node* whose end only Slurm, once killed, does not know of."""
+        under_way = {job_name(t.number, t.node) for t in self.ledger.open_tickets()}
+        ours = re.compile(rf"{PREFIX}\d+-{re.escape(node)}")
+        ghosts = [
+            job.id
+            for job in self.slurm.jobs(PREFIX).values()
+            if ours.fullmatch(job.name) and job.name not in under_way and not job.end
+        ]
+        self.slurm.cancel(*ghosts)
+
     def follow(self) -> bool:
         """Close the tickets whose jobs have ended, in one question for all."""
         tickets = self.ledger.open_tickets()
@@ -96,8 +111,11 @@ class Orders:
         if job is None and not self._is_over(ticket):
             return False
         ending = ending_of(job, document=bool(ticket.run), now=self.clock())
-        if ending is Ending.LAUNCH_FAILED and job is not None:
-            self.slurm.cancel(job.id)  # it would sit in the queue, held
+        if job is not None and (
+            ending is Ending.LAUNCH_FAILED or self._is_ghost(ticket, ending)
+        ):
+            self.slurm.cancel(job.id)  # it would sit in the queue, and keep the node
+            ending = ending if ending.over else Ending.FINISHED
         if ending.over:
             self.ledger.ended(ticket, ending)
         if ending.over and ending is not Ending.FINISHED:
@@ -113,6 +131,11 @@ class Orders:
             free = {"state": State.UNVERIFIED, "enforced": False, "reason": why}
             now = replace(node, since=self.clock(), **free)
             self.ledger.put(now, "turn over", why)
+
+    def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
+        """Whether a job goes on for Slurm alone, which once killed forgot its end."""
+        judged = self.ledger.judged_at(ticket.run)
+        return not ending.over and GHOST_S < elapsed(self.clock(), judged) < math.inf
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Whether nothing more will come of a job that Slurm does not know."""

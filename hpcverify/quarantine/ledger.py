@@ -222,6 +222,12 @@ class Ledger:
             found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
         return found is not None
 
+    def judged_at(self, run: str) -> float:
+        """Say when *run* was judged, 0 if it was not."""
+        with self._database() as db:
+            row = db.execute("select at from judged where run = ?", (run,)).fetchone()
+        return 0.0 if row is None else float(row[0])
+
     def untimely(self, run: Run) -> str:
         """
         Say why *run* is not to be judged, if it is not known whether it was before.
