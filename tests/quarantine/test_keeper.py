@@ -462,6 +462,16 @@ def test_nothing_else_is_adopted(shelf: Shelf) -> None:
     assert (shelf.writes, shelf.reason, after.hold) == ([], reason, "")
 
 
+def test_the_drain_of_a_hook_on_a_node_that_we_reserved_is_made_ours_too() -> None:
+    shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True, reserved=True)
+
+    found = adopt(wants(Hold.DRAIN, MARK), shelf.see("n1"), shelf, shelf)
+    after = settled(found, shelf)
+
+    assert shelf.writes == ["drain", "unreserve"]
+    assert (after.hold, after.foreign, shelf.reserved) == (MARK, "", False)
+
+
 def test_what_changed_since_it_was_seen_is_not_adopted() -> None:
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True)
     seen = shelf.see("n1")
