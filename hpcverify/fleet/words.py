@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from hpcverify import standing
 from hpcverify.config import Site
 from hpcverify.errors import StoreError
 from hpcverify.fleet.intake import HOUR
+from hpcverify.quarantine.evidence import suppressions
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import may_refuse
-from hpcverify.slurm.hostlist import expand
 
 
 def tell(
@@ -46,17 +45,6 @@ def tell(
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise StoreError(f"{failed[0]}{more}")
-
-
-def suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
-    """Say by node which checks are suppressed there at *now*."""
-    today = datetime.fromtimestamp(now, UTC).date()
-    found: dict[str, set[str]] = {}
-    for each in site.suppress:
-        if today <= each.until:
-            for name in expand(each.nodes):
-                found.setdefault(name, set()).add(each.check)
-    return found
 
 
 def _leave(path: Path, said: standing.Word) -> list[str]:

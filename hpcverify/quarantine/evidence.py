@@ -7,7 +7,7 @@ suppressed is known, and neither a failure nor a pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -132,12 +132,20 @@ def _hard(result: Result, run: Run) -> tuple[str, ...]:
     )
 
 
-def suppressed(node: str, site: Site, now: float) -> set[str]:
-    """Name the checks whose failure on *node* is known and not acted on, today."""
+def suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
+    """Name by node the checks whose failure there is known and not acted on, today."""
     today = datetime.fromtimestamp(now, UTC).date()
-    return {
-        s.check for s in site.suppress if today <= s.until and node in expand(s.nodes)
-    }
+    found: dict[str, set[str]] = {}
+    for each in site.suppress:
+        if today <= each.until:
+            for name in expand(each.nodes):
+                found.setdefault(name, set()).add(each.check)
+    return found
+
+
+def suppressed(node: str, site: Site, now: float) -> set[str]:
+    """Name those of *node*."""
+    return suppressions(site, now).get(node, set())
 
 
 def enforced(checks: Collection[str], site: Site) -> bool:
