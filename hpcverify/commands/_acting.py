@@ -19,7 +19,7 @@ from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
-from hpcverify.slurm.hostlist import expand
+from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.pace import Paced
 from hpcverify.store import Store
 
@@ -120,18 +120,19 @@ def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
 
 def decide(
     acting: Controller, hostlist: str, about: Callable[[Node], None]
-) -> tuple[int, int]:
+) -> tuple[str, int]:
     """
     Have a person's decision *about* each node of *hostlist* written down, and act.
 
-    Return of how many it was made and of how many it could not be, which are told.
+    Return the list of those that it was made about, and how many it could not be, which
+    are told.
 
     Raises:
         UnknownNameError: one is not there; nothing was decided.
 
     """
     names = expand(hostlist)
-    refused = 0
+    decided: list[str] = []
     with acting.alone():
         there = acting.keeper.look()
         refuse_unknown(names, there)
@@ -140,9 +141,10 @@ def decide(
                 about(_known(acting, name, there))
             except ActionError as exc:
                 say(str(exc))
-                refused += 1
+            else:
+                decided.append(name)
         acting.turn()
-    return len(names) - refused, refused
+    return fold(decided), len(names) - len(decided)
 
 
 def status_of(acting: Controller, refused: int) -> int:

@@ -45,5 +45,5 @@ def command(hostlist: str, suite: str, reason: str) -> None:
 
     kept, refused = decide(acting, hostlist, admit)
     if kept:
-        click.echo(f"{hostlist}: under verification; hpcverify collect goes on with it")
+        click.echo(f"{kept}: under verification; hpcverify collect goes on with it")
     sys.exit(status_of(acting, refused))

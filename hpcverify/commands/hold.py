@@ -30,11 +30,11 @@ def command(hostlist: str, reason: str) -> None:
         if node.wanted is Hold.DRAIN:
             raise ActionError(f"{node.name} is held already: {node.reason}")
         last = acting.ledger.last_ticket()
-        held = {"state": State.HELD, "enforced": True, "after": last}
-        change(acting, node, "hold", reason, **held)
+        now = {"state": State.HELD, "enforced": True, "after": last}
+        change(acting, node, "hold", reason, **now)
         acting.orders.give_up(node.name)
 
     held, refused = decide(acting, hostlist, hold)
     if held and not acting.status():
-        click.echo(f"{hostlist}: held; what runs there goes on to its end")
+        click.echo(f"{held}: held; what runs there goes on to its end")
     sys.exit(status_of(acting, refused))

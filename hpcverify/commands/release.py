@@ -55,5 +55,5 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
 
     released, refused = decide(acting, hostlist, release)
     if released and not acting.status():
-        click.echo(f"{hostlist}: back in service")
+        click.echo(f"{released}: back in service")
     sys.exit(status_of(acting, refused))

@@ -50,5 +50,5 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
 
     kept, refused = decide(acting, hostlist, repair)
     if kept:
-        click.echo(f"{hostlist}: under verification; hpcverify collect goes on with it")
+        click.echo(f"{kept}: under verification; hpcverify collect goes on with it")
     sys.exit(status_of(acting, refused))

@@ -178,7 +178,7 @@ def _failed(node: Node, found: Evidence, site: Site, now: float, past: int) -> N
         confirmed = _is_the_same_again(node, found) or _wanted_by_person(node)
     acted_on = enforced([f.check for f in found.failures], site)
     still = tuple(c for c in node.checks if c not in found.settled)
-    if not acted_on and _is_doubted(node) and enforced(still, site):
+    if not acted_on and _is_kept_suspect(node) and enforced(still, site):
         return _beside(node, found, still)
     kept = _wanted_by_person(node)  # it was out of service, and stays so
     if not (confirmed or any(f.hard for f in found.failures)):
@@ -203,14 +203,14 @@ def _wanted_by_person(node: Node) -> bool:
     return node.state is State.VERIFYING and bool(node.by)
 
 
-def _is_doubted(node: Node) -> bool:
+def _is_kept_suspect(node: Node) -> bool:
     """Whether it is kept out of service until it has passed what it failed."""
     return node.state is State.SUSPECT and node.enforced
 
 
 def _must_pass(node: Node) -> bool:
     """Whether it is out of service, and only a verification of ours lets it back."""
-    return _is_doubted(node) or _wanted_by_person(node)
+    return _is_kept_suspect(node) or _wanted_by_person(node)
 
 
 def _moved(node: Node, state: State, now: float, found: Evidence) -> Node:

@@ -21,7 +21,7 @@ def hold(path: Path, held: Event) -> None:
     """Be another controller, for as long as it lives."""
     with alone(path, print):
         held.set()
-        time.sleep(600)
+        signal.pause()
 
 
 def test_a_second_one_waits_until_the_first_is_gone_by_whatever_end(

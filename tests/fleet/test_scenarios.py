@@ -390,6 +390,21 @@ def test_a_node_is_held_and_released_by_hand_with_name_and_reason(
     assert ("ada", "release", "fans are new") in said
 
 
+def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(
+    fleet: Fleet,
+) -> None:
+    fleet("hold", "n2", "--reason", "fan")
+
+    done = fleet("hold", "n[1-3]", "--reason", "works on the rack")
+
+    assert (done.returncode, one_line(done.stderr)) == (
+        4,
+        "hpcverify: n2 is held already: fan",
+    )
+    assert done.stdout.startswith("n[1,3]: held; ")
+    assert held(fleet) == {"n1", "n2", "n3"}
+
+
 def test_a_quarantined_node_is_released_by_force_alone(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
