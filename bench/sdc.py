@@ -30,7 +30,7 @@ from hpcverify.check import Context
 from hpcverify.model import Device, Inventory
 from hpcverify_checks._benches import Task, prepare
 from hpcverify_checks._exact import Shape, view
-from hpcverify_checks._families import FAMILIES, multiply
+from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, multiply
 from hpcverify_checks._hunt import (
     CANARY_EVERY,
     Bench,
@@ -51,11 +51,13 @@ PAIRS = {"cpu": 151, "cuda": 15}
 CANARIES = 9
 MOST = {"cpu": 1.02, "cuda": 1.03}
 HEALTHY = {"cpu": 2000, "cuda": 2000}
-"""Products of each type, on top of those of the tests."""
+"""Products of each type: over 10,000 in all."""
+EVERY = {**FAMILIES, "bf16 on a CPU": CPU_FAMILIES["bf16"]}
+"""A CPU can make the products of all types."""
 HEALTHY_SHAPES = {"cpu": Shape(1024, 256), "cuda": Shape(4096, 32768)}
 
 
-def task(device: torch.device, name: str, shape: Shape, compared: Compare) -> Task:
+def task(device: torch.device, family: Family, shape: Shape, compared: Compare) -> Task:
     """Make a task for *device*, of a node that has nothing else."""
     part = Device(kind=device.type, part=device.type, label=device.type)
     here = Path(tempfile.gettempdir())
@@ -69,7 +71,6 @@ def task(device: torch.device, name: str, shape: Shape, compared: Compare) -> Ta
         shared=here,
         seed=1,
     )
-    family = FAMILIES[name]
     deep = Shape(shape.size, min(shape.depth, family.depth))
     return Task(ctx, family, deep, device, Seams(compare=compared))
 
@@ -133,7 +134,7 @@ def plain(bench: Bench, products: int, clock: Callable[[], float]) -> float:
 def cost(kind: str, compared: Compare, called: str) -> bool:
     """Print what *compared* costs, and say whether that is little enough."""
     device = torch.device(kind)
-    this = task(device, FAMILY[kind], SHAPES[kind], compared)
+    this = task(device, FAMILIES[FAMILY[kind]], SHAPES[kind], compared)
     prepared = prepare(this)
     bench = this.bench(kind, prepared.jobs)
     clock = process_time if kind == "cpu" else perf_counter
@@ -155,9 +156,10 @@ def cost(kind: str, compared: Compare, called: str) -> bool:
 def healthy(kind: str) -> None:
     """Hunt where nothing is wrong, with every type that there is."""
     device, total = torch.device(kind), 0
-    native = FAMILIES if kind == "cpu" else dtypes_of(device)
-    for name in sorted(FAMILIES.keys() & set(native)):
-        this = task(device, name, HEALTHY_SHAPES[kind], comparison_for(device))
+    native = dtypes_of(device)
+    on_gpu = {name: family for name, family in FAMILIES.items() if name in native}
+    for name, family in (EVERY if kind == "cpu" else on_gpu).items():
+        this = task(device, family, HEALTHY_SHAPES[kind], comparison_for(device))
         with float32_as(this.family.precision):
             prepared = prepare(this)
             outcome = this.hunt(kind, prepared.jobs, HEALTHY[kind].__le__)

@@ -185,19 +185,26 @@ operands to 16 bits, and does not promise to do so only once."""
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Multiply on the device, into the type of *out*."""
+    """
+    Multiply on the device, into the type of *out*.
+
+    A CPU multiplies operands of fp8, and of 16 bits, as fp32: torch has no product of
+    16-bit operands with an fp32 output there, and makes that of fp8 by a reference
+    kernel on some CPUs, thousands of times slower. fp32 holds each of their products,
+    and up to `SINGLE_LIMIT` each sum, so an exact product stays the same to the bit.
+    """
     import torch
 
     if a.dtype == torch.int8:
         torch.ops.aten._int_mm.out(a, b, out=out)  # noqa: SLF001 - torch has no public one
+    elif a.dtype == out.dtype:
+        torch.mm(a, b, out=out)
+    elif a.device.type == "cpu":
+        torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
     elif a.dtype == torch.float8_e4m3fn:
         one = torch.ones((), device=a.device)
         torch.ops.aten._scaled_mm.out(  # noqa: SLF001 - torch has no public one
             a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out
         )
-    elif a.dtype == out.dtype:
-        torch.mm(a, b, out=out)
-    elif a.device.type == "cpu":  # torch has no such product there
-        torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
     else:  # a 16-bit output would hide the low bits of the sums
         torch.mm(a, b, out.dtype, out=out)

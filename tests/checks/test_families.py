@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hpcverify_checks import _families as families
 from hpcverify_checks._bits import integers_of
@@ -24,6 +28,37 @@ def test_the_device_makes_the_product_that_the_host_makes(family: Family) -> Non
         families.multiply(*view(a, b, 3), out)
         expected = made.exact_rows(range(32)).to(out.dtype)
         assert torch.equal(integers_of(out), integers_of(expected))
+
+
+class Calls(TorchFunctionMode):
+    """Notes what torch is asked for, and lets it be done."""
+
+    names: tuple[str, ...] = ()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Note the name of what is asked for."""
+        del types
+        self.names += (func.__name__,)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_cpu_multiplies_fp8_as_fp32_and_by_no_kernel_for_fp8() -> None:
+    # Where a CPU has AVX512-FP16 or AMX, torch's own takes seconds for a product.
+    integers = torch.arange(-8.0, 8.0).repeat(16, 1)
+    a = integers.to(torch.float8_e4m3fn)
+    out = torch.empty(16, 16)
+    with Calls() as calls:
+        families.multiply(a, a.t(), out)
+
+    assert "mm" in calls.names
+    assert not [name for name in calls.names if "scaled_mm" in name]
+    assert torch.equal(out, integers @ integers.t())
 
 
 def test_plans_have_names_and_keys_of_their_own() -> None:
