@@ -51,8 +51,18 @@ def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[Found]:
     return list(allreduce.measure(context(tmp_path), QUICK, reduce))
 
 
-def test_healthy_sums_pass_and_every_number_has_its_unit(tmp_path: Path) -> None:
-    found = found_by(tmp_path, all_reduce)
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Reduce once on this machine, and see what lies about afterwards."""
+    folder = tmp_path_factory.mktemp("healthy")
+    found = found_by(folder, all_reduce)
+    assert not list((folder / "scratch").iterdir())
+    assert {path.name for path in folder.iterdir()} == {"scratch", "shared"}
+    return found
+
+
+def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[Found]) -> None:
+    found = healthy
     numbers = [f for f in found if isinstance(f, Measurement)]
     assert not [f for f in found if isinstance(f, Finding)]
     assert {m.where for m in numbers} == {"node"}
@@ -64,16 +74,10 @@ def test_healthy_sums_pass_and_every_number_has_its_unit(tmp_path: Path) -> None
         assert number.value
 
 
-def test_coverage_counts_the_sums_that_were_verified(tmp_path: Path) -> None:
-    [covered] = [f for f in found_by(tmp_path, all_reduce) if isinstance(f, Covered)]
+def test_coverage_counts_the_sums_that_were_verified(healthy: list[Found]) -> None:
+    [covered] = [f for f in healthy if isinstance(f, Covered)]
     assert "2 ranks, gloo" in covered.text
     assert "1KiB, 1MiB" in covered.text
-
-
-def test_no_file_is_left_outside_of_the_shared_directory(tmp_path: Path) -> None:
-    found_by(tmp_path, all_reduce)
-    assert not list((tmp_path / "scratch").iterdir())
-    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "shared"}
 
 
 @pytest.mark.parametrize("wrong", [1.0, float("nan")])

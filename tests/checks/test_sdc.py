@@ -44,6 +44,22 @@ def judged(items: list[Found]) -> Any:
     return judge(together, limits, sdc.CHECK.rulings)
 
 
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Examine this machine once, and see that its main thread is left as it was."""
+    before = os.sched_getaffinity(0)
+    items = found(tmp_path_factory.mktemp("healthy"))
+    assert os.sched_getaffinity(0) == before  # never pinned
+    return items
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Examine it with operands that no run has had."""
+    ctx = context(tmp_path_factory.mktemp("fresh"), seed=7)
+    return list(sdc.measure(ctx, msgspec.structs.replace(QUICK, fresh=True)))
+
+
 def wrong_on(cores: set[int]) -> Multiply:
     """Multiply with a stuck bit, but on these *cores* only."""
 
@@ -55,19 +71,20 @@ def wrong_on(cores: set[int]) -> Multiply:
     return faulty
 
 
-def test_all_cores_are_examined_and_pass(tmp_path: Path) -> None:
-    items = found(tmp_path)
-    numbers = [f for f in items if isinstance(f, Measurement) and f.name == "products"]
-    assert {m.where for m in numbers} == CORES
-    assert all(m.value for m in numbers)
-    assert judged(items).verdict is Verdict.PASS
+def test_all_cores_are_examined(healthy: list[Found]) -> None:
+    products = (
+        m for m in healthy if isinstance(m, Measurement) and m.name == "products"
+    )
+    done = {m.where: m.value for m in products}
+    assert done.keys() == CORES
+    assert all(done.values())
 
 
-def test_a_healthy_node_passes_again_and_again(tmp_path: Path) -> None:
-    for seed in range(5):
-        ctx = context(tmp_path, seed=seed)
-        params = msgspec.structs.replace(QUICK, fresh=True)
-        assert judged(list(sdc.measure(ctx, params))).verdict is Verdict.PASS
+def test_a_healthy_node_passes_again_and_again(
+    healthy: list[Found], fresh: list[Found]
+) -> None:
+    assert judged(healthy).verdict is Verdict.PASS
+    assert judged(fresh).verdict is Verdict.PASS
 
 
 def test_a_core_that_computes_wrongly_fails_and_alone(tmp_path: Path) -> None:
@@ -96,14 +113,8 @@ def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> Non
     assert caught.value.cause is Cause.CHECKER
 
 
-def test_the_main_thread_is_never_pinned(tmp_path: Path) -> None:
-    before = os.sched_getaffinity(0)
-    found(tmp_path)
-    assert os.sched_getaffinity(0) == before
-
-
-def test_coverage_states_what_was_exercised_and_a_rate(tmp_path: Path) -> None:
-    texts = [f.text for f in found(tmp_path) if isinstance(f, Covered)]
+def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[Found]) -> None:
+    texts = [f.text for f in healthy if isinstance(f, Covered)]
     first = next(text for text in texts if text.startswith("fp32 on cores"))
     cores = listed(sorted(os.sched_getaffinity(0)))
     assert f"fp32 on cores {cores} of {cores}: " in first
@@ -114,9 +125,9 @@ def test_coverage_states_what_was_exercised_and_a_rate(tmp_path: Path) -> None:
     assert "excluded at 95 %" in first
 
 
-def test_coverage_says_that_data_were_drawn_afresh(tmp_path: Path) -> None:
-    texts = [f.text for f in found(tmp_path, fresh=True) if isinstance(f, Covered)]
-    assert any("data drawn afresh (1)" in text for text in texts)
+def test_coverage_says_that_data_were_drawn_afresh(fresh: list[Found]) -> None:
+    texts = [f.text for f in fresh if isinstance(f, Covered)]
+    assert any("data drawn afresh (7)" in text for text in texts)
 
 
 def test_a_fault_is_no_reason_to_exclude_a_rate(tmp_path: Path) -> None:

@@ -162,17 +162,17 @@ def covered(found: list[Found]) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Found]]:
-    """Run the whole check three times on a sound disk."""
+    """Run the whole check twice on a sound disk."""
     folder = tmp_path_factory.mktemp("sound")
     with mounted("-o", "loop", formatted(folder), folder / "disk") as disk:
-        contexts = [context(folder, scratch=disk, seed=seed) for seed in range(3)]
+        contexts = [context(folder, scratch=disk, seed=seed) for seed in range(2)]
         found = [list(measure(ctx, SHORT)) for ctx in contexts]
         assert {path.name for path in disk.iterdir()} == {"lost+found"}  # nothing left
     return found
 
 
 def test_a_sound_disk_has_no_findings_each_time(runs: list[list[Found]]) -> None:
-    assert [findings(found) for found in runs] == [[], [], []]
+    assert [findings(found) for found in runs] == [[], []]
 
 
 def test_a_sound_disk_is_covered_each_time(runs: list[list[Found]]) -> None:
@@ -295,24 +295,24 @@ def test_a_read_only_file_system_is_denied(tmp_path: Path, image: Path) -> None:
 
 
 def test_what_was_written_reads_back_each_time(fio: Fio, rng: random.Random) -> None:
-    for _ in range(4):
+    for _ in range(2):
         extents = filled(fio, rng)
 
         assert sum(read_back(fio, extents).moved("read")) == 8 * MIB
 
 
-@pytest.mark.parametrize("at", [0, 5, 100, 4095, 4 * MIB - 1])
-def test_a_flipped_bit_is_found_wherever_it_is(
-    fio: Fio, rng: random.Random, at: int
-) -> None:
-    extents = filled(fio, rng)
-    flip(extents[1], at)
+def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> None:
+    extents = filled(fio, rng, mib=2)
+    for at in (0, 5, 100, 4095, MIB - 1):
+        flip(extents[1], at)
 
-    with pytest.raises(FaultError) as caught:
-        read_back(fio, extents)
+        with pytest.raises(FaultError) as caught:
+            read_back(fio, extents)
 
-    assert caught.value.number == errno.EILSEQ
-    assert caught.value.evidence["read again"] == str(caught.value)
+        assert caught.value.number == errno.EILSEQ
+        assert caught.value.evidence["read again"] == str(caught.value)
+        flip(extents[1], at)
+    read_back(fio, extents)
 
 
 class FlipsEachTime(Fio):
@@ -358,7 +358,7 @@ def test_a_lost_write_is_found_though_what_it_left_has_a_good_checksum(
 
 def test_random_writes_read_back_each_time(fio: Fio, rng: random.Random) -> None:
     extents = filled(fio, rng)
-    for _ in range(3):
+    for _ in range(2):
         wrote = random_write(fio, extents, rng, seconds=0.1)
 
         assert sum(wrote.moved("write")) > 0
