@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cli import Cli, make_cli
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab, build
+
+LIMIT_SECONDS = 600
+"""For each step of a test: ten times what the longest takes beside other work."""
+
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+
+@contextmanager
+def bounded(seconds: float) -> Generator[None]:
+    """End what hangs in good order: fixtures still tidy up, and other tests go on."""
+
+    def expire(_number: int, _frame: FrameType | None) -> None:
+        pytest.fail(f"not over within {seconds:g} s")  # no code under test catches it
+
+    before = signal.signal(signal.SIGALRM, expire)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    """Bound what a test's fixtures take to make."""
+    with bounded(LIMIT_SECONDS):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Bound what a test takes."""
+    with bounded(LIMIT_SECONDS):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Bound what it takes to tidy up."""
+    with bounded(LIMIT_SECONDS):
+        return (yield)
 
 
 @pytest.fixture(scope="session")
