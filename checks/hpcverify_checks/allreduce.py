@@ -37,7 +37,7 @@ from hpcverify_checks._collective import (
 )
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import percentile
-from hpcverify_checks._torch import torch_device
+from hpcverify_checks._torch import overrides_told, torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +72,7 @@ def measure(
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("the GPUs of this node reduce instead")
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     if device.type == "cuda":
         yield from _between_gpus(ctx, _job(ctx, params, "nccl"), device, reduce)
     else:

@@ -39,6 +39,7 @@ from hpcverify_checks._stats import percentile
 from hpcverify_checks._torch import (
     dtypes_of,
     float32_as,
+    overrides_told,
     require_memory,
     torch_device,
 )
@@ -84,6 +85,7 @@ class GemmParams(Params, frozen=True):
 def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
     """Measure each type in turn: burst, sustained, and how evenly the steps went."""
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     native = dtypes_of(device)
     began = perf_counter()
     for dtype in _wanted(params, native):

@@ -64,7 +64,7 @@ from hpcverify_checks import _training, _vote
 from hpcverify_checks._collective import Group, exchanged
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import excluded, percentile
-from hpcverify_checks._torch import dtypes_of, torch_device
+from hpcverify_checks._torch import dtypes_of, overrides_told, torch_device
 from hpcverify_checks._training import (
     BATCH,
     BEGINNING,
@@ -131,6 +131,7 @@ def measure(
     if ctx.device.kind == "cpu" and gpus:
         raise Skip("the GPUs of this node train instead")
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     job = _job(ctx, params, device)
     told_by = _on_cpu if device.type == "cpu" else _as_one
     yield from reported(ctx, job, told_by(job, ctx.rank, device, seams))
