@@ -39,7 +39,6 @@ OVERRIDES = (
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_DEBUG_CPU_TYPE",
-    "OPENBLAS_CORETYPE",
     "ATEN_CPU_CAPABILITY",
 )
 """Environment variables that make a library compute products in another way than the

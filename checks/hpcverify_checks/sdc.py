@@ -90,7 +90,7 @@ LARGEST = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 """Of the time."""
 LEAST_SHARE = 0.25
-"""Of the time for a type, which goes to products and not to getting ready."""
+"""Of the time for a type: so much is hunted however long it took to prepare."""
 STEP = 16
 """What sizes and depths are multiples of, for the sake of one-byte operands."""
 AT_ONCE = 64
@@ -255,8 +255,7 @@ def explored(done: Done, seconds: float) -> Iterator[Outcome]:
     """
     Prepare and hunt with one type; its operands are let go of at the end.
 
-    Both fit into *seconds*, unless it takes long to prepare: `LEAST_SHARE` of them is
-    hunted in any case.
+    To prepare takes its time out of the *seconds*.
     """
     task, ready = done.task, list[Ready]()
     began = perf_counter()
@@ -270,8 +269,13 @@ def explored(done: Done, seconds: float) -> Iterator[Outcome]:
         if not jobs:
             return
         done.exercised.extend((_plans(ready), _constant(jobs)))
-        left = began + seconds - perf_counter()
-        yield from examined(task, jobs, max(left, LEAST_SHARE * seconds))
+        left = hunting_time(seconds, perf_counter() - began)
+        yield from examined(task, jobs, left)
+
+
+def hunting_time(seconds: float, spent: float) -> float:
+    """Say how much of the *seconds* for a type is left once some were *spent*."""
+    return max(seconds - spent, LEAST_SHARE * seconds)
 
 
 def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> Iterator[Outcome]:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Sample, Unable, Watch, judge
 from hpcverify.limits import resolve
@@ -22,6 +23,7 @@ from hpcverify_checks._families import multiply
 from hpcverify_checks._hunt import Job, Multiply, Seams
 from hpcverify_checks._hunt import compare as compared
 from hpcverify_checks._injections import blind, stick
+from hpcverify_checks._torch import threads_as
 from hpcverify_checks._vote import reconcile
 from tests.checks.benches import a_task
 from tests.doubles import INVENTORY, context
@@ -97,6 +99,34 @@ def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
     everywhere = set(range(os.cpu_count() or 1))
     judgement = judged(found(tmp_path, Seams(multiply=wrong_on(everywhere))))
     assert judgement.verdict is not Verdict.PASS
+
+
+class Threads(TorchFunctionMode):
+    """Note with how many threads each operation of the main thread is done."""
+
+    def __init__(self) -> None:
+        """Have seen none."""
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Note it, and call what is called."""
+        self.seen.add(torch.get_num_threads())
+        return func(*args, **(kwargs or {}))
+
+
+def test_operands_and_proofs_are_made_by_one_thread_on_a_cpu(tmp_path: Path) -> None:
+    with threads_as(2), Threads() as threads:
+        found(tmp_path, fresh=True)
+        assert torch.get_num_threads() == 2
+    assert threads.seen == {1}
+
+
+def test_what_it_takes_to_prepare_is_taken_off_the_hunt_but_not_all_of_it() -> None:
+    assert sdc.hunting_time(4.0, 0.5) == 3.5
+    assert sdc.hunting_time(4.0, 197.0) == 1.0
 
 
 def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> None:
