@@ -112,9 +112,11 @@ class Threads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Note it, and call what is called."""
-        self.seen.add(torch.get_num_threads())
-        return func(*args, **(kwargs or {}))
+        """Call what is called, and note it if it makes a tensor."""
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.seen.add(torch.get_num_threads())
+        return result
 
 
 def test_operands_and_proofs_are_made_by_one_thread_on_a_cpu(tmp_path: Path) -> None:
