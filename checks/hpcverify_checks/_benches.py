@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Finding, Remedy
+from hpcverify.telemetry import cpu
 from hpcverify_checks._bits import digest, words
+from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import HOST, Operands, Plan, Proof, Shape, prove, view
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks._hunt import (
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+T = TypeVar("T")
+
 
 def families_of(device: torch.device) -> list[Family]:
     """List the types of operands that *device* has units for."""
@@ -41,6 +45,8 @@ def families_of(device: torch.device) -> list[Family]:
 
 MENDED = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
+WITNESSES = 2
+"""Cores of the host that must each find a product wrong before a part is accused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,24 @@ class Task:
             where, self.family.name, jobs, tuple(outputs), self.ctx.seed, self.seams
         )
 
+    @property
+    def core(self) -> int:
+        """The core that makes the first products on a CPU: another one in each run."""
+        return turn(cpu.cores().allowed, 1, self.ctx.rotation)[0]
+
+    @property
+    def first_where(self) -> str:
+        """The part or core that makes the first products, and answers for them."""
+        on_cpu = self.device.type == "cpu"
+        return f"cpu{self.core}" if on_cpu else self.ctx.device.part
+
+    def at_first(self, work: Callable[[], T]) -> T:
+        """Do *work* where the first products are made: on a CPU, pinned to a core."""
+        if self.device.type != "cpu":
+            return work()
+        (done,) = on_each((self.core,), lambda _: work())
+        return done
+
     def hunt(self, where: str, jobs: tuple[Job, ...], enough: Enough) -> Outcome:
         """Hunt on the part or core *where*."""
         bench = self.bench(where, jobs)
@@ -153,6 +177,10 @@ def readied(task: Task) -> Iterator[Ready | Outcome]:
     A wrong product is put right by the host. Where more of it is wrong than that is
     done in seconds, its plan is left out of the hunt, and only the first such plan
     is looked into: the part is accused by then.
+
+    Raises:
+        Unable: The host contradicts itself, and nobody can be accused.
+
     """
     accused = False
     for plan in task.family.plans(task.shape.depth):
@@ -164,9 +192,10 @@ def readied(task: Task) -> Iterator[Ready | Outcome]:
             proof = proven(made, host, task.ctx.seed)
             rows = len(proof.wrong_rows)
             if rows > MENDED and accused:
-                yield Outcome(task.ctx.device.part, 1, 0.0, rows)
+                yield Outcome(task.first_where, 1, 0.0, rows)
                 continue
             if rows:
+                _require_witnesses(made, host, proof, task.ctx)
                 host, again = _mended(made, host, proof, task.ctx.seed)
                 yield _disproved(task, job, host)
                 accused = True
@@ -191,17 +220,44 @@ def _unproven(task: Task, made: Operands) -> Job:
     first = task.output()
     if (made.plan, made.shape) not in task.library.shelf:
         poison(first)
-        task.seams.multiply(*view(a, b, 0), first)
+        task.at_first(partial(task.seams.multiply, *view(a, b, 0), first))
     return Job(made.plan.name, a, b, first, 0, partial(stored, HOST), made.draw)
 
 
 def _disproved(task: Task, job: Job, right: Tensor) -> Outcome:
-    """Accuse the part of its first product, which should have been *right*."""
+    """
+    Accuse the part of its first product, which should have been *right*.
+
+    Raises:
+        Unable: It is: the host has disproved what it computes the same way itself.
+
+    """
     found = job.reference
     reference = right.to(task.device)
     judged = replace(job, reference=reference, digest=digest(right))
     wrong = Wrong(0, int((words(found) != words(reference)).sum()), found)
-    return concluded(task.bench(task.ctx.device.part, (judged,)), [wrong], 1, 0.0)
+    _require(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
+    bench = task.bench(task.first_where, (judged,))
+    return task.at_first(partial(concluded, bench, [wrong], 1, 0.0))
+
+
+def _require_witnesses(
+    made: Operands, product: Tensor, proof: Proof, ctx: Context
+) -> None:
+    """
+    Prove *product* again, on cores of the host that each do so by themselves.
+
+    Raises:
+        Unable: One of them finds other rows wrong than *proof* says.
+
+    """
+    cores = turn(cpu.cores().allowed, WITNESSES, ctx.rotation)
+    again = on_each(cores, lambda core: prove(made, product, ctx.seed + 1 + core))
+    _require(
+        all(other.wrong_rows == proof.wrong_rows for other in again),
+        f"cores {listed(cores)} of the host do not agree on whether the product of "
+        f"plan {made.plan.name} is right",
+    )
 
 
 def proven(made: Operands, product: Tensor, seed: int) -> Proof:

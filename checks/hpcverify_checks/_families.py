@@ -34,6 +34,12 @@ to bf16 under way are exact."""
 BYTE, FINE = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
 FP8, INT8, DOUBLE = 15, 127, 2**20 - 1
+PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
+"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and takes
+one operand as unsigned: 128 is added to it (vpmaddubsw; oneDNN does so below AVX2_VNNI
+and AVX512_CORE_VNNI). Which operand it is, is the library's choice."""
+EVEN_INT8 = 79
+"""The largest bound that both operands may have: see `fits_pairs`."""
 SMALL_FP8, FP8_BIAS = 7, 2**13
 """What leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
@@ -96,13 +102,24 @@ def fp8_plans(depth: int) -> tuple[Plan, ...]:
     )
 
 
-def int8_plans(depth: int) -> tuple[Plan, ...]:
-    """Make the plans for int8 operands and an int32 accumulator."""
-    wide = partner(depth, INT8, INT_LIMIT, INT8)
+def int8_plans(_depth: int) -> tuple[Plan, ...]:
+    """Make the plans for int8 operands and sums of pairs that fit into 16 bits."""
     return (
-        Plan("int8 a", 14, INT8, wide, INT_LIMIT),
-        Plan("int8 b", 15, wide, INT8, INT_LIMIT),
+        Plan("int8", 20, EVEN_INT8, EVEN_INT8, INT_LIMIT),
+        Plan("int8 a", 21, INT8, 1, INT_LIMIT),
+        Plan("int8 b", 22, 1, INT8, INT_LIMIT),
     )
+
+
+def fits_pairs(a: int, b: int) -> bool:
+    """
+    Whether any two products of int8 operands within +-*a* and +-*b* sum in 16 bits.
+
+    With the zero point added, an operand within +-a lies within 128 - a and 128 + a, so
+    that two products come to 2 (128 + a) b at most; the library may take either one.
+    """
+    largest = 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a)
+    return largest <= PAIR_LIMIT
 
 
 def narrow_plans(depth: int) -> tuple[Plan, ...]:

@@ -88,13 +88,14 @@ def timer_for(device: torch.device) -> Timer:
     return on_host if device.type == "cpu" else on_gpu
 
 
-def on_host(step: Step, seconds: float) -> list[float]:
-    """Repeat *step*, which is over when it returns, and time each run of it."""
-    ends = [perf_counter()]
-    until = ends[0] + seconds
-    while ends[-1] < until or len(ends) <= LEAST_STEPS:
+def on_host(
+    step: Step, seconds: float, clock: Callable[[], float] = perf_counter
+) -> list[float]:
+    """Repeat *step*, which is over when it returns, and time each run by *clock*."""
+    ends, until = [clock()], perf_counter() + seconds
+    while perf_counter() < until or len(ends) <= LEAST_STEPS:
         step()
-        ends.append(perf_counter())
+        ends.append(clock())
     return [after - before for before, after in pairwise(ends)]
 
 

@@ -20,6 +20,8 @@ from hpcverify_checks._collective import Group, file_of
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02
+LOADING_SECONDS = 120.0
+"""For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
 GONE_SECONDS = 5.0
 """For a killed rank to be gone."""
 NOTICE_SECONDS = 1.0
@@ -64,12 +66,13 @@ class Peer:
         return [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        deadline = monotonic() + self.group.timeout
+        patience = max(self.group.timeout, LOADING_SECONDS)
+        deadline = monotonic() + patience
         while not condition():
             self.require_alive()
             if monotonic() > deadline:
                 raise Unable(
-                    f"rank {self.rank} did not answer for {self.group.timeout:g} s",
+                    f"rank {self.rank} did not answer for {patience:g} s",
                     Cause.TIMEOUT,
                     Remedy.RERUN,
                 )

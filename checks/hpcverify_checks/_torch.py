@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Covered
 from hpcverify.telemetry import cpu
 
 if TYPE_CHECKING:
@@ -29,8 +30,38 @@ CUBLAS_WORKSPACE = ":4096:8"
 """The larger of the two with which cuBLAS gives the same bits each time, whatever the
 streams (its guide, "Results reproducibility"); on Hopper torch takes as much anyway."""
 
-TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""What makes products of fp32 other ones than a check has asked for."""
+OVERRIDES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "CUBLAS_EMULAT*",
+    "ONEDNN_*",
+    "DNNL_*",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_DEBUG_CPU_TYPE",
+    "ATEN_CPU_CAPABILITY",
+)
+"""Environment variables that make a library compute products in another way than the
+one that a job meets: other units, other instructions, fewer bits. Libraries read them
+when they load or when they first multiply."""
+
+_taken: set[str] = set()
+"""Those that this process had, and has no longer."""
+
+
+def take_overrides(environ: MutableMapping[str, str]) -> list[str]:
+    """Remove all `OVERRIDES` from *environ*, and give the names of those it had."""
+    names = [n for n in environ if any(fnmatchcase(n, o) for o in OVERRIDES)]
+    for name in names:
+        del environ[name]
+    return names
+
+
+def overrides_told(ctx: Context) -> Iterator[Covered]:
+    """Say which `OVERRIDES` did not count, if there were any."""
+    if _taken:
+        names = ", ".join(sorted(_taken))
+        yield Covered(ctx.device.part, f"without {names}, which the environment sets")
 
 
 def torch_device(ctx: Context) -> torch.device:
@@ -40,10 +71,9 @@ def torch_device(ctx: Context) -> torch.device:
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor the
     order in which CUDA lists the parts matters; it is made the current device.
     """
-    # Read once, when the first check of this worker multiplies.
+    # All of this is read once, when the first check of this worker multiplies.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
-    for name in TF32_OVERRIDES:
-        os.environ.pop(name, None)
+    _taken.update(take_overrides(os.environ))
     try:
         import torch
     except ModuleNotFoundError as exc:

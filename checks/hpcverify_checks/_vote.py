@@ -13,6 +13,10 @@ part of the node computed and is accused; dtype, plan, draw and the digest of th
 output are the same; what lies in memory is unchanged; and each part was wrong again in
 every rerun. So one GPU that crashed, or erred in another bit, is enough for all to stay
 accused. The threads of a core share its units: they count as one.
+
+The hunt on a core stops at its first wrong product, so that cores testify of one plan
+of a type only. Where that one is inexact, the others of its type were multiplied by the
+same code of the library, and accuse nobody either.
 """
 
 from __future__ import annotations
@@ -29,9 +33,11 @@ from hpcverify.model import Finding, Inventory, Measurement
 
 VOTERS = 3
 """Of two that differ, nobody can say which is wrong."""
+ACCUSED = "corruption"
+"""The code of a finding that accuses a part."""
 CORE = re.compile(r"cpu\d+")
-HOST = "cpu"
-"""What the cores' own first products are found wrong on, before there are cores."""
+CORES = "cores"
+"""The group of the cores' answers."""
 SAME = ("dtype", "plan", "draw", "expected", "digest")
 """What accused parts must have in common for the plan to be at fault."""
 OWN = "own first product"
@@ -43,11 +49,20 @@ COUNTS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.dis
 def reconcile(found: Sequence[Judged], inventory: Inventory) -> Iterator[Judged]:
     """Put the answers to the vote, and acquit parts that all err in the same bits."""
     answers = [f for f in found if isinstance(f, Finding) and f.code == "answer"]
-    gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    for poll in polls(answers):
-        yield from poll.declared(gpus)
     others = [f for f in found if f not in answers]
-    yield from acquitted(others, kinds(others, inventory))
+    left = list(acquitted(others, kinds(others, inventory)))
+    gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
+    for poll in polls(heard(answers, left)):
+        yield from poll.declared(gpus)
+    yield from left
+
+
+def heard(answers: Iterable[Finding], found: Iterable[Judged]) -> Iterator[Finding]:
+    """Leave out the answers of cores that computed wrongly: they prove nothing more."""
+    wrong = {f.where for f in found if isinstance(f, Finding) and f.code == ACCUSED}
+    for answer in answers:
+        if answer.evidence["group"] != CORES or answer.where not in wrong:
+            yield answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +135,8 @@ class Kind:
     least: int
     blamed: str
     """What is wrong if the parts are not."""
-    beside: frozenset[str] = frozenset()
-    """What computes on the same parts, and is no further witness."""
+    stopped: bool = False
+    """Whether each testified of one plan of a type only."""
 
     def excused(self, accusations: Sequence[Finding]) -> list[Finding]:
         """List those of the *accusations* that all parts have in common."""
@@ -131,12 +146,13 @@ class Kind:
                 accused.setdefault(_bits(accusation), set()).add(accusation.where)
         several = len(self.parts) >= self.least
         shared = {b for b, parts in accused.items() if several and self.parts <= parts}
+        types = {_type(a) for a in accusations if self.stopped and _bits(a) in shared}
         return [
             accusation
             for accusation in accusations
-            if accusation.where in self.parts | self.beside
+            if accusation.where in self.parts
             and _is_steady(accusation)
-            and _bits(accusation) in shared
+            and (_bits(accusation) in shared or _type(accusation) in types)
         ]
 
 
@@ -151,7 +167,13 @@ def _is_steady(accusation: Finding) -> bool:
 
 
 def _bits(accusation: Finding) -> tuple[str, ...]:
-    return tuple(accusation.evidence[name] for name in SAME)
+    return tuple(accusation.evidence.get(name, "") for name in SAME)
+
+
+def _type(accusation: Finding) -> tuple[str, str]:
+    """Say of what type the product was, and against what it was wrong."""
+    evidence = accusation.evidence
+    return evidence.get("dtype", ""), evidence.get("reference", "")
 
 
 def kinds(found: Sequence[Judged], inventory: Inventory) -> Iterator[Kind]:
@@ -167,7 +189,7 @@ def kinds(found: Sequence[Judged], inventory: Inventory) -> Iterator[Kind]:
         and CORE.fullmatch(f.where)
     )
     blamed = "the plan, the library, the reference or the memory that cores share"
-    yield Kind(cores, threads_per_core(inventory) + 1, blamed, frozenset({HOST}))
+    yield Kind(cores, threads_per_core(inventory) + 1, blamed, stopped=True)
 
 
 def _are_even(found: Iterable[Judged], parts: frozenset[str]) -> bool:
@@ -192,9 +214,7 @@ def threads_per_core(inventory: Inventory) -> int:
 
 def acquitted(found: Sequence[Judged], kinds: Iterable[Kind]) -> Iterator[Judged]:
     """Yield what was *found*; what all parts of a kind are accused of accuses none."""
-    accusations = [
-        f for f in found if isinstance(f, Finding) and f.code == "corruption"
-    ]
+    accusations = [f for f in found if isinstance(f, Finding) and f.code == ACCUSED]
     acquittals = [
         (accusation, _acquittal(accusation, kind))
         for kind in kinds
@@ -219,7 +239,7 @@ def _counted(accusation: Finding) -> tuple[str, str]:
 
 def _acquittal(accusation: Finding, kind: Kind) -> Finding:
     text = (
-        f"all {len(kind.parts)} agree on the same wrong bits, so that {kind.blamed} is "
-        f"wrong: {accusation.text}"
+        f"all {len(kind.parts)} agree on the same wrong bits of this type, so that "
+        f"{kind.blamed} is wrong: {accusation.text}"
     )
     return replace(accusation, code="inexact", text=text)

@@ -35,9 +35,10 @@ from hpcverify_checks._collective import (
     reduced,
     share_of_threads,
 )
+from hpcverify_checks._crowd import Crowd
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import percentile
-from hpcverify_checks._torch import torch_device
+from hpcverify_checks._torch import overrides_told, torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
+TIMES = ("busbw.*", "jitter.*")
+"""What is left out on CPUs that others use."""
 LARGE = MIB
 """Bytes from which the bandwidth and its evenness matter, and not the latency."""
 
@@ -72,6 +75,7 @@ def measure(
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("the GPUs of this node reduce instead")
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     if device.type == "cuda":
         yield from _between_gpus(ctx, _job(ctx, params, "nccl"), device, reduce)
     else:
@@ -109,6 +113,7 @@ def _between_gpus(
 def _between_processes(
     ctx: Context, job: Job, device: torch.device, reduce: Reduce
 ) -> Iterator[Found]:
+    crowd = Crowd.now()
     with peers(job, _collective.__name__) as others:
         with share_of_threads(job), joined(job, 0, device):
             timed = list(reduced(job, 0, device, reduce))
@@ -117,7 +122,8 @@ def _between_processes(
             yield from wrong_sums(
                 other.result(list[Timed]), other.rank, ctx.device.part
             )
-    yield from described(job, timed, "gloo on the loopback")
+    numbers = described(job, timed, "gloo on the loopback")
+    yield from crowd.without(TIMES, numbers)
 
 
 def wrong_sums(timed: Sequence[Timed], rank: int, where: str) -> Iterator[Finding]:

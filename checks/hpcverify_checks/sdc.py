@@ -70,7 +70,9 @@ from hpcverify_checks._stats import excluded
 from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
     float32_as,
+    overrides_told,
     require_memory,
+    threads_as,
     torch_device,
 )
 from hpcverify_checks._trials import selftest
@@ -87,6 +89,8 @@ GPU_TOTAL = 12 * 2**30
 LARGEST = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 """Of the time."""
+LEAST_SHARE = 0.25
+"""Of the time for a type: so much is hunted however long it took to prepare."""
 STEP = 16
 """What sizes and depths are multiples of, for the sake of one-byte operands."""
 AT_ONCE = 64
@@ -113,10 +117,26 @@ def measure(
 ) -> Iterator[Found]:
     """Examine the device with exact products, with random ones, and with copies."""
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     seams = seams or Seams(compare=comparison_for(device))
-    yield from exact(ctx, device, params, seams)
-    yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
-    yield from copies(ctx, device, COPY_SHARE * params.seconds)
+    with threads_as(threads_for(ctx)):
+        yield from exact(ctx, device, params, seams)
+        yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+        yield from copies(ctx, device, COPY_SHARE * params.seconds)
+
+
+def threads_for(ctx: Context) -> int:
+    """
+    Say how many threads of the host make operands and proofs.
+
+    Each GPU's worker has its share. The CPU's has one: on a busy node several would
+    spin while they wait for each other, a hundred times as long as one takes.
+    """
+    import torch
+
+    if ctx.device.kind == "cpu":
+        return 1
+    return max(1, torch.get_num_threads() // len(ctx.peers))
 
 
 def exact(
@@ -232,8 +252,13 @@ def _constant(jobs: Sequence[Job]) -> str:
 
 
 def explored(done: Done, seconds: float) -> Iterator[Outcome]:
-    """Prepare and hunt with one type; its operands are let go of at the end."""
+    """
+    Prepare and hunt with one type; its operands are let go of at the end.
+
+    To prepare takes its time out of the *seconds*.
+    """
     task, ready = done.task, list[Ready]()
+    began = perf_counter()
     with float32_as(task.family.precision):
         for item in readied(task):
             if isinstance(item, Outcome):
@@ -244,7 +269,13 @@ def explored(done: Done, seconds: float) -> Iterator[Outcome]:
         if not jobs:
             return
         done.exercised.extend((_plans(ready), _constant(jobs)))
-        yield from examined(task, jobs, seconds)
+        left = hunting_time(seconds, perf_counter() - began)
+        yield from examined(task, jobs, left)
+
+
+def hunting_time(seconds: float, spent: float) -> float:
+    """Say how much of the *seconds* for a type is left once some were *spent*."""
+    return max(seconds - spent, LEAST_SHARE * seconds)
 
 
 def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> Iterator[Outcome]:

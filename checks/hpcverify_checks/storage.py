@@ -327,15 +327,14 @@ SPEEDS = {
 }
 
 
+# The spread of checkpoints has no limit: a disk that others use, or that is shared with
+# the guests of other nodes, makes it as large as it likes.
 RULES = {
     "fsync.p99": Rule(
         high=1000,
         otherwise=Verdict.WARN,
         optional=True,
         source="hpcverify default: a hundred times what etcd asks of a disk",
-    ),
-    "checkpoint.*.cv": Rule(
-        high=0.5, otherwise=Verdict.WARN, remedy=Remedy.RERUN, optional=True
     ),
     **{
         f"{phase}.longest": Rule(high=30, optional=True, source=TIMEOUT_OF_LINUX)

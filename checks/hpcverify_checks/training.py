@@ -62,9 +62,10 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _training, _vote
 from hpcverify_checks._collective import Group, exchanged
+from hpcverify_checks._crowd import Crowd
 from hpcverify_checks._peers import peers
 from hpcverify_checks._stats import excluded, percentile
-from hpcverify_checks._torch import dtypes_of, torch_device
+from hpcverify_checks._torch import dtypes_of, overrides_told, torch_device
 from hpcverify_checks._training import (
     BATCH,
     BEGINNING,
@@ -105,6 +106,8 @@ the optimizer; weights and gradients in the job's type, up to fp32 themselves.""
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 GIGA = 1e9
 HOST_PART = "cpu"
+TIMES = ("step_*", "compute_p50", "*.share")
+"""What is left out on a CPU that others use."""
 PENDING = "no reruns yet"
 IMPOSSIBLE = "reruns: not possible: the training ended before them"
 
@@ -131,9 +134,11 @@ def measure(
     if ctx.device.kind == "cpu" and gpus:
         raise Skip("the GPUs of this node train instead")
     device = torch_device(ctx)
+    yield from overrides_told(ctx)
     job = _job(ctx, params, device)
     told_by = _on_cpu if device.type == "cpu" else _as_one
-    yield from reported(ctx, job, told_by(job, ctx.rank, device, seams))
+    crowd = Crowd.now() if device.type == "cpu" else None
+    yield from reported(ctx, job, told_by(job, ctx.rank, device, seams), crowd)
 
 
 class Offer(Struct, frozen=True):
@@ -251,7 +256,10 @@ def _on_cpu(
 
 
 def reported(
-    ctx: Context, job: Training, told: Iterable[tuple[int, Outcome]]
+    ctx: Context,
+    job: Training,
+    told: Iterable[tuple[int, Outcome]],
+    crowd: Crowd | None = None,
 ) -> Iterator[Found]:
     """Yield at once what is new in what ranks *told*; at last, this rank's times."""
     last: dict[int, Outcome] = {}
@@ -261,7 +269,8 @@ def reported(
         news = [f for f in found_by(ctx, job, rank, last) if f not in said]
         said += news
         yield from news
-    yield from described(ctx, job, last[ctx.rank])
+    numbers = described(ctx, job, last[ctx.rank])
+    yield from crowd.without(TIMES, numbers) if crowd else numbers
 
 
 def found_by(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
@@ -28,6 +32,7 @@ from hpcverify_checks._injections import flip, harmed, stick
 from hpcverify_checks._universal import UNIVERSAL, known
 from tests.checks.benches import SHAPE, a_task, once
 from tests.checks.universal import line, right_product, shipped
+from tests.doubles import context
 
 
 def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
@@ -37,6 +42,89 @@ def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
     assert outcome.mismatched == 1
     assert outcome.corruption is not None
     assert outcome.corruption.evidence["plan"] == "bias-"
+
+
+class Glitch(TorchFunctionMode):
+    """Make one call of a function of torch return a wrong result, on this thread."""
+
+    def __init__(
+        self, function: object, harm: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Do *harm* to what the first call of *function* returns."""
+        super().__init__()
+        self.function, self.harm = function, harm
+        self.calls = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call what is called, and harm the first result of it."""
+        result = func(*args, **(kwargs or {}))
+        if func is not self.function:
+            return result
+        self.calls += 1
+        return self.harm(result) if self.calls == 1 else result
+
+
+def off_by_one(sums: torch.Tensor) -> torch.Tensor:
+    return sums + torch.arange(sums.numel()).eq(3).long().view(sums.shape)
+
+
+def flipped(product: torch.Tensor) -> torch.Tensor:
+    spoiled = product.clone()
+    integers_of(spoiled)[3, 4] ^= 1
+    return spoiled
+
+
+@pytest.mark.parametrize("draw", [0, 5])
+def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(
+    tmp_path: Path, draw: int
+) -> None:
+    # Of a shape without a shipped digest, or of fresh operands.
+    task = a_task(tmp_path, draw=draw)
+    with (
+        Glitch(torch.Tensor.sum, off_by_one) as glitch,
+        pytest.raises(Unable, match="do not agree on whether the product") as caught,
+    ):
+        prepare(task)
+    assert glitch.calls
+    assert caught.value.cause is Cause.CHECKER
+
+
+def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(
+    tmp_path: Path,
+) -> None:
+    with (
+        Glitch(torch.Tensor.cpu, flipped),
+        pytest.raises(
+            Unable, match="disproves a right product of plan plain"
+        ) as caught,
+    ):
+        prepare(a_task(tmp_path))
+    assert caught.value.cause is Cause.CHECKER
+
+
+def test_a_first_product_accuses_the_core_that_made_it(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    for rotation, core in enumerate(cores):
+        seams = Seams(multiply=harmed(stick(12, at=1))(multiply))
+        ctx = context(tmp_path, rotation=rotation)
+        prepared = prepare(a_task(tmp_path, ctx=ctx, seams=seams))
+        assert {outcome.where for outcome in prepared.found} == {f"cpu{core}"}
+
+
+def test_the_reruns_of_a_first_product_are_made_on_its_core(tmp_path: Path) -> None:
+    where: set[frozenset[int]] = set()
+
+    def noting(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        where.add(frozenset(os.sched_getaffinity(0)))
+        harmed(stick(12, at=1))(multiply)(a, b, out)
+
+    prepared = prepare(a_task(tmp_path, seams=Seams(multiply=noting)))
+    assert [set(cores) for cores in where] == [{min(os.sched_getaffinity(0))}]
+    found = prepared.found[0].corruption
+    assert found is not None
+    assert found.evidence["reruns"] == "persistent: 3 of 3 reruns wrong"
 
 
 def test_references_are_right_though_the_part_is_always_wrong(tmp_path: Path) -> None:

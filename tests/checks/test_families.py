@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +14,21 @@ from torch.overrides import TorchFunctionMode
 
 from hpcverify_checks import _families as families
 from hpcverify_checks._bits import integers_of
-from hpcverify_checks._exact import Operands, Shape, view
+from hpcverify_checks._exact import Operands, Shape, constant_bits, view
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, partner
 
+PAIRED = """
+import torch
+from hpcverify_checks._families import EVEN_INT8, INT8
+
+torch.set_num_threads(1)
+for a, b in ((EVEN_INT8, EVEN_INT8), (INT8, 1), (1, INT8)):
+    for sign in (1, -1):
+        left = torch.full((64, 256), a, dtype=torch.int8)
+        right = torch.full((64, 256), sign * b, dtype=torch.int8).T
+        exact = left.long() @ right.long()
+        assert torch.equal(torch._int_mm(left, right).long(), exact), (a, sign * b)
+"""
 EVERY = [*FAMILIES.values(), CPU_FAMILIES["bf16"]]
 
 
@@ -87,3 +102,32 @@ def test_16_bit_operands_reach_all_bits_of_their_mantissa() -> None:
         plans = FAMILIES[name].plans(512)
         assert max(p.a for p in plans).bit_length() == used
         assert max(p.b for p in plans).bit_length() == used
+
+
+def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned() -> (
+    None
+):
+    assert all(families.fits_pairs(p.a, p.b) for p in FAMILIES["int8"].plans(2048))
+    assert not families.fits_pairs(families.EVEN_INT8 + 1, families.EVEN_INT8 + 1)
+    assert not families.fits_pairs(families.INT8, 2)
+    assert not families.fits_pairs(2, families.INT8)
+
+
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
+def test_the_largest_int8_operands_are_exact_on_a_cpu_without_vnni(isa: str) -> None:
+    # The library is told to be such a CPU's, before our own code could tell it else.
+    command = [sys.executable, "-c", PAIRED]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr.decode()[-500:]) == (0, "")
+
+
+def test_int8_operands_reach_all_their_bits() -> None:
+    both = [Operands(p, Shape(64, 256)) for p in FAMILIES["int8"].plans(256)]
+    for matrices in (
+        [m.a(range(64), "cpu") for m in both],
+        [m.b(range(256), "cpu") for m in both],
+    ):
+        assert constant_bits(m.to(torch.int8) for m in matrices) == ()

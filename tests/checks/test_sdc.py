@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Sample, Unable, Watch, judge
 from hpcverify.limits import resolve
@@ -22,6 +23,7 @@ from hpcverify_checks._families import multiply
 from hpcverify_checks._hunt import Job, Multiply, Seams
 from hpcverify_checks._hunt import compare as compared
 from hpcverify_checks._injections import blind, stick
+from hpcverify_checks._torch import threads_as
 from hpcverify_checks._vote import reconcile
 from tests.checks.benches import a_task
 from tests.doubles import INVENTORY, context
@@ -87,17 +89,26 @@ def test_a_healthy_node_passes_again_and_again(
     assert judged(fresh).verdict is Verdict.PASS
 
 
-def test_a_core_that_computes_wrongly_fails_and_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rotation", [0, 1])
+def test_a_core_that_computes_wrongly_fails_and_alone(
+    tmp_path: Path, rotation: int
+) -> None:
+    # Whichever core makes the first products.
     bad = max(os.sched_getaffinity(0))
-    items = found(tmp_path, Seams(multiply=wrong_on({bad})))
+    ctx = context(tmp_path, rotation=rotation)
+    items = list(sdc.measure(ctx, QUICK, Seams(multiply=wrong_on({bad}))))
     judgement = judged(items)
-    accused = {
-        f.where for f in items if isinstance(f, Finding) and f.code == "corruption"
-    }
+    left = {f.where for f in facts(items) if f.code != "answer"}
     assert judgement.verdict is Verdict.FAIL
     assert judgement.remedy is Remedy.REPLACE
-    assert accused == {f"cpu{bad}"}
+    assert left == {f"cpu{bad}"}
     assert f"cpu{bad}: fp32 product" in judgement.reason
+
+
+def facts(items: list[Found]) -> list[Finding]:
+    """List what is left of the findings after the vote."""
+    both = [i for i in items if isinstance(i, (Measurement, Finding))]
+    return [f for f in reconcile(both, INVENTORY) if isinstance(f, Finding)]
 
 
 def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
@@ -105,6 +116,36 @@ def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
     everywhere = set(range(os.cpu_count() or 1))
     judgement = judged(found(tmp_path, Seams(multiply=wrong_on(everywhere))))
     assert judgement.verdict is not Verdict.PASS
+
+
+class Threads(TorchFunctionMode):
+    """Note with how many threads each operation of the main thread is done."""
+
+    def __init__(self) -> None:
+        """Have seen none."""
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call what is called, and note it if it makes a tensor."""
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.seen.add(torch.get_num_threads())
+        return result
+
+
+def test_operands_and_proofs_are_made_by_one_thread_on_a_cpu(tmp_path: Path) -> None:
+    with threads_as(2), Threads() as threads:
+        found(tmp_path, fresh=True)
+        assert torch.get_num_threads() == 2
+    assert threads.seen == {1}
+
+
+def test_what_it_takes_to_prepare_is_taken_off_the_hunt_but_not_all_of_it() -> None:
+    assert sdc.hunting_time(4.0, 0.5) == 3.5
+    assert sdc.hunting_time(4.0, 197.0) == 1.0
 
 
 def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> None:

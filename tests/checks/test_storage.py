@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Unable, judge
+from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
     Covered,
@@ -169,6 +170,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Found]]:
         found = [list(measure(ctx, SHORT)) for ctx in contexts]
         assert {path.name for path in disk.iterdir()} == {"lost+found"}  # nothing left
     return found
+
+
+def test_checkpoints_that_a_busy_disk_spreads_are_shown_and_not_judged() -> None:
+    numbers = [
+        Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in _fio.WAYS
+    ]
+    limits = resolve(CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
+    assert judge(numbers, limits, CHECK.rulings).verdict is Verdict.PASS
+    assert all(CHECK.metric(number.name) for number in numbers)
 
 
 def test_a_sound_disk_has_no_findings_each_time(runs: list[list[Found]]) -> None:

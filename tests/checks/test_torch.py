@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from hpcverify_checks._torch import (
     float32_as,
     index_of,
     room_for_gpus,
+    take_overrides,
     torch_device,
 )
 from tests.doubles import context
@@ -60,6 +63,53 @@ def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
     device = torch_device(context(tmp_path))
     assert device == torch.device("cpu")
     assert {"fp32", "fp64"} <= dtypes_of(device)
+
+
+def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> (
+    None
+):
+    overrides = {
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "CUBLAS_EMULATE_SINGLE_PRECISION": "1",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "DNNL_DEFAULT_FPMATH_MODE": "BF16",
+        "MKL_CBWR": "COMPATIBLE",
+        "ATEN_CPU_CAPABILITY": "default",
+    }
+    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    environ = kept | overrides
+    assert take_overrides(environ) == list(overrides)
+    assert environ == kept
+    assert take_overrides(environ) == []
+
+
+EXAMINED = """
+import os, sys
+from pathlib import Path
+from hpcverify.model import Covered, Finding
+from hpcverify_checks import sdc
+from tests.doubles import context
+
+params = sdc.SdcParams(seconds=0.2, size=128, depth=128)
+for found in sdc.measure(context(Path(sys.argv[1])), params):
+    if isinstance(found, Finding) or (
+        isinstance(found, Covered) and "environment" in found.text
+    ):
+        print(found.text)
+print(*(name for name in os.environ if name.startswith("ONEDNN")))
+"""
+
+
+def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMINED, str(tmp_path)],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": ""},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    told = "without ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, which the environment sets"
+    assert done.stdout.decode().splitlines() == [told, ""], done.stderr
 
 
 def test_the_precision_of_float32_is_restored() -> None:

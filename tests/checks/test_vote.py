@@ -20,7 +20,7 @@ from hpcverify.model import (
     Ruling,
     Verdict,
 )
-from hpcverify_checks._vote import OWN, reconcile
+from hpcverify_checks._vote import CORES, OWN, reconcile
 from tests.doubles import CPU
 
 RIGHT, WRONG, OTHER = "0x01", "0x02", "0x03"
@@ -55,13 +55,15 @@ def node(gpus: int, threads: int = 0, cores: int = 0) -> Inventory:
     return Inventory(parts=(cpu,), devices=(CPU, *devices))
 
 
-def answers(*digests: str, kind: str = "GPU-", name: str = "bf16") -> list[Judged]:
+def answers(
+    *digests: str, kind: str = "GPU-", name: str = "bf16", group: str = "H100"
+) -> list[Judged]:
     return [
         Finding(
             "answer",
             f"{kind}{i}",
             "bf16: first products",
-            {"group": "H100", "name": name, "digest": digest},
+            {"group": group, "name": name, "digest": digest},
         )
         for i, digest in enumerate(digests)
     ]
@@ -298,13 +300,61 @@ def test_one_core_that_computed_rightly_keeps_all_others_accused() -> None:
     assert judged(found, node(0, threads=8, cores=8)).verdict is Verdict.FAIL
 
 
-def test_what_the_host_found_before_the_cores_goes_with_them() -> None:
-    first = Finding("corruption", "cpu", "the first product", EVIDENCE)
+def of_another_plan(where: str, **changes: str) -> Finding:
+    evidence = EVIDENCE | {"plan": "bias+", "expected": "0x5", "digest": OTHER}
+    return Finding("corruption", where, "its own", evidence | changes)
+
+
+def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did() -> (
+    None
+):
+    found = [of_another_plan("cpu1"), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
-    assert codes([first, *cores_accused(4)], inventory)["cpu"] == ["inexact"]
-    assert codes([first, *cores_accused(3), *computed("cpu3")], inventory)["cpu"] == [
-        "corruption"
-    ]
+    judgement = judged(found, inventory)
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.CHECKER)
+    assert codes(found, inventory)["cpu1"] == ["inexact", "inexact"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "fp64"},
+        {"reference": OWN},
+        {"place": "memory (operand A changed at 1, 2)"},
+        {"reruns": "intermittent: 1 of 3 reruns wrong"},
+    ],
+)
+def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(
+    change: dict[str, str],
+) -> None:
+    found = [of_another_plan("cpu1", **change), *cores_accused(4)]
+    inventory = node(0, threads=4, cores=4)
+    assert judged(found, inventory).verdict is Verdict.FAIL
+    assert codes(found, inventory)["cpu1"] == ["inexact", "corruption"]
+
+
+def test_a_core_that_was_right_keeps_all_plans_of_the_type_accused() -> None:
+    found = [of_another_plan("cpu1"), *cores_accused(3), *computed("cpu3")]
+    inventory = node(0, threads=4, cores=4)
+    assert codes(found, inventory)["cpu1"] == ["corruption", "corruption"]
+
+
+def test_gpus_testify_of_all_plans_and_are_excused_by_plan() -> None:
+    found = [*gpus_accused(4), of_another_plan("GPU-1")]
+    assert judged(found, node(4)).verdict is Verdict.FAIL
+    assert codes(found, node(4))["GPU-1"] == ["inexact", "corruption"]
+
+
+def test_a_core_that_computed_wrongly_has_no_vote_against_its_neighbour() -> None:
+    found = [*answers(RIGHT, WRONG, kind="cpu", group=CORES), *accused("cpu1")]
+    left = codes(found, node(0))
+    assert left == {"cpu0": ["answer"], "cpu1": ["corruption"]}
+
+
+def test_cores_that_nobody_accuses_still_dissent() -> None:
+    three = answers(RIGHT, WRONG, OTHER, kind="cpu", group=CORES)
+    left = codes([*three, *accused("cpu1")], node(0))
+    assert left == {"cpu0": ["dissent"], "cpu2": ["dissent"], "cpu1": ["corruption"]}
 
 
 def test_gpus_that_agree_do_not_acquit_a_core() -> None:

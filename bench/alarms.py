@@ -1,0 +1,230 @@
+"""
+How often does a healthy node get a bad verdict, however its libraries are set?
+
+Run with ``python bench/alarms.py [RUNS [MINUTES]]``, on a CPU that is known to be good.
+Each run is a process that takes sdc, training, allreduce and storage in a short form,
+under the next of `SETTINGS`, beside no, one or two busy loops for each core. The
+libraries are made to read their settings before a check could take them away: what is
+counted is what a check makes of products that were really computed that way.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from hpcverify import catalog
+from hpcverify.check import Check, Context, Skip, Unable, judge
+from hpcverify.limits import resolve
+from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
+from hpcverify.telemetry import cpu
+
+RUNS, MINUTES = 100, 60.0
+SETTINGS: tuple[dict[str, str], ...] = (
+    {},
+    {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    {"ATEN_CPU_CAPABILITY": "default"},
+    {"ATEN_CPU_CAPABILITY": "avx2"},
+    {"MKL_CBWR": "COMPATIBLE"},
+    {"OMP_NUM_THREADS": "1"},
+    {"OMP_NUM_THREADS": "3"},
+    {"OMP_NUM_THREADS": "8"},
+    {
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+    },
+)
+LOOPS = (0, 1, 2)
+"""Busy loops for each core."""
+CHECKS: dict[str, dict[str, Any]] = {
+    "sdc": {"seconds": 3},
+    "training": {"seconds": 1},
+    "allreduce": {"seconds": 1},
+    "storage": {
+        "size_mib": 64,
+        "checkpoint_mib": 32,
+        "seconds": 0.5,
+        "files": 200,
+    },
+}
+PATIENCE = 900.0
+"""Seconds for one run."""
+LOOP = "while True: pass"
+TOLD = "ALARMS_SETTINGS"
+SITE = f"""
+import json, os
+os.environ.update(json.loads(os.environ.get("{TOLD}", "{{}}")))
+"""
+"""Sets them in each process of a run: checks take them away before they start ranks."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What one check of a run came to."""
+
+    check: str
+    verdict: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How the libraries are set, and how many loops are busy beside the checks."""
+
+    settings: Mapping[str, str]
+    loops: int
+
+    def text(self) -> str:
+        """Name it in a line."""
+        names = " ".join(f"{k}={v}" for k, v in self.settings.items()) or "no settings"
+        return f"{names}, {self.loops} busy loops"
+
+
+def main() -> None:
+    """Run as many cases as were asked for, and count the verdicts."""
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    minutes = float(sys.argv[2]) if len(sys.argv) > 2 else MINUTES
+    until = monotonic() + 60 * minutes
+    counts: dict[str, Counter[str]] = {name: Counter() for name in CHECKS}
+    done = 0
+    for case in cases(runs):
+        if monotonic() > until:
+            break
+        for ended in run(case, seed=done + 1):
+            counts[ended.check][ended.verdict] += 1
+            if ended.verdict not in ("pass", "skip"):
+                say(f"  {case.text()}: {ended.check} {ended.verdict}: {ended.reason}")
+        done += 1
+        say(f"{done} {case.text()}: load {os.getloadavg()[0]:.1f}")
+    for name, verdicts in counts.items():
+        said = ", ".join(f"{count} {v}" for v, count in sorted(verdicts.items()))
+        say(f"{name}: {said} in {done} runs")
+
+
+def cases(runs: int) -> Generator[Case]:
+    """Go through all settings with no loops, then with one for each core, and so on."""
+    every = [Case(s, n * (os.cpu_count() or 1)) for n, s in product(LOOPS, SETTINGS)]
+    for number in range(runs):
+        yield every[number % len(every)]
+
+
+def run(case: Case, seed: int) -> list[Ended]:
+    """Take all checks once, in a process of its own."""
+    command = [sys.executable, __file__, "once", str(seed)]
+    with tempfile.TemporaryDirectory() as folder, busy(case.loops):
+        Path(folder, "sitecustomize.py").write_text(SITE)
+        paths = os.pathsep.join(
+            (folder, *filter(None, (os.environ.get("PYTHONPATH"),)))
+        )
+        settings = msgspec.json.encode(case.settings).decode()
+        told = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": paths, TOLD: settings},
+            stdout=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=True,
+        ).stdout
+    return [msgspec.json.decode(line, type=Ended) for line in told.splitlines()]
+
+
+@contextmanager
+def busy(loops: int) -> Generator[None]:
+    """Keep so many cores busy for a while."""
+    with ExitStack() as stack:
+        for _ in range(loops):
+            loop = subprocess.Popen([sys.executable, "-c", LOOP])
+            stack.callback(loop.wait)
+            stack.callback(loop.kill)
+        yield
+
+
+def once(seed: int) -> None:
+    """Be one run: have the libraries read their settings, then take each check."""
+    multiply_first()
+    for name, params in CHECKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            ended = taken(name, params, Path(folder), seed)
+        sys.stdout.write(msgspec.json.encode(ended).decode() + "\n")
+        sys.stdout.flush()
+
+
+def multiply_first() -> None:
+    """Multiply with each type, so that all libraries have read their settings."""
+    import torch  # noqa: PLC0415 - not in the process that counts
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        one = torch.ones(64, 64, dtype=dtype)
+        torch.mm(one, one)
+    byte = torch.ones(64, 64, dtype=torch.int8)
+    torch._int_mm(byte, byte.T)  # noqa: SLF001 - torch has no public one
+
+
+def taken(name: str, params: dict[str, Any], folder: Path, seed: int) -> Ended:
+    """Take one check, and judge it as a first run does."""
+    check, start = catalog.load(name, ("hpcverify_checks",)), monotonic()
+    verdict, reason = judged(check, params, context(folder, seed))
+    return Ended(name, verdict.name.lower(), reason, monotonic() - start)
+
+
+def judged(
+    check: Check[Any], params: dict[str, Any], ctx: Context
+) -> tuple[Verdict, str]:
+    """Give the verdict of *check* and its reason."""
+    try:
+        found = list(check.measure(ctx, msgspec.convert(params, check.params)))
+    except Skip as exc:
+        return Verdict.SKIP, str(exc)
+    except Unable as exc:
+        return Verdict.ERROR, str(exc)
+    items = [f for f in found if isinstance(f, (Measurement, Finding))]
+    together = list(check.reconcile(items, ctx.inventory)) if check.reconcile else items
+    numbers = [f for f in together if isinstance(f, Measurement)]
+    limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
+    judgement = judge(together, limits, check.rulings)
+    return judgement.verdict, judgement.reason
+
+
+def context(folder: Path, seed: int) -> Context:
+    """Describe a node with nothing but its CPU."""
+    device = Device(kind="cpu", part="cpu", label="CPU")
+    for name in ("scratch", "shared"):
+        (folder / name).mkdir()
+    return Context(
+        node="bench",
+        device=device,
+        peers=(device,),
+        inventory=Inventory(parts=(cpu.part(),), devices=(device,)),
+        previous=None,
+        scratch=folder / "scratch",
+        shared=folder / "shared",
+        seed=seed,
+        rotation=seed,
+    )
+
+
+def say(line: str) -> None:
+    """Print at once: a run of hours is read while it goes on."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["once"]:
+        once(int(sys.argv[2]))
+    else:
+        main()
