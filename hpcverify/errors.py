@@ -15,9 +15,29 @@ HpcverifyError          2
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 NO_RUNS = "no runs of this node yet: hpcverify run"
+
+
+SHORTAGES = {
+    errno.EAGAIN: "no process or thread can be started: see ulimit -u, the pids limit "
+    "of the job's cgroup, and the load",
+    errno.EMFILE: "no file can be opened, we have too many: raise ulimit -n",
+    errno.ENFILE: "no file can be opened, the node has too many: raise fs.file-max",
+    errno.ENOMEM: "no memory is left: see free, ulimit -v, and the memory limit of the "
+    "job's cgroup",
+}
+"""What a node may run out of, by the error of the kernel."""
+
+
+def shortage(exc: BaseException) -> str:
+    """Say what the node ran out of, if *exc* tells of that, and where to look."""
+    if isinstance(exc, MemoryError):
+        return SHORTAGES[errno.ENOMEM]
+    number = exc.errno if isinstance(exc, OSError) else None
+    return SHORTAGES.get(number or 0, "")
 
 
 class HpcverifyError(Exception):
