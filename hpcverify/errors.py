@@ -6,6 +6,7 @@ HpcverifyError          2
 │   ├── UnknownNameError    nothing is called so; says what is near
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   what is stored cannot be used
+│   ├── DamagedError        a database has something else in it than was written
 │   └── SpoolError          the spool as a whole cannot be read
 ├── OutputError         2   what we print cannot be written
 ├── UnverifiedError     3   the node could not be judged, as when another run is on
@@ -75,6 +76,10 @@ def _listed(names: list[str]) -> str:
 
 class StoreError(HpcverifyError):
     """What is stored cannot be read or written."""
+
+
+class DamagedError(StoreError):
+    """A database has something else in it than was written."""
 
 
 class SpoolError(StoreError):
