@@ -12,7 +12,8 @@ from typing import TextIO
 
 import click
 
-from hpcverify.errors import HpcverifyError, OutputError
+from hpcverify.errors import HpcverifyError, OutputError, shortage
+from hpcverify.terminal import printable
 
 COMMANDS = (
     "run",
@@ -148,6 +149,8 @@ def main() -> None:
         status = cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
         _tell(exc.format_message())
+        # Not 0, which is PASS: a script that lost its arguments verified nothing.
+        say(f"no command was given, so nothing was done{_where_to_read(exc)}")
         status = exc.exit_code
     except click.ClickException as exc:
         say(f"{exc.format_message().rstrip('.')}{_where_to_read(exc)}")
@@ -159,13 +162,16 @@ def main() -> None:
         say(str(exc))
         status = exc.exit_code
     except Exception as exc:  # noqa: BLE001 - a bug of ours ends here, with a log
+        status = UNVERIFIED
+        if short := shortage(exc):
+            say(f"hpcverify cannot go on: {short}")
+            sys.exit(status)
         from hpcverify.bug import keep_log  # noqa: PLC0415 - nobody should need it
 
         say(
             f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "
             f"please report it with {keep_log(exc)}"
         )
-        status = UNVERIFIED
     sys.exit(status)
 
 
@@ -179,7 +185,7 @@ def _where_to_read(exc: click.ClickException) -> str:
 def say(text: str) -> None:
     """Print one line to standard error."""
     one_line = " ".join(text.split())
-    _tell(f"hpcverify: {one_line}")
+    _tell(printable(f"hpcverify: {one_line}"))
 
 
 def _tell(text: str) -> None:

@@ -159,15 +159,17 @@ def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
 
 
-def not_run(step: Step, reason: str, cause: Cause) -> Result:
+def not_run(
+    step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
+) -> Result:
     """Say that *step* had no turn, and why."""
     return Result(
         check=step.name,
         verdict=Verdict.ERROR,
         reason=reason,
         cause=cause,
-        remedy=Remedy.RERUN,
-        shortfalls=(Shortfall("node", reason, cause),),
+        remedy=remedy,
+        shortfalls=(Shortfall("node", reason, cause, remedy),),
         maturity=step.check.maturity,
         required=step.required,
     )

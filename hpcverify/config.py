@@ -170,8 +170,19 @@ def suites_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Say where runs and the store are kept, for this user."""
+    """
+    Say where runs and the store are kept, for this user.
+
+    Raises:
+        ConfigError: its name cannot be written.
+
+    """
     if chosen := os.environ.get("HPCVERIFY_STATE"):
+        if not chosen.isprintable():  # no document could hold it
+            raise ConfigError(
+                f"HPCVERIFY_STATE is {chosen!r}, which is no printable UTF-8: set it "
+                "to another directory"
+            )
         return Path(chosen)
     if os.geteuid() == 0:
         return Path("/var/lib/hpcverify")
@@ -180,8 +191,20 @@ def state_dir() -> Path:
 
 
 def node_name() -> str:
-    """Name this node as Slurm does where it can be known, else as the host."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    """
+    Name this node as Slurm does where it can be known, else as the host.
+
+    Raises:
+        ConfigError: no host can have that name.
+
+    """
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    if not name.isprintable():
+        raise ConfigError(
+            f"this node is called {name!r}, which is no printable UTF-8: correct "
+            "SLURMD_NODENAME or the host name"
+        )
+    return name
 
 
 def read_toml(path: Path, kind: type[T]) -> T:

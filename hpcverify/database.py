@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from hpcverify.errors import StoreError
+import msgspec
+
+from hpcverify.errors import DamagedError, StoreError
 
 BUSY_SECONDS = 5.0
+PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes that say nothing of what is in the file."""
 
 
 @contextmanager
@@ -20,7 +35,8 @@ def transaction(
     Open a transaction on the database *path*.
 
     Raises:
-        StoreError: it cannot be used; *if_damaged* says what to do about a damaged one.
+        StoreError: it cannot be used.
+        DamagedError: it is damaged; *if_damaged* says what to do about that.
 
     """
     try:
@@ -41,14 +57,24 @@ def transaction(
             raise StoreError(
                 f"{path} cannot be written: the disk is full, see df {path}"
             ) from exc
-        raise StoreError(
-            f"{path}: {exc}; if another hpcverify is at work wait for it, "
-            f"else see who holds it with: fuser {path}"
-        ) from exc
-    except sqlite3.DatabaseError as exc:
-        raise StoreError(f"{path} is damaged ({exc}): {if_damaged}") from exc
+        if _is_passing(exc):
+            raise StoreError(
+                f"{path}: {exc}; if another hpcverify is at work wait for it, "
+                f"else see who holds it with: fuser {path}"
+            ) from exc
+        raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
+    except sqlite3.ProgrammingError:  # a bug of ours
+        raise
+    except (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.DecodeError) as exc:
+        raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
     finally:
         db.close()
+
+
+def _is_passing(exc: sqlite3.OperationalError) -> bool:
+    """Whether *exc* is about the disk, the memory or others, and not what is stored."""
+    code = getattr(exc, "sqlite_errorcode", None)  # what Python adds itself has none
+    return code is not None and code & 0xFF in PASSING
 
 
 def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> None:
@@ -76,3 +102,22 @@ def version(db: sqlite3.Connection) -> int:
     """Say which version the tables are of."""
     found: int = db.execute("pragma user_version").fetchone()[0]
     return found
+
+
+def free_bytes(db: sqlite3.Connection) -> int:
+    """Say how many bytes of the file hold nothing, if that is most of it; else 0."""
+    pages, free, size = (
+        int(db.execute(f"pragma {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return free * size if 2 * free > pages else 0
+
+
+def write_anew(path: Path) -> None:
+    """Have the database *path* take no more room than it needs, if that can be done."""
+    with (
+        # Somebody is at work, or the disk has no room for two: then another time.
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db,
+    ):
+        db.execute("vacuum")

@@ -8,7 +8,9 @@ flushed to the disk, and renamed before anybody acts on it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,16 +96,33 @@ def read(path: Path) -> Run:
     Read the document *path*.
 
     Raises:
-        StoreError: it is not there, cut off, too large, or of a newer version.
+        StoreError: it is not there, no regular file, cut off, too large, or of a newer
+            version.
 
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise StoreError(f"{path} is larger than any run: move it away")
-        text = path.read_bytes()
+        text = _content(path)
     except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise StoreError(f"{path} is no regular file: move it away") from exc
         raise StoreError(f"{path} cannot be read: {exc}") from exc
     return parse(text, str(path))
+
+
+def _content(path: Path) -> bytes:
+    """Read a file that anybody may have put there: a pipe has no end to wait for."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise StoreError(f"{path} is no regular file: move it away")
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            text = file.read(LARGEST + 1)
+    finally:
+        os.close(opened)
+    if len(text) > LARGEST:
+        raise StoreError(f"{path} is larger than any run: move it away")
+    return text
 
 
 def parse(text: bytes, subject: str) -> Run:

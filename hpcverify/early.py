@@ -10,6 +10,7 @@ the first order of every run is that.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def main() -> None:
     """Run the command line; for one that verifies, start the worker beside it."""
     global _begun  # noqa: PLW0603 - click stands between here and who takes it
     _stand_in_for_closed_streams()
+    _print_in_any_encoding()
     try:
         if sys.argv[1:2] == ["run"] and HELP.isdisjoint(sys.argv):
             with suppress(OSError):  # a crowded node: `worker` tries again
@@ -59,6 +61,13 @@ def _stand_in_for_closed_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - for as long as we live
     sys.stderr = sys.stderr or open(STDERR, "w")  # noqa: SIM115 - likewise
+
+
+def _print_in_any_encoding() -> None:
+    """Have what the terminal's encoding lacks be spelled out, and stop nobody."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def worker() -> Forked:

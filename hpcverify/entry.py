@@ -9,9 +9,27 @@ from __future__ import annotations
 
 import sys
 
+UNVERIFIED = 3
+
 
 def main() -> None:
-    """Answer ``hpcverify gate``, or hand over to the rest of the command line."""
+    """
+    Answer ``hpcverify gate``, or hand over to the rest of the command line.
+
+    What goes wrong before that can take it ends with 3: Python's own 1 means FAIL.
+    """
+    try:
+        _answer()
+    except Exception as exc:  # noqa: BLE001 - whatever a broken installation raises
+        what = " ".join(f"{type(exc).__name__}: {exc}".split())
+        sys.stderr.write(
+            f"hpcverify: it cannot start ({what}): install it again, and look at "
+            "PYTHONPATH and at the clock\n"
+        )
+        sys.exit(UNVERIFIED)
+
+
+def _answer() -> None:
     if sys.argv[1:] == ["gate"]:
         from hpcverify import standing  # noqa: PLC0415 - not for other commands
 

@@ -6,6 +6,7 @@ HpcverifyError          2
 │   ├── UnknownNameError    nothing is called so; says what is near
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   what is stored cannot be used
+│   ├── DamagedError        a database has something else in it than was written
 │   └── SpoolError          the spool as a whole cannot be read
 ├── OutputError         2   what we print cannot be written
 ├── UnverifiedError     3   the node could not be judged, as when another run is on
@@ -15,9 +16,29 @@ HpcverifyError          2
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 NO_RUNS = "no runs of this node yet: hpcverify run"
+
+
+SHORTAGES = {
+    errno.EAGAIN: "no process or thread can be started: see ulimit -u, the pids limit "
+    "of the job's cgroup, and the load",
+    errno.EMFILE: "no file can be opened, we have too many: raise ulimit -n",
+    errno.ENFILE: "no file can be opened, the node has too many: raise fs.file-max",
+    errno.ENOMEM: "no memory is left: see free, ulimit -v, and the memory limit of the "
+    "job's cgroup",
+}
+"""What a node may run out of, by the error of the kernel."""
+
+
+def shortage(exc: BaseException) -> str:
+    """Say what the node ran out of, if *exc* tells of that, and where to look."""
+    if isinstance(exc, MemoryError):
+        return SHORTAGES[errno.ENOMEM]
+    number = exc.errno if isinstance(exc, OSError) else None
+    return SHORTAGES.get(number or 0, "")
 
 
 class HpcverifyError(Exception):
@@ -55,6 +76,10 @@ def _listed(names: list[str]) -> str:
 
 class StoreError(HpcverifyError):
     """What is stored cannot be read or written."""
+
+
+class DamagedError(StoreError):
+    """A database has something else in it than was written."""
 
 
 class SpoolError(StoreError):

@@ -11,6 +11,7 @@ hangs takes a worker with it and never the run.
 
 from __future__ import annotations
 
+import errno
 import os
 import site
 import sys
@@ -24,7 +25,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify import documents
-from hpcverify.check import Context, Judged, Placement, applies, judge
+from hpcverify.check import Context, Judged, Placement, Unable, applies, judge
 from hpcverify.conclusion import conclude, not_run
 from hpcverify.executors import Answer, Executor
 from hpcverify.limits import Past
@@ -235,7 +236,10 @@ class Verification(Struct, kw_only=True):
                 continue
             result = self._obstacle(step, holders)
             if result is None:
-                result = self._step(step, place, inventory)
+                try:
+                    result = self._step(step, place, inventory)
+                except Unable as exc:
+                    result = not_run(step, str(exc), exc.cause, exc.remedy)
             if result is not None:
                 result = msgspec.structs.replace(result, round=self._round)
                 self.progress.ended(result)
@@ -286,6 +290,8 @@ class Verification(Struct, kw_only=True):
         contexts: list[Context] = []
         # A passive check writes nothing: to make and remove its own takes time.
         scratch = self.scratch / step.name if step.is_active else self.scratch
+        if step.is_active:
+            _make(scratch)
         try:
             for phase in self._phases(step, inventory, scratch):
                 answers |= self._measure(step, phase)
@@ -324,7 +330,6 @@ class Verification(Struct, kw_only=True):
         self, step: Step, inventory: Inventory, scratch: Path
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
-        scratch.mkdir(parents=True, exist_ok=True)
         marks = self.memory.marks.get(step.name, ())
         for workers in workers_of(step.check.placement, inventory.devices):
             shared = {
@@ -349,7 +354,7 @@ class Verification(Struct, kw_only=True):
 
     def _rendezvous(self) -> Path:
         path = self.folder / f"shared-{os.urandom(4).hex()}"
-        path.mkdir()
+        _make(path)
         return path
 
     def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
@@ -409,6 +414,29 @@ class Verification(Struct, kw_only=True):
             return answers | {TOGETHER: half}
         kept = {part: _without_judged(answer) for part, answer in answers.items()}
         return kept | {TOGETHER: together}
+
+
+def _make(path: Path) -> None:
+    """
+    Make the directory *path* in one that is there.
+
+    Not with its parents: where the scratch was unmounted meanwhile, they would be made
+    on the disk below, and that one verified in its place.
+
+    Raises:
+        Unable: it cannot be made.
+
+    """
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as exc:
+        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space" if full else "see df, findmnt and the kernel log"
+        raise Unable(
+            f"the directory {path} cannot be made ({exc.strerror}): {fix}",
+            Cause.NO_SPACE if full else Cause.MISSING,
+            Remedy.INSPECT,
+        ) from exc
 
 
 def was_interrupted(results: Iterable[Result]) -> bool:

@@ -16,6 +16,7 @@ from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.orchestrator import Progress
 from hpcverify.rounds import by_check, extent, left_out, tally, worst_rounds
 from hpcverify.suite import Plan, Step
+from hpcverify.terminal import printable
 
 HOUR = 3600
 
@@ -42,14 +43,16 @@ class PlainProgress:
 
     def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
-        click.echo(f"{turn(place, plan)} {step.name} on {where}", err=True)
+        begun = f"{turn(place, plan)} {step.name} on {where}"
+        click.echo(printable(begun), err=True)
 
     def tick(self) -> None:
         """Print nothing: a log needs no clock."""
 
     def ended(self, result: Result) -> None:
         """Print the verdict."""
-        click.echo(f"{result.verdict.name:5}{headline(result)}", err=True)
+        told = f"{result.verdict.name:5}{headline(result)}"
+        click.echo(printable(told), err=True)
 
 
 class Unheard:
@@ -169,7 +172,8 @@ def run_lines(run: Run) -> list[str]:
         + " ".join(filter(None, cells(r, run)))
         for r in worst_first(worst_rounds(run.results))
     ]
-    return ["", *lines, "", f"{run.node}: {run.verdict.name}{summary(run)}"]
+    told = f"{run.node}: {run.verdict.name}{summary(run)}"
+    return ["", *map(printable, lines), "", printable(told)]
 
 
 def _tallied(rounds: Sequence[Result]) -> str:

@@ -6,17 +6,19 @@ whoever waits for it hangs with it: so every wait here has a bound. Its output g
 to memory files, neither to a pipe, which a surviving grandchild could hold open,
 nor to a disk, which may be what is broken.
 
-A program stays in its caller's process group, so that the engine ends it together
-with the worker, and dies when the thread that started it does.
+A program leads a process group of its own: some signal their whole group when they
+fail (fio does), which must not be ours. It stays in its caller's session, by which the
+engine ends it together with the worker, and dies when the thread that started it does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpcverify.check import Unable
+from hpcverify.errors import SHORTAGES, shortage
 from hpcverify.model import Cause, Remedy
 from hpcverify.telemetry import sysfs
 
@@ -36,6 +39,12 @@ PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
 
 GRACE_S = 2.0
 """How long a program has to end after TERM, and again after KILL."""
+
+STOPPED = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+"""Why a process did not go on, if it is so."""
+
+NO_THREAD = SHORTAGES[errno.EAGAIN]
+"""Where to look when a program could not start its threads."""
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -62,8 +71,9 @@ def run_tool(
     Run *command*, for *timeout* seconds at most, and give what came of it.
 
     Raises:
-        Unable: it is not installed (MISSING), did not end in time and was ended
-            (TIMEOUT), or could not be ended (HUNG).
+        Unable: it is not installed (MISSING), the node cannot start it (NO_RESOURCES),
+            it did not end in time and was ended (TIMEOUT), or could not be ended
+            (HUNG).
 
     """
     with _memory("stdout") as out, _memory("stderr") as err:
@@ -72,7 +82,7 @@ def run_tool(
             status = _finish(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
             if child.returncode is None:
-                child.kill()
+                _signal_group(child, signal.SIGKILL)
                 _ended(child, GRACE_S)
         return Completed(status, _content(out), _content(err))
 
@@ -103,12 +113,16 @@ def _start(
             stderr=err,
             cwd=cwd,
             env=env,
+            process_group=0,
             preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
         )
-    except FileNotFoundError as exc:
+    except OSError as exc:
         tool = command[0]
-        if exc.filename != tool:  # it is the directory that is not there
-            raise
+        if short := shortage(exc):
+            reason = f"{tool} cannot be started: {short}"
+            raise Unable(reason, Cause.NO_RESOURCES, Remedy.INSPECT) from exc
+        if exc.errno != errno.ENOENT or exc.filename != tool:
+            raise  # as when it is the directory that is not there
         fix = f"apt-get install {PACKAGES[tool]}" if tool in PACKAGES else "install it"
         raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
@@ -130,9 +144,10 @@ def die_with(parent: int) -> None:
 def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
     if _ended(child, timeout):
         return child.wait()
-    child.terminate()
+    stopped = is_stopped(child.pid)
+    _signal_group(child, signal.SIGTERM)
     if not _ended(child, GRACE_S):
-        child.kill()
+        _signal_group(child, signal.SIGKILL)
         if not _ended(child, GRACE_S):
             raise Unable(
                 f"{tool} (pid {child.pid}) cannot be ended, it waits in "
@@ -140,12 +155,49 @@ def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
                 Cause.HUNG,
                 Remedy.REBOOT,
             )
+    if stopped:
+        raise Unable(
+            f"{tool} did not end within {timeout:g} s: {STOPPED}",
+            Cause.TIMEOUT,
+            Remedy.RERUN,
+        )
     raise Unable(
         f"{tool} did not end within {timeout:g} s and was ended: see the kernel log "
         "for what it waited for",
         Cause.TIMEOUT,
         Remedy.INSPECT,
     )
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal a program and its children; *child* has not been waited for."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def signal_sessions(leaders: Collection[int], number: signal.Signals) -> None:
+    """Signal every process of the sessions of *leaders*, whatever group it is in."""
+    for leader in leaders:  # at once, so that it starts nothing while we look
+        with suppress(ProcessLookupError):
+            os.killpg(leader, number)
+    for pid in members(leaders):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def members(leaders: Collection[int]) -> Iterator[int]:
+    """Yield the processes of the sessions of *leaders*, themselves among them."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, and a prolog waits
+        if name.isdigit():
+            with suppress(ProcessLookupError):
+                if os.getsid(int(name)) in leaders:
+                    yield int(name)
+
+
+def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
+    _, _, rest = (sysfs.text(proc / str(pid) / "stat") or "").rpartition(")")
+    return rest.split()[:1] in (["T"], ["t"])
 
 
 def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -3,15 +3,29 @@ The index over all runs: SQLite, by hand, one writer.
 
 The documents beside it are the truth; the store can be deleted and is built again
 from them. Opening it brings its tables to this version and takes in the documents
-that it does not know yet, each exactly once by the run's id.
+that it does not know yet, each exactly once by the run's id. One that turns out to be
+damaged is set aside, and built anew.
+
+What is newest goes by the time in the runs, since documents may be taken in in any
+order; but a run that is dated after now, because the clock was ahead, is older than all
+others.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+import time
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,14 +33,15 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
-from hpcverify.database import migrate, transaction, version
-from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
+from hpcverify.database import free_bytes, migrate, transaction, version, write_anew
+from hpcverify.errors import DamagedError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.said import Said
 from hpcverify.limits import Past
 from hpcverify.model import Inventory, Mark, Run, Verdict
 from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
 
 S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
 
 MIGRATIONS = (
     """
@@ -92,6 +107,12 @@ the median of each value, so that it counts as one run among the others.
 """
 SLACK = 50
 """`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
+MOST_AT_ONCE = 200
+"""Runs that `prune` deletes in one call: about a second on a busy disk."""
+BATCH = 50
+"""Documents that are taken in by one transaction: what a killed process may lose."""
+SPARSE = 16 * 2**20
+"""Free bytes in the index below which it is not worth writing it anew."""
 HEAVIEST = 512 * 2**20
 """
 Bytes of a node's documents that `prune` leaves. On eight GPUs one of the prolog has
@@ -106,11 +127,21 @@ out for good.
 """
 REMEMBERED = 30
 """Runs that a baseline looks back on."""
+AHEAD = timedelta(minutes=10)
+"""How far after now a run may be dated, by a clock that is put right now and then."""
+NEWEST_FIRST = "order by started > :now, started desc"
+"""Of ``:now``, what is dated after it comes last."""
 REFERENCE = (
-    "from runs join results r on r.run = runs.id where node = ?"
+    "from runs join results r on r.run = runs.id where node = :node"
     " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
-    " order by started desc limit 1"
+    f" {NEWEST_FIRST} limit 1"
 )
+WHERE_NEWER = (
+    "where excluded.run <= :ahead and (marks.run > :ahead or marks.run <= excluded.run)"
+)
+"""The id of a run begins with its date: from ``:ahead`` on, it is after now."""
+IDS = "select id from runs"
+TAKEN_IN = "select changed from taken_in"
 LAST = "last"
 """As the id of a run: the newest."""
 
@@ -133,13 +164,28 @@ class Entry(Struct, frozen=True, kw_only=True):
 class Store:
     """Reads and writes the index in the state directory *state*."""
 
-    def __init__(self, state: Path) -> None:
-        """Open the index, or make it."""
+    def __init__(
+        self,
+        state: Path,
+        seconds: float = math.inf,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Open the index, or make it.
+
+        Documents that are new are taken in, the newest first, for *seconds* at most: a
+        prolog leaves the rest of a great many to the next run.
+        """
         self.path = state / "store.sqlite"
         self.documents = state / "runs"
+        self._seconds = seconds
+        self._clock = clock
+        self._timer = timer
         self._seen = 0
+        self._is_anew = False
         self.broken: list[str] = []
-        """Complaints about documents that could not be taken in."""
+        """Complaints about documents that cannot be taken in, and about the index."""
         try:
             self.documents.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -147,12 +193,45 @@ class Store:
                 f"the state directory {state} cannot be written: {exc.strerror}; "
                 "set HPCVERIFY_STATE to one that can"
             ) from exc
-        with self._database() as db:
-            at = version(db)
+        self._open()
+
+    def _open(self) -> None:
+        at = self._do(version)
         if at != len(MIGRATIONS):  # to write it again would wait for the disk
-            with self._database(write=True) as db:
-                migrate(db, self.path, MIGRATIONS)
+            self._do(lambda db: migrate(db, self.path, MIGRATIONS), write=True)
         self.take_in()
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
+        """Do *work* in a transaction; if the index is damaged, on one that is new."""
+        fix = f"move it away, and it is built again from {self.documents}"
+        try:
+            with transaction(self.path, if_damaged=fix, write=write) as db:
+                return work(db)
+        except DamagedError as exc:
+            self._start_anew(exc)
+        with transaction(self.path, if_damaged=fix, write=write) as db:
+            return work(db)
+
+    def _start_anew(self, why: DamagedError) -> None:
+        """
+        Set the index aside and build another: all that it says is in the documents.
+
+        Raises:
+            DamagedError: that cannot be done, or was done already.
+
+        """
+        if self._is_anew:
+            raise why
+        self._is_anew = True
+        aside = self.path.with_suffix(".damaged")
+        try:
+            # SQLite would take the journal for one of the new index.
+            self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
+            self.path.replace(aside)
+        except OSError:
+            raise why from None
+        self.broken.append(f"{why}; it is now {aside}, and was built again")
+        self._open()
 
     def document(self, run: str) -> Path:
         """Say where the document of *run* lies."""
@@ -166,19 +245,38 @@ class Store:
         a prolog on a node with thousands of runs would wait for.
         """
         changed = self._seen = self.documents.stat().st_mtime_ns
-        with self._database() as db:
-            if (changed,) in db.execute("select changed from taken_in"):
-                return
-        with self._database(write=True) as db:
-            known = {row[0] for row in db.execute("select id from runs")}
-            for path in sorted(self.documents.glob("*.json")):
-                if path.stem in known:
-                    continue
-                try:
-                    _insert(db, _named_as_it_is(path), _weight(path))
-                except StoreError as exc:
-                    self.broken.append(str(exc))
-            _remember(db, 0 if self.broken else changed)
+        if self._do(lambda db: (changed,) in db.execute(TAKEN_IN)):
+            return
+        until = self._timer() + self._seconds
+        known = self._do(lambda db: {run for (run,) in db.execute(IDS)})
+        new = [p for p in self.documents.glob("*.json") if p.stem not in known]
+        new.sort(key=lambda path: path.stem, reverse=True)
+        ahead = self._ahead_of_now()
+        new.sort(key=lambda path: path.stem > ahead)
+        complaints: list[str] = []
+        while new and self._timer() < until:
+            batch, new = new[:BATCH], new[BATCH:]
+            runs = list(_whole(batch, complaints))
+            self._do(partial(self._insert_all, runs=runs), write=True)
+        self.broken += complaints
+        seen = 0 if new or complaints else changed
+        self._do(lambda db: _remember(db, seen), write=True)
+
+    def _insert_all(
+        self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]
+    ) -> None:
+        """Index *runs*, which may be older than what is known."""
+        for run, size in runs:
+            _insert(db, run, size)
+            _mark(db, run, WHERE_NEWER, self._ahead_of_now())
+
+    def _now(self) -> str:
+        """Write the time after which no run can be dated as `runs` has it."""
+        return _text(self._clock() + AHEAD, "")
+
+    def _ahead_of_now(self) -> str:
+        """Write that time as the id of a run begins."""
+        return f"{self._clock() + AHEAD:%Y%m%d-%H%M%S}"
 
     def keep(self, run: Run) -> None:
         """
@@ -191,11 +289,16 @@ class Store:
         """
         before = self.documents.stat().st_mtime_ns
         documents.write(run, self.document(run.id))
-        with self._database(write=True) as db:
-            _insert(db, run, _weight(self.document(run.id)))
+        size = _weight(self.document(run.id))
+
+        def index(db: sqlite3.Connection) -> None:
+            _insert(db, run, size)
+            _mark(db, run, "where true")  # the one that came last, whatever the clock
             # If nobody else has put anything there since we looked, nothing is new.
             if before == self._seen:
                 _remember(db, self.documents.stat().st_mtime_ns)
+
+        self._do(index, write=True)
 
     def prune(
         self,
@@ -203,9 +306,12 @@ class Store:
         keep: int,
         spare: Collection[str] = (),
         room: int = HEAVIEST,
+        most: int = MOST_AT_ONCE,
     ) -> int:
         """
         Delete the oldest runs of *node* beyond *keep* or *room* bytes; say how many.
+
+        No more than *most* of them: the next call goes on.
 
         Those of the suite that has the most go first, so that a prolog's runs do not
         drive out the night's. Never those in *spare*, nor the one of the `previous`
@@ -216,17 +322,28 @@ class Store:
             StoreError: a document is there still, and the index as it was.
 
         """
-        with self._database() as db:
-            spent = _spent(db, node, keep, room) - {*spare, *_reference(db, node)}
-        if not spent:
+        now = self._now()
+        spent = self._do(
+            lambda db: _spent(db, node, keep, room, now) - _reference(db, node, now)
+        )
+        oldest = sorted(spent.difference(spare))[:most]
+        if not oldest:
             return 0
         before = self.documents.stat().st_mtime_ns
-        with self._database(write=True) as db:
-            for run in sorted(spent):
+
+        def forget(db: sqlite3.Connection) -> None:
+            for run in oldest:
                 self._forget(db, node, run)
             if before == self._seen:
                 _remember(db, self.documents.stat().st_mtime_ns)
-        return len(spent)
+
+        self._do(forget, write=True)
+        return len(oldest)
+
+    def shrink(self, sparse: int = SPARSE) -> None:
+        """Give back the room that deleted runs left, if that is more than *sparse*."""
+        if self._do(free_bytes) > sparse:
+            write_anew(self.path)
 
     def _forget(self, db: sqlite3.Connection, node: str, run: str) -> None:
         try:
@@ -246,8 +363,15 @@ class Store:
     def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
         """List runs, of *node* or of all, newest first."""
         return self._entries(
-            "where ?1 is null or node = ?1 order by started desc limit ?2",
-            (node, limit),
+            f"where :node is null or node = :node {NEWEST_FIRST} limit :limit",
+            {"node": node, "limit": limit, "now": self._now()},
+        )
+
+    def from_ahead(self, node: str) -> list[Entry]:
+        """List the runs of *node* that are dated after now, whose clock was ahead."""
+        return self._entries(
+            f"where node = :node and started > :now {NEWEST_FIRST}",
+            {"node": node, "now": self._now()},
         )
 
     def newest(
@@ -262,8 +386,8 @@ class Store:
         # SQLite takes the other columns from the row that has the maximum.
         return self._entries(
             "where id in (select id from (select id, max(started) from runs"
-            "   where complete and started between ? and ? group by node))",
-            (_text(since, ""), _text(until, "9999")),
+            "   where complete and started between :since and :until group by node))",
+            {"since": _text(since, ""), "until": _text(until, "9999")},
         )
 
     def said(
@@ -276,27 +400,33 @@ class Store:
 
         By suite, for the passive ones run after every job and say nothing of the rest.
         """
-        with self._database() as db:
-            rows = db.execute(
-                "select node, suite, id, started, overall, name, verdict, reason,"
-                " cause, remedy from (select node, suite, id, max(started) started,"
-                "   verdict overall from runs where complete"
-                "   and started between ? and ? group by node, suite)"
-                " join results on run = id",
-                (_text(since, ""), _text(until, "9999")),
-            ).fetchall()
-        return _structs(rows, Said)
+        return self._structs(
+            "select node, suite, id, started, overall, name, verdict, reason,"
+            " cause, remedy from (select node, suite, id, max(started) started,"
+            "   verdict overall from runs where complete"
+            "   and started between :since and :until group by node, suite)"
+            " join results on run = id",
+            {"since": _text(since, ""), "until": _text(until, "9999")},
+            Said,
+        )
 
-    def _entries(self, which: str, values: tuple[str | int | None, ...]) -> list[Entry]:
-        with self._database() as db:
-            rows = db.execute(
-                "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
-                " coalesce((select reason from results where run = runs.id"
-                "   and results.verdict = runs.verdict limit 1), '')"
-                f" from runs {which}",
-                values,
-            ).fetchall()
-        return _structs(rows, Entry)
+    def _entries(
+        self, which: str, values: Mapping[str, str | int | None]
+    ) -> list[Entry]:
+        return self._structs(
+            "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
+            " coalesce((select reason from results where run = runs.id"
+            "   and results.verdict = runs.verdict limit 1), '')"
+            f" from runs {which}",
+            values,
+            Entry,
+        )
+
+    def _structs(
+        self, query: str, values: Mapping[str, str | int | None], kind: type[S]
+    ) -> list[S]:
+        """Answer *query* with values of *kind*, whose fields are its columns."""
+        return self._do(lambda db: _structs(db.execute(query, values), kind))
 
     def load(self, run: str) -> Run:
         """
@@ -331,18 +461,24 @@ class Store:
 
         A run that missed a part is no reference, or the second one would not.
         """
-        with self._database() as db:
-            row = db.execute(f"select inventory {REFERENCE}", (node,)).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Inventory)
+        query = f"select inventory {REFERENCE}"
+        values = {"node": node, "now": self._now()}
+
+        def read(db: sqlite3.Connection) -> Inventory | None:
+            row = db.execute(query, values).fetchone()
+            return None if row is None else msgspec.json.decode(row[0], type=Inventory)
+
+        return self._do(read)
 
     def count(self, node: str) -> int:
         """Count the runs of *node*, each round of one as one."""
-        with self._database() as db:
-            row = db.execute(
-                "select coalesce(sum(rounds), 0) from runs where node = ?", (node,)
-            )
-            found: int = row.fetchone()[0]
-        return found
+        query = "select coalesce(sum(rounds), 0) from runs where node = ?"
+
+        def read(db: sqlite3.Connection) -> int:
+            found: int = db.execute(query, (node,)).fetchone()[0]
+            return found
+
+        return self._do(read)
 
     def marks(self, node: str) -> dict[str, tuple[Mark, ...]]:
         """
@@ -351,12 +487,9 @@ class Store:
         A run that was interrupted is inconclusive, so what it looked at is new still;
         and the newest is the one that came last, whatever the clock said.
         """
-        with self._database() as db:
-            rows = db.execute(
-                "select name, mark, value, part from marks where node = ?", (node,)
-            ).fetchall()
+        query = "select name, mark, value, part from marks where node = ?"
         found: dict[str, tuple[Mark, ...]] = {}
-        for check, *mark in rows:
+        for check, *mark in self._do(lambda db: db.execute(query, (node,)).fetchall()):
             found[check] = (*found.get(check, ()), Mark(*mark))
         return found
 
@@ -369,9 +502,10 @@ class Store:
         """
 
         def values(metric: str, part: str) -> Sequence[float]:
+            until = min(before, self._now())
             try:
                 return self._values(
-                    (node, suite, check, metric, part, before, REMEMBERED)
+                    (node, suite, check, metric, part, until, REMEMBERED)
                 )
             except StoreError as exc:  # a run must not be lost for want of its past
                 self.broken.append(str(exc))
@@ -380,67 +514,63 @@ class Store:
         return values
 
     def _values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
-        with self._database() as db:
-            rows = db.execute(
-                "select value from measurements m"
-                " join runs on runs.id = m.run"
-                " join results r on r.run = m.run and r.name = m.name"
-                " where node = ? and suite = ? and m.name = ? and metric = ?"
-                " and part = ? and value is not null and r.verdict = 'pass'"
-                " and started < ? order by started desc limit ?",
-                wanted,
-            ).fetchall()
-        return [value for (value,) in rows]
-
-    @contextmanager
-    def _database(self, *, write: bool = False) -> Generator[sqlite3.Connection]:
-        damaged = f"move it away, and it is built again from {self.documents}"
-        with transaction(self.path, if_damaged=damaged, write=write) as db:
-            yield db
+        query = (
+            "select value from measurements m"
+            " join runs on runs.id = m.run"
+            " join results r on r.run = m.run and r.name = m.name"
+            " where node = ? and suite = ? and m.name = ? and metric = ?"
+            " and part = ? and value is not null and r.verdict = 'pass'"
+            " and started < ? order by started desc limit ?"
+        )
+        return self._do(lambda db: [v for (v,) in db.execute(query, wanted)])
 
 
-def _spent(db: sqlite3.Connection, node: str, keep: int, room: int) -> set[str]:
+def _spent(
+    db: sqlite3.Connection, node: str, keep: int, room: int, now: str
+) -> set[str]:
     """Name the runs of *node* that are too many, or too heavy."""
     count, weight = db.execute(
         "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
     ).fetchone()
     spent: set[str] = set()
     if count > keep + keep // SLACK:
-        spent |= _beyond(db, node, "1", keep) - _marked(db, node)
+        spent |= _beyond(db, node, "1", keep, now) - _marked(db, node, now)
     if weight > room + room // SLACK:
-        spent |= _beyond(db, node, "bytes", room)
+        spent |= _beyond(db, node, "bytes", room, now)
     return spent
 
 
-def _beyond(db: sqlite3.Connection, node: str, cost: str, room: int) -> set[str]:
+def _beyond(
+    db: sqlite3.Connection, node: str, cost: str, room: int, now: str
+) -> set[str]:
     """
     Name the runs of *node* for which there is no *room*, each having its *cost*.
 
     Room is given to the newest of each suite in turn, to the one that had least first.
     """
     rows = db.execute(
-        "select id from (select id, sum(cost) over (order by share, started desc"  # noqa: S608 - our own words
-        "   rows unbounded preceding) used"
+        "select id from (select id, sum(cost) over (order by share, started > :now,"  # noqa: S608 - our own words
+        "   started desc rows unbounded preceding) used"
         f" from (select id, started, {cost} cost, sum({cost}) over (partition by suite"
-        "   order by started desc rows unbounded preceding) share"
-        "   from runs where node = ?)) where used > ?",
-        (node, room),
+        f"   {NEWEST_FIRST} rows unbounded preceding) share"
+        "   from runs where node = :node)) where used > :room",
+        {"node": node, "room": room, "now": now},
     )
     return {run for (run,) in rows}
 
 
-def _reference(db: sqlite3.Connection, node: str) -> set[str]:
+def _reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
     """Name the run of the inventory that the next of *node* compares itself with."""
-    rows = db.execute(f"select runs.id {REFERENCE}", (node,))
+    rows = db.execute(f"select runs.id {REFERENCE}", {"node": node, "now": now})
     return {run for (run,) in rows}
 
 
-def _marked(db: sqlite3.Connection, node: str) -> set[str]:
-    """Name the runs of the marks of *node*, the last that came of them."""
+def _marked(db: sqlite3.Connection, node: str, now: str) -> set[str]:
+    """Name the runs of the marks of *node*, the newest of them."""
     rows = db.execute(
-        "select id from runs where id in (select run from marks where node = ?)"
-        " order by rowid desc limit ?",
-        (node, MARKED),
+        "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
+        f" {NEWEST_FIRST} limit :most",
+        {"node": node, "most": MARKED, "now": now},
     )
     return {run for (run,) in rows}
 
@@ -470,6 +600,15 @@ def _remember(db: sqlite3.Connection, changed: int) -> None:
     """Note when the directory had changed last, of which all is taken in."""
     db.execute("delete from taken_in")
     db.execute("insert into taken_in values (?)", (changed,))
+
+
+def _whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
+    """Read those of *paths* that hold whole runs, each with its size in bytes."""
+    for path in paths:
+        try:
+            yield _named_as_it_is(path), _weight(path)
+        except StoreError as exc:
+            complaints.append(str(exc))
 
 
 def _named_as_it_is(path: Path) -> Run:
@@ -512,12 +651,27 @@ def _insert(db: sqlite3.Connection, run: Run, size: int) -> None:
             for m in typical(rounds)
         ],
     )
+
+
+def _mark(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
+    """Remember the marks of *run*, in place of those *where* that holds."""
+    if not run.complete:
+        return
+    last = {(r.check, m.name, m.where): m.value for r in run.results for m in r.marks}
     db.executemany(
-        "insert or replace into marks values (?, ?, ?, ?, ?, ?)",
+        "insert into marks values (:node, :name, :mark, :part, :value, :run)"  # noqa: S608 - our own words
+        " on conflict (node, name, mark, part)"
+        f" do update set value = excluded.value, run = excluded.run {where}",
         [
-            (run.node, r.check, m.name, m.where, m.value, run.id)
-            for r in run.results
-            for m in r.marks
-            if run.complete
+            {
+                "node": run.node,
+                "name": check,
+                "mark": mark,
+                "part": part,
+                "value": value,
+                "run": run.id,
+                "ahead": ahead,
+            }
+            for (check, mark, part), value in last.items()
         ],
     )

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +28,7 @@ from hpcverify.model import Result, Run, Verdict
 from hpcverify.plain import clock, turn, worst_first
 from hpcverify.rounds import by_check, tally, worst_rounds
 from hpcverify.suite import Plan, Step
+from hpcverify.terminal import printable
 
 COLOURS = {
     Verdict.PASS: "green",
@@ -34,13 +37,22 @@ COLOURS = {
     Verdict.ERROR: "magenta",
     Verdict.FAIL: "bold red",
 }
-UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 NARROW = 72
 """Columns below which a table would break every word."""
 
 
 class Console(RichConsole):
-    """A console that leaves a closed pipe to the command line, which names it."""
+    """A console that shows what others wrote as text, and names a closed pipe."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render what may be shown on a terminal; the orders to it are rich's own."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Raise; rich would exit with 1, which means FAIL."""
@@ -126,8 +138,13 @@ def results_table(run: Run, width: int) -> Table:
             row = [" ".join(filter(None, row))]
         if several:
             row = [tally(rounds[result.check]), *row]
-        table.add_row(badge(result.verdict), Text(result.check), *map(Text, row))
+        table.add_row(badge(result.verdict), Text(result.check), *map(_cell, row))
     return table
+
+
+def _cell(text: str) -> Text:
+    """Make a cell of *text*, whose width must be known before `Console` renders it."""
+    return Text(printable(text))
 
 
 def conclusion(run: Run) -> Text:
@@ -160,10 +177,5 @@ def plain_table(
     for place, name in enumerate(head):
         table.add_column(name, no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in row))
+        table.add_row(*(_cell(c) if isinstance(c, str) else c for c in row))
     console.print(table)
-
-
-def printable(text: str) -> str:
-    """Put a sign for what could order a terminal about: other nodes wrote the text."""
-    return "".join(c if c.isprintable() else UNPRINTABLE for c in text)

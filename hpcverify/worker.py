@@ -27,7 +27,7 @@ from msgspec import Struct
 from hpcverify import catalog, trail
 from hpcverify.check import Check, Judged, Placement, Skip, Trial, Unable, Watch
 from hpcverify.early import READY
-from hpcverify.errors import HpcverifyError
+from hpcverify.errors import HpcverifyError, shortage
 from hpcverify.model import (
     Cause,
     Covered,
@@ -49,6 +49,7 @@ from hpcverify.wire import (
     Reconcile,
     Reply,
     Settle,
+    Task,
     decode,
     encode,
     reply,
@@ -97,7 +98,7 @@ class Worker:
                 remedy=exc.remedy,
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
-            outcome = _crashed(exc)
+            outcome = _done_by_the_node(exc, order.task) or _crashed(exc)
         ended = msgspec.structs.replace(
             outcome, start=start, end=time.monotonic(), spent=not releases_memory(order)
         )
@@ -178,6 +179,22 @@ class Worker:
         line = encode(item)
         decode(line, Reply)  # what a check yields may be of the wrong types within
         self._replies.write(line)
+
+
+def _done_by_the_node(exc: Exception, task: Task) -> Outcome | None:
+    """Say so if *exc* is no bug, but what the node did to a check at work."""
+    reason, cause = shortage(exc), Cause.NO_RESOURCES
+    if isinstance(task, Measure) and not task.context.scratch.is_dir():
+        reason = (
+            f"the scratch directory {task.context.scratch} is gone: it was unmounted "
+            "or removed while the check was at work"
+        )
+        cause = Cause.MISSING
+    if not reason:
+        return None
+    return Outcome(
+        verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT
+    )
 
 
 def _crashed(exc: Exception) -> Outcome:

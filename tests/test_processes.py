@@ -16,8 +16,9 @@ import pytest
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import run_tool, wait_channel
+from hpcverify.processes import members, run_tool, signal_sessions, wait_channel
 from tests.fuse import silent_file_system
+from tests.shortage import few_files
 
 GENEROUS = 60.0
 
@@ -56,12 +57,67 @@ def test_more_output_than_a_pipe_holds_stops_nobody() -> None:
     assert done.stdout == bytes(5_000_000)
 
 
-def test_a_program_stays_in_the_group_that_the_engine_ends() -> None:
-    asking = "import os; print(os.getpgrp())"
+def test_a_program_that_signals_its_whole_group_harms_only_itself() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        done = run_tool(shell("kill -TERM 0; sleep 60"), timeout=GENEROUS)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert done.returncode == -signal.SIGTERM
+    assert heard == []
+
+
+def test_a_program_stays_in_the_session_that_the_engine_ends() -> None:
+    asking = "import os; print(os.getsid(0))"
 
     done = run_tool([sys.executable, "-c", asking], timeout=GENEROUS)
 
-    assert int(done.stdout) == os.getpgrp()
+    assert int(done.stdout) == os.getsid(0)
+
+
+def test_a_session_is_ended_with_all_of_its_groups(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        "import sys; from hpcverify.processes import run_tool; "
+        "run_tool(sys.argv[1:], timeout=60)"
+    )
+    grandchild = shell('sleep 60 & echo $! > "$1"; wait', file)
+    command = [sys.executable, "-c", code, *grandchild]
+    with subprocess.Popen(command, start_new_session=True) as leader:
+        pid = pid_in(file)
+        among = set(members([leader.pid]))
+        signal_sessions([leader.pid], signal.SIGKILL)
+
+    assert {pid, leader.pid} <= among
+    assert os.getpid() not in among
+    assert eventually(lambda: gone(pid))
+
+
+def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = "trap '' TERM; sleep 60 & echo $! > \"$1\"; wait"
+
+    with pytest.raises(Unable, match=r"did not end"):
+        run_tool(shell(script, file), timeout=0.5)
+
+    assert eventually(lambda: gone(pid_in(file)))
+
+
+def test_a_program_that_somebody_stopped_is_no_riddle_for_the_kernel_log() -> None:
+    with pytest.raises(Unable, match=r"a signal had stopped it \(SIGSTOP\)") as caught:
+        run_tool(shell("kill -STOP $$"), timeout=0.5)
+
+    assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
+
+
+def test_a_node_that_can_start_no_program_is_told_as_that() -> None:
+    # Two for what it writes, and none for what it is started with.
+    with few_files(2), pytest.raises(Unable, match=r"true .* ulimit -n") as caught:
+        run_tool(["true"], timeout=GENEROUS)
+
+    assert caught.value.cause is Cause.NO_RESOURCES
 
 
 @pytest.mark.parametrize(

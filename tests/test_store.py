@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +17,7 @@ import pytest
 
 from hpcverify import documents
 from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
-from hpcverify.model import Inventory, Mark, Run, Verdict
+from hpcverify.model import Inventory, Mark, Part, Run, Verdict
 from hpcverify.store import MARKED, MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
 
@@ -107,11 +110,86 @@ def test_a_lost_store_is_built_again_from_the_documents(tmp_path: Path) -> None:
     assert [e.id for e in Store(tmp_path).runs()] == [a_run().id]
 
 
-def test_a_damaged_store_is_named_with_the_fix(tmp_path: Path) -> None:
+def test_a_damaged_index_is_set_aside_and_built_anew(tmp_path: Path) -> None:
+    rubbish = b"not a database, not at all" * 100
+    keep(tmp_path, a_run()).path.write_bytes(rubbish)
+    store = Store(tmp_path)
+
+    assert [e.id for e in store.runs()] == [a_run().id]
+    (told,) = store.broken
+    assert "store.sqlite is damaged" in told
+    assert "it is now" in told
+    assert (tmp_path / "store.damaged").read_bytes() == rubbish
+    assert Store(tmp_path).broken == []
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_damage_to_the_index_keeps_a_node_from_being_verified(
+    tmp_path: Path, seed: int
+) -> None:
+    store = keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
+    store.keep(marked(2, "seen"))
+    content = bytearray(store.path.read_bytes())
+    rng = random.Random(seed)  # noqa: S311 - bytes to spoil, no secret
+    for _ in range(50):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    store.path.write_bytes(content)
+
+    store = Store(tmp_path)
+    store.previous("n1")
+    store.marks("n1")
+    store.count("n1")
+    store.past("n1", "quick", "gemm")("fp32.sustained", "cpu")
+    store.keep(run_of_day(3))
+    store.prune("n1", 1000)
+
+    assert store.document(run_of_day(3).id).exists()
+    assert len(list(store.documents.iterdir())) == 3
+
+
+def test_damage_that_shows_under_way_costs_nothing(tmp_path: Path) -> None:
+    store = keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
+    with sqlite3.connect(store.path) as db:
+        db.execute("update runs set inventory = x'ff7b', verdict = 'fine'")
+    db.close()
+
+    assert store.previous("n1") == INVENTORY
+    assert store.runs()[0].verdict is Verdict.PASS
+
+
+def test_a_damaged_index_that_cannot_be_set_aside_is_named(tmp_path: Path) -> None:
     keep(tmp_path, a_run()).path.write_bytes(b"not a database, not at all" * 100)
+    (tmp_path / "store.damaged/in the way").mkdir(parents=True)
 
     with pytest.raises(StoreError, match="move it away, and it is built again"):
         Store(tmp_path)
+
+
+def test_what_is_no_document_among_the_runs_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = keep(tmp_path, run_of_day(1)).documents
+    os.mkfifo(runs / "pipe.json")
+    (runs / "endless.json").symlink_to("/dev/zero")
+    (runs / "folder.json").mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(runs)  # its whole path may be too long for a socket
+        listening.bind("socket.json")
+    keep(tmp_path, run_of_day(2))
+    store = Store(tmp_path)
+
+    assert len(store.runs()) == 2
+    assert len(store.broken) == 4
+    assert all("move it away" in told for told in store.broken)
+
+
+def test_a_document_that_grows_while_it_is_read_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    with path.open("wb") as file:
+        file.truncate(documents.LARGEST + 1)
+
+    with pytest.raises(StoreError, match="larger than any run"):
+        documents.read(path)
 
 
 def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
@@ -271,8 +349,8 @@ def test_what_an_interrupted_run_looked_at_is_new_still(tmp_path: Path) -> None:
 
 
 def test_a_mark_that_came_last_counts_whatever_the_clock_said(tmp_path: Path) -> None:
-    keep(tmp_path, marked(9, "ahead"))
-    store = keep(tmp_path, marked(2, "true"))
+    store = keep(tmp_path, marked(9, "ahead"))
+    store.keep(marked(2, "true"))
 
     assert Mark("cursor", "true") in store.marks("n1")["gemm"]
 
@@ -667,3 +745,112 @@ def test_what_a_run_adds_lies_on_few_pages(tmp_path: Path) -> None:
     places = range(0, len(after), PAGE)
     changed = [at for at in places if before[at : at + PAGE] != after[at : at + PAGE]]
     assert len(changed) < 60  # by measurement first, it was more than a hundred
+
+
+def dated(when: str, **changes: object) -> Run:
+    started = datetime.fromisoformat(when).replace(tzinfo=UTC)
+    return a_run(id=f"{started:%Y%m%d-%H%M%S}-abcdef", started=started, **changes)
+
+
+BAD_PARTS = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1"),))
+
+
+def test_a_run_of_a_clock_that_was_ahead_is_no_reference_and_is_told(
+    tmp_path: Path,
+) -> None:
+    listed = (a_result("inventory"),)
+    store = Store(tmp_path)
+    store.keep(dated("2026-01-01", results=listed, inventory=INVENTORY))
+    store.keep(dated("2099-01-01", results=listed, inventory=BAD_PARTS))
+
+    assert store.previous("n1") == INVENTORY
+    assert [e.id[:4] for e in store.runs()] == ["2026", "2099"]
+    assert store.load("last").id.startswith("2026")
+    assert [e.id[:4] for e in store.from_ahead("n1")] == ["2099"]
+
+
+def test_parts_that_were_accepted_after_a_run_of_the_future_stay_accepted(
+    tmp_path: Path,
+) -> None:
+    listed = (a_result("inventory"),)
+    store = Store(tmp_path)
+    store.keep(dated("2099-01-01", results=listed, inventory=INVENTORY))
+    store.keep(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
+    store.path.unlink()
+
+    assert Store(tmp_path).previous("n1") == BAD_PARTS
+
+
+def test_a_node_whose_clock_fell_behind_keeps_its_reference(tmp_path: Path) -> None:
+    listed = (a_result("inventory"),)
+    first = Store(tmp_path)
+    first.keep(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
+    first.keep(dated("2026-01-02", results=listed, inventory=INVENTORY))
+    store = Store(tmp_path, clock=lambda: datetime(1970, 1, 1, tzinfo=UTC))
+
+    assert store.previous("n1") == INVENTORY
+
+
+def test_what_the_future_measured_is_no_past(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.keep(run_of_day(1, 100.0))
+    store.keep(dated("2099-01-01"))
+
+    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [100.0]
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 0.0])
+def test_the_newest_marks_count_in_whatever_order_runs_are_taken_in(
+    tmp_path: Path, seconds: float
+) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 10):
+        store.keep(marked(day, str(day)))
+    ahead = msgspec.structs.replace(dated("2099-01-01"), results=marked(1, "x").results)
+    documents.write(ahead, store.document(ahead.id))
+    store.path.unlink()
+    Store(tmp_path, seconds=seconds)
+    store = Store(tmp_path)
+
+    assert Mark("cursor", "9") in store.marks("n1")["gemm"]
+
+
+def test_a_passive_run_takes_in_the_newest_and_leaves_the_rest_to_the_next(
+    tmp_path: Path,
+) -> None:
+    whole = Store(tmp_path)
+    for number in range(120):
+        run = run_of_day(1 + number % 28)
+        renamed = msgspec.structs.replace(run, id=f"{run.id[:-6]}{number:06}")
+        documents.write(renamed, whole.document(renamed.id))
+    ended = iter(range(10_000))
+    hurried = Store(tmp_path, seconds=1.5, timer=lambda: float(next(ended)))
+    some = hurried.runs(limit=-1)
+
+    assert len(some) == 50
+    assert {e.started.day for e in some} >= {28, 27, 26}
+    assert len(Store(tmp_path).runs(limit=-1)) == 120
+
+
+def test_the_index_gives_back_the_room_of_what_was_deleted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 29):
+        store.keep(wide(day))
+    store.shrink(2**16)
+    full = store.path.stat().st_size
+    assert store.prune("n1", 4) == 24
+    store.shrink(2**16)
+
+    assert store.path.stat().st_size < full / 2
+    assert len(store.runs()) == 4
+
+
+def test_no_more_runs_are_deleted_at_once_than_a_prolog_has_time_for(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    for day in range(1, 9):
+        store.keep(run_of_day(day))
+
+    assert [store.prune("n1", 4, most=3) for _ in range(2)] == [3, 1]
+    assert [e.started.day for e in store.runs()] == [8, 7, 6, 5]

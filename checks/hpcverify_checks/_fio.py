@@ -17,6 +17,7 @@ import json
 import random
 import re
 import resource
+import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
-from hpcverify.processes import Completed, run_tool
+from hpcverify.model import Cause, Remedy
+from hpcverify.processes import NO_THREAD, Completed, run_tool
 
 MIB = 2**20
 BLOCK = MIB
@@ -50,6 +51,13 @@ WAYS = ("read", "write")
 
 CORRUPT = frozenset({errno.EILSEQ})
 """What fio says of a block that does not verify, and Linux of protection data."""
+
+
+NOT_STARTED = ("failed to start", "pthread_create: ", "failed to create helper thread")
+"""What fio prints when the node gives it no thread, or not within 5 s."""
+
+LONGEST = 300
+"""Characters of what fio says that a reason can bear."""
 
 
 class FaultError(Exception):
@@ -142,7 +150,7 @@ class Fio:
 
         Raises:
             FaultError: an access failed, or did not verify.
-            Unable: fio did not end in time.
+            Unable: fio did not end in time, or the node kept it from its work.
 
         """
         settings = {
@@ -170,10 +178,18 @@ def engine() -> str:
     Name an engine of this fio that keeps several accesses in flight.
 
     Raises:
-        Unable: fio is not installed, or has no such engine.
+        Unable: fio is not installed, does not start, or has no such engine.
 
     """
-    listing = run_tool(["fio", "--enghelp"], timeout=GRACE_S).stdout.decode().split()
+    done = run_tool(["fio", "--enghelp"], timeout=GRACE_S)
+    if done.returncode:
+        said = _words(done.stderr) or f"it ended with {done.returncode}"
+        raise Unable(
+            f"fio does not start ({said[:LONGEST]}): run fio --enghelp by hand; if "
+            "that works, see ulimit -a of whoever started this run",
+            Cause.MISCONFIGURED,
+        )
+    listing = _words(done.stdout).split()
     for name in ENGINES:
         if name in listing:
             return name
@@ -217,6 +233,7 @@ def _command(
 def _report(done: Completed) -> Report:
     before, brace, after = done.stdout.decode(errors="replace").partition("{\n")
     said = done.stderr.decode(errors="replace") + before
+    _refuse_what_the_node_did(done.returncode, said)
     jobs: list[Mapping[str, Any]] = []
     if brace:
         jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
@@ -226,6 +243,33 @@ def _report(done: Completed) -> Report:
     if done.returncode or not jobs:
         raise RuntimeError(f"fio ended with {done.returncode}: {said.strip()[-500:]}")
     return Report(jobs)
+
+
+def _refuse_what_the_node_did(status: int, said: str) -> None:
+    """
+    Tell a fio that was kept from its work from one that met a fault of the disk.
+
+    Raises:
+        Unable: it was killed, or could not start its threads.
+
+    """
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise Unable(
+            f"fio was killed by {name}: see the kernel log, the OOM killer does that",
+            Cause.CRASHED,
+            Remedy.INSPECT,
+        )
+    if any(sign in said for sign in NOT_STARTED):
+        raise Unable(
+            f"fio could not start its threads ({_gist(said)}): {NO_THREAD}",
+            Cause.NO_RESOURCES,
+            Remedy.INSPECT,
+        )
+
+
+def _words(output: bytes) -> str:
+    return output.decode(errors="replace").strip()
 
 
 def _errno(said: str) -> int:

@@ -1,10 +1,14 @@
 """
-Read what NVIDIA's drivers write to the kernel log: Xids, SXids, GPUs not started.
+Read what NVIDIA's drivers write to the kernel log: Xids, SXids, GPUs that are lost.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
 ``nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …``, which two
-more lines with the same number follow.
+more lines with the same number follow. That a GPU has fallen off the bus is Xid 79 and,
+beside it or alone, ``NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.`` (older
+drivers: ``NVRM: GPU at 0000:b3:00.0 has …``). A driver that is being loaded writes no
+Xid but one message of three lines (NVIDIA/NVSentinel issue 155), of which syslog may
+make three.
 """
 
 from __future__ import annotations
@@ -14,12 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.kernel_log import Message
 from hpcverify_checks._xid_policy import Row, row_of, rows
 
-WORDS = (b"Xid (", b"RmInitAdapter failed", b"NVIDIA probe routine failed")
+WORDS = (
+    b"Xid (",
+    b"RmInitAdapter failed",
+    b"NVIDIA probe routine failed",
+    b"fallen off the bus",
+    b"The NVIDIA GPU ",
+)
 """A line without one of these is none of ours."""
 
 # As text: where nothing is amiss, none of them is ever made into a pattern.
@@ -29,6 +40,11 @@ SXID = rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS}\): (?P<xid>\d+), ?(?P<re
 NOT_STARTED = (
     rf"NVRM: (?:GPU {ADDRESS}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
 )
+LOST = rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS}:? (?:GPU )?has )?fallen off the bus"
+LOST_OPENING = rf"NVRM: The NVIDIA GPU {ADDRESS}"
+"""The first of three lines, which names the GPU; the last says that it is lost."""
+LINE_END = r"\n|\\x0a|#012"
+"""Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
 SXID_DETAILS = ("Severity ", "Data ")
 """How the lines begin that follow the one about an SXid."""
 
@@ -60,16 +76,64 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 def events(messages: Sequence[Message]) -> list[Event]:
-    """Read *messages*; of the recovery actions of a GPU only the last one holds."""
-    found = [event for message in messages for event in _events(message)]
+    """
+    Read *messages*.
+
+    A loss of a GPU that an Xid tells of too counts once, and of the recovery actions of
+    a GPU only the last one holds.
+    """
+    found = _without_repeated_losses([*_read(messages)])
     last = {event.where: event for event in found if event.xid == RECOVERY}
     return [e for e in found if e.xid != RECOVERY or e is last[e.where]]
 
 
+FALLEN_OFF = 79
+"""The Xid that says that a GPU does not answer on the bus any more."""
 RECOVERY = 154
 """The Xid that says what the driver wants done about a GPU."""
 NVLINK5 = range(144, 151)
 GSP = (119, 120)
+
+
+def _read(messages: Sequence[Message]) -> Iterator[Event]:
+    opening: re.Match[str] | None = None
+    for message in messages:
+        yield from _events(message)
+        for line in map(str.strip, re.split(LINE_END, message.text)):
+            if match := re.match(LOST_OPENING, line):
+                opening = match
+            elif match := re.match(LOST, line):
+                yield _loss(message, match, opening)
+                opening = None
+
+
+def _loss(
+    message: Message, match: re.Match[str], opening: re.Match[str] | None
+) -> Event:
+    """Tell of a lost GPU as the Xid does; *opening* names it if *match* does not."""
+    named = match if match["address"] else opening
+    if named is opening is not None and opening[0] not in message.text:
+        message = replace(message, text=f"{opening[0]} {message.text}")
+    address = named["address"] if named else None
+    return _event(message, row_of(FALLEN_OFF), address, FALLEN_OFF)
+
+
+def _without_repeated_losses(found: Sequence[Event]) -> list[Event]:
+    """Leave out lines about the loss of a GPU that an Xid told of at the same time."""
+    told = [e for e in found if e.xid == FALLEN_OFF and re.match(XID, e.text)]
+    return [
+        e
+        for e in found
+        if e.xid != FALLEN_OFF
+        or e in told
+        or not any(e.where == t.where and _are_near(e, t) for t in told)
+    ]
+
+
+def _are_near(one: Event, other: Event) -> bool:
+    if one.time is None or other.time is None:
+        return True
+    return abs(one.time - other.time) <= QUIET_S
 
 
 def _events(message: Message) -> Iterator[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ EXIT = {
 
 KEPT = 1000
 """Runs of this node that it keeps itself: months of nights, or a busy day's jobs."""
+TAKE_IN_S = 3.0
+"""Seconds that a passive run spends on documents that the index lacks: a job waits."""
 TOKEN = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
 """The variable that has the token of who ordered the run."""
 
@@ -73,7 +76,8 @@ def carry_out(wish: Wish, early: Forked) -> int:
         from hpcverify.commands.report import reports
 
         reports("node")  # what is missing shows now, and not after an hour
-    store = Store(state_dir())
+    passive = not any(step.is_active for step in todo.steps)
+    store = Store(state_dir(), seconds=TAKE_IN_S if passive else math.inf)
     for complaint in store.broken:
         say(complaint)
     known = len(store.broken)
@@ -90,6 +94,8 @@ def carry_out(wish: Wish, early: Forked) -> int:
     show(run, to_stderr=wish.json_file == STDOUT)
     mishaps += hand_out(run, wish, store)
     mishaps += tried(lambda: store.prune(run.node, KEPT))
+    if not passive:
+        mishaps += tried(store.shrink)
     for mishap in (*mishaps, *store.broken[known:]):
         say(str(mishap))
     if wish.fail_closed is not None:
@@ -160,6 +166,11 @@ def verify(
 ) -> Run:
     """Run *todo* on this node, in directories that are gone afterwards."""
     node = node_name()
+    for entry in store.from_ahead(node):
+        say(
+            f"run {entry.id} is dated after now, so the clock was ahead of it or is "
+            "behind now: it is no reference; see date"
+        )
     memory = Memory(
         previous=None if wish.accept_parts else store.previous(node),
         past=lambda check: store.past(node, todo.suite, check),

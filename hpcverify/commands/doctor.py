@@ -25,6 +25,7 @@ from hpcverify.model import Inventory
 from hpcverify.orchestrator import probe_node
 from hpcverify.store import Store
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
+from hpcverify.terminal import printable
 
 UNVERIFIED = 3
 LONGEST_HOOK_S = 50
@@ -68,7 +69,7 @@ def command(*, as_json: bool) -> None:
         for item in advice:
             mark = "fix " if item.fix else "ok  "
             text = f"{mark}{item.subject}: {item.state}"
-            click.echo(text + (f": {item.fix}" if item.fix else ""))
+            click.echo(printable(text + (f": {item.fix}" if item.fix else "")))
     sys.exit(UNVERIFIED if any(item.fix for item in advice) else 0)
 
 

@@ -16,7 +16,7 @@ from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.overview import Overview, Row, age, headline
 from hpcverify.quarantine.ledger import Entry, Ledger
 from hpcverify.store import Store
-from hpcverify.view import Console, badge, plain_table, printable
+from hpcverify.view import Console, badge, plain_table
 
 NOBODY = "no node is known yet: hpcverify sweep, or hpcverify run"
 HEAD = ("node", "state", "verdict", "last full pass", "last run", "why")
@@ -97,7 +97,7 @@ def show(fleet: Overview, log: list[Entry]) -> None:
         console.print(NOBODY)
         return
     style = OVERDUE if fleet.tripped else ""
-    console.print(Text(printable(headline(fleet)), style=style))
+    console.print(Text(headline(fleet), style=style))
     console.print()
     plain_table(console, HEAD, (cells(row, fleet.made) for row in fleet.rows))
     if log:
@@ -110,7 +110,7 @@ def cells(row: Row, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
     passed = age(row.node.passed, now)
     return (
-        Text(printable(row.node.name), style=BLAMED if row.attention else ""),
+        Text(row.node.name, style=BLAMED if row.attention else ""),
         row.shown,
         badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE) if row.overdue else passed,

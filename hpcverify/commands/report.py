@@ -68,7 +68,7 @@ def command(
     else:
         text = node_form(store, node, run_id, since, form)
     if output == documents.STDOUT:
-        click.echo(text)
+        click.echo(text.encode())  # as in a file, whatever the terminal can show
     else:
         documents.write_bytes(Path(output), text.encode())
         click.echo(f"wrote {output}")

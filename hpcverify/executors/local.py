@@ -24,8 +24,10 @@ from msgspec import Struct, field
 
 from hpcverify import trail
 from hpcverify.early import Files, Forked, memory_files
+from hpcverify.errors import shortage
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.processes import STOPPED, is_stopped, members, signal_sessions
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 
 if TYPE_CHECKING:
@@ -139,10 +141,11 @@ class Worker:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send *number* to the worker and to its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+    def stopped(self) -> str:
+        """Say that it, or what it has started, was stopped by a signal, if so."""
+        if any(map(is_stopped, members([self.pid]))):
+            return f": {STOPPED}"
+        return ""
 
     def release(self) -> None:
         """Close its files; nothing more will be read."""
@@ -190,16 +193,21 @@ class LocalExecutor(Struct):
         """
         Run each task on the worker of its name, all at the same time.
 
-        Returns an answer for every task: a worker that died, was still at work
-        after *timeout* seconds, or was stopped, ends in an ERROR outcome with what
-        it had found by then.
+        Returns an answer for every task: a worker that could not be started, died,
+        was still at work after *timeout* seconds, or was stopped, ends in an ERROR
+        outcome with what it had found by then.
         """
         start = time.monotonic()
         self._orders += 1
-        for name, task in tasks.items():
-            self._worker(name).send(Order(self._orders, task))
         replies: dict[str, list[Reply]] = {name: [] for name in tasks}
         ends: dict[str, Outcome] = {}
+        for name, task in tasks.items():
+            try:
+                worker = self._worker(name)
+            except OSError as exc:
+                ends[name] = _not_started(exc)
+            else:
+                worker.send(Order(self._orders, task))
         while waiting := [name for name in tasks if name not in ends]:
             for name in waiting:
                 if outcome := self._look(name, replies[name]):
@@ -260,7 +268,10 @@ class LocalExecutor(Struct):
         )
 
     def _overran(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
-        where = {name: self._workers[name].whereabouts() for name in names}
+        where = {
+            name: self._workers[name].whereabouts() + self._workers[name].stopped()
+            for name in names
+        }
         spent = time.monotonic() - self._began > self.budget
         hung = self._end(names, grace=GRACE, reap=REAP)
         return {
@@ -299,14 +310,16 @@ class LocalExecutor(Struct):
 
         Returns those that even KILL did not end, with where they wait.
         """
+        if not names:
+            return {}
         workers = {name: self._workers.pop(name) for name in names}
+        sessions = {worker.pid for worker in workers.values()}
         for worker in workers.values():
             worker.hang_up()
-            if grace:
-                worker.send_signal(signal.SIGTERM)
+        if grace:
+            signal_sessions(sessions, signal.SIGTERM)
         _wait_for(workers.values(), grace)
-        for worker in workers.values():
-            worker.send_signal(signal.SIGKILL)
+        signal_sessions(sessions, signal.SIGKILL)
         _wait_for(workers.values(), reap)
         hung = {
             name: f"process {worker.pid}, which waits in {worker.abandon()},"
@@ -317,6 +330,17 @@ class LocalExecutor(Struct):
         for worker in workers.values():
             worker.release()
         return hung
+
+
+def _not_started(exc: OSError) -> Outcome:
+    """Say why the node started no worker: that is no bug, and ends no run."""
+    short = shortage(exc)
+    return Outcome(
+        verdict=Verdict.ERROR,
+        reason=f"no worker can be started: {short or exc}",
+        cause=Cause.NO_RESOURCES if short else Cause.MISSING,
+        remedy=Remedy.INSPECT,
+    )
 
 
 def _wait_for(workers: Iterable[Worker], seconds: float) -> None:

@@ -40,6 +40,7 @@ BECAUSE = {
     Cause.MISCONFIGURED: "The node's software is at odds with itself.",
     Cause.MISSING: "A tool or a library is not installed.",
     Cause.NOISY: "The metric spreads too widely to be judged.",
+    Cause.NO_RESOURCES: "The node could start no more processes or open no more files.",
     Cause.NO_SPACE: "Too little disk or memory was free to measure.",
     Cause.NOT_APPLICABLE: "The node has no such part.",
     Cause.NOT_OBSERVABLE: "The node has no sensor for this.",

@@ -11,6 +11,7 @@ import errno
 import os
 import random
 import resource
+import shutil
 import subprocess
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -524,6 +525,61 @@ def test_a_permission_that_is_lost_meanwhile_is_denied() -> None:
 def test_what_fio_does_not_understand_is_a_bug_of_ours(fio: Fio) -> None:
     with pytest.raises(RuntimeError, match="fio ended with 1"):
         fio.run([Extent(fio.folder / "x", 0, MIB)], rw="nonsense")
+
+
+def standing_in_for_fio(folder: Path, script: str) -> str:
+    """Put *script* where fio is looked for; what it calls by itself is found behind."""
+    (folder / "fio").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "fio").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+NO_THREADS = """\
+pthread_create: Resource temporarily unavailable
+fio: 1 job failed to start
+"""
+"""What fio 3.33 printed where a limit left it no process, before kill(0, SIGTERM)."""
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "said"),
+    [
+        ("kill -KILL $$", Cause.CRASHED, "fio was killed by SIGKILL: .* OOM killer"),
+        (
+            f"printf '{NO_THREADS}' >&2; exit 128",
+            Cause.NO_RESOURCES,
+            "fio could not start its threads .* pids limit",
+        ),
+    ],
+    ids=["killed", "no threads"],
+)
+def test_what_the_node_did_to_fio_is_no_bug_and_no_fault_of_the_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    cause: Cause,
+    said: str,
+) -> None:
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, script))
+    fio = Fio(folder=tmp_path, engine="libaio", direct=False)
+
+    with pytest.raises(Unable, match=said) as caught:
+        fio.run([Extent(tmp_path / "x", 0, MIB)], rw="write")
+
+    assert (caught.value.cause, caught.value.remedy) == (cause, Remedy.INSPECT)
+
+
+def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("fio")
+    limited = f'ulimit -v 50000; exec {real} "$@"'
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, limited))
+
+    with pytest.raises(Unable, match=r"fio does not start .*ulimit") as caught:
+        _fio.engine()
+
+    assert caught.value.cause is Cause.MISCONFIGURED
 
 
 # Room, engine and place

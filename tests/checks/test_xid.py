@@ -60,6 +60,9 @@ NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Invalid data
 nfs: server Xid (0x4f2a91c3) retransmitted: 79 times, waiting
 RPC: Xid (PCI:0000:b3:00): 79, a reply that nobody waits for
 mlx5_core 0000:b3:00.1: Xid (79) of the request has fallen off the list
+usb 1-1: GPU 0000:b3:00.0: GPU has fallen off the bus.
+NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330)
+NVRM: installed in this system is not supported by open
 EXT4-fs (nvme0n1p2): re-mounted; user said: NVRM: Xid (PCI:0000:b3:00): 79
 pcieport 0000:00:01.0: AER: Correctable error message received from 0000:18:00.0
 """.splitlines()
@@ -220,6 +223,58 @@ def test_an_address_is_turned_into_the_part(
     found = measured(tmp_path, f"NVRM: Xid ({place}): 79, GPU has fallen off the bus.")
     assert findings(found) == [("xid_79", where)]
     assert counts(found)[where] == 1
+
+
+THREE_LINES = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0",
+    "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+    "NVRM: fallen off the bus and is not responding to commands.",
+)
+"""From NVIDIA/NVSentinel issue 155, with driver 570.158.01."""
+LOSSES = (
+    ("NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",),
+    ("NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",),
+    (r"\x0a".join(THREE_LINES),),
+    ("#012".join(THREE_LINES),),
+    THREE_LINES,
+)
+
+
+@pytest.mark.parametrize("texts", LOSSES)
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_fails_hard_and_is_named(
+    tmp_path: Path, texts: tuple[str, ...]
+) -> None:
+    found = measured(tmp_path, *texts)
+
+    assert findings(found) == [("xid_79", "GPU-1")]
+    assert counts(found) == {"GPU-0": 0, "GPU-1": 1}
+    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+    assert CHECK.rulings["xid_79"].hard
+    (lost,) = (f for f in found if isinstance(f, Finding))
+    assert "fallen off the bus" in lost.evidence["line"]
+    assert "0000:b3:00.0" in lost.evidence["line"]
+
+
+@pytest.mark.parametrize("texts", LOSSES)
+def test_a_loss_that_an_xid_tells_of_as_well_counts_once(
+    tmp_path: Path, texts: tuple[str, ...]
+) -> None:
+    xid_line = line(79, "pid=7, name=python3, GPU has fallen off the bus.")
+    for number, several in enumerate([(xid_line, *texts), (*texts, xid_line)]):
+        (root := tmp_path / str(number)).mkdir()
+        found = measured(root, *several)
+        assert findings(found) == [("xid_79", "GPU-1")]
+        assert counts(found)["GPU-1"] == 1
+
+
+def test_the_loss_of_another_gpu_is_not_hidden_by_an_xid(tmp_path: Path) -> None:
+    found = measured(tmp_path, line(79, at="18"), LOSSES[0][0])
+
+    assert findings(found) == [("xid_79", "GPU-0"), ("xid_79", "GPU-1")]
+
+
+def test_a_loss_whose_first_line_is_gone_is_the_nodes(tmp_path: Path) -> None:
+    assert findings(measured(tmp_path, THREE_LINES[2])) == [("xid_79", "node")]
 
 
 def test_a_gpu_of_the_last_run_that_is_gone_keeps_its_name(tmp_path: Path) -> None:

@@ -242,3 +242,51 @@ def test_the_doctor_names_what_is_wrong_with_the_site(cli: Cli) -> None:
     assert done.returncode == 3
     assert "fix configuration:" in done.stdout
     assert "did you mean scratch?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("click", "raise ImportError('this is another click')"),
+        ("msgspec", "raise AttributeError('half an installation')"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [("checks",), ("run", "--check", "inventory")])
+def test_what_cannot_even_start_is_one_line_and_no_fail(
+    cli: Cli, tmp_path: Path, module: str, text: str, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / f"{module}.py").write_text(text)
+    cli.environment["PYTHONPATH"] = str(tmp_path)
+
+    assert "it cannot start" in refused(cli, *arguments, status=3)
+
+
+@pytest.mark.parametrize("arguments", [(), ("config",)])
+def test_no_command_is_help_and_no_pass(cli: Cli, arguments: tuple[str, ...]) -> None:
+    done = cli(*arguments)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: hpcverify")
+    assert "no command was given, so nothing was done" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HPCVERIFY_STATE", "/tmp/\udcff"),  # noqa: S108 - it is refused
+        ("SLURMD_NODENAME", "n\udcff"),
+        ("SLURMD_NODENAME", "n1\x1b[2J"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_named(
+    cli: Cli, variable: str, value: str
+) -> None:
+    cli.environment[variable] = value
+
+    assert variable in refused(cli, "run", "--check", "steady")
+
+
+def test_a_crowded_node_is_no_bug_of_ours(cli: Cli) -> None:
+    cli.command = ("prlimit", "--nofile=7", *cli.command)
+
+    assert "raise ulimit -n" in refused(cli, "run", "--check", "steady", status=3)

@@ -11,7 +11,12 @@ from typing import IO
 
 import pytest
 
+from hpcverify import documents
+from hpcverify.model import Covered, Finding, Inventory, Measurement, Part, Verdict
+from hpcverify.plain import run_lines
+from hpcverify.store import Store
 from tests.cli import Cli
+from tests.doubles import a_result, a_run
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -96,3 +101,60 @@ def test_a_complaint_that_nobody_can_read_does_not_change_the_status(
         )
 
     assert done.returncode == 2
+
+
+ORDER = "\x1b[2J\x1b]0;title\x07\x9b31m"
+"""Clear the screen, name the window, ring, and turn red."""
+
+
+def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
+    part = Part("gpu", "GPU-1", f"GPU 0{ORDER}", {"name": f"H100{ORDER}"})
+    result = a_result(
+        verdict=Verdict.FAIL,
+        reason=f"slow{ORDER}",
+        measurements=(Measurement("speed", 1.0, "", "GPU-1"),),
+        findings=(Finding("note", "GPU-1", f"said {ORDER}"),),
+        coverage=(Covered("GPU-1", f"looked at {ORDER}"),),
+    )
+    run = a_run(
+        node="n1", inventory=Inventory(parts=(part,)), results=(result,), suite=ORDER
+    )
+    documents.write(run, Store(cli.state).document(run.id))
+
+    for arguments in (("show",), ("history",), (f"a{ORDER}",), ("show", ORDER)):
+        done = cli(*arguments)
+        assert not set("\x1b\x07\x9b") & set(done.stdout + done.stderr), arguments
+    assert "title" in cli("show").stdout
+
+
+def test_what_is_printed_in_a_log_gives_a_terminal_no_orders() -> None:
+    result = a_result(verdict=Verdict.FAIL, reason=f"slow{ORDER}")
+    told = "\n".join(run_lines(a_run(node=f"n{ORDER}", results=(result,))))
+
+    assert not set("\x1b\x07\x9b") & set(told)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_that_lacks_a_character_stops_no_output(
+    cli: Cli, encoding: str
+) -> None:
+    run = a_run(
+        results=(
+            a_result(
+                verdict=Verdict.FAIL,
+                reason="5 \N{MICRO SIGN}s \N{GREATER-THAN OR EQUAL TO} 4",
+            ),
+        )
+    )
+    documents.write(run, Store(cli.state).document(run.id))
+    cli.environment["PYTHONIOENCODING"] = encoding
+
+    for arguments in (("show",), ("report", "--node", "n1", "-o", "-")):
+        done = subprocess.run(
+            [*cli.command, *arguments],
+            env=cli.environment,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"gemm" in done.stdout

@@ -19,6 +19,7 @@ from hpcverify.wire import Measure, Order, Task
 from hpcverify.worker import releases_memory
 from tests.doubles import context
 from tests.fuse import silent_file_system
+from tests.shortage import few_files
 
 GENEROUS = 60.0
 
@@ -105,6 +106,57 @@ def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
     assert answer.outcome.cause is cause
     assert reason in answer.outcome.reason
     assert names(answer) == ["before"]
+
+
+def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    with few_files(0):
+        outcome = run(executor, tmp_path, "nothing").outcome
+    again = run(executor, tmp_path, "nothing")
+
+    assert (outcome.verdict, outcome.cause) == (Verdict.ERROR, Cause.NO_RESOURCES)
+    assert outcome.remedy is Remedy.INSPECT
+    assert outcome.reason == (
+        "no worker can be started: no file can be opened, we have too many: raise "
+        "ulimit -n"
+    )
+    assert names(again) == ["before", "after"]
+
+
+def test_what_the_node_ran_out_of_is_no_bug_of_a_check(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    outcome = run(executor, tmp_path, "no_memory").outcome
+
+    assert (outcome.cause, outcome.remedy) == (Cause.NO_RESOURCES, Remedy.INSPECT)
+    assert "no memory is left" in outcome.reason
+
+
+def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    task = order(tmp_path, "raise")
+    (tmp_path / "scratch").rmdir()
+    outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+
+    assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
+    assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
+
+
+def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(
+    tmp_path: Path,
+) -> None:
+    executor = LocalExecutor(stopped=lambda: False, budget=0.1)
+    run(executor, tmp_path, "nothing")
+    outcome = run(executor, tmp_path, "stop", timeout=2).outcome
+    executor.close()
+
+    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
+    assert outcome.reason == (
+        "no end after 2 s: a signal had stopped it (SIGSTOP): find out who sent that, "
+        "and run again"
+    )
 
 
 def test_a_check_that_does_not_apply_is_a_skip(

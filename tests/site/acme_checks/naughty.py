@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +71,11 @@ def stat(path: str) -> None:
     os.stat(path)  # noqa: PTH116 - nothing but the call
 
 
+def no_memory(_path: str) -> None:
+    """Ask for more memory than any node has."""
+    bytes(2**62)
+
+
 WAYS: Mapping[str, Callable[[str], None]] = {
     "raise": fail_to_raise,
     "skip": skip,
@@ -78,6 +84,8 @@ WAYS: Mapping[str, Callable[[str], None]] = {
     "leave_child": leave_child,
     "wait": wait,
     "stat": stat,
+    "no_memory": no_memory,
+    "stop": lambda _path: signal.raise_signal(signal.SIGSTOP),
     "exit": lambda _path: os._exit(7),
     "nothing": lambda _path: None,
 }
