@@ -23,6 +23,8 @@ STDERR = 2
 UNVERIFIED = 3
 READY = "ready"
 """The first word of a line that is no order, but names checks to come."""
+UMASK = 0o022
+"""What we make is never for others to change, whatever umask we were started with."""
 HELP = frozenset({"-h", "--help"})
 REAP = 0.3
 """Seconds to wait for a worker that nobody took over, and that was killed."""
@@ -34,6 +36,7 @@ def main() -> None:
     """Run the command line; for one that verifies, start the worker beside it."""
     global _begun  # noqa: PLW0603 - click stands between here and who takes it
     _stand_in_for_closed_streams()
+    os.umask(os.umask(UMASK) | UMASK)
     try:
         if sys.argv[1:2] == ["run"] and HELP.isdisjoint(sys.argv):
             with suppress(OSError):  # a crowded node: `worker` tries again
