@@ -25,6 +25,8 @@ READY = "ready"
 """The first word of a line that is no order, but names checks to come."""
 UMASK = 0o022
 """What we make is never for others to change, whatever umask we were started with."""
+HOOKS_LOCK = "HPCVERIFY_LOCK"
+"""The variable in which Slurm's hooks name the descriptor of their lock."""
 HELP = frozenset({"-h", "--help"})
 REAP = 0.3
 """Seconds to wait for a worker that nobody took over, and that was killed."""
@@ -192,8 +194,14 @@ def _serve(worker: ModuleType, reading: int, files: Files, parent: int) -> None:
 
 
 def _keep_only(files: Files) -> None:
-    """Close what the caller had open, as locks and pipes that wait for our end."""
+    """
+    Close what the caller had open, as locks and pipes that wait for our end.
+
+    But for the hooks' lock: a worker that a driver never lets go of keeps it, so that
+    the next hook does not lose one more to it.
+    """
+    kept = {*map(str, files), os.environ.get(HOOKS_LOCK)}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is not there yet
-        if int(name) > STDERR and int(name) not in files:
+        if int(name) > STDERR and name not in kept:
             with suppress(OSError):  # that of the listing itself
                 os.close(int(name))

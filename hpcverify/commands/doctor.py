@@ -95,7 +95,7 @@ def configuration() -> Iterator[Advice]:
     try:
         refuse_folder_of_others(Path(site.scratch), shared=True)
     except ConfigError as exc:
-        yield Advice("scratch", str(exc), "or set scratch to another directory")
+        yield Advice("scratch", str(exc), "mend that, or set scratch to another directory")
 
 
 def state() -> Iterator[Advice]:
@@ -103,7 +103,7 @@ def state() -> Iterator[Advice]:
     try:
         store = Store(state_dir())
     except HpcverifyError as exc:
-        yield Advice("state", str(exc), "or set HPCVERIFY_STATE to another directory")
+        yield Advice("state", str(exc), "mend that, and look again")
         return
     yield Advice("state", f"{len(store.runs(limit=-1))} runs in {state_dir()}")
     for complaint in store.broken:
