@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hpcverify.config import state_dir
+from hpcverify.errors import ConfigError
 
 
 def keep_log(exc: BaseException) -> Path:
@@ -29,11 +30,14 @@ def keep_log(exc: BaseException) -> Path:
         ]
     )
     name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
-    for folder in (state_dir() / "logs", Path(tempfile.gettempdir())):
+    for choose in (lambda: state_dir() / "logs", lambda: Path(tempfile.gettempdir())):
         try:
+            folder = choose()
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError:
+            # Only a new file: in /tmp another user may have put a link in its place.
+            with (folder / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except (OSError, ConfigError):
             continue
         return folder / name
     sys.stderr.write(text)

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import socket
-import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -24,6 +23,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
 T = TypeVar("T")
 
@@ -160,6 +160,7 @@ def load_site(path: Path | None = None) -> Site:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
     if not there and "HPCVERIFY_CONFIG" not in os.environ:
         return Site()
+    refuse_if_others_can_change(path)
     site = read_toml(path, Site)
     return msgspec.structs.replace(site, path=str(path))
 
@@ -174,9 +175,16 @@ def state_dir() -> Path:
     Say where runs and the store are kept, for this user.
 
     Raises:
-        ConfigError: its name cannot be written.
+        ConfigError: its name cannot be written, or another user could change what is
+            there.
 
     """
+    path = _state_path()
+    refuse_folder_of_others(path)
+    return path
+
+
+def _state_path() -> Path:
     if chosen := os.environ.get("HPCVERIFY_STATE"):
         if not chosen.isprintable():  # no document could hold it
             raise ConfigError(
@@ -215,8 +223,6 @@ def read_toml(path: Path, kind: type[T]) -> T:
         ConfigError: one line that names the file, the place and the fix.
 
     """
-    for guarded in (path.parent, path):
-        refuse_if_others_can_write(guarded)
     try:
         return convert(tomllib.loads(path.read_text(encoding="utf-8")), kind, str(path))
     except FileNotFoundError:
@@ -306,21 +312,6 @@ def _fields(kind: object) -> Iterator[str]:
             yield from _fields(field.type)
     for inner in get_args(kind):
         yield from _fields(inner)
-
-
-def refuse_if_others_can_write(path: Path) -> None:
-    """As root, refuse a file or directory that another user can change."""
-    if os.geteuid() != 0 or not path.exists():
-        return
-    found = path.stat()
-    # In a sticky directory, as /tmp, nobody can replace what is another's.
-    others = 0o022 if found.st_gid else 0o002
-    loose = found.st_mode & others and not found.st_mode & stat.S_ISVTX
-    if found.st_uid != 0 or loose:
-        raise ConfigError(
-            f"{path} can be changed by other users, and root would act on it: "
-            f"chown root {path} && chmod go-w {path}"
-        )
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,20 +7,36 @@ flushed to the disk, and renamed before anybody acts on it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import SCHEMA, Result, Run
+from hpcverify.trust import Reached, reached, refuse_link_of_others
 
 STDOUT = "-"
 """As the name of a file: standard output."""
+STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
+"""Names of what the caller opened for us, such as the pipe of a shell's ``>(gzip)``."""
+UNFIT = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFBLK: "disk",
+}
+"""Where no file can lie; to open a named pipe would wait until somebody reads it."""
+MODE = 0o644
+"""Of a new file, less what the umask takes away."""
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+DEVICE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 LARGEST = 64 * 2**20
 """Bytes past which a document is not read: a round of eight GPUs has 1 MB."""
 
@@ -42,31 +58,30 @@ def length(results: Sequence[Result]) -> int:
     return len(indented)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
     """
     Put *content* into the file *path*: all of it, or nothing changes.
 
-    What is no regular file, as a device or a pipe, is written to and never replaced.
+    It is written where *path* says or not at all: a link that another user can have
+    made is not followed. Only the owner may write to the new file, whatever the umask
+    allows. A character device such as /dev/null, and a descriptor that the caller
+    opened (/dev/stdout, /dev/fd/3), is written to and never replaced; a named pipe,
+    socket or disk is refused. Folders that are missing are made if *make* says so.
 
     Raises:
-        StoreError: the directory cannot be written.
+        StoreError: it cannot be written, and why.
 
     """
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
+        if (descriptor := _descriptor(path)) is not None:
+            _pour(content, os.dup(descriptor))
             return
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_directory(path.parent)
+        with _target(path, make=make) as target:
+            if stat.S_ISCHR(_mode(target)):
+                _pour(content, os.open(target.name, DEVICE, dir_fd=target.folder))
+            else:
+                _replace(target, content)
     except OSError as exc:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
@@ -78,17 +93,67 @@ def refuse_unwritable(file: str) -> None:
         ConfigError: it cannot, and why.
 
     """
-    if file == STDOUT:
+    path = Path(file)
+    if file == STDOUT or _descriptor(path) is not None:
         return
-    path = Path(file).absolute()
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"{file} cannot be written: there is no directory {path.parent}"
-        )
-    if path.is_dir():
-        raise ConfigError(f"{file!r} cannot be written: it is a directory")
-    if not os.access(path.parent, os.W_OK):
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{file} cannot be written: there is no directory {folder}")
+    try:
+        with _target(path) as target:
+            writable = os.access(".", os.W_OK, dir_fd=target.folder)
+    except (StoreError, OSError) as exc:
+        raise ConfigError(str(exc)) from exc
+    if not writable:
         raise ConfigError(f"{file} cannot be written: permission denied")
+
+
+def _descriptor(path: Path) -> int | None:
+    """Say which descriptor of ours *path* stands for, if it does."""
+    named = DESCRIPTOR.fullmatch(str(path))
+    return int(named[1]) if named else STREAMS.get(str(path))
+
+
+@contextmanager
+def _target(path: Path, *, make: bool = False) -> Generator[Reached]:
+    """Go to *path*, if a report can lie there."""
+    try:
+        with reached(path, refuse_link_of_others, make=make) as target:
+            kind = UNFIT.get(stat.S_IFMT(_mode(target)))
+            if kind is not None:
+                raise StoreError(f"{path} cannot be written: it is a {kind}")
+            yield target
+    except ConfigError as exc:
+        raise StoreError(f"{path} cannot be written: {exc}") from exc
+
+
+def _mode(target: Reached) -> int:
+    """Say what lies there, and who may do what with it; 0 if nothing does."""
+    try:
+        return os.lstat(target.name, dir_fd=target.folder).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _replace(target: Reached, content: bytes) -> None:
+    """Write a new file beside *target*; once it is on the disk, it takes its place."""
+    here, temporary = target.folder, f".{target.name}.{os.urandom(8).hex()}"
+    new = os.open(temporary, NEW, MODE, dir_fd=here)
+    try:
+        _pour(content, new, sync=True)
+        os.replace(temporary, target.name, src_dir_fd=here, dst_dir_fd=here)
+    finally:
+        with suppress(FileNotFoundError):  # it has taken its place
+            os.unlink(temporary, dir_fd=here)
+    _sync(here)
+
+
+def _pour(content: bytes, descriptor: int, *, sync: bool = False) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(descriptor)
 
 
 def read(path: Path) -> Run:
@@ -151,9 +216,11 @@ class _Version(msgspec.Struct):
     schema: int
 
 
-def _sync_directory(path: Path) -> None:
-    """Make a rename in *path* survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync(folder: int) -> None:
+    """Make a rename in *folder* survive a power cut."""
+    descriptor = os.open(
+        ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder
+    )
     try:
         os.fsync(descriptor)
     finally:

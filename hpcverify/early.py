@@ -24,6 +24,10 @@ STDERR = 2
 UNVERIFIED = 3
 READY = "ready"
 """The first word of a line that is no order, but names checks to come."""
+UMASK = 0o022
+"""What we make is never for others to change, whatever umask we were started with."""
+HOOKS_LOCK = "HPCVERIFY_LOCK"
+"""The variable in which Slurm's hooks name the descriptor of their lock."""
 HELP = frozenset({"-h", "--help"})
 REAP = 0.3
 """Seconds to wait for a worker that nobody took over, and that was killed."""
@@ -36,6 +40,7 @@ def main() -> None:
     global _begun  # noqa: PLW0603 - click stands between here and who takes it
     _stand_in_for_closed_streams()
     _print_in_any_encoding()
+    os.umask(os.umask(UMASK) | UMASK)
     try:
         if sys.argv[1:2] == ["run"] and HELP.isdisjoint(sys.argv):
             with suppress(OSError):  # a crowded node: `worker` tries again
@@ -198,8 +203,14 @@ def _serve(worker: ModuleType, reading: int, files: Files, parent: int) -> None:
 
 
 def _keep_only(files: Files) -> None:
-    """Close what the caller had open, as locks and pipes that wait for our end."""
+    """
+    Close what the caller had open, as locks and pipes that wait for our end.
+
+    But for the hooks' lock: a worker that a driver never lets go of keeps it, so that
+    the next hook does not lose one more to it.
+    """
+    kept = {*map(str, files), os.environ.get(HOOKS_LOCK)}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is not there yet
-        if int(name) > STDERR and int(name) not in files:
+        if int(name) > STDERR and name not in kept:
             with suppress(OSError):  # that of the listing itself
                 os.close(int(name))

@@ -1,53 +1,127 @@
 """
 One run on a node at a time, whoever starts it.
 
-The lock is a socket in the kernel's abstract namespace: it needs no file and no
-right to write one, it is gone the moment its holder dies, even by -9, and the one
-who comes second can ask the kernel for the holder's process id.
+The lock is a socket in the kernel's abstract namespace: it needs no file and no right
+to write one, it is gone the moment its holder dies, even by -9, and the kernel says
+which process holds it, and whose that is.
+
+Anybody can take that name, though. So a run of root's holds a file as well that nobody
+else can open, and goes on though another user has the socket. The kernel lists who
+holds which file for everybody to read: that is how a user's run finds root's.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcverify.errors import UnverifiedError
+from hpcverify.errors import ConfigError, UnverifiedError
+from hpcverify.trust import FOLDER_MODE, ROOT, refuse_if_others_can_change
 
 POLL_SECONDS = 0.05
 HOLDER_SECONDS = 0.5
 """To be told who holds the lock: nobody accepts, and the queue may be full."""
 NAME = "\0hpcverify.node"
+FOLDER = Path("/run/hpcverify")
+"""Where root's file lies: on no disk, which could hang, and gone after a reboot."""
+FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+UNKNOWN = -1
+
+
+class Holder(NamedTuple):
+    """A process that holds the node; a number that cannot be seen is `UNKNOWN`."""
+
+    pid: int = UNKNOWN
+    uid: int = UNKNOWN
+
+    @property
+    def said(self) -> str:
+        """Name it in a sentence."""
+        process = "unknown" if self.pid == UNKNOWN else self.pid
+        user = "unknown" if self.uid == UNKNOWN else self.uid
+        return f"process {process} of user {user}"
+
+
+class Hold(NamedTuple):
+    """How we came by the node."""
+
+    waited: bool
+    """Whether another run had it first."""
+    beside: Holder | None = None
+    """Another user's process that has the socket, and does not keep root from it."""
+
+
+class Patience:
+    """Waits for another run to end."""
+
+    def __init__(self, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Wait so many *seconds* in all, unless we are *stopped*."""
+        self.until = time.monotonic() + seconds
+        self.stopped = stopped
+        self.waited = False
+
+    def sees(self, holds: Callable[[], bool]) -> bool:
+        """Wait until it *holds*, and say whether it does."""
+        while not holds():
+            if self.stopped() or time.monotonic() >= self.until:
+                return False
+            self.waited = True
+            time.sleep(POLL_SECONDS)
+        return True
 
 
 @contextmanager
 def node_lock(
-    name: str = NAME, *, wait: float = 0.0, stopped: Callable[[], bool] = lambda: False
-) -> Generator[bool]:
+    name: str = NAME,
+    *,
+    folder: Path = FOLDER,
+    wait: float = 0.0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Generator[Hold]:
     """
-    Hold the node for as long as the block runs; say whether we had to wait for it.
+    Hold the node for as long as the block runs; say how we came by it.
 
     *wait* is how many seconds another run may still hold it, unless we are *stopped*.
+    When that is over, root goes on beside a process of another user that holds it.
 
     Raises:
-        UnverifiedError: another run holds it; says which process that is.
+        UnverifiedError: another run holds it; says which process, and whose that is.
 
     """
-    until = time.monotonic() + wait
-    waited = False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
-        while not _is_bound(holder, name):
-            if stopped() or time.monotonic() >= until:
-                raise UnverifiedError(
-                    "another run is under way on this node (process "
-                    f"{_holder(name)}): wait until it ends"
-                )
-            waited = True
-            time.sleep(POLL_SECONDS)
-        holder.listen()
-        yield waited
+    patience = Patience(wait, stopped)
+    with (
+        _root_lock(folder, patience) as alone,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder,
+    ):
+        if patience.sees(lambda: _is_bound(holder, name)):
+            holder.listen()
+            yield Hold(patience.waited)
+            return
+        peer = _peer(name)
+        other = peer or _owner(name)
+        if not alone or (peer is not None and peer.uid == ROOT):
+            raise _refusal(other)
+        yield Hold(patience.waited, other)
+
+
+def holder_of(name: str = NAME, *, folder: Path = FOLDER) -> Holder | None:
+    """Say who holds the node now, if anybody does."""
+    if (root := _root_holder(folder)) is not None:
+        return root
+    return (_peer(name) or _owner(name)) if _inode(name) else None
+
+
+def _refusal(holder: Holder) -> UnverifiedError:
+    return UnverifiedError(
+        f"another run is under way on this node ({holder.said}): wait until it ends"
+    )
 
 
 def _is_bound(holder: socket.socket, name: str) -> bool:
@@ -58,12 +132,120 @@ def _is_bound(holder: socket.socket, name: str) -> bool:
     return True
 
 
-def _holder(name: str) -> str:
+# -- root's file
+
+
+@contextmanager
+def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
+    """
+    As root, hold the file; as another user, see that root does not.
+
+    Yields whether it is held: where there is no such folder, as in a container that
+    cannot be written to, the socket alone decides.
+    """
+    if os.geteuid() != ROOT:
+        if not patience.sees(lambda: _root_holder(folder) is None):
+            raise _refusal(_root_holder(folder) or Holder())
+        yield False
+        return
+    try:
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
+        refuse_if_others_can_change(folder)
+    except (OSError, ConfigError):
+        yield False
+        return
+    path = _file(folder)
+    taken: list[int] = []
+    if not patience.sees(lambda: _take(path, taken)):
+        raise _refusal(_root_holder(folder) or Holder())
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(taken[0])
+
+
+def _file(folder: Path) -> Path:
+    """Name root's file; as the socket, it belongs to one network namespace."""
+    return folder / f"node-{Path('/proc/self/ns/net').stat().st_ino}.lock"
+
+
+def _take(path: Path, taken: list[int]) -> bool:
+    """Lock the file *path*, made if need be, and put its descriptor into *taken*."""
+    file = os.open(path, FILE, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.stat().st_ino == os.fstat(file).st_ino:
+            taken.append(file)
+            return True
+    except (BlockingIOError, FileNotFoundError):  # held, or just let go and removed
+        pass
+    os.close(file)
+    return False
+
+
+def _root_holder(folder: Path) -> Holder | None:
+    """Ask the kernel who holds root's file: see proc_locks(5)."""
+    try:
+        found = _file(folder).stat()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, _, pid, inode, *_ = line.split()
+        if (kind, inode) == ("FLOCK", f"{device}:{found.st_ino}"):
+            return Holder(int(pid), ROOT)
+    return None
+
+
+# -- whose the socket is
+
+
+def _peer(name: str) -> Holder | None:
+    """Ask the kernel who listens: it keeps the process and user that began to."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(HOLDER_SECONDS)
         try:
             asker.connect(name)
-        except OSError:  # it has just ended
-            return "unknown"
+        except OSError:  # it does not listen, or its queue is full, or it is gone
+            return None
         peer = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return str(struct.unpack("3i", peer)[0])
+    pid, uid, _ = struct.unpack("3i", peer)
+    return Holder(pid or UNKNOWN, uid)  # 0: in another process namespace
+
+
+def _owner(name: str) -> Holder:
+    """
+    Look for the process that has the socket open, as far as we may.
+
+    One that a user has handed to a program of root's looks as if it was root's: this
+    is to be told, and decides nothing.
+    """
+    link = f"socket:[{_inode(name)}]"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if link in _open_files(process):
+                return Holder(int(process.name), _user(process))
+    return Holder()
+
+
+def _inode(name: str) -> str:
+    """Find the socket that is bound to *name*; empty if there is none."""
+    shown = name.replace("\0", "@").encode()
+    for line in Path("/proc/net/unix").read_bytes().splitlines():
+        fields = line.split(maxsplit=7)
+        if fields[7:] == [shown]:
+            return fields[6].decode()
+    return ""
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    for each in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(each.readlink())
+
+
+def _user(process: Path) -> int:
+    """Say as whom *process* acts; the owner of its folder in /proc may be another."""
+    lines = (process / "status").read_text(errors="replace").splitlines()
+    return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))

@@ -48,7 +48,7 @@ ASIDE_KEPT = 20
 """Files put aside, of a node: enough to see what is wrong with it."""
 ASIDE_SECONDS = timedelta(days=14).total_seconds()
 """After which they go, so that somebody on holiday finds them."""
-UNFINISHED = re.compile(rf"\.{DOCUMENT.pattern}\.[0-9]+")
+UNFINISHED = re.compile(rf"\.{DOCUMENT.pattern}\.[0-9a-f]+")
 """What a document is called while it is written: see `documents.write_bytes`."""
 UNFINISHED_SECONDS = timedelta(days=2).total_seconds()
 """After which nobody writes it any more; clocks may be a day apart."""

@@ -25,11 +25,11 @@ from hpcverify.config import (
     Site,
     convert,
     read_toml,
-    refuse_if_others_can_write,
     suites_dir,
 )
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import Cause, Verdict
+from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
 from hpcverify.units import convert as convert_unit
 
 LARGEST_FRACTION = 10
@@ -110,6 +110,9 @@ def load_suite(name: str) -> Suite:
     """Read the suite *name*, the site's own first."""
     for path in _suite_files():
         if path.stem == name:
+            # Whoever can change a suite that ships can change our code as well.
+            if path.parent == suites_dir():
+                refuse_if_others_can_change(path)
             return msgspec.structs.replace(read_toml(path, Suite), name=name)
     raise UnknownNameError("suite", name, suite_names())
 
@@ -181,9 +184,9 @@ def _trust(site: Site) -> None:
                 "it, or take it out of check_packages"
             )
         for folder in spec.submodule_search_locations:
-            whole = Path(folder)
-            for path in (whole.parent, whole, *whole.glob("*.py")):
-                refuse_if_others_can_write(path)
+            # Where others can add a module, theirs may be imported in place of ours.
+            refuse_if_others_can_change(Path(folder).parent)
+            refuse_tree_others_can_change(Path(folder))
 
 
 def _expand(suite: Suite, known: set[str]) -> Iterator[Entry]:

@@ -4,6 +4,11 @@
 #
 # slurmd gives its hooks next to no environment: neither PATH nor, for a health check,
 # SLURM_CONF. Nothing here needs either, and nothing calls Slurm.
+#
+# The state or the spool may hang, and then not even KILL ends whoever waits there. So
+# this shell looks at neither itself: a child does, holding a lock that it keeps for as
+# long as it lives, and nobody waits for it longer than its time. Another hook that finds
+# the lock taken starts no second child.
 
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
@@ -12,10 +17,26 @@ umask 022
 cd / || exit 0
 set -f # names of checks are split into words, and never mean files
 
-SETTINGS=/etc/hpcverify/hooks.conf
-NEWLINE='
+# What the caller has set decides nothing about what we load and run: PYTHONPATH,
+# LD_PRELOAD and the like. The same names stay as in sweep.sbatch.
+IFS='
 '
-ASK_S=5 # for the controller's word, before a job is refused
+for line in $(export -p); do
+    name=${line#export }
+    name=${name%%=*}
+    case $name in
+        PATH | LC_ALL | SLURM* | *VISIBLE_DEVICES | GPU_DEVICE_ORDINAL) ;;
+        SHELLOPTS | BASHOPTS) ;; # bash lets nobody unset them
+        '' | [0-9]* | *[!A-Za-z0-9_]*) ;;
+        *) unset "$name" ;;
+    esac
+done
+unset IFS
+
+SETTINGS=/etc/hpcverify/hooks.conf
+LOCKS=/run/hpcverify/hooks # in memory, which does not hang, and for root alone
+ASK_S=5  # for the controller's word, before a job is refused
+LOOK_S=5 # for the state to answer
 
 default_settings() {
     HPCVERIFY=/opt/hpcverify/bin/hpcverify
@@ -25,18 +46,40 @@ default_settings() {
     HPCVERIFY_USERS=0
 }
 
-# Which of the two files that we read may be believed: ordinary files both, the settings
-# root's alone, the word no longer than a word can be. One question for both, since to
-# start a program takes longer than all the rest.
-believe() { # $1: the settings
-    exec find "$1" "$HPCVERIFY_STATE/standing" -prune -type f \
-        \( -path "$1" -user 0 ! -perm /022 -o ! -path "$1" -size -9 \) 2>/dev/null
+# Read the two files that decide what we do, in a child, since the state may hang. Both
+# must be ordinary files that root alone can write, the word no longer than a word can
+# be. Sets believed to whether the settings are, and the four lines of the word. Fails if
+# the state does not answer, or did not answer an earlier hook. One child for all, since
+# to start a program takes longer than all the rest.
+look() {
+    believed='' first='' expiry='' third='' fourth=''
+    exec 8>>"$LOCKS/look"
+    flock -w "$LOOK_S" 8 || return 1
+    timeout -s KILL "$LOOK_S" find "$settings" "$HPCVERIFY_STATE/standing" -prune \
+        -type f -user 0 ! -perm /022 \
+        \( -path "$settings" -print -o -size -9 -exec cat {} \; \) \
+        >"$LOCKS/seen" 2>/dev/null
+    [ $? -lt 124 ] || return 1 # killed: 137
+    {
+        IFS= read -r first
+        if [ "$first" = "$settings" ]; then
+            believed=1 first=''
+            IFS= read -r first
+        fi
+        IFS= read -r expiry
+        IFS= read -r third
+        IFS= read -r fourth
+    } <"$LOCKS/seen"
+    exec 8>&-
 }
 
 # Take the settings from a file, which is read and never run: KEY=value, unquoted.
 # One that others than root can change is left alone.
 read_settings() { # $1: the file
     settings=$1
+    [ "$1" = "$SETTINGS" ] || LOCKS=$1.locks # of hooks beside those of the node
+    # shellcheck disable=SC2174 # all may look at who holds the node, beside it
+    [ -d "$LOCKS" ] || mkdir -p -m 0700 "$LOCKS"
     default_settings
     if [ -f "$1" ]; then
         while IFS='=' read -r key value || [ -n "$key" ]; do
@@ -49,14 +92,11 @@ read_settings() { # $1: the file
             esac
         done <"$1"
     fi
-    believed=$NEWLINE$(believe "$1")$NEWLINE
-    case $believed in
-        *"$NEWLINE$1$NEWLINE"*) ;;
-        *)
-            default_settings
-            believed=$NEWLINE$(believe "$1")$NEWLINE
-            ;;
-    esac
+    look || exit 0
+    if [ -f "$1" ] && [ -z "$believed" ]; then
+        default_settings
+        look || exit 0
+    fi
     case $HPCVERIFY_DEADLINE in
         '' | *[!0-9]* | 0*) HPCVERIFY_DEADLINE=15 ;;
         [1-9] | [1-4][0-9]) ;;
@@ -74,21 +114,12 @@ is_ours() {
     esac
 }
 
-# Read what the controller last said of this node, after the settings. Sets verdict,
-# reason and checks, all empty where the file is missing, corrupt or stale, or where it
-# says nothing that matters here. Keep in step with hpcverify/standing.py: a test holds
-# the two together.
+# Make of the lines that look found what the controller last said of this node. Sets
+# verdict, reason and checks, all empty where the file is missing, corrupt or stale, or
+# where it says nothing that matters here. Keep in step with hpcverify/standing.py: a
+# test holds the two together.
 read_word() {
     verdict='' reason='' checks=''
-    file=$HPCVERIFY_STATE/standing
-    case $believed in *"$NEWLINE$file$NEWLINE"*) ;; *) return 0 ;; esac
-    first='' expiry='' third='' fourth=''
-    {
-        IFS= read -r first
-        IFS= read -r expiry
-        IFS= read -r third
-        IFS= read -r fourth
-    } <"$file"
     case $first in ok | quarantined | hold) ;; *) return 0 ;; esac
     case $expiry in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
     case $fourth in *[!a-z0-9_\ ]*) fourth='' ;; esac
@@ -100,13 +131,23 @@ read_word() {
 }
 
 # Fetch what the controller says now, and read that. The spool may hang: what is known
-# here stands then.
+# here stands then. A hook that verifies just now will fetch it as well.
 ask_again() {
     [ -n "$HPCVERIFY_SPOOL" ] || return 0
-    timeout -s KILL "$ASK_S" "$HPCVERIFY" gate --spool "$HPCVERIFY_SPOOL" \
-        </dev/null >/dev/null 2>&1
-    believed=$NEWLINE$(believe "$settings")$NEWLINE
-    read_word
+    flock -w "$ASK_S" "$LOCKS/verify" timeout -s KILL "$ASK_S" \
+        "$HPCVERIFY" gate --spool "$HPCVERIFY_SPOOL" </dev/null >/dev/null 2>&1
+    if look; then
+        read_word
+    fi
+}
+
+# Be the one hook that verifies, or end. What we start inherits the lock, and hpcverify
+# hands it on to its worker: whichever of them hangs, none follows it.
+take_turn() {
+    exec 9>>"$LOCKS/verify"
+    flock -n 9 || exit 0
+    HPCVERIFY_LOCK=9
+    export HPCVERIFY_LOCK
 }
 
 # Run a suite, for as long as the deadline allows. timeout(1) kills its whole group,
@@ -114,6 +155,7 @@ ask_again() {
 verify() { # $1: the suite; further options
     suite=$1
     shift
+    take_turn
     timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$suite" \
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"} "$@" </dev/null
 }
@@ -123,6 +165,7 @@ verify() { # $1: the suite; further options
 # whoever holds those of the hook. The shell between is there so that the session has
 # begun when we return.
 verify_beside() { # $1: the suite
+    take_turn
     set -- timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$1" \
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"}
     # shellcheck disable=SC2016 # expanded by the shell within

@@ -103,7 +103,7 @@ def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
     path.chmod(0o666)
 
     with pytest.raises(ConfigError, match="chmod go-w"):
-        read_toml(path, Site)
+        load_site(path)
 
 
 def test_the_state_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,7 @@ def _is_written(
     except StoreError as exc:
         store.broken.append(str(exc))
         return False
-    _make_folder(path.parent)
-    documents.write_bytes(path, render(document).encode())
+    documents.write_bytes(path, render(document).encode(), make=True)
     return True
 
 
@@ -76,13 +75,6 @@ def _shows(path: Path, run: str) -> bool:
         return f"<span>run {run}</span>".encode() in path.read_bytes()
     except OSError:
         return False
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
 def _file(name: str) -> str:

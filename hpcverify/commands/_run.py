@@ -19,8 +19,9 @@ from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site, load_site, node_name, state_dir
 from hpcverify.documents import STDOUT
 from hpcverify.early import Forked
-from hpcverify.errors import ConfigError, StoreError
+from hpcverify.errors import StoreError
 from hpcverify.executors.local import LocalExecutor
+from hpcverify.folders import own_folder
 from hpcverify.lock import node_lock
 from hpcverify.model import Run, Verdict
 from hpcverify.orchestrator import TELEMETRY, Memory, Progress, Verification
@@ -82,10 +83,12 @@ def carry_out(wish: Wish, early: Forked) -> int:
         say(complaint)
     known = len(store.broken)
     with stop_on_signals() as stop:
-        with node_lock(wait=wish.wait, stopped=stop) as waited:
-            if waited:  # what it saw meanwhile was the other run's doing
+        with node_lock(wait=wish.wait, stopped=stop) as hold:
+            if hold.beside is not None:
+                say(f"not waiting for {hold.beside.said}, which holds the node's lock")
+            if hold.waited:  # what it saw meanwhile was the other run's doing
                 early.end()
-            ready = {} if waited else {TELEMETRY: early}
+            ready = {} if hold.waited else {TELEMETRY: early}
             run = verify(todo, site, store, wish, early=ready, stop=stop)
             mishaps = [*tried(lambda: store.keep(run))]
         # Not under the lock: the spool may be on a file server that does not answer.
@@ -179,9 +182,11 @@ def verify(
     )
     with ExitStack() as stack:
         state = store.documents.parent
-        folder = stack.enter_context(own_directory(state / "work", node))
+        folder = stack.enter_context(own_folder(state / "work", node, say=say))
         root = Path(site.scratch) if site.scratch else state / "scratch"
-        scratch = stack.enter_context(own_directory(root, node, made=not site.scratch))
+        scratch = stack.enter_context(
+            own_folder(root, node, say=say, make=not site.scratch)
+        )
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
             stopped=stop,
@@ -213,43 +218,6 @@ def choose_progress() -> Generator[Progress]:
 
     with LiveProgress() as progress:
         yield Unheard(progress)
-
-
-@contextmanager
-def own_directory(root: Path, node: str, *, made: bool = True) -> Generator[Path]:
-    """
-    Make an empty directory in *root*, and remove it whatever happens.
-
-    What a run that was killed by -9 left there goes first: no other can be at work,
-    since we hold the node. The name says whose it is, for *root* may be shared.
-    """
-    prefix = f"hpcverify-{''.join(c if c.isalnum() else '_' for c in node)}-"
-    try:
-        if made:
-            root.mkdir(parents=True, exist_ok=True)
-        for stale in root.glob(f"{prefix}*"):
-            remove(stale)
-        path = root / f"{prefix}{os.urandom(4).hex()}"
-        path.mkdir(mode=0o700)
-    except OSError as exc:
-        raise ConfigError(
-            f"directory {root} cannot be used: {exc.strerror}; "
-            "make it, or set scratch in the site file to another"
-        ) from exc
-    try:
-        yield path
-    finally:
-        remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove *path* and what is in it, as far as that is possible."""
-    try:
-        path.rmdir()
-    except OSError:  # after a passive run it is empty, and needs none of the below
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def show(run: Run, *, to_stderr: bool) -> None:

@@ -15,11 +15,12 @@ from msgspec import Struct, field
 
 from hpcverify import catalog
 from hpcverify.check import Check, Context, Placement, Trial
-from hpcverify.commands._run import own_directory
+from hpcverify.cli import say
 from hpcverify.config import load_site, node_name, state_dir
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.executors import Answer, Executor
 from hpcverify.executors.local import LocalExecutor
+from hpcverify.folders import own_folder
 from hpcverify.lock import node_lock
 from hpcverify.model import Covered, Device, Inventory, Shortfall, Verdict
 from hpcverify.orchestrator import probe_node, unreachable, workers_of
@@ -112,7 +113,7 @@ def carry_out(name: str | None, *, as_json: bool, verbose: bool) -> int:
         stack.enter_context(node_lock())
         stop = stack.enter_context(stop_on_signals())
         node = node_name()
-        folder = stack.enter_context(own_directory(state_dir() / "work", node))
+        folder = stack.enter_context(own_folder(state_dir() / "work", node, say=say))
         executor = LocalExecutor(stopped=stop, heard=sheet.heard)
         stack.callback(lambda: executor.close(hurry=stop()))
         proving = Proving(

@@ -15,17 +15,22 @@ import msgspec
 
 from hpcverify.config import (
     load_site,
-    refuse_if_others_can_write,
     site_path,
     state_dir,
 )
-from hpcverify.errors import HpcverifyError
+from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.executors.local import LocalExecutor
+from hpcverify.lock import holder_of
 from hpcverify.model import Inventory
 from hpcverify.orchestrator import probe_node
 from hpcverify.store import Store
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 from hpcverify.terminal import printable
+from hpcverify.trust import (
+    ROOT,
+    refuse_folder_of_others,
+    refuse_if_others_can_change,
+)
 
 UNVERIFIED = 3
 LONGEST_HOOK_S = 50
@@ -83,8 +88,16 @@ def configuration() -> Iterator[Advice]:
         yield Advice("configuration", str(exc), "mend the file")
         return
     yield Advice("configuration", site.path)
-    if site.scratch and not Path(site.scratch).is_dir():
+    if not site.scratch:
+        return
+    if not Path(site.scratch).is_dir():
         yield Advice("scratch", f"{site.scratch} is no directory", "make it")
+        return
+    try:
+        refuse_folder_of_others(Path(site.scratch), shared=True)
+    except ConfigError as exc:
+        fix = "mend that, or set scratch to another directory"
+        yield Advice("scratch", str(exc), fix)
 
 
 def state() -> Iterator[Advice]:
@@ -92,11 +105,22 @@ def state() -> Iterator[Advice]:
     try:
         store = Store(state_dir())
     except HpcverifyError as exc:
-        yield Advice("state", str(exc), "or be root")
+        yield Advice("state", str(exc), "mend that, and look again")
         return
     yield Advice("state", f"{len(store.runs(limit=-1))} runs in {state_dir()}")
     for complaint in store.broken:
         yield Advice("run document", complaint, "move it away")
+
+
+def lock() -> Iterator[Advice]:
+    """Look at who holds the node: anybody can keep other users' runs from it."""
+    holder = holder_of()
+    if holder is None:
+        yield Advice("node lock", "free")
+        return
+    ours = holder.uid in (ROOT, os.geteuid())
+    fix = "" if ours else "see what it is, and end it: it keeps out all runs but root's"
+    yield Advice("node lock", f"held by {holder.said}", fix)
 
 
 def packages() -> Iterator[Advice]:
@@ -144,7 +168,7 @@ def _hooks(path: Path, spool: str) -> Iterator[Advice]:
         yield Advice("hooks", f"there is no {path}", "copy slurm/hooks.conf there")
         return
     try:
-        refuse_if_others_can_write(path)
+        refuse_if_others_can_change(path)
         settings = hook_settings(path.read_text(encoding="utf-8", errors="replace"))
     except (HpcverifyError, OSError) as exc:
         yield Advice("hooks", str(exc), "or the hooks leave it alone")
@@ -219,6 +243,7 @@ def _kind(inventory: Inventory, where: str) -> str:
 LOOKS: tuple[Callable[[], Iterator[Advice]], ...] = (
     configuration,
     state,
+    lock,
     packages,
     tools,
     fleet,

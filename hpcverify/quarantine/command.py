@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import Unable
-from hpcverify.config import refuse_if_others_can_write
 from hpcverify.errors import ActionError, ConfigError
 from hpcverify.processes import Completed, run_tool
 from hpcverify.quarantine.keeper import Seen, mark_of
+from hpcverify.trust import refuse_if_others_can_change
 
 TIMEOUT_S = 60.0
 """How long the script has for one errand; Slurm's own commands give up after 10 s."""
@@ -99,8 +99,7 @@ class CommandKeeper:
                 f"quarantine.command: {str(self.script)!r} is not an absolute path"
             )
         try:
-            for guarded in (self.script.parent, self.script):
-                refuse_if_others_can_write(guarded)
+            refuse_if_others_can_change(self.script)
             return run_tool([str(self.script), *words], timeout=self.timeout)
         except Unable as exc:
             raise ActionError(f"{self.script} {words[0]}: {exc}") from exc

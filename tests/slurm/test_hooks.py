@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpcverify import standing
 from hpcverify.standing import Word
+from tests.fuse import silent_file_system
 from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_standing import CORRUPT
 
@@ -140,9 +142,10 @@ def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None
     file.write_bytes(content.encode(errors="replace"))
     word = standing.read(file) or Word("", 0)
     says = bool(word.refuses or word.checks) and word.until > 0
+    conf = tmp_path / "hooks.conf"
+    conf.write_text(f"HPCVERIFY_STATE={tmp_path}\n")
     script = (
-        f"SETTINGS=; . {HERE}/hooks.sh; default_settings; HPCVERIFY_STATE={tmp_path}; "
-        "believed=$NEWLINE$(believe /)$NEWLINE; read_word; set -- $checks; "
+        f". {HERE}/hooks.sh; read_settings {conf}; read_word; set -- $checks; "
         'printf "%s|%s|%s" "$verdict" "$reason" "$*"'
     )
     said = subprocess.check_output(["dash", "-c", script])
@@ -295,13 +298,117 @@ def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> Non
 def test_health_checks_do_not_pile_up(hooks: Hooks) -> None:
     hooks.prepare(HPCVERIFY_DEADLINE=4)
     hooks.command("sleep 2")
-    command = [*hooks.shell, str(HERE / "healthcheck"), str(hooks.settings)]
-    first = subprocess.Popen(command, env={"SLURMD_NODENAME": "n1"})
+    first = hooks.start("healthcheck")
     until(hooks.called.exists)
 
     assert hooks("healthcheck").returncode == 0
     assert first.wait() == 0
     assert len(hooks.called.read_text().splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+@pytest.mark.parametrize("hangs", ["spool", "state"])
+def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
+    hooks: Hooks, hangs: str
+) -> None:
+    mount = hooks.folder / hangs
+    mount.mkdir(exist_ok=True)
+    if hangs == "spool":
+        hooks.word(f"ok\n{LATER}\n\n\n")
+    hooks.command(f"ls {mount}/x")
+    with silent_file_system(mount):
+        started = [hooks.start(hook) for hook in HOOKS * 6]
+        ends = [each.wait(timeout=60) for each in started]
+        until(lambda: all(state == "D" for state in states(hooks).values()))
+        left = states(hooks)
+
+    assert ends == [0] * len(started)
+    assert len(left) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(
+    hooks: Hooks,
+) -> None:
+    mount = hooks.folder / "spool"
+    mount.mkdir()
+    hooks.word(HELD)
+    hooks.command(f"ls {mount}/x")
+    with silent_file_system(mount):
+        refused = [hooks.start("prolog") for _ in range(6)]
+        ends = [each.wait(timeout=60) for each in refused]
+        until(lambda: all(state == "D" for state in states(hooks).values()))
+        left = states(hooks)
+
+    assert ends == [1] * len(refused)
+    assert len(left) == 1
+
+
+def states(hooks: Hooks) -> dict[str, str]:
+    """Say in what state the processes are that the hooks have left, by number."""
+    found: dict[str, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(hooks.folder).encode() in (process / "cmdline").read_bytes():
+                stat = (process / "stat").read_text()
+                found[process.name] = stat.rpartition(")")[2].split()[0]
+    return found
+
+
+def test_a_job_starts_while_another_hook_verifies(hooks: Hooks) -> None:
+    hooks.prepare(HPCVERIFY_DEADLINE=20)
+    hooks.word(CLOSED)
+    go = hooks.folder / "go"
+    hooks.command(f"until [ -e {go} ]; do sleep 0.1; done", "echo FAIL xid: 79; exit 1")
+    first = hooks.start("prolog")
+    until(hooks.called.exists)
+    second = hooks("prolog").returncode
+    go.touch()
+
+    assert second == 0
+    assert first.wait(timeout=60) == 1
+    assert len(hooks.called.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_nothing_of_the_callers_environment_reaches_what_a_hook_runs(
+    hooks: Hooks, hook: str
+) -> None:
+    seen = hooks.folder / "seen"
+    hooks.command(f"env >{seen}.new", f"mv {seen}.new {seen}")
+    planted = {
+        "PYTHONPATH": "/evil",
+        "PYTHONSTARTUP": "/evil.py",
+        "LD_LIBRARY_PATH": "/evil",
+        "HPCVERIFY_CONFIG": "/evil.toml",
+        "LINES": "one\nexport PATH=/evil\nHPCVERIFY=/evil",
+    }
+    hooks(hook, SLURM_JOB_ID="17", **planted)
+    until(seen.exists)
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+
+    assert "/evil" not in seen.read_text()
+    assert {"PATH", "LC_ALL", "SLURM_JOB_ID", "HPCVERIFY_STATE"} <= names
+    assert names.isdisjoint(planted)
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o666, 0), (0o664, 0), (0o644, 4242)])
+def test_a_word_that_others_can_change_lets_the_job_run(
+    hooks: Hooks, mode: int, owner: int
+) -> None:
+    hooks.word(HELD)
+    (hooks.state / "standing").chmod(mode)
+    os.chown(hooks.state / "standing", owner, 4242)
+
+    assert hooks("prolog").returncode == 0
+
+
+def test_no_user_can_take_the_locks_of_the_hooks(hooks: Hooks) -> None:
+    hooks("healthcheck")
+    locks = hooks.settings.with_name("hooks.conf.locks")
+
+    assert {path.name for path in locks.iterdir()} == {"look", "seen", "verify"}
+    assert locks.stat().st_mode & 0o077 == 0
 
 
 def test_a_health_check_makes_the_state_where_it_is_missing(hooks: Hooks) -> None:

@@ -1,0 +1,138 @@
+"""Folders that one run makes for itself, and removes whatever happens."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpcverify.errors import ConfigError
+from hpcverify.trust import refuse_folder_of_others
+
+LEFTOVER_S = 2.0
+"""Seconds for what killed runs have left; a prolog waits, and the next run goes on."""
+PRIVATE = 0o700
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def own_folder(
+    root: Path, node: str, *, say: Callable[[str], None], make: bool = True
+) -> Generator[Path]:
+    """
+    Make an empty folder in *root*, and remove it whatever happens.
+
+    What a run that was killed by -9 left there goes first: no other can be at work,
+    since we hold the node. The name says whose it is, for *root* may be shared. What
+    has such a name and belongs to another user is left alone, and *say* tells of it.
+
+    Raises:
+        ConfigError: *root* cannot be used, or another user could rename what is in it.
+
+    """
+    prefix = f"hpcverify-{''.join(c if c.isalnum() else '_' for c in node)}-"
+    try:
+        if make:
+            root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        refuse_folder_of_others(root, shared=True)
+        _remove_leftovers(root, prefix, say)
+        path = root / f"{prefix}{os.urandom(4).hex()}"
+        path.mkdir(mode=PRIVATE)
+    except OSError as exc:
+        raise ConfigError(
+            f"directory {root} cannot be used: {exc.strerror}; "
+            "make it, or set scratch in the site file to another"
+        ) from exc
+    try:
+        yield path
+    finally:
+        remove(path)
+
+
+def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:
+    """Remove what is called by *prefix* in *root* and is ours; tell of the rest."""
+    until = time.monotonic() + LEFTOVER_S
+    others: list[tuple[str, int]] = []
+    for path in root.iterdir():
+        if not path.name.startswith(prefix):
+            continue
+        with suppress(FileNotFoundError):  # its owner has removed it just now
+            owner = path.lstat().st_uid
+            if owner == os.geteuid():
+                remove(path, until)
+            else:
+                others.append((str(path), owner))
+    if others:
+        first, owner = min(others)
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        say(f"{first} belongs to user {owner}{more}: left alone, remove it if need be")
+
+
+def remove(path: Path, until: float = float("inf")) -> None:
+    """
+    Remove *path* and what is in it, as far as that is possible.
+
+    However deep it is: a folder within is moved up into *path* before it is emptied, so
+    no name grows too long. No link is followed, and no other file system entered. At
+    *until*, by `time.monotonic`, the rest is left.
+    """
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        with suppress(OSError):  # after a passive run it is empty
+            path.rmdir()
+            return
+        top = os.open(path, FOLDER)
+    except OSError:
+        return
+    try:
+        _empty(top, until)
+    finally:
+        os.close(top)
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _empty(top: int, until: float) -> None:
+    """Remove what is in the folder open as *top*, and all below it."""
+    todo = _unlink_files(top, until)
+    while todo and time.monotonic() < until:
+        name = todo.pop()
+        with suppress(OSError):
+            todo += _hoist(name, top, until)
+            os.rmdir(name, dir_fd=top)
+
+
+def _hoist(name: str, top: int, until: float) -> list[str]:
+    """Remove the files of the folder *name*, and move its folders up into *top*."""
+    folder = os.open(name, FOLDER, dir_fd=top)
+    moved: list[str] = []
+    try:
+        if os.fstat(folder).st_dev == os.fstat(top).st_dev:
+            for inner in _unlink_files(folder, until):
+                new = os.urandom(8).hex()
+                with suppress(OSError):  # something is mounted there
+                    os.rename(inner, new, src_dir_fd=folder, dst_dir_fd=top)
+                    moved.append(new)
+    finally:
+        os.close(folder)
+    return moved
+
+
+def _unlink_files(folder: int, until: float) -> list[str]:
+    """Remove the files in *folder*; return the names of the folders."""
+    folders: list[str] = []
+    for name in os.listdir(folder):
+        if time.monotonic() >= until:
+            break
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            folders.append(name)
+        except OSError:  # it cannot be removed, and so neither can what it lies in
+            continue
+    return folders
