@@ -107,6 +107,8 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backend: Literal["slurm", "command"] = "slurm"
     command: str = ""
     """The site's own script, for the backend of that name."""
+    on_transition: str = ""
+    """The site's own program, which is told of each change of state; empty: none."""
 
 
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

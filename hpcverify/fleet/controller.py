@@ -32,6 +32,7 @@ from hpcverify.fleet.lock import alone
 from hpcverify.fleet.orders import Orders, uid_of
 from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
 from hpcverify.fleet.schedule import plan as plan_sweep
+from hpcverify.fleet.telling import Teller
 from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, doubted, trips
@@ -84,6 +85,12 @@ class Controller:
         """What asks for verifications, and follows them."""
         return Orders(self.site, self.ledger, self.slurm, self.say, self.clock)
 
+    @cached_property
+    def teller(self) -> Teller:
+        """What tells the site's own program of changes."""
+        program = self.site.quarantine.on_transition
+        return Teller(program, self.ledger, self.store, self.say, self.clock)
+
     def turn(self) -> None:
         """
         Do all that is due: take in, judge, act, ask for reruns, tell the nodes.
@@ -121,6 +128,8 @@ class Controller:
             tell(nodes, self.site, self.ledger.tripped(), self.doubts(), self.clock())
         except StoreError as exc:
             self._miss(str(exc))
+        self.ledger.doubt(self.doubts())
+        self.teller.tell()
 
     # -- what was found
 

@@ -20,11 +20,21 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.database import migrate, transaction, version
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
 from hpcverify.quarantine.life import Node
+from hpcverify.quarantine.transition import (
+    CLOSED,
+    DOUBTED,
+    TRIPPED,
+    TRUSTED,
+    Kind,
+    Transition,
+    transition_of,
+)
 
 MIGRATIONS = (
     """
@@ -62,6 +72,12 @@ create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
 """,
+    """
+create table transitions (
+    number integer primary key autoincrement, at real not null, record blob not null,
+    tries integer not null default 0
+);
+""",
 )
 CONTROLLER = "hpcverify"
 """The actor of what no person did."""
@@ -75,8 +91,10 @@ How old a run may be that nobody ordered: as old as the holidays of who looks af
 the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
 rows of `judged` in that time, of 70 bytes.
 """
-TRIPPED = "tripped"
+BREAKER = "tripped"
 """The fact that says why the breaker acts on nobody."""
+DOUBTS = "doubted"
+"""The fact that names the checks in doubt, as JSON: check and why."""
 SEED = "seed"
 BEGAN = "began"
 
@@ -380,21 +398,86 @@ class Ledger:
 
     def tripped(self) -> str:
         """Say why the breaker acts on nobody; empty if it does not."""
-        return self.fact(TRIPPED)
+        return self.fact(BREAKER)
 
     def trip(self, why: str) -> None:
         """Act on nobody any more, until a person says so."""
         with self._database(write=True) as db:
-            _set(db, TRIPPED, why)
+            _set(db, BREAKER, why)
             self._note(db, "", "breaker tripped", why)
+            told = self._changed(Kind.BREAKER, CLOSED, TRIPPED, why)
+            self._queue(db, told)
 
     def reset(self, actor: str, reason: str) -> None:
         """Act again, on what is found from now on: what was before counts no more."""
         with self._database(write=True) as db:
-            _set(db, TRIPPED, "")
+            _set(db, BREAKER, "")
             db.execute("delete from holds")
             db.execute("delete from outcomes")
             self._note(db, "", "breaker reset", reason, actor)
+            told = self._changed(Kind.BREAKER, TRIPPED, CLOSED, reason)
+            self._queue(db, replace(told, by=actor))
+
+    def doubt(self, doubts: Mapping[str, str]) -> None:
+        """Write down which checks are in doubt now, and why; what changed is told."""
+        known = msgspec.json.decode(self.fact(DOUBTS) or "{}", type=dict[str, str])
+        new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
+        if not new and not over:
+            return
+        with self._database(write=True) as db:
+            _set(db, DOUBTS, msgspec.json.encode(dict(doubts)).decode())
+            for check in sorted(new):
+                self._note(db, "", "check doubted", doubts[check])
+                told = self._changed(Kind.CHECK, TRUSTED, DOUBTED, doubts[check])
+                self._queue(db, replace(told, checks=(check,)))
+            for check in sorted(over):
+                why = f"{check} fails on few enough nodes again"
+                self._note(db, "", "check trusted", why)
+                told = self._changed(Kind.CHECK, DOUBTED, TRUSTED, why)
+                self._queue(db, replace(told, checks=(check,)))
+
+    def answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
+        """List when which node last ran *check*, and whether it failed; as `holds`."""
+        with self._database() as db:
+            rows = db.execute(
+                "select at, node, failed from outcomes"
+                " where name = ? and at > ? and at <= ? order by at",
+                (check, since, self.clock()),
+            ).fetchall()
+        return [(at, node, bool(failed)) for at, node, failed in rows]
+
+    # -- what the site's own program is told
+
+    def untold(self, limit: int) -> list[tuple[int, Transition]]:
+        """List transitions that nobody was told of, the least often tried first."""
+        with self._database() as db:
+            rows = db.execute(
+                "select number, record from transitions order by tries, number limit ?",
+                (limit,),
+            ).fetchall()
+        return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
+
+    def told_of(self, number: int) -> None:
+        """Take a transition off the queue: somebody was told."""
+        with self._database(write=True) as db:
+            db.execute("delete from transitions where number = ?", (number,))
+
+    def not_told_of(self, number: int) -> None:
+        """Write down that to tell it was tried once more, in vain."""
+        with self._database(write=True) as db:
+            db.execute(
+                "update transitions set tries = tries + 1 where number = ?", (number,)
+            )
+
+    def give_up_telling(self, before: float) -> int:
+        """Drop the transitions from *before* that time; say how many there were."""
+        stale = "from transitions where at < ?"
+        with self._database() as db:
+            row = db.execute(f"select count(*) {stale}", (before,)).fetchone()
+        if row[0]:
+            with self._database(write=True) as db:
+                db.execute(f"delete {stale}", (before,))
+        return int(row[0])
 
     def fact(self, name: str) -> str:
         """Read the fact *name*, empty if it was never set."""
@@ -447,8 +530,26 @@ class Ledger:
         return int(row[0])
 
     def _put(self, db: Connection, node: Node) -> None:
+        row = db.execute(
+            "select record from nodes where name = ?", (node.name,)
+        ).fetchone()
+        known = msgspec.json.decode(row[0], type=Node) if row else Node(name=node.name)
+        if changed := transition_of(known, node, self.clock()):
+            self._queue(db, changed)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
+
+    def _changed(self, kind: Kind, before: str, after: str, why: str) -> Transition:
+        return Transition(
+            kind=kind, at=self.clock(), before=before, after=after, reason=why
+        )
+
+    def _queue(self, db: Connection, changed: Transition) -> None:
+        """Have the site's own program told, in the write that makes the change."""
+        db.execute(
+            "insert into transitions (at, record) values (?, ?)",
+            (changed.at, msgspec.json.encode(changed)),
+        )
 
     def _note(
         self, db: Connection, node: str, what: str, detail: str, actor: str = ""
