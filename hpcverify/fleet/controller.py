@@ -10,11 +10,12 @@ nothing is done at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from socket import gethostname
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from hpcverify.errors import (
     SpoolError,
     StoreError,
 )
+from hpcverify.fleet import claim
 from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
 from hpcverify.fleet.lock import alone
 from hpcverify.fleet.orders import Orders, uid_of
@@ -76,9 +78,24 @@ class Controller:
         """Choose the exit status: whether all actions took."""
         return ActionError.exit_code if self._mishaps else 0
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the controller's lock; raises an UnverifiedError if another has it."""
-        return alone(self.state / "fleet.lock", self.say)
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """
+        Hold the controller's lock, and the spool's claim.
+
+        Raises:
+            UnverifiedError: another command of this state directory is at work.
+            ActionError: the spool is another controller's.
+
+        """
+        spool_path = Path(self.site.fleet.spool)
+        with alone(self.state / "fleet.lock", self.say):
+            try:
+                claim.take(spool_path, self.ledger, gethostname(), self.clock())
+            except StoreError as exc:  # the spool is away: a node can still be held
+                if str(exc) not in self._mishaps:
+                    self._miss(str(exc))
+            yield
 
     @cached_property
     def orders(self) -> Orders:

@@ -28,7 +28,7 @@ from hpcverify import documents
 from hpcverify.check import Unable, complaints
 from hpcverify.config import refuse_if_others_can_write
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import Remedy, Result, Run, Verdict
+from hpcverify.model import Finding, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.transition import Kind, Transition
@@ -180,7 +180,7 @@ def accused(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
         for result in run.results
         if result.verdict is Verdict.FAIL and result.check in checks
     ]
-    places = [item.where for r in failed for item in (*r.measurements, *r.findings)]
+    places = [item.where for result in failed for item in _found(result)]
     for where in dict.fromkeys(places):
         remedies = [remedy for result in failed for remedy in _against(result, where)]
         if remedies:
@@ -193,9 +193,11 @@ def accused(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
 
 def _against(result: Result, where: str) -> Iterator[Remedy]:
     """Yield the remedy of each failure that *result* found in the part *where*."""
-    found = [
-        item for item in (*result.measurements, *result.findings) if item.where == where
-    ]
+    found = [item for item in _found(result) if item.where == where]
     for each in complaints(found, result.limits, result.rulings):
         if each.verdict is Verdict.FAIL:
             yield each.remedy
+
+
+def _found(result: Result) -> list[Measurement | Finding]:
+    return [*result.measurements, *result.findings]

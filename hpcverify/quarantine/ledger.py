@@ -96,6 +96,8 @@ BREAKER = "tripped"
 DOUBTS = "doubted"
 """The fact that names the checks in doubt, as JSON: check and why."""
 SEED = "seed"
+IDENTITY = "identity"
+HOST = "host"
 BEGAN = "began"
 
 
@@ -495,8 +497,24 @@ class Ledger:
         """Say when this was first asked: no node was waited for any sooner."""
         return float(self._once(BEGAN, repr(self.clock())))
 
+    def identity(self) -> str:
+        """Give the id of this ledger, made once, by which its copies are known."""
+        return self._once(IDENTITY, secrets.token_hex(8))
+
+    def host(self) -> str:
+        """Name the host that the controller of this ledger last acted on, if any."""
+        return self.fact(HOST)
+
+    def acts_on(self, host: str) -> None:
+        """Write down which host the controller acts on."""
+        if host != self.host():
+            with self._database(write=True) as db:
+                _set(db, HOST, host)
+
     def _once(self, name: str, value: str) -> str:
         """Make *value* the fact *name*, unless it has one; give what it is."""
+        if known := self.fact(name):
+            return known
         with self._database(write=True) as db:
             db.execute("insert or ignore into facts values (?, ?)", (name, value))
         return self.fact(name)
