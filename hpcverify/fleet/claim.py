@@ -60,13 +60,13 @@ def take(spool: Path, ledger: Ledger, host: str, now: float) -> None:
     own = Claim(ledger=ledger.identity(), host=host, since=now, turn=now)
     path = path_of(spool)
     found = _read(path)
-    if found is None and _write(path, own, first=True):
+    if found is None and write(path, own, first=True):
         ledger.acts_on(host)
         return
     found = found or _read(path) or own
     refuse_another(found, spool, ledger, host)
     if found.host != host or not 0 <= now - found.turn < REFRESH_S:
-        _write(path, replace(found, host=host, turn=now), first=False)
+        write(path, replace(found, host=host, turn=now), first=False)
         ledger.acts_on(host)
 
 
@@ -135,7 +135,7 @@ def _strange(path: Path) -> ActionError:
     )
 
 
-def _write(path: Path, claim: Claim, *, first: bool) -> bool:
+def write(path: Path, claim: Claim, *, first: bool) -> bool:
     """Write *claim* whole; as the *first*, only if there is none: say if it was."""
     new = path.with_name(f"{FILE}.{claim.ledger}")  # ours alone, under our lock
     try:

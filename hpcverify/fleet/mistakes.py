@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcverify.catalog import names
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.executors.slurm import refused_option
 from hpcverify.fleet.orders import uid_of
 from hpcverify.quarantine.evidence import EVERY, enforced
 from hpcverify.slurm.hostlist import expand
@@ -77,6 +78,9 @@ def _in_fleet(fleet: Fleet) -> Iterator[str]:
         yield f"fleet.suite: {exc}"
     if fleet.spool and not Path(fleet.spool).is_absolute():
         yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
+    for option in fleet.sbatch_options:
+        if why := refused_option(option):
+            yield f"fleet.sbatch_options: {option!r}: {why}"
 
 
 def _in_suppressions(

@@ -29,10 +29,12 @@ from hpcverify.quarantine.life import Node
 from hpcverify.quarantine.transition import (
     CLOSED,
     DOUBTED,
+    FORGOTTEN,
     TRIPPED,
     TRUSTED,
     Kind,
     Transition,
+    shown,
     transition_of,
 )
 
@@ -96,6 +98,15 @@ BREAKER = "tripped"
 DOUBTS = "doubted"
 """The fact that names the checks in doubt, as JSON: check and why."""
 SEED = "seed"
+FORGOTTEN_AT = "forgotten:"
+"""Begins the facts that say when a node was forgotten."""
+FORGETTABLE = (
+    ("nodes", "name"),
+    ("outcomes", "node"),
+    ("holds", "node"),
+    ("intents", "node"),
+)
+"""What is known of a node, by table and column."""
 IDENTITY = "identity"
 HOST = "host"
 BEGAN = "began"
@@ -269,6 +280,32 @@ class Ledger:
             "of our clock: see whether that of the node is right"
         )
 
+    def forget(self, node: str, actor: str, reason: str) -> None:
+        """Forget *node*, which is gone; its lines in the audit log stay."""
+        known = self.node(node)
+        now = self.clock()
+        with self._database(write=True) as db:
+            for table, column in FORGETTABLE:
+                db.execute(f"delete from {table} where {column} = ?", (node,))  # noqa: S608 - our own words
+            db.execute(
+                "update tickets set ended = ?, ending = ? where node = ? and ended = 0",
+                (now, FORGOTTEN, node),
+            )
+            _set(db, FORGOTTEN_AT + node, repr(now))
+            self._note(db, node, "forget", reason, actor)
+            told = self._changed(Kind.NODE, shown(known), FORGOTTEN, reason)
+            self._queue(db, replace(told, node=node, by=actor))
+
+    def forgotten(self) -> dict[str, float]:
+        """Say when nodes were forgotten that nothing was heard of since."""
+        with self._database() as db:
+            rows = db.execute(
+                "select substr(name, ?), value from facts where name glob ? and"
+                " substr(name, ?) not in (select name from nodes)",
+                (len(FORGOTTEN_AT) + 1, f"{FORGOTTEN_AT}*", len(FORGOTTEN_AT) + 1),
+            ).fetchall()
+        return {node: float(at) for node, at in rows}
+
     # -- tickets
 
     def issue(self, node: str, purpose: str, suite: str) -> Ticket:
@@ -364,6 +401,15 @@ class Ledger:
                 "select reason from intents where node = ? order by number", (node,)
             )
             return [reason for (reason,) in rows]
+
+    def gave(self, node: str, mark: str) -> bool:
+        """Whether a write of ours was ever meant to put *mark* on *node*."""
+        with self._database() as db:
+            found = db.execute(
+                "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1",
+                (node, mark),
+            ).fetchone()
+        return found is not None
 
     def told(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ActionError, StoreError
-from hpcverify.fleet.claim import REFRESH_S, Claim, _write, look, path_of, take
+from hpcverify.fleet.claim import REFRESH_S, Claim, look, path_of, take, write
 from hpcverify.quarantine.ledger import Ledger
 
 NOW = 1_800_000_000.0
@@ -123,8 +123,8 @@ def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
     )
 
     # Both have seen that there is no claim.
-    assert _write(path_of(spool), one, first=True)
-    assert not _write(path_of(spool), other, first=True)
+    assert write(path_of(spool), one, first=True)
+    assert not write(path_of(spool), other, first=True)
 
     assert json.loads(path_of(spool).read_text())["ledger"] == "a"
     assert [p.name for p in path_of(spool).parent.iterdir()] == [".claim"]
