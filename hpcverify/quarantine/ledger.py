@@ -81,6 +81,8 @@ create table transitions (
 );
 """,
 )
+FILE = "fleet.sqlite"
+"""The ledger, in the state directory of the controller."""
 CONTROLLER = "hpcverify"
 """The actor of what no person did."""
 DAY = timedelta(days=1).total_seconds()
@@ -151,7 +153,7 @@ class Ledger:
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         """Open it, or make it."""
-        self.path = state / "fleet.sqlite"
+        self.path = state / FILE
         self.clock = clock
         try:
             state.mkdir(parents=True, exist_ok=True)

@@ -248,7 +248,7 @@ def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
         ("-A ops", "write it as --name=value"),
         ("--comment= x; id\n", ""),
         ("--comment x", "write it as --name=value"),
-        ("/tmp/other.sh", "write it as --name=value"),
+        ("other.sh", "write it as --name=value"),
         ("--", "write it as --name=value"),
         ("", "write it as --name=value"),
     ],
