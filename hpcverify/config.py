@@ -65,6 +65,12 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where hpcverify is on the nodes; empty: where it is on the controller."""
     partition: str = "verify"
     """Of low priority and preemptible: the sweep's jobs run there."""
+    account: str = ""
+    """Whom the sweep's jobs are booked on; empty: as Slurm chooses."""
+    qos: str = ""
+    """The QOS of the sweep's jobs, as preempt/qos needs it; empty: as Slurm chooses."""
+    sbatch_options: tuple[str, ...] = ()
+    """Further options of sbatch for these jobs, each as ``--name=value``."""
     suite: str = "idle"
     """What a sweep runs."""
     at_once: Count = 16
@@ -107,6 +113,8 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backend: Literal["slurm", "command"] = "slurm"
     command: str = ""
     """The site's own script, for the backend of that name."""
+    on_transition: str = ""
+    """The site's own program, which is told of each change of state; empty: none."""
 
 
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -66,9 +66,10 @@ def run_tool(
     timeout: float,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
 ) -> Completed:
     """
-    Run *command*, for *timeout* seconds at most, and give what came of it.
+    Run *command* on *stdin*, for *timeout* seconds at most, and give what came of it.
 
     Raises:
         Unable: it is not installed (MISSING), the node cannot start it (NO_RESOURCES),
@@ -76,8 +77,12 @@ def run_tool(
             (HUNG).
 
     """
-    with _memory("stdout") as out, _memory("stderr") as err:
-        child = _start(command, out, err, cwd, env)
+    given = _memory("stdin") if stdin else nullcontext()
+    with given as said, _memory("stdout") as out, _memory("stderr") as err:
+        if said is not None:
+            said.write(stdin)
+            said.seek(0)
+        child = _start(command, (said, out, err), cwd, env)
         try:
             status = _finish(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
@@ -98,17 +103,17 @@ def _content(file: FileIO) -> bytes:
 
 def _start(
     command: Sequence[str],
-    out: FileIO,
-    err: FileIO,
+    files: tuple[FileIO | None, FileIO, FileIO],
     cwd: Path | None,
     env: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts nothing
 
+    said, out, err = files
     try:
         return subprocess.Popen(  # noqa: S603 - the commands are ours, never a shell's
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if said is None else said,
             stdout=out,
             stderr=err,
             cwd=cwd,

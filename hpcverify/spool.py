@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify import documents
+from hpcverify import documents, standing
 from hpcverify.documents import LARGEST
 from hpcverify.errors import SpoolError, StoreError
 from hpcverify.model import Run
@@ -209,6 +209,50 @@ def done(arrival: Arrival) -> None:
         return
     except OSError as exc:
         raise StoreError(f"{arrival.path} cannot be removed: {exc.strerror}") from exc
+
+
+def list_homes(spool: Path) -> list[str]:
+    """
+    Name the nodes that have a directory in the *spool*, by name.
+
+    Raises:
+        SpoolError: it cannot be read.
+
+    """
+    with _opened(spool) as top:
+        return [name for name in _nodes(spool, top) if _is_home(name, top)]
+
+
+def _is_home(name: str, top: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode)
+
+
+def remove_home(spool: Path, node: str) -> None:
+    """
+    Remove the directory of *node*, which is gone, and the controller's word for it.
+
+    Raises:
+        StoreError: runs wait there to be taken in, or it holds what is no file.
+        SpoolError: the spool cannot be read.
+
+    """
+    path = spool / node
+    try:
+        with _opened(spool) as top:
+            with _home(node, top) as home:
+                names = os.listdir(home)  # noqa: PTH208 - an open directory
+                if any(map(DOCUMENT.fullmatch, names)):
+                    raise StoreError(f"{path} has runs in it: hpcverify collect first")
+                for name in names:
+                    os.unlink(name, dir_fd=home)
+            os.rmdir(node, dir_fd=top)
+    except FileNotFoundError:  # it never had one
+        pass
+    except OSError as exc:
+        why = f"{path} cannot be removed: {exc.strerror}; see what it holds"
+        raise StoreError(why) from exc
+    with suppress(OSError):
+        (spool / standing.FILE / node).unlink()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import msgspec
 from hpcverify.cli import say
 from hpcverify.config import Site, load_site, state_dir
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
+from hpcverify.fleet.brakes import name_brakes
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.mistakes import refuse_mistakes
 from hpcverify.quarantine.keeper import Keeper, Seen, as_found, marks_of
@@ -145,6 +146,18 @@ def decide(
                 decided.append(name)
         acting.turn()
     return fold(decided), len(names) - len(decided)
+
+
+def tell_brakes(acting: Controller) -> int:
+    """
+    Tell what keeps failures from being acted on; give the exit status for it.
+
+    A site that looks at nothing but the status of `collect` and `sweep` learns of it.
+    """
+    brakes = list(name_brakes(acting.ledger, acting.site.quarantine, acting.clock()))
+    for brake in brakes:
+        say(f"{brake}; see: hpcverify breaker")
+    return ActionError.exit_code if brakes else 0
 
 
 def status_of(acting: Controller, refused: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,9 +13,10 @@ from hpcverify import documents
 from hpcverify.config import load_site
 from hpcverify.errors import StoreError
 from hpcverify.fleet.overview import Overview, overview, worth_a_page
+from hpcverify.fleet.said import Said
 from hpcverify.model import Run
 from hpcverify.quarantine.ledger import Ledger
-from hpcverify.store import Store
+from hpcverify.store import Entry, Store
 
 AHEAD = timedelta(days=1)
 """A run that is dated further ahead is of a node whose clock was wrong."""
@@ -26,10 +28,16 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
     """Put together what is known of every node, with what checks said from *since*."""
     now = time.time()
     until = datetime.fromtimestamp(now, UTC) + AHEAD
+    forgotten = ledger.forgotten()
+
+    def counts(run: Entry | Said) -> bool:
+        """Whether its node was not forgotten since: such runs are kept, not shown."""
+        return run.started.timestamp() > forgotten.get(run.node, -math.inf)
+
     return overview(
         ledger.nodes(),
-        store.newest(since, until),
-        store.said(since, until),
+        filter(counts, store.newest(since, until)),
+        filter(counts, store.said(since, until)),
         now=now,
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,

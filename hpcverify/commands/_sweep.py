@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.cli import say
-from hpcverify.commands._acting import controller, refuse_unknown
+from hpcverify.commands._acting import controller, refuse_unknown, tell_brakes
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
@@ -195,7 +195,8 @@ class Sweep:
         them = "1 node" if count == 1 else f"{count} nodes"
         click.echo(f"{them}: {', '.join(told) or self._why_nobody()}")
         worst = STATUS.get(max(found, default=Verdict.PASS), 0)
-        return self.acting.status() or worst or (3 if silent else 0)
+        not_acted_on = tell_brakes(self.acting) or self.acting.status()
+        return not_acted_on or worst or (3 if silent else 0)
 
 
 MOST_REASONS = 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from hpcverify.commands._reason import REASON
@@ -11,7 +13,7 @@ from hpcverify.commands._reason import REASON
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """
-    Say whether the breaker is tripped, and why.
+    Say whether the breaker is tripped, and which checks are doubted, and why.
 
     \b
     Examples:
@@ -20,12 +22,16 @@ def command(ctx: click.Context) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
-    from hpcverify.config import state_dir
+    from hpcverify.config import load_site, state_dir
+    from hpcverify.fleet.brakes import find_doubts
     from hpcverify.quarantine.ledger import Ledger
 
-    why = Ledger(state_dir()).tripped()
+    ledger = Ledger(state_dir())
+    why = ledger.tripped()
     reset = "act again with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
+    for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
+        click.echo(f"doubted: {doubt.text}")
 
 
 @command.command("reset")
@@ -33,12 +39,22 @@ def command(ctx: click.Context) -> None:
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
     from hpcverify.commands._acting import person
-    from hpcverify.config import state_dir
+    from hpcverify.config import load_site, state_dir
     from hpcverify.errors import ActionError
+    from hpcverify.fleet.brakes import find_doubts
     from hpcverify.quarantine.ledger import Ledger
+    from hpcverify.slurm.hostlist import fold
 
     ledger = Ledger(state_dir())
     if not ledger.tripped():
-        raise ActionError("the breaker is not tripped: nothing to reset")
+        doubts = find_doubts(ledger, load_site().quarantine, time.time())
+        nodes = {node for doubt in doubts for node in doubt.nodes}
+        raise ActionError(
+            "the breaker is not tripped: nothing to reset"
+            if not doubts
+            else f"the breaker is not tripped, and a doubt ends by itself: mend what "
+            f"makes {', '.join(doubt.check for doubt in doubts)} fail (a limit, the "
+            f"driver, the image), then hpcverify sweep --nodes {fold(nodes)}"
+        )
     ledger.reset(person(), reason)
     click.echo("acting again, on what is found from now on")

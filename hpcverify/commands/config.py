@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from socket import gethostname
 
 import click
 
-from hpcverify.config import load_site, state_dir
+from hpcverify.config import Site, load_site, state_dir
 from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
 
 
@@ -20,6 +24,9 @@ def check() -> None:
     """
     Read the site file and every suite, and plan each: exit with 2 on a mistake.
 
+    Of a site with a spool it looks at what Slurm has as well: whether verifications
+    give way to users' jobs, and whether nobody else's jobs do.
+
     \b
     Example:
       HPCVERIFY_CONFIG=./site.toml hpcverify config check
@@ -29,7 +36,8 @@ def check() -> None:
     site = load_site()
     refuse_mistakes(site)
     click.echo(f"site: {site.path}")
-    for note in notes(site, time.time()):
+    surroundings = _surroundings(site) if site.fleet.spool else ()
+    for note in chain(notes(site, time.time()), surroundings):
         click.echo(f"note: {note}")
     click.echo(f"state: {state_dir()}")
     for name in suite_names():
@@ -37,3 +45,19 @@ def check() -> None:
         refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")
+
+
+def _surroundings(site: Site) -> Iterator[str]:
+    """Yield what may surprise in Slurm and in the spool."""
+    from hpcverify.errors import HpcverifyError
+    from hpcverify.fleet.claim import look
+    from hpcverify.fleet.partitions import ask_slurm
+    from hpcverify.quarantine.ledger import FILE, Ledger
+    from hpcverify.slurm.client import Slurm
+
+    yield from ask_slurm(site.fleet, Slurm(user=site.fleet.user))
+    if (state_dir() / FILE).exists():  # this is a controller, or was one
+        try:
+            look(Path(site.fleet.spool), Ledger(state_dir()), gethostname())
+        except HpcverifyError as exc:
+            yield str(exc)

@@ -27,7 +27,8 @@ def command(
     Verify idle nodes through the scheduler, the longest unverified first.
 
     Each gets a job that gives way to anybody. To end the sweep does not end the jobs:
-    `hpcverify collect` takes in what they find.
+    `hpcverify collect` takes in what they find. Exit status 4 while the breaker is
+    tripped or a check is doubted.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ run document alone, and no ending of a job says that the hardware is bad.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,8 @@ class Errand(Struct, frozen=True, kw_only=True):
     """Where hpcverify is on the node; empty: where it is here."""
     environment: Mapping[str, str] = {}
     """Of the run, beside what Slurm sets."""
+    options: tuple[str, ...] = ()
+    """The site's own, for sbatch: see `refused_option`."""
 
 
 def job_name(ticket: int, node: str) -> str:
@@ -122,7 +125,8 @@ def script_of(errand: Errand) -> str:
 
 
 def options_of(errand: Errand) -> Iterator[str]:
-    """Yield the options of sbatch."""
+    """Yield the options of sbatch, the site's first: of two alike the last counts."""
+    yield from errand.options
     yield f"--job-name={errand.name}"
     yield f"--partition={errand.partition}"
     yield f"--nodelist={errand.node}"
@@ -141,6 +145,53 @@ def options_of(errand: Errand) -> Iterator[str]:
         yield f"--reservation={errand.reservation}"
     if errand.user:
         yield f"--uid={errand.user}"
+
+
+OWN = frozenset(
+    {
+        *("job-name", "partition", "nodelist", "nodes", "ntasks", "exclusive", "mem"),
+        *("gpus-per-node", "no-requeue", "nice", "time", "deadline", "propagate"),
+        *("export", "chdir", "output", "reservation", "uid"),
+    }
+)
+"""Options that are ours to set: how a job is pinned to its node, and gives way."""
+HARMFUL = frozenset(
+    {
+        # what runs, as whom, and where
+        *("wrap", "array", "gid", "get-user-env", "export-file", "container"),
+        *("clusters", "exclude", "nodefile", "reboot", "delay-boot", "error", "input"),
+        # less than all of a node
+        *("oversubscribe", "share", "overcommit", "mem-per-cpu", "mem-per-gpu"),
+        *("gpus", "gpus-per-task", "gpus-per-socket", "tres-per-task"),
+        *("ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
+        # never, later, again, for less time, or before others
+        *("hold", "begin", "dependency", "requeue", "time-min", "signal", "priority"),
+        # what sbatch prints, and whether it comes back
+        *("wait", "test-only", "parsable", "quiet", "verbose"),
+        *("help", "usage", "version"),
+    }
+)
+"""Options with which a verification would not run, or not of its whole node."""
+OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?", re.DOTALL)
+
+
+def refused_option(option: str) -> str:
+    """
+    Say why *option* of the site's own is not for sbatch; empty if it may be.
+
+    sbatch takes the beginning of an option's name for all of it (getopt_long(3)).
+    """
+    found = OPTION.fullmatch(option)
+    if found is None:
+        return "write it as --name=value"
+    name = found[1]
+    if name in ("account", "qos"):
+        return f"set fleet.{name}"
+    for known in sorted(OWN | HARMFUL):
+        if known.startswith(name):
+            told = "is ours to set" if known in OWN else "would break a verification"
+            return f"--{known} {told}"
+    return ""
 
 
 class Ending(StrEnum):

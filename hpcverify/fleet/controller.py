@@ -10,11 +10,12 @@ nothing is done at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from socket import gethostname
 
 from msgspec.structs import replace
 
@@ -27,11 +28,13 @@ from hpcverify.errors import (
     SpoolError,
     StoreError,
 )
+from hpcverify.fleet import claim
 from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
 from hpcverify.fleet.lock import alone
 from hpcverify.fleet.orders import Orders, uid_of
 from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
 from hpcverify.fleet.schedule import plan as plan_sweep
+from hpcverify.fleet.telling import Teller
 from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, doubted, trips
@@ -75,14 +78,35 @@ class Controller:
         """Choose the exit status: whether all actions took."""
         return ActionError.exit_code if self._mishaps else 0
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the controller's lock; raises an UnverifiedError if another has it."""
-        return alone(self.state / "fleet.lock", self.say)
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """
+        Hold the controller's lock, and the spool's claim.
+
+        Raises:
+            UnverifiedError: another command of this state directory is at work.
+            ActionError: the spool is another controller's.
+
+        """
+        spool_path = Path(self.site.fleet.spool)
+        with alone(self.state / "fleet.lock", self.say):
+            try:
+                claim.take(spool_path, self.ledger, gethostname(), self.clock())
+            except StoreError as exc:  # the spool is away: a node can still be held
+                if str(exc) not in self._mishaps:
+                    self._miss(str(exc))
+            yield
 
     @cached_property
     def orders(self) -> Orders:
         """What asks for verifications, and follows them."""
         return Orders(self.site, self.ledger, self.slurm, self.say, self.clock)
+
+    @cached_property
+    def teller(self) -> Teller:
+        """What tells the site's own program of changes."""
+        program = self.site.quarantine.on_transition
+        return Teller(program, self.ledger, self.store, self.say, self.clock)
 
     def turn(self) -> None:
         """
@@ -121,6 +145,8 @@ class Controller:
             tell(nodes, self.site, self.ledger.tripped(), self.doubts(), self.clock())
         except StoreError as exc:
             self._miss(str(exc))
+        self.ledger.doubt(self.doubts())
+        self.teller.tell()
 
     # -- what was found
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcverify.catalog import names
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.executors.slurm import refused_option
 from hpcverify.fleet.orders import uid_of
 from hpcverify.quarantine.evidence import EVERY, enforced
 from hpcverify.slurm.hostlist import expand
@@ -49,6 +50,9 @@ def notes(site: Site, now: float) -> Iterator[str]:
         uid_of(fleet.user)
     except ConfigError as exc:
         yield str(exc)
+    told = site.quarantine.on_transition
+    if told and not os.access(told, os.X_OK):
+        yield f"quarantine.on_transition: {told} is no program on this machine"
     for check in site.quarantine.fail_closed:
         if not enforced([check], site):
             yield f"fail_closed: {check} is not in enforce, and refuses no job"
@@ -63,6 +67,8 @@ def _in_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
     yield from _strangers("quarantine.fail_closed", policy.fail_closed, known)
     if policy.backend == "command" and not Path(policy.command).is_absolute():
         yield 'quarantine.command: backend = "command" needs the path of a program'
+    if policy.on_transition and not Path(policy.on_transition).is_absolute():
+        yield f"quarantine.on_transition: {policy.on_transition!r} is no absolute path"
 
 
 def _in_fleet(fleet: Fleet) -> Iterator[str]:
@@ -72,6 +78,9 @@ def _in_fleet(fleet: Fleet) -> Iterator[str]:
         yield f"fleet.suite: {exc}"
     if fleet.spool and not Path(fleet.spool).is_absolute():
         yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
+    for option in fleet.sbatch_options:
+        if why := refused_option(option):
+            yield f"fleet.sbatch_options: {option!r}: {why}"
 
 
 def _in_suppressions(

@@ -11,13 +11,13 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec.structs import replace
 
-from hpcverify.config import Site
+from hpcverify.config import Fleet, Site
 from hpcverify.errors import ConfigError
 from hpcverify.executors.slurm import (
     ARRIVAL_S,
@@ -191,7 +191,17 @@ class Orders:
             reservation=RESERVATION.format(node=host.name) if kept else "",
             user="" if uid_of(fleet.user) == os.geteuid() else fleet.user,
             program=fleet.program,
+            options=tuple(options_of_site(fleet)),
         )
+
+
+def options_of_site(fleet: Fleet) -> Iterator[str]:
+    """Yield what the site wants sbatch to be told beside what we do."""
+    yield from fleet.sbatch_options
+    if fleet.account:
+        yield f"--account={fleet.account}"
+    if fleet.qos:
+        yield f"--qos={fleet.qos}"
 
 
 def uid_of(user: str) -> int:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hpcverify.fleet.said import Said
 from hpcverify.model import Verdict
+from hpcverify.quarantine import transition
 from hpcverify.quarantine.life import Node, State
 from hpcverify.store import Entry
 
@@ -23,8 +24,7 @@ LONG = 7 * DAY
 """Seconds without a full pass that stand out, if the site names no number of days: a
 nightly sweep has had seven turns by then."""
 NEVER = "never"
-EXTERNAL = "external"
-"""The state shown of a node that somebody else holds."""
+EXTERNAL = transition.EXTERNAL
 BAD = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
 """What a node is in because it failed."""
 BADNESS = {
@@ -201,7 +201,7 @@ def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float)
     worst = max((weight(one) for one in said), default=Verdict.PASS)
     return Row(
         node=node,
-        state=EXTERNAL if node.foreign else str(node.state),
+        state=transition.shown(node),
         verdict=verdict,
         attention=node.state in BAD or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=node.passed < before,

@@ -11,7 +11,8 @@ is held harder than before, and what was held stays so unless it passes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -57,12 +58,34 @@ def doubted(
     found: dict[str, str] = {}
     for check, by_node in outcomes.items():
         failed = sum(by_node.values())
-        if failed >= WIDELY and failed > policy.check_share * len(by_node):
+        if _fails_widely(failed, len(by_node), policy):
             found[check] = (
                 f"{check} fails on {failed} of the {len(by_node)} nodes that ran it: "
                 "suspect the check, the driver or the image"
             )
     return found
+
+
+def doubt_ends(answers: Iterable[tuple[float, bool]], policy: Quarantine) -> float:
+    """
+    Say when a check is believed again if nothing new is found, in seconds since 1970.
+
+    *answers* says of each node when it last ran the check, and whether it failed. They
+    leave the window one by one.
+    """
+    ordered = sorted(answers)
+    ran, failed = len(ordered), sum(bad for _, bad in ordered)
+    window = timedelta(hours=policy.window_hours).total_seconds()
+    ends = 0.0
+    for at, bad in ordered:
+        if not _fails_widely(failed, ran, policy):
+            break
+        ran, failed, ends = ran - 1, failed - bad, at + window
+    return ends
+
+
+def _fails_widely(failed: int, ran: int, policy: Quarantine) -> bool:
+    return failed >= WIDELY and failed > policy.check_share * ran
 
 
 def held_back(before: Node, after: Node, why: str) -> Node:

@@ -280,7 +280,7 @@ def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
     """Take the write *act* to *node* that is due since it was *seen*."""
     keeper, name = hand.keeper, node.name
     said = f"{node.by}: {node.reason}" if node.by else node.reason
-    reason = written(node.hold or _new_mark(), said)
+    reason = written(node.hold or new_mark(), said)
     match act:
         case "drain":
             return hand.do(act, reason, seen, partial(keeper.drain, name, reason))
@@ -318,7 +318,8 @@ class _Hand:
         return now
 
 
-def _new_mark() -> str:
+def new_mark() -> str:
+    """Make the mark of a new hold of ours."""
     return f"hpcverify[{secrets.token_hex(3)}]"
 
 

@@ -20,11 +20,23 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.database import migrate, transaction, version
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
 from hpcverify.quarantine.life import Node
+from hpcverify.quarantine.transition import (
+    CLOSED,
+    DOUBTED,
+    FORGOTTEN,
+    TRIPPED,
+    TRUSTED,
+    Kind,
+    Transition,
+    shown,
+    transition_of,
+)
 
 MIGRATIONS = (
     """
@@ -62,7 +74,15 @@ create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
 """,
+    """
+create table transitions (
+    number integer primary key autoincrement, at real not null, record blob not null,
+    tries integer not null default 0
+);
+""",
 )
+FILE = "fleet.sqlite"
+"""The ledger, in the state directory of the controller."""
 CONTROLLER = "hpcverify"
 """The actor of what no person did."""
 DAY = timedelta(days=1).total_seconds()
@@ -75,9 +95,22 @@ How old a run may be that nobody ordered: as old as the holidays of who looks af
 the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
 rows of `judged` in that time, of 70 bytes.
 """
-TRIPPED = "tripped"
+BREAKER = "tripped"
 """The fact that says why the breaker acts on nobody."""
+DOUBTS = "doubted"
+"""The fact that names the checks in doubt, as JSON: check and why."""
 SEED = "seed"
+FORGOTTEN_AT = "forgotten:"
+"""Begins the facts that say when a node was forgotten."""
+FORGETTABLE = (
+    ("nodes", "name"),
+    ("outcomes", "node"),
+    ("holds", "node"),
+    ("intents", "node"),
+)
+"""What is known of a node, by table and column."""
+IDENTITY = "identity"
+HOST = "host"
 BEGAN = "began"
 
 
@@ -120,7 +153,7 @@ class Ledger:
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         """Open it, or make it."""
-        self.path = state / "fleet.sqlite"
+        self.path = state / FILE
         self.clock = clock
         try:
             state.mkdir(parents=True, exist_ok=True)
@@ -249,6 +282,32 @@ class Ledger:
             "of our clock: see whether that of the node is right"
         )
 
+    def forget(self, node: str, actor: str, reason: str) -> None:
+        """Forget *node*, which is gone; its lines in the audit log stay."""
+        known = self.node(node)
+        now = self.clock()
+        with self._database(write=True) as db:
+            for table, column in FORGETTABLE:
+                db.execute(f"delete from {table} where {column} = ?", (node,))  # noqa: S608 - our own words
+            db.execute(
+                "update tickets set ended = ?, ending = ? where node = ? and ended = 0",
+                (now, FORGOTTEN, node),
+            )
+            _set(db, FORGOTTEN_AT + node, repr(now))
+            self._note(db, node, "forget", reason, actor)
+            told = self._changed(Kind.NODE, shown(known), FORGOTTEN, reason)
+            self._queue(db, replace(told, node=node, by=actor))
+
+    def forgotten(self) -> dict[str, float]:
+        """Say when nodes were forgotten that nothing was heard of since."""
+        with self._database() as db:
+            rows = db.execute(
+                "select substr(name, ?), value from facts where name glob ? and"
+                " substr(name, ?) not in (select name from nodes)",
+                (len(FORGOTTEN_AT) + 1, f"{FORGOTTEN_AT}*", len(FORGOTTEN_AT) + 1),
+            ).fetchall()
+        return {node: float(at) for node, at in rows}
+
     # -- tickets
 
     def issue(self, node: str, purpose: str, suite: str) -> Ticket:
@@ -345,6 +404,15 @@ class Ledger:
             )
             return [reason for (reason,) in rows]
 
+    def gave(self, node: str, mark: str) -> bool:
+        """Whether a write of ours was ever meant to put *mark* on *node*."""
+        with self._database() as db:
+            found = db.execute(
+                "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1",
+                (node, mark),
+            ).fetchone()
+        return found is not None
+
     def told(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""
         with self._database() as db:
@@ -380,21 +448,86 @@ class Ledger:
 
     def tripped(self) -> str:
         """Say why the breaker acts on nobody; empty if it does not."""
-        return self.fact(TRIPPED)
+        return self.fact(BREAKER)
 
     def trip(self, why: str) -> None:
         """Act on nobody any more, until a person says so."""
         with self._database(write=True) as db:
-            _set(db, TRIPPED, why)
+            _set(db, BREAKER, why)
             self._note(db, "", "breaker tripped", why)
+            told = self._changed(Kind.BREAKER, CLOSED, TRIPPED, why)
+            self._queue(db, told)
 
     def reset(self, actor: str, reason: str) -> None:
         """Act again, on what is found from now on: what was before counts no more."""
         with self._database(write=True) as db:
-            _set(db, TRIPPED, "")
+            _set(db, BREAKER, "")
             db.execute("delete from holds")
             db.execute("delete from outcomes")
             self._note(db, "", "breaker reset", reason, actor)
+            told = self._changed(Kind.BREAKER, TRIPPED, CLOSED, reason)
+            self._queue(db, replace(told, by=actor))
+
+    def doubt(self, doubts: Mapping[str, str]) -> None:
+        """Write down which checks are in doubt now, and why; what changed is told."""
+        known = msgspec.json.decode(self.fact(DOUBTS) or "{}", type=dict[str, str])
+        new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
+        if not new and not over:
+            return
+        with self._database(write=True) as db:
+            _set(db, DOUBTS, msgspec.json.encode(dict(doubts)).decode())
+            for check in sorted(new):
+                self._note(db, "", "check doubted", doubts[check])
+                told = self._changed(Kind.CHECK, TRUSTED, DOUBTED, doubts[check])
+                self._queue(db, replace(told, checks=(check,)))
+            for check in sorted(over):
+                why = f"{check} fails on few enough nodes again"
+                self._note(db, "", "check trusted", why)
+                told = self._changed(Kind.CHECK, DOUBTED, TRUSTED, why)
+                self._queue(db, replace(told, checks=(check,)))
+
+    def answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
+        """List when which node last ran *check*, and whether it failed; as `holds`."""
+        with self._database() as db:
+            rows = db.execute(
+                "select at, node, failed from outcomes"
+                " where name = ? and at > ? and at <= ? order by at",
+                (check, since, self.clock()),
+            ).fetchall()
+        return [(at, node, bool(failed)) for at, node, failed in rows]
+
+    # -- what the site's own program is told
+
+    def untold(self, limit: int) -> list[tuple[int, Transition]]:
+        """List transitions that nobody was told of, the least often tried first."""
+        with self._database() as db:
+            rows = db.execute(
+                "select number, record from transitions order by tries, number limit ?",
+                (limit,),
+            ).fetchall()
+        return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
+
+    def told_of(self, number: int) -> None:
+        """Take a transition off the queue: somebody was told."""
+        with self._database(write=True) as db:
+            db.execute("delete from transitions where number = ?", (number,))
+
+    def not_told_of(self, number: int) -> None:
+        """Write down that to tell it was tried once more, in vain."""
+        with self._database(write=True) as db:
+            db.execute(
+                "update transitions set tries = tries + 1 where number = ?", (number,)
+            )
+
+    def give_up_telling(self, before: float) -> int:
+        """Drop the transitions from *before* that time; say how many there were."""
+        stale = "from transitions where at < ?"
+        with self._database() as db:
+            row = db.execute(f"select count(*) {stale}", (before,)).fetchone()
+        if row[0]:
+            with self._database(write=True) as db:
+                db.execute(f"delete {stale}", (before,))
+        return int(row[0])
 
     def fact(self, name: str) -> str:
         """Read the fact *name*, empty if it was never set."""
@@ -412,8 +545,24 @@ class Ledger:
         """Say when this was first asked: no node was waited for any sooner."""
         return float(self._once(BEGAN, repr(self.clock())))
 
+    def identity(self) -> str:
+        """Give the id of this ledger, made once, by which its copies are known."""
+        return self._once(IDENTITY, secrets.token_hex(8))
+
+    def host(self) -> str:
+        """Name the host that the controller of this ledger last acted on, if any."""
+        return self.fact(HOST)
+
+    def acts_on(self, host: str) -> None:
+        """Write down which host the controller acts on."""
+        if host != self.host():
+            with self._database(write=True) as db:
+                _set(db, HOST, host)
+
     def _once(self, name: str, value: str) -> str:
         """Make *value* the fact *name*, unless it has one; give what it is."""
+        if known := self.fact(name):
+            return known
         with self._database(write=True) as db:
             db.execute("insert or ignore into facts values (?, ?)", (name, value))
         return self.fact(name)
@@ -447,8 +596,26 @@ class Ledger:
         return int(row[0])
 
     def _put(self, db: Connection, node: Node) -> None:
+        row = db.execute(
+            "select record from nodes where name = ?", (node.name,)
+        ).fetchone()
+        known = msgspec.json.decode(row[0], type=Node) if row else Node(name=node.name)
+        if changed := transition_of(known, node, self.clock()):
+            self._queue(db, changed)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
+
+    def _changed(self, kind: Kind, before: str, after: str, why: str) -> Transition:
+        return Transition(
+            kind=kind, at=self.clock(), before=before, after=after, reason=why
+        )
+
+    def _queue(self, db: Connection, changed: Transition) -> None:
+        """Have the site's own program told, in the write that makes the change."""
+        db.execute(
+            "insert into transitions (at, record) values (?, ?)",
+            (changed.at, msgspec.json.encode(changed)),
+        )
 
     def _note(
         self, db: Connection, node: str, what: str, detail: str, actor: str = ""

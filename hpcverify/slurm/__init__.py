@@ -60,9 +60,33 @@ class Reservation(Struct, frozen=True, kw_only=True):
 class Partition(Struct, frozen=True, kw_only=True):
     """What a partition lets jobs do."""
 
+    name: str
     minutes: float
     """For a job, at most (``MaxTime``): Slurm queues a longer one for ever."""
-    preempted: bool
-    """Whether jobs there give way to those of a higher tier (``PreemptMode``)."""
+    mode: str
+    """What becomes of a job that gives way (``PreemptMode``); OFF: none does."""
+    tier: int
+    """``PriorityTier``: with preempt/partition_prio, the higher one preempts."""
     root_only: bool
     """Whether it is for root's jobs alone: Slurm queues others for ever."""
+    grace: str = "0"
+    """``GraceTime``, in seconds."""
+    state: str = "UP"
+    hostlist: str = ""
+    """Its nodes, as Slurm writes them."""
+    open_to_all: bool = False
+    """Whether any user may submit jobs to it."""
+
+    @property
+    def preempted(self) -> bool:
+        """Whether jobs there can give way to others at all."""
+        return self.mode != "OFF"
+
+
+class Preemption(Struct, frozen=True, kw_only=True):
+    """How jobs give way in this cluster."""
+
+    kind: str
+    """``PreemptType``: preempt/none, preempt/partition_prio, preempt/qos."""
+    exempt: str
+    """``PreemptExemptTime``: for so long after its start a job gives way to nobody."""

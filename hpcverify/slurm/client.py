@@ -16,7 +16,16 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm import Host, Job, Partition, Reservation, hosts, jobs, reservations
+from hpcverify.slurm import (
+    Host,
+    Job,
+    Partition,
+    Preemption,
+    Reservation,
+    hosts,
+    jobs,
+    reservations,
+)
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NAME
 
@@ -87,14 +96,21 @@ class Slurm:
 
     def partition(self, name: str) -> Partition:
         """Say what the partition *name* lets jobs do."""
-        shown = self.run(["scontrol", "show", "partition", "-o", _plain(name)])
-        said = dict(word.split("=", 1) for word in shown.split() if "=" in word)
-        if not {"MaxTime", "PreemptMode", "RootOnly"}.issubset(said):
-            raise SlurmError(f"scontrol says of partition {name}: {shown[:80]!r}")
-        return Partition(
-            minutes=minutes(said["MaxTime"]),
-            preempted=said["PreemptMode"] != "OFF",
-            root_only=said["RootOnly"] == "YES",
+        return _partition(
+            self.run(["scontrol", "show", "partition", "-o", _plain(name)])
+        )
+
+    def partitions(self) -> dict[str, Partition]:
+        """Give all partitions by name, the hidden ones too."""
+        shown = self.run(["scontrol", "show", "partition", "-a", "-o"])
+        found = [_partition(line) for line in shown.splitlines() if line.strip()]
+        return {partition.name: partition for partition in found}
+
+    def preemption(self) -> Preemption:
+        """Say how jobs give way in this cluster."""
+        return Preemption(
+            kind=_setting("PreemptType", self._config),
+            exempt=_setting("PreemptExemptTime", self._config),
         )
 
     def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
@@ -180,6 +196,33 @@ def _setting(name: str, config: str) -> str:
     if found is None:
         raise SlurmError(f"scontrol show config does not name {name}")
     return found[1]
+
+
+def _partition(line: str) -> Partition:
+    """
+    Read the line that scontrol shows of a partition.
+
+    Raises:
+        SlurmError: it is not whole.
+
+    """
+    said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    try:
+        return Partition(
+            name=said["PartitionName"],
+            minutes=minutes(said["MaxTime"]),
+            mode=said["PreemptMode"],
+            tier=int(said["PriorityTier"]),
+            root_only=said["RootOnly"] == "YES",
+            grace=said["GraceTime"],
+            state=said["State"],
+            hostlist=said["Nodes"].replace("(null)", ""),
+            open_to_all=all(
+                said[f"Allow{who}"] == "ALL" for who in ("Groups", "Accounts", "Qos")
+            ),
+        )
+    except (KeyError, ValueError) as exc:
+        raise SlurmError(f"scontrol says of a partition: {line[:80]!r}") from exc
 
 
 def minutes(limit: str) -> float:

@@ -28,6 +28,7 @@ from hpcverify.executors.slurm import (
     job_name,
     minutes_for,
     options_of,
+    refused_option,
     script_of,
     submit,
     told,
@@ -216,6 +217,53 @@ def test_what_is_not_wanted_is_not_asked_for() -> None:
 
     assert not any(o in plain for o in ("--gpus", "--reservation", "--uid"))
     assert "--reservation=hv-n1 --uid=verifier" in full
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--comment=burn-in", "--constraint=a100&ib", "--licenses=x:1", "--no-kill"),
+        *("--mail-type=FAIL", "--gres=lustre:1", "--wckey=ops", "--qos-like=x"),
+    ],
+)
+def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
+    options = [*options_of(an_errand(options=(option,)))]
+
+    assert refused_option(option) == ""
+    assert options == [option, *options_of(an_errand())]
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--wrap=true", "--wrap would break a verification"),
+        ("--output=/tmp/x", "--output is ours to set"),
+        ("--nodelist=n2", "--nodelist is ours to set"),
+        ("--nodel=n2", "--nodelist is ours to set"),
+        ("--reservation=theirs", "--reservation is ours to set"),
+        ("--hold", "--hold would break a verification"),
+        ("--export=NONE", "--export is ours to set"),
+        ("--account=ops", "set fleet.account"),
+        ("--qos=low", "set fleet.qos"),
+        ("-A ops", "write it as --name=value"),
+        ("--comment= x; id\n", ""),
+        ("--comment x", "write it as --name=value"),
+        ("other.sh", "write it as --name=value"),
+        ("--", "write it as --name=value"),
+        ("", "write it as --name=value"),
+    ],
+)
+def test_an_option_that_would_break_a_verification_is_refused(
+    option: str, why: str
+) -> None:
+    assert refused_option(option) == why
+
+
+def test_every_option_that_we_set_is_refused_from_others() -> None:
+    errand = an_errand(reservation="hpcverify-n1", user="nobody")
+
+    for option in options_of(errand):
+        assert refused_option(option), option
 
 
 def test_a_job_may_take_longer_than_its_suite() -> None:

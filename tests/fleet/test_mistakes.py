@@ -50,6 +50,14 @@ def silent(**changes: Any) -> Site:
         ),
         (a_site(fleet=Fleet(suite="idel")), "fleet.suite: .*did you mean idle"),
         (a_site(fleet=Fleet(spool="spool")), "'spool' is not an absolute path"),
+        (
+            a_site(fleet=Fleet(sbatch_options=("--comment=x", "--array=1-9"))),
+            "fleet.sbatch_options: '--array=1-9': --array would break a verification",
+        ),
+        (
+            a_site(quarantine=Quarantine(on_transition="bin/told")),
+            "quarantine.on_transition: 'bin/told' is no absolute path",
+        ),
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
         (silent(nodes=""), "suppress.nodes: .*names no node"),
@@ -78,6 +86,10 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(
         (
             a_site(fleet=Fleet(spool="/nowhere")),
             "fleet.spool: /nowhere is no directory",
+        ),
+        (
+            a_site(quarantine=Quarantine(on_transition="/no/such")),
+            "quarantine.on_transition: /no/such is no program on this machine",
         ),
         (a_site(fleet=Fleet(user="nobdy")), "there is no user 'nobdy'"),
     ],

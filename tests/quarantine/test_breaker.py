@@ -6,7 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.config import Quarantine
-from hpcverify.quarantine.breaker import allowance, doubted, held_back, trips
+from hpcverify.quarantine.breaker import (
+    allowance,
+    doubt_ends,
+    doubted,
+    held_back,
+    trips,
+)
 from hpcverify.quarantine.life import HOLDS, Hold, Node, State
 
 POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
@@ -51,6 +57,30 @@ def test_a_check_that_fails_on_few_is_believed(failed: int) -> None:
 
 def test_two_nodes_never_accuse_a_check() -> None:
     assert doubted({"gemm": {"n1": True, "n2": True}}, POLICY) == {}
+
+
+HOURS = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "hours"),
+    [
+        ([(1, True), (2, True), (3, True)], 25),  # two are too few
+        ([(1, True), (2, True), (3, True), (4, True)], 26),
+        ([(1, False), (2, True), (3, True), (4, True)], 26),
+        # The failures are the older ones, and leave first.
+        ([*((1, True),) * 4, *((5, False),) * 8], 25),
+        # The passes are: it only becomes worse.
+        ([*((1, False),) * 4, *((5, True),) * 3], 29),
+        ([(1, False)], 0),
+    ],
+)
+def test_a_doubt_ends_when_too_few_failures_are_left_in_the_window(
+    answers: list[tuple[float, bool]], hours: float
+) -> None:
+    at = [(hour * HOURS, failed) for hour, failed in answers]
+
+    assert doubt_ends(at, POLICY) == hours * HOURS
 
 
 def a_node(state: State, *, enforced: bool, by: str = "") -> Node:

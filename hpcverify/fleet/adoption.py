@@ -1,0 +1,84 @@
+"""
+Takes back what bears our mark when the ledger that made it is lost.
+
+A drain says why in its reason, and that is all that is left of it: such a node is
+quarantined for that reason. A reservation says nothing: such a node was a suspect, new
+or repaired, and is verified where it is kept.
+
+What the ledger knows of is left out: a person who has taken over a drain of ours by
+adding a note to its reason still has it, unless that node is asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from hpcverify.quarantine.keeper import (
+    Seen,
+    as_found,
+    mark_of,
+    marks_of,
+    new_mark,
+    written,
+)
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Node, State
+
+ADOPTED = "adopted: it stood already"
+"""The outcome of a write that nobody needed to make."""
+
+
+def find_unowned(there: Mapping[str, Seen], ledger: Ledger) -> dict[str, Seen]:
+    """List the nodes that bear our mark, and are not known to be held by us."""
+    return {name: seen for name, seen in there.items() if _is_unowned(seen, ledger)}
+
+
+def _is_unowned(seen: Seen, ledger: Ledger) -> bool:
+    if not _is_marked(seen):
+        return False
+    node = ledger.node(seen.node)
+    return not as_found(node, seen, marks_of(node, ledger)).hold
+
+
+def _is_marked(seen: Seen) -> bool:
+    return (seen.drained and bool(seen.ours)) or seen.reserved
+
+
+def is_taken_over(seen: Seen, ledger: Ledger) -> bool:
+    """Whether the ledger knows the mark: a person has changed what stood beside it."""
+    return seen.drained and bool(seen.ours) and ledger.gave(seen.node, seen.ours)
+
+
+def adopt(seen: Seen, ledger: Ledger, suite: str, person: str, why: str) -> Node:
+    """
+    Take back the node that is *seen*, for *person*; return it as it is now.
+
+    One that is only reserved is to pass *suite*.
+    """
+    node = replace(
+        ledger.node(seen.node),
+        since=ledger.clock(),
+        checks=(),
+        hard=False,
+        run="",
+        enforced=True,
+        foreign="",
+        after=ledger.last_ticket(),
+    )
+    if seen.drained and seen.ours:
+        said = seen.reason.removeprefix(mark_of(seen.reason)).strip()
+        act, reason = "drain", seen.reason
+        quarantined = {"state": State.QUARANTINED, "reason": said, "by": ""}
+        node = replace(node, hold=seen.ours, **quarantined)
+    else:
+        mark = new_mark()
+        act, reason = "reserve", written(mark, why)
+        kept = {"state": State.VERIFYING, "reason": why, "by": person, "suite": suite}
+        node = replace(node, hold=mark, **kept)
+    # The node first: a hold that we own and do not want would be taken back.
+    ledger.put(node, "adopt", f"{why}: {node.state}: {node.reason}", person)
+    intent = ledger.intend(node.name, act, reason, seen.reason)
+    ledger.outcome(intent, ADOPTED)
+    return node

@@ -1,0 +1,160 @@
+"""
+One controller for a spool: its claim lies in it, and another one leaves it alone.
+
+Two controllers would each take runs that the other ordered, and write each other's
+words. The claim names the ledger and the host. The same ledger may go on on another
+host; the host that it left may not, for it has only a copy.
+
+The lock beside the ledger keeps two commands of one state directory apart. So only the
+first claim of a spool is ever raced for: by a link, which one of the two can make.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify import standing
+from hpcverify.errors import ActionError, StoreError
+from hpcverify.quarantine.ledger import Ledger
+
+FILE = ".claim"
+"""In the controller's folder of the spool; no node can be called so."""
+MOST_BYTES = 4096
+REFRESH_S = 60.0
+"""Between notes of the last turn: a sweep takes a turn every other second."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """Whose a spool is; times are seconds since 1970."""
+
+    ledger: str
+    """The id of the ledger, made once with it."""
+    host: str
+    since: float
+    turn: float
+    """The last turn, as of a minute ago."""
+
+
+def path_of(spool: Path) -> Path:
+    """Say where the claim of *spool* lies."""
+    return spool / standing.FILE / FILE
+
+
+def take(spool: Path, ledger: Ledger, host: str, now: float) -> None:
+    """
+    Claim *spool* for the controller of *ledger* on *host*, or note its turn *now*.
+
+    Raises:
+        ActionError: another controller has it.
+        StoreError: the claim cannot be read or written; nobody knows whose it is.
+
+    """
+    own = Claim(ledger=ledger.identity(), host=host, since=now, turn=now)
+    path = path_of(spool)
+    found = _read(path)
+    if found is None and write(path, own, first=True):
+        ledger.acts_on(host)
+        return
+    found = found or _read(path) or own
+    refuse_another(found, spool, ledger, host)
+    if found.host != host or not 0 <= now - found.turn < REFRESH_S:
+        write(path, replace(found, host=host, turn=now), first=False)
+        ledger.acts_on(host)
+
+
+def look(spool: Path, ledger: Ledger, host: str) -> None:
+    """
+    See whether the controller of *ledger* on *host* may act; as `take`, but read only.
+
+    Raises:
+        ActionError: another controller has the spool.
+        StoreError: the claim cannot be read.
+
+    """
+    if found := _read(path_of(spool)):
+        refuse_another(found, spool, ledger, host)
+
+
+def refuse_another(found: Claim, spool: Path, ledger: Ledger, host: str) -> None:
+    """
+    Refuse what *found* gives to another controller.
+
+    Raises:
+        ActionError: it is another ledger's, or the ledger went on on another host.
+
+    """
+    same = found.ledger == ledger.identity()
+    if same and found.host in (host, ledger.host() or host):
+        return
+    whose = "this state directory went on on" if same else "it belongs to the one on"
+    raise ActionError(
+        f"another controller has the spool {spool}: {whose} {found.host} since "
+        f"{_time(found.since)}, last turn {_time(found.turn)}; nothing was done: use "
+        f"that one, or, if it is gone for good, rm {path_of(spool)}"
+    )
+
+
+def _time(when: float) -> str:
+    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _read(path: Path) -> Claim | None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _strange(path) from exc
+        raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
+    try:
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        return msgspec.json.decode(
+            os.read(file, MOST_BYTES) if regular else b"", type=Claim
+        )
+    except msgspec.MsgspecError as exc:
+        raise _strange(path) from exc
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
+    finally:
+        os.close(file)
+
+
+def _strange(path: Path) -> ActionError:
+    return ActionError(
+        f"{path} does not say which controller has the spool; nothing was done: if no "
+        f"other one acts, rm {path}"
+    )
+
+
+def write(path: Path, claim: Claim, *, first: bool) -> bool:
+    """Write *claim* whole; as the *first*, only if there is none: say if it was."""
+    new = path.with_name(f"{FILE}.{claim.ledger}")  # ours alone, under our lock
+    try:
+        path.parent.mkdir(exist_ok=True)
+        new.unlink(missing_ok=True)  # of one that was killed
+        with new.open("xb") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(msgspec.json.encode(claim) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if not first:
+            new.replace(path)
+            return True
+        try:
+            path.hardlink_to(new)
+        except FileExistsError:
+            return False
+        finally:
+            new.unlink()
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+    return True

@@ -1,0 +1,145 @@
+"""
+What Slurm's partitions do with verifications, and to users' jobs beside them.
+
+Preemption is a setting of the whole cluster, and a trap: to switch it on for the
+verifications makes it hold in every partition that does not have PreemptMode=OFF. So
+`config check` looks at what Slurm has, and names whose jobs would give way to whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
+
+from hpcverify.config import Fleet
+from hpcverify.errors import HpcverifyError, SlurmError
+from hpcverify.executors.slurm import minutes_for
+from hpcverify.slurm import Partition, Preemption
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.hostlist import expand, fold
+from hpcverify.suite import load_suite
+
+BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
+AT_ONCE = frozenset({"00:00:00", "0", "NONE"})
+"""How versions of Slurm print that a job gives way from its start on."""
+
+
+def ask_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
+    """Yield what Slurm has that does something else than the site may want."""
+    try:
+        preemption, partitions = slurm.preemption(), slurm.partitions()
+    except SlurmError as exc:
+        yield f"Slurm could not be asked what it has: {exc}"
+        return
+    yield from notes(fleet, preemption, partitions)
+
+
+def notes(
+    fleet: Fleet, preemption: Preemption, partitions: Mapping[str, Partition]
+) -> Iterator[str]:
+    """Yield what *partitions* do that may surprise, a sentence each."""
+    ours = partitions.get(fleet.partition)
+    if ours is None:
+        yield f"fleet.partition: Slurm has no partition {fleet.partition}"
+        return
+    others = [each for each in partitions.values() if each is not ours]
+    nodes = {name: _nodes(each) for name, each in partitions.items()}
+    yield from _on_jobs(fleet, ours)
+    yield from _on_giving_way(fleet, preemption, ours)
+    if preemption.kind == BY_PARTITION:
+        for other in others:
+            if nodes[other.name] & nodes[ours.name]:
+                yield from _on_tiers(ours, other)
+        for other in others:
+            yield from _on_users(other, others, nodes)
+    never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
+    if never:
+        yield f"never verified, for partition {ours.name} has them not: {fold(never)}"
+
+
+def _nodes(partition: Partition) -> AbstractSet[str]:
+    return frozenset(expand(partition.hostlist)) if partition.hostlist else frozenset()
+
+
+def _on_jobs(fleet: Fleet, ours: Partition) -> Iterator[str]:
+    """Say what keeps our jobs out of our partition, and whom it does not keep out."""
+    if ours.state != "UP":
+        yield f"partition {ours.name} is {ours.state}: no verification starts"
+    if ours.root_only and fleet.user != "root":
+        yield (
+            f"partition {ours.name} has RootOnly=YES, and jobs are to run as "
+            f"{fleet.user}: use AllowGroups, or have them run as root"
+        )
+    if ours.open_to_all and not ours.root_only:
+        yield (
+            f"partition {ours.name} is open to all users: set RootOnly=YES, or "
+            f"AllowGroups for {fleet.user}"
+        )
+    try:
+        needed = minutes_for(load_suite(fleet.suite).budget)
+    except HpcverifyError:  # a mistake in the suite is told by whoever plans it
+        return
+    if needed > ours.minutes:
+        yield (
+            f"partition {ours.name} has MaxTime={ours.minutes:g} minutes, and suite "
+            f"{fleet.suite} may take {needed}: no sweep begins"
+        )
+
+
+def _on_giving_way(
+    fleet: Fleet, preemption: Preemption, ours: Partition
+) -> Iterator[str]:
+    """Say what keeps our jobs from giving way to users' at once."""
+    waits = "users' jobs wait for verifications"
+    if preemption.kind == BY_QOS:
+        if not fleet.qos:
+            yield (
+                "PreemptType=preempt/qos, and fleet.qos names none: "
+                f"{waits} unless the QOS that Slurm chooses may be preempted"
+            )
+    elif preemption.kind != BY_PARTITION:
+        yield f"PreemptType={preemption.kind}: {waits}"
+    elif not ours.preempted:
+        yield f"partition {ours.name} has PreemptMode=OFF: {waits}"
+    if preemption.exempt not in AT_ONCE:
+        yield f"PreemptExemptTime={preemption.exempt}: {waits} for so long"
+    if ours.grace != "0":
+        yield (
+            f"partition {ours.name} has GraceTime={ours.grace}: a verification hears "
+            "that it is to end only when that time is over; set GraceTime=0"
+        )
+
+
+def _on_tiers(ours: Partition, other: Partition) -> Iterator[str]:
+    """Say what is amiss between our partition and one of users' on the same nodes."""
+    if ours.tier > other.tier and other.preempted:
+        yield (
+            f"VERIFICATIONS PREEMPT USERS' JOBS in partition {other.name}: its "
+            f"PriorityTier is {other.tier}, that of {ours.name} {ours.tier}; raise it "
+            f"above that"
+        )
+    elif ours.tier >= other.tier:
+        yield (
+            f"jobs in partition {other.name} wait for verifications: its PriorityTier "
+            f"is {other.tier}, that of {ours.name} {ours.tier}; raise it above that"
+        )
+
+
+def _on_users(
+    other: Partition,
+    all_of_them: list[Partition],
+    nodes: Mapping[str, AbstractSet[str]],
+) -> Iterator[str]:
+    """Say whose jobs preempt those of users in *other*."""
+    above = [
+        each.name
+        for each in all_of_them
+        if each.tier > other.tier and nodes[each.name] & nodes[other.name]
+    ]
+    if other.preempted and above:
+        yield (
+            f"users' jobs in {', '.join(above)} preempt users' jobs in {other.name}, "
+            f"which has PreemptMode={other.mode}: set PreemptMode=OFF there, unless "
+            "you mean it"
+        )

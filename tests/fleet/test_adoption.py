@@ -1,0 +1,99 @@
+"""What bears our mark is taken back, and what a person has taken over is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcverify.fleet.adoption import adopt, find_unowned, is_taken_over
+from hpcverify.quarantine.keeper import Seen, as_found, mark_of, marks_of
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Hold, Node, State
+
+REASON = "hpcverify[aa11bb] gemm: GPU 3 is slow"
+DRAINED = Seen(node="n1", ours=mark_of(REASON), reason=REASON, drained=True)
+RESERVED = Seen(node="n2", reserved=True)
+OTHERS = (
+    Seen(node="n3"),
+    Seen(node="n4", reason="fan", drained=True),
+    Seen(node="n5", reason="hpcverify is bad", drained=True),
+    Seen(node="n6", ours=mark_of(REASON), reason=REASON),  # left behind by 24.11
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Give one that knows nothing."""
+    return Ledger(tmp_path)
+
+
+def taken(seen: Seen, ledger: Ledger) -> Node:
+    return adopt(seen, ledger, "idle", "ada", "the disk died")
+
+
+def test_only_what_bears_our_mark_is_found(ledger: Ledger) -> None:
+    there = {seen.node: seen for seen in (DRAINED, RESERVED, *OTHERS)}
+
+    assert sorted(find_unowned(there, ledger)) == ["n1", "n2"]
+
+
+def test_a_drain_is_taken_back_for_the_reason_that_stands_there(
+    ledger: Ledger,
+) -> None:
+    node = taken(DRAINED, ledger)
+
+    assert (node.state, node.reason) == (State.QUARANTINED, "gemm: GPU 3 is slow")
+    assert (node.wanted, node.hold, node.foreign) == (Hold.DRAIN, DRAINED.ours, "")
+    assert as_found(node, DRAINED, marks_of(node, ledger)) == node
+    assert [(e.actor, e.what) for e in ledger.audit("n1")][-1] == ("ada", "adopt")
+    assert find_unowned({"n1": DRAINED}, ledger) == {}
+
+
+def test_a_reservation_is_taken_back_to_be_verified_in(ledger: Ledger) -> None:
+    node = taken(RESERVED, ledger)
+
+    assert (node.state, node.by, node.suite) == (State.VERIFYING, "ada", "idle")
+    assert as_found(node, RESERVED, marks_of(node, ledger)) == node
+    assert find_unowned({"n2": RESERVED}, ledger) == {}
+
+
+def test_a_drain_in_a_reservation_is_the_harder_of_the_two(ledger: Ledger) -> None:
+    both = Seen(
+        node="n1", ours=DRAINED.ours, reason=REASON, drained=True, reserved=True
+    )
+
+    assert taken(both, ledger).state is State.QUARANTINED
+
+
+def test_what_a_person_took_over_is_not_taken_back_unasked(ledger: Ledger) -> None:
+    number = ledger.intend("n1", "drain", REASON)
+    ledger.outcome(number, f"it is drained ({REASON})")
+    theirs = Seen(
+        node="n1", ours=DRAINED.ours, reason=f"{REASON} -- bob: RMA 99", drained=True
+    )
+
+    assert is_taken_over(theirs, ledger)
+    assert not is_taken_over(DRAINED, Ledger(ledger.path.parent / "new"))
+
+
+class KilledError(Exception):
+    """The end by -9."""
+
+
+class Dying(Ledger):
+    """The books of a controller that is killed before it writes an intent."""
+
+    def intend(self, *_: object, **__: object) -> int:
+        """Be killed."""
+        raise KilledError
+
+
+def test_one_that_is_killed_in_the_midst_never_owns_a_drain_that_it_does_not_want(
+    ledger: Ledger,
+) -> None:
+    with pytest.raises(KilledError):
+        taken(DRAINED, Dying(ledger.path.parent))
+
+    assert not ledger.gave("n1", DRAINED.ours)
+    assert ledger.node("n1").wanted is Hold.DRAIN

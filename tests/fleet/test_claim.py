@@ -1,0 +1,156 @@
+"""A spool has one controller, and a second one is told whose it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpcverify.errors import ActionError, StoreError
+from hpcverify.fleet.claim import REFRESH_S, Claim, look, path_of, take, write
+from hpcverify.quarantine.ledger import Ledger
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Make a spool that nobody has claimed."""
+    made = tmp_path / "spool"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Make the books of a controller."""
+    return Ledger(tmp_path / "one")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Ledger:
+    """Make those of another."""
+    return Ledger(tmp_path / "other")
+
+
+def test_a_second_controller_is_told_whose_the_spool_is_and_leaves_it(
+    spool: Path, ledger: Ledger, other: Ledger
+) -> None:
+    take(spool, ledger, "ctl1", NOW)
+    before = path_of(spool).read_bytes()
+
+    with pytest.raises(ActionError) as refused:
+        take(spool, other, "ctl2", NOW + 600)
+
+    assert str(refused.value) == (
+        f"another controller has the spool {spool}: it belongs to the one on ctl1 "
+        "since 2027-01-15 08:00 UTC, last turn 2027-01-15 08:00 UTC; nothing was done: "
+        f"use that one, or, if it is gone for good, rm {path_of(spool)}"
+    )
+    assert path_of(spool).read_bytes() == before
+    with pytest.raises(ActionError):
+        look(spool, other, "ctl2")
+
+
+def test_a_second_state_directory_on_the_same_host_is_another_controller(
+    spool: Path, ledger: Ledger, other: Ledger
+) -> None:
+    take(spool, ledger, "ctl1", NOW)
+
+    with pytest.raises(ActionError):
+        take(spool, other, "ctl1", NOW)
+
+
+def test_a_claim_that_was_removed_is_free_for_another(
+    spool: Path, ledger: Ledger, other: Ledger
+) -> None:
+    take(spool, ledger, "ctl1", NOW)
+    path_of(spool).unlink()
+
+    take(spool, other, "ctl2", NOW)
+
+    with pytest.raises(ActionError, match="the one on ctl2"):
+        take(spool, ledger, "ctl1", NOW)
+
+
+def test_the_same_controller_goes_on_and_notes_its_turns_once_a_minute(
+    spool: Path, ledger: Ledger
+) -> None:
+    for later in (0, 1, REFRESH_S - 1):
+        take(spool, ledger, "ctl1", NOW + later)
+    assert json.loads(path_of(spool).read_text())["turn"] == NOW
+
+    take(spool, ledger, "ctl1", NOW + REFRESH_S)
+
+    found = json.loads(path_of(spool).read_text())
+    assert (found["since"], found["turn"]) == (NOW, NOW + REFRESH_S)
+    take(spool, ledger, "ctl1", NOW - 1e6)  # a clock that was ahead
+    assert json.loads(path_of(spool).read_text())["turn"] == NOW - 1e6
+
+
+def test_a_controller_that_moved_goes_on_and_the_copy_it_left_does_not(
+    spool: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    take(spool, ledger, "ctl1", NOW)
+    shutil.copytree(ledger.path.parent, tmp_path / "moved")
+    moved = Ledger(tmp_path / "moved")
+
+    take(spool, moved, "ctl2", NOW + 1)
+
+    with pytest.raises(ActionError, match="this state directory went on on ctl2"):
+        take(spool, ledger, "ctl1", NOW + 2)
+    take(spool, moved, "ctl2", NOW + 3)
+
+
+def test_a_move_that_was_killed_between_its_two_notes_goes_on(
+    spool: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    take(spool, ledger, "ctl1", NOW)
+    shutil.copytree(ledger.path.parent, tmp_path / "moved")
+    moved = Ledger(tmp_path / "moved")
+    take(spool, moved, "ctl2", NOW + 1)
+    moved.acts_on("ctl1")  # as it was before the second note
+
+    take(spool, moved, "ctl2", NOW + 2)
+
+
+def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
+    one, other = (
+        Claim(ledger=name, host=name, since=NOW, turn=NOW) for name in ("a", "b")
+    )
+
+    # Both have seen that there is no claim.
+    assert write(path_of(spool), one, first=True)
+    assert not write(path_of(spool), other, first=True)
+
+    assert json.loads(path_of(spool).read_text())["ledger"] == "a"
+    assert [p.name for p in path_of(spool).parent.iterdir()] == [".claim"]
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "fifo", "half"])
+def test_what_is_no_claim_is_named_and_nothing_is_done(
+    spool: Path, ledger: Ledger, kind: str
+) -> None:
+    path = path_of(spool)
+    path.parent.mkdir()
+    match kind:
+        case "link":
+            path.symlink_to("/etc/passwd")
+        case "fifo":
+            os.mkfifo(path)
+        case _:
+            path.write_text('{"ledger": "x"' if kind == "half" else "mine")
+
+    with pytest.raises(ActionError, match=rf"does not say .* rm {path}"):
+        take(spool, ledger, "ctl1", NOW)
+
+
+def test_a_spool_that_is_away_is_no_other_controllers(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    with pytest.raises(StoreError, match="cannot be written: No such file"):
+        take(tmp_path / "away", ledger, "ctl1", NOW)
+    assert not (tmp_path / "away").exists()
