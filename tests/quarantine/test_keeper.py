@@ -8,9 +8,17 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
-from hpcverify.quarantine.keeper import Seen, adopt, mark_of, settle, written
+from hpcverify.quarantine.keeper import (
+    Intent,
+    Seen,
+    adopt,
+    mark_of,
+    settle,
+    written,
+)
 from hpcverify.quarantine.life import Hold, Node, State
 
 MARK = "hpcverify[aa11bb]"
@@ -50,7 +58,7 @@ class Shelf:
     held: list[bool] = dataclasses.field(default_factory=list[bool])
     """After each write, whether anything kept users' jobs off."""
     log: list[str] = dataclasses.field(default_factory=list[str])
-    intents: list[str] = dataclasses.field(default_factory=list[str])
+    book: list[Intent] = dataclasses.field(default_factory=list[Intent])
     outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
 
     def look(self) -> Mapping[str, Seen]:
@@ -101,20 +109,33 @@ class Shelf:
     def intend(self, node: str, act: str, reason: str, before: str) -> int:
         """Write the intent down."""
         assert node == "n1"
-        self.intents.append(reason)
+        number = len(self.book) + 1
+        self.book.append(
+            Intent(number=number, act=act, reason=reason, before=before, stood=None)
+        )
         self.log.append(f"{act} ({before})")
         self._step()
-        return len(self.intents)
+        return number
 
-    def outcome(self, intent: int, text: str) -> None:
+    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
         """Write the outcome down."""
         self.outcomes[intent] = text
+        self.book[intent - 1] = replace(self.book[intent - 1], stood=stood)
         self._step()
 
-    def reasons(self, node: str) -> list[str]:
+    def found(self, node: str, stood: str) -> None:
+        """Write down what stands."""
+        assert node == "n1"
+        number = len(self.book) + 1
+        self.book.append(
+            Intent(number=number, act="found", reason="", before="", stood=stood)
+        )
+        self._step()
+
+    def intents(self, node: str) -> list[Intent]:
         """List what was ever to be written."""
         assert node == "n1"
-        return self.intents
+        return self.book
 
     def they_drain(self) -> None:
         """Drain it as an administrator does."""
@@ -160,15 +181,31 @@ def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
     )
 
 
+def was_drained(reason: str = OURS, *, seen: bool = True) -> Intent:
+    """Make the line of a drain of ours, and whether it was *seen* to stand."""
+    stood = reason if seen else None
+    return Intent(number=1, act="drain", reason=reason, before="", stood=stood)
+
+
+def was_reserved(reason: str = OURS) -> Intent:
+    """Make the line of a reservation of ours."""
+    return Intent(number=1, act="reserve", reason=reason, before="", stood="")
+
+
 def drained(*, reserved: bool = False, silent: bool = False) -> Shelf:
     return Shelf(
-        drained=True, reason=OURS, intents=[OURS], reserved=reserved, silent=silent
+        drained=True,
+        reason=OURS,
+        book=[was_drained()],
+        reserved=reserved,
+        silent=silent,
     )
 
 
 def reserved(*, busy: bool = False, reason: str = "") -> Shelf:
     drain = bool(reason)
-    return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, intents=[OURS])
+    book = [was_reserved()]
+    return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, book=book)
 
 
 def settled(node: Node, shelf: Shelf) -> Node:
@@ -234,7 +271,11 @@ def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None
 
 
 def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
-    shelf = Shelf(drained=True, reason=f"{OLD} x", intents=[f"{OLD} x", OURS])
+    shelf = Shelf(
+        drained=True,
+        reason=f"{OLD} x",
+        book=[was_drained(f"{OLD} x", seen=False), was_reserved()],
+    )
 
     settled(wants(Hold.NONE), shelf)
 
@@ -295,7 +336,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
     "reason", [THEIRS, f"x {OURS}", f"{OLD} of another ledger", "hpcverify: gemm"]
 )
 def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
-    shelf = Shelf(drained=True, reason=reason, intents=[OURS])
+    shelf = Shelf(drained=True, reason=reason, book=[was_drained()])
 
     after = settled(wants(hold), shelf)
 
@@ -307,7 +348,9 @@ def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
 @pytest.mark.parametrize("hold", Hold)
 @pytest.mark.parametrize("shelf", [Shelf(), drained(), reserved(), Shelf(reason="bad")])
 def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> None:
-    shelf = dataclasses.replace(shelf, unavailable="DOWN", writes=[], intents=[OURS])
+    shelf = dataclasses.replace(
+        shelf, unavailable="DOWN", writes=[], book=[was_drained()]
+    )
     mark = MARK if shelf.drained or shelf.reserved else ""
 
     after = settled(wants(hold, mark), shelf)
@@ -359,7 +402,7 @@ def test_who_edits_our_reason_takes_the_node_over() -> None:
 
 @pytest.mark.parametrize("hold", [Hold.DRAIN, Hold.RESERVATION])
 def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
-    shelf = Shelf(intents=[OURS])
+    shelf = Shelf(book=[was_drained()])
 
     after = settled(wants(hold, MARK), shelf)
 
@@ -499,7 +542,7 @@ SHELVES = st.builds(
     Shelf,
     reserved=st.booleans(),
     drained=st.booleans(),
-    intents=st.just([f"{OLD} x", OURS]),
+    book=st.builds(list[Intent], st.just([was_drained(seen=False)])),
 )
 
 

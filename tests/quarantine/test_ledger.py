@@ -270,11 +270,12 @@ def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
 ) -> None:
     done = again().intend("n1", "drain", "hpcverify[aa11bb] slow", "")
     again().intend("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
-    again().outcome(done, "it is drained")
+    again().outcome(done, "it is drained", "hpcverify[aa11bb] slow")
 
     reasons = ["hpcverify[aa11bb] slow", "hpcverify[cc22dd] slow"]
-    assert again().reasons("n1") == reasons
-    assert again().reasons("n2") == []
+    told = [(each.reason, each.stood) for each in again().intents("n1")]
+    assert told == [(reasons[0], reasons[0]), (reasons[1], None)]
+    assert again().intents("n2") == []
     (entry,) = again().audit()
     assert (entry.what, entry.detail) == ("drain", f"it is drained: {reasons[0]}")
 
