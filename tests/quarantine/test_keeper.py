@@ -15,7 +15,9 @@ from hpcverify.quarantine.keeper import (
     Intent,
     Seen,
     adopt,
+    foresee,
     mark_of,
+    marks_of,
     settle,
     written,
 )
@@ -597,3 +599,107 @@ def test_killed_anywhere_it_never_touches_a_drain_of_others(
     if shelf.reads >= read:
         assert (shelf.drained, shelf.reason) == (True, THEIRS)
         assert node.foreign == THEIRS
+
+
+# -- whose drain it is
+
+
+def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
+    shelf = Shelf()
+    held = settled(wants(Hold.DRAIN), shelf)
+    first = shelf.reason
+    free = settled(wants(Hold.NONE, held.hold), shelf)
+    settled(replace(wants(Hold.DRAIN), hold=free.hold), shelf)
+
+    assert marks_of(free, shelf).drained(shelf.see("n1"))
+    shelf.reason = first
+    assert not marks_of(free, shelf).drained(shelf.see("n1"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "ours"),
+    [
+        (OURS, True),
+        (f"{OURS} : reboot issued", True),
+        (f"{OURS} : reboot requested : reboot complete", True),
+        (f"{OURS}, Low RealMemory", True),
+        (f"{OURS.replace(' is ', '  is')} \u00b5", True),  # as some Slurm may print it
+        (f"{OURS} : reboot it, bob", False),
+        (f"{OURS}, Low RealMemory, and RMA 99", False),
+        (f"{OURS}.", False),
+        (OURS[:-1], False),
+        (MARK, False),
+    ],
+)
+def test_a_reason_that_a_person_has_changed_is_theirs(
+    reason: str, *, ours: bool
+) -> None:
+    shelf = drained()
+    shelf.reason = reason
+
+    after = settled(wants(Hold.DRAIN, MARK), shelf)
+
+    assert bool(after.hold) is ours
+    assert (shelf.reason, shelf.writes) == (reason, [])
+
+
+def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> None:
+    shelf = Shelf(drained=True, reason=OURS, book=[was_drained(seen=False)])
+    held = settled(wants(Hold.DRAIN), shelf)
+    assert held.hold == MARK
+    shelf.they_resume()
+    left = settled(held, shelf)
+    shelf.drained, shelf.reason = True, OURS
+
+    assert settled(left, shelf).foreign == OURS
+    assert shelf.writes == []
+
+
+def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
+    shelf = Shelf(deaf=True)
+    with pytest.raises(ActionError, match="did not take"):
+        settled(wants(Hold.DRAIN), shelf)
+    shelf.deaf, shelf.drained = False, True
+    shelf.reason = shelf.book[0].reason
+
+    assert settled(wants(Hold.DRAIN), shelf).hold == mark_of(shelf.reason)
+
+
+def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
+    shelf = drained()
+    shelf.reason = f"{OURS} : reboot complete"
+
+    settled(wants(Hold.RESERVATION, MARK), shelf)
+
+    assert (shelf.drained, shelf.writes) == (False, ["reserve", "resume"])
+
+
+@pytest.mark.parametrize("hold", Hold)
+@pytest.mark.parametrize(
+    "shelf", [Shelf(), drained(), reserved(), Shelf(drained=True, reason=THEIRS)]
+)
+def test_what_is_foreseen_is_what_settling_does(hold: Hold, shelf: Shelf) -> None:
+    shelf = dataclasses.replace(shelf, writes=[], book=[*shelf.book])
+    node = wants(hold, MARK if shelf.reserved or shelf.book else "")
+    found, act = foresee(node, shelf.see("n1"), marks_of(node, shelf))
+
+    after = settled(node, shelf)
+
+    assert bool(shelf.writes) is bool(act)
+    assert act or found == after
+
+
+# -- who lets it go
+
+
+def test_who_puts_a_node_back_that_failed_is_told_what_it_failed() -> None:
+    shelf = Shelf(book=[was_drained()])
+    bad = replace(wants(Hold.DRAIN, MARK), checks=("gemm", "sdc"))
+
+    after = settled(bad, shelf)
+
+    assert (after.state, after.owed) == (State.UNVERIFIED, ("gemm", "sdc"))
+    assert after.reason == (
+        "returned to service by somebody else, not verified since: failed gemm, sdc; "
+        "it was quarantined: gemm is slow"
+    )
