@@ -7,6 +7,8 @@ import platform
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,15 +32,20 @@ def keep_log(exc: BaseException) -> Path:
         ]
     )
     name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
-    for choose in (lambda: state_dir() / "logs", lambda: Path(tempfile.gettempdir())):
+    for folder in _folders():
         try:
-            folder = choose()
             folder.mkdir(parents=True, exist_ok=True)
             # Only a new file: in /tmp another user may have put a link in its place.
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)
-        except (OSError, ConfigError):
+        except OSError:
             continue
         return folder / name
     sys.stderr.write(text)
     return Path("what is printed above")
+
+
+def _folders() -> Iterator[Path]:
+    with suppress(ConfigError):
+        yield state_dir() / "logs"
+    yield Path(tempfile.gettempdir())

@@ -26,13 +26,13 @@ from msgspec import Struct
 
 from hpcverify import documents
 from hpcverify.check import Unable, complaints
-from hpcverify.config import refuse_if_others_can_write
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Finding, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.transition import Kind, Transition
 from hpcverify.store import Store
+from hpcverify.trust import refuse_if_others_can_change
 
 DEADLINE_S = 10.0
 """For one start of the program."""
@@ -122,8 +122,7 @@ class Teller:
     def _failure(self, said: Message) -> str:
         """Start the program on *said*; say what went wrong, if something did."""
         try:
-            for guarded in (Path(self.program).parent, Path(self.program)):
-                refuse_if_others_can_write(guarded)
+            refuse_if_others_can_change(Path(self.program))
             done = run_tool(
                 [self.program],
                 timeout=self.deadline,

@@ -333,7 +333,7 @@ def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> 
     fleet.cluster.slurm.resume("n2")
     fleet.cluster.until(lambda: fleet.cluster.idle("n2"))
     assert fleet("collect").returncode == 0
-    assert (fleet.states()["n2"], fleet.drained()) == ("unverified", set())
+    assert (fleet.node("n2").state, fleet.drained()) == ("unverified", set())
 
 
 def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:

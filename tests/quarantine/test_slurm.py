@@ -173,7 +173,7 @@ def test_a_controller_that_does_not_answer_has_nothing_done(
         settle(a_node(State.QUARANTINED), SlurmKeeper(Slurm(run=away)), ledger)
 
     assert SlurmKeeper(cluster.slurm).see("n1") == Seen(node="n1")
-    assert ledger.reasons("n1") == []
+    assert ledger.intents("n1") == []
 
 
 def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
