@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import click
 
-from hpcverify.check import applies, quantity
+from hpcverify.check import applies, margin, quantity
 from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.orchestrator import Progress
 from hpcverify.rounds import by_check, extent, left_out, tally, worst_rounds
@@ -95,18 +95,7 @@ def tightest(result: Result) -> tuple[Measurement, Limit] | None:
         for lim in result.limits
         if applies(lim, m) and not lim.noisy
     ]
-    return min(pairs, key=lambda pair: _margin(*pair), default=None)
-
-
-def _margin(item: Measurement, limit: Limit) -> float:
-    """Say how much room a value has within its limit, as a share of the limit."""
-    if item.value is None:
-        return float("-inf")
-    bounds = [
-        (item.value - limit.low, limit.low) if limit.low is not None else None,
-        (limit.high - item.value, limit.high) if limit.high is not None else None,
-    ]
-    return min(room / (abs(at) or 1.0) for room, at in filter(None, bounds))
+    return min(pairs, key=lambda pair: margin(*pair), default=None)
 
 
 def bounds(limit: Limit) -> str:

@@ -287,7 +287,9 @@ class Store:
             ).fetchall()
         return _structs(rows, Said)
 
-    def _entries(self, which: str, values: tuple[str | int | None, ...]) -> list[Entry]:
+    def _entries(
+        self, which: str, values: tuple[str | int | bytes | None, ...]
+    ) -> list[Entry]:
         with self._database() as db:
             rows = db.execute(
                 "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
@@ -359,6 +361,26 @@ class Store:
         for check, *mark in rows:
             found[check] = (*found.get(check, ()), Mark(*mark))
         return found
+
+    def looked_at(self, part: str, checks: Collection[str], run: Run) -> list[Entry]:
+        """
+        List the runs of that node before *run* in which *checks* judged *part*.
+
+        Newest first. One that failed may have been without the part.
+        """
+        return self._entries(
+            "where node = ? and started < ?"
+            " and (verdict = 'fail' or instr(inventory, ?))"
+            " and id in (select run from results join json_each(?) on value = name"
+            "   where results.verdict in ('pass', 'warn', 'fail'))"
+            " order by started desc",
+            (
+                run.node,
+                run.started.isoformat(),
+                msgspec.json.encode(part),
+                msgspec.json.encode(tuple(checks)).decode(),
+            ),
+        )
 
     def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
         """

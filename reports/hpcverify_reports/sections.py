@@ -32,6 +32,7 @@ from hpcverify_reports.judged import (
 from hpcverify_reports.svg import Bound, Chart, Strip, Trace, chart
 from hpcverify_reports.words import (
     BECAUSE,
+    INFO,
     MARKS,
     NEXT,
     Mark,
@@ -233,12 +234,17 @@ def _proof(finding: Finding, result: Result, label: Labels) -> Proof:
 def proof(finding: Finding, verdict: Verdict | None, label: Labels) -> Proof:
     """Lay out one finding; None is a verdict that the run does not tell."""
     return Proof(
-        marks=() if verdict is None else (MARKS[verdict],),
+        marks=() if verdict is None else (_sign(verdict),),
         part=label(finding.where),
         code=finding.code,
         text=finding.text,
         evidence=tuple((name, excerpt(v)) for name, v in finding.evidence.items()),
     )
+
+
+def _sign(verdict: Verdict) -> Mark:
+    """Choose the sign of a finding; one with no verdict of its own passed nothing."""
+    return INFO if verdict is Verdict.PASS else MARKS[verdict]
 
 
 def excerpt(text: str) -> str:
@@ -282,11 +288,12 @@ def _verdict_at(
     where: str, result: Result, everything: Sequence[Held]
 ) -> Verdict | None:
     verdicts = [h.verdict for h in everything if h.item.where == where]
-    verdicts += [
+    ruled = [
         verdict_of_finding(finding, result)
         for finding in result.findings
         if finding.where == where
     ]
+    verdicts += [verdict for verdict in ruled if verdict > Verdict.PASS]
     return max((v for v in verdicts if v is not None), default=None)
 
 
