@@ -162,6 +162,12 @@ def clauses(result: Result, inventory: Inventory) -> list[str]:
     return [*(c.reason for c in mine), *short]
 
 
+def brief(result: Result, inventory: Inventory) -> str:
+    """Give the reason of *result* in one clause, and how many more there are."""
+    first, *others = clauses(result, inventory) or [result.reason]
+    return f"{first} (+{len(others)} more)" if others else first
+
+
 def complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     """Yield what *result* has against each part, as the engine judged it."""
     if standing(result) < Verdict.WARN:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.actions import Action, Affected, Complaint, actions
 from hpcverify.exclusions import Repetition, ruled_out
 from hpcverify.model import Run, Verdict
+from hpcverify_reports.sections import Fact
 from hpcverify_reports.words import MARKS, NEXT, Mark, moment
 
 Repetitions = Mapping[str, Repetition]
@@ -17,20 +18,16 @@ SHOWN = 6
 """Complaints of one part that stand beside it; all are told further below."""
 
 MODEL = ("name", "model", "product")
-FIRST = "First failed"
-MAKE = "Part number and software"
-COLUMNS = {
-    "PCI address": {"pci_address": ""},
-    "Serial number": {"serial": ""},
-    MAKE: {
-        "board": "part number",
-        "part_number": "part number",
-        "vbios": "VBIOS",
-        "firmware": "firmware",
-        "driver": "driver",
-    },
+FACTS = {
+    "pci_address": "PCI address",
+    "serial": "serial number",
+    "board": "part number",
+    "part_number": "part number",
+    "vbios": "VBIOS",
+    "firmware": "firmware",
+    "driver": "driver",
 }
-"""The facts of a part that stand in each column, and what they are called there."""
+"""What the facts of a part are called, in the order in which they are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,7 @@ class Row:
     label: str
     model: str
     id: str
-    cells: tuple[tuple[str, ...], ...]
-    """What `Group.columns` name, each in lines."""
+    facts: tuple[Fact, ...]
     evidence: tuple[str, ...]
     past: tuple[str, ...]
     ruled_out: tuple[str, ...]
@@ -49,12 +45,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One action with its parts; *columns* are the facts that any of them has."""
+    """One action with its parts."""
 
     mark: Mark
     action: str
     names: str
-    columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
@@ -80,20 +75,11 @@ def machine(run: Run) -> str:
 
 
 def _group(action: Action, run: Run, past: Repetitions) -> Group:
-    columns = [
-        name
-        for name, facts in COLUMNS.items()
-        if any(not facts.keys().isdisjoint(part.facts) for part in action.parts)
-    ]
-    rows = tuple(_row(part, columns, run, past) for part in action.parts)
-    if action.verdict is Verdict.FAIL:
-        columns.append(FIRST)
     return Group(
         mark=MARKS[action.verdict],
         action=NEXT[action.remedy],
         names=_names(action, run),
-        columns=tuple(columns),
-        rows=rows,
+        rows=tuple(_row(part, run, past.get(part.where)) for part in action.parts),
     )
 
 
@@ -104,31 +90,27 @@ def _names(action: Action, run: Run) -> str:
     return ", ".join(filter(None, (run.inventory.names(there), *gone)))
 
 
-def _row(part: Affected, columns: Sequence[str], run: Run, past: Repetitions) -> Row:
-    before = past.get(part.where)
+def _row(part: Affected, run: Run, past: Repetition | None) -> Row:
     accused = part.verdict is Verdict.FAIL
-    cells = [_cell(part, column) for column in columns]
     return Row(
         label=part.label,
         model=next((part.facts[f] for f in MODEL if f in part.facts), ""),
         id=part.where if part.where != part.label else "",
-        cells=(*cells, *([(_first(before),)] if accused else [])),
+        facts=(*_facts(part), *([("first failed", _first(past))] if accused else [])),
         evidence=_evidence(part.complaints),
-        past=(_counted(before),) if before and before.runs > 1 else (),
-        ruled_out=tuple(ruled_out(part, run, before)) if accused else (),
+        past=(_counted(past),) if past and past.runs > 1 else (),
+        ruled_out=tuple(ruled_out(part, run, past)) if accused else (),
     )
+
+
+def _facts(part: Affected) -> Iterator[Fact]:
+    for fact, name in FACTS.items():
+        if fact in part.facts:
+            yield name, part.facts[fact]
 
 
 def _first(past: Repetition | None) -> str:
     return moment(past.first) if past and past.failed > 1 else "in this run"
-
-
-def _cell(part: Affected, column: str) -> tuple[str, ...]:
-    return tuple(
-        f"{name} {part.facts[fact]}".strip()
-        for fact, name in COLUMNS[column].items()
-        if fact in part.facts
-    )
 
 
 def _counted(past: Repetition) -> str:

@@ -8,12 +8,12 @@ from datetime import UTC
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import Cause, Remedy, Result, Run, Verdict, standing
+from hpcverify.actions import brief
+from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, standing
 from hpcverify.rounds import by_check, extent, tally, worst_round, worst_rounds
 from hpcverify_reports.headline import lede
 from hpcverify_reports.judged import bound, held
 from hpcverify_reports.remedies import (
-    MAKE,
     Group,
     Repetitions,
     Row,
@@ -103,22 +103,18 @@ def _actions(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
     for group in (*groups(run, past), *milder(run)):
         for row in group.rows:
             told = [
-                ", ".join([row.label, *_identity(row, group)]),
+                _identity(row),
                 *row.evidence,
                 *_behind(row),
             ]
             yield f"{group.mark.word}: {group.action}", "; ".join(told)
 
 
-def _identity(row: Row, group: Group) -> Iterator[str]:
-    """Yield the facts by which a technician or a vendor knows a part."""
-    if row.model:
-        yield row.model
-    if row.id:
-        yield f"id {row.id}"
-    for column, lines in zip(group.columns, row.cells, strict=True):
-        named = "" if column == MAKE else f"{column} "
-        yield from (f"{named}{line}" for line in lines)
+def _identity(row: Row) -> str:
+    """Tell the facts by which a technician or a vendor knows a part."""
+    facts = (f"{name} {value}" for name, value in row.facts)
+    named = f"id {row.id}" if row.id else ""
+    return ", ".join(filter(None, (row.label, row.model, named, *facts)))
 
 
 def _behind(row: Row) -> Iterator[str]:
@@ -197,8 +193,8 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     """
     rounds = by_check(run.results)
     worst = worst_first(worst_rounds(run.results))
-    rows = "".join(_row(r, rounds[r.check]) for r in worst)
-    table = f"| | check | why | next |\n|---|---|---|---|\n{rows}\n" if rows else ""
+    rows = "".join(_row(r, rounds[r.check], run.inventory) for r in worst)
+    table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, extent(run))))
     demanded = groups(run, past)
@@ -227,19 +223,18 @@ def _parts(group: Group) -> str:
     """List the parts of *group*, each with its identity, and below it the evidence."""
     lines = ["", ""]
     for row in group.rows:
-        named = ", ".join([row.label, *_identity(row, group)])
-        lines.append(f"- {escape(named)}")
+        lines.append(f"- {escape(_identity(row))}")
         lines += [f"  - {escape(text)}" for text in (*row.evidence, *_behind(row))]
     return "\n".join([*lines, "", ""])
 
 
-def _row(result: Result, rounds: Sequence[Result]) -> str:
+def _row(result: Result, rounds: Sequence[Result], inventory: Inventory) -> str:
+    reason = brief(result, inventory)
     verdict = standing(result)
     several = f"{len(rounds)} rounds: {tally(rounds)}" if len(rounds) > 1 else ""
-    why = ". ".join(filter(None, (several, result.reason or BECAUSE[result.cause])))
-    step = "" if result.remedy is Remedy.NONE else NEXT[result.remedy]
+    why = ". ".join(filter(None, (several, reason or BECAUSE[result.cause])))
     word = f"{_SIGNS[verdict]} {MARKS[verdict].word}"
-    return f"| {word} | {escape(result.check)} | {escape(why)} | {step} |\n"
+    return f"| {word} | {escape(result.check)} | {escape(why)} |\n"
 
 
 def escape(text: str) -> str:
