@@ -181,7 +181,11 @@ def _step(action: Action, run: Run) -> str:
 
 
 def why(run: Run) -> str:
-    """Say in one clause what made the verdict of *run*, the worst part first."""
+    """
+    Say in one clause what made the verdict of *run*, the worst part first.
+
+    How much more there is stands before what may be cut off at the end of a line.
+    """
     found = [
         (part, complaint)
         for action in actions(run)
@@ -191,10 +195,16 @@ def why(run: Run) -> str:
     ]
     if not found:
         return ""
-    (part, worst), *others = found
+    _, worst = found[0]
+    alike = [part for part, complaint in found if complaint.text == worst.text]
+    known = {part.id for part in run.inventory.parts}
+    names = [part.where if part.where in known else part.label for part in alike]
+    parts = run.inventory.names(names)
+    more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
     checks = ", ".join(worst.checks)
-    more = f" (+{len(others)} more)" if others else ""
-    return ": ".join(filter(None, (checks, part.label, f"{worst.text}{more}")))
+    if len(worst.checks) > FEW:
+        checks = f"{worst.checks[0]} and {len(worst.checks) - 1} more checks"
+    return ": ".join(filter(None, (checks, f"{parts}{more}", worst.text)))
 
 
 def cut(text: str) -> str:
