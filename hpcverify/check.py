@@ -8,6 +8,7 @@ is the only place that compares. A check is a value at the foot of its module.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -74,6 +75,9 @@ P = TypeVar("P", bound=Params)
 
 Judged = Measurement | Finding
 """What is judged."""
+
+Names = Callable[[Sequence[str]], str]
+"""Turns the ids of parts into what a person calls them, as `Inventory.names` does."""
 
 
 class Placement(Enum):
@@ -261,40 +265,42 @@ class Judgement(Struct, frozen=True, kw_only=True):
     remedy: Remedy = Remedy.NONE
     hard: bool = False
     """Whether a rerun cannot take it back; of one complaint alone."""
+    distance: float = 0.0
+    """How far past its limit the value is, as a share of the limit; infinite for a
+    finding, which has no limit. Of one complaint alone."""
 
 
 def judge(
     found: Iterable[Measurement | Finding],
     limits: Sequence[Limit],
     rulings: Mapping[str, Ruling],
-    label: Callable[[str], str] = str,
+    names: Names = ", ".join,
 ) -> Judgement:
     """
     Compare what was *found* with *limits* and *rulings*; the worst one counts.
 
-    The reason holds every complaint of the worst verdict, and each names the
-    part, the value, the limit and its source. *label* turns the id of a part into
-    what a person calls it.
+    The reason holds every complaint of the worst verdict, the worst part first, and
+    each names the part, the value, the limit and its source.
     """
-    return worst(complaints(found, limits, rulings, label))
+    return worst(complaints(found, limits, rulings, names))
 
 
 def complaints(
     found: Iterable[Measurement | Finding],
     limits: Sequence[Limit],
     rulings: Mapping[str, Ruling],
-    label: Callable[[str], str] = str,
+    names: Names = ", ".join,
 ) -> list[Judgement]:
     """List what limits and rulings have to say of what was *found*, each by itself."""
     items = list(found)
     facts = [item for item in items if isinstance(item, Finding)]
-    made = [_rule_on(*same, rulings) for same in _folded(facts, label)]
+    made = [_rule_on(*same, rulings) for same in _folded(facts, names)]
     used: set[Limit] = set()
     for item in (m for m in items if isinstance(m, Measurement)):
         for limit in limits:
             if applies(limit, item):
                 used.add(limit)
-                made += _hold_against(item, limit, label)
+                made += _hold_against(item, limit, names)
     return made + [_unmeasured(limit) for limit in limits if limit not in used]
 
 
@@ -312,17 +318,15 @@ def matches(name: str, pattern: str) -> bool:
     )
 
 
-def _folded(
-    facts: Iterable[Finding], label: Callable[[str], str]
-) -> Iterator[tuple[Finding, str]]:
+def _folded(facts: Iterable[Finding], names: Names) -> Iterator[tuple[Finding, str]]:
     """Bring together what is the same of several parts, with the names of all."""
     places: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Finding] = {}
     for fact in facts:
-        places.setdefault((fact.code, fact.text), []).append(label(fact.where))
+        places.setdefault((fact.code, fact.text), []).append(fact.where)
         first.setdefault((fact.code, fact.text), fact)
-    for same, labels in places.items():
-        yield first[same], ", ".join(dict.fromkeys(labels))
+    for same, ids in places.items():
+        yield first[same], names(tuple(dict.fromkeys(ids)))
 
 
 def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Judgement:
@@ -340,13 +344,14 @@ def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Jud
         cause=ruling.cause,
         remedy=ruling.remedy,
         hard=ruling.hard,
+        distance=math.inf,
     )
 
 
-def _hold_against(
-    item: Measurement, limit: Limit, label: Callable[[str], str]
-) -> list[Judgement]:
-    subject = f"{label(item.where)}: {item.name} {quantity(item.value, item.unit)}"
+def _hold_against(item: Measurement, limit: Limit, names: Names) -> list[Judgement]:
+    if not limit.noisy and limit.admits(item.value):
+        return []
+    subject = f"{names([item.where])}: {item.name} {quantity(item.value, item.unit)}"
     if limit.noisy:
         could_fail = limit.otherwise is Verdict.FAIL
         return [
@@ -357,8 +362,6 @@ def _hold_against(
                 remedy=Remedy.RERUN,
             )
         ]
-    if limit.admits(item.value):
-        return []
     below = limit.low is not None and (item.value is None or item.value < limit.low)
     bound, sign = (limit.low, "<") if below else (limit.high, ">")
     return [
@@ -368,8 +371,24 @@ def _hold_against(
             cause=limit.cause,
             remedy=limit.remedy,
             hard=limit.hard,
+            distance=-margin(item, limit),
         )
     ]
+
+
+def margin(item: Measurement, limit: Limit) -> float:
+    """
+    Say how much room a value has within its limit, as a share of the limit.
+
+    Negative past the limit; what is not a number is infinitely far past it.
+    """
+    if item.value is None:
+        return -math.inf
+    rooms = [
+        *([] if limit.low is None else [(item.value - limit.low, limit.low)]),
+        *([] if limit.high is None else [(limit.high - item.value, limit.high)]),
+    ]
+    return min((room / (abs(at) or 1.0) for room, at in rooms), default=math.inf)
 
 
 def _unmeasured(limit: Limit) -> Judgement:
@@ -388,13 +407,22 @@ def worst(complaints: Sequence[Judgement]) -> Judgement:
     verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
     if verdict is Verdict.PASS:
         return Judgement(verdict=verdict)
-    worst = [c for c in complaints if c.verdict is verdict]
+    worst = worst_first(c for c in complaints if c.verdict is verdict)
     return Judgement(
         verdict=verdict,
         reason="; ".join(c.reason for c in worst),
         cause=next((c.cause for c in worst if c.cause), Cause.NONE),
         remedy=max((c.remedy for c in worst), key=list(Remedy).index),
     )
+
+
+def worst_first(complaints: Iterable[Judgement]) -> list[Judgement]:
+    """Order *complaints* of one verdict: the strongest remedy, the farthest off."""
+    return sorted(complaints, key=_badness, reverse=True)
+
+
+def _badness(complaint: Judgement) -> tuple[int, float]:
+    return list(Remedy).index(complaint.remedy), complaint.distance
 
 
 WHOLE, VAST = 1e4, 1e9

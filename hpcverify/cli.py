@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -39,8 +40,10 @@ COMMANDS = (
     "selftest",
 )
 UNVERIFIED = 3
+UNREAD = 141
+"""The status when nobody reads to the end what we print, as with ``| head``: that of a
+program which SIGPIPE ends (128 + 13), so that it is no verdict and no mistake."""
 UNWRITABLE = {
-    errno.EPIPE: "was closed before all was written",
     errno.ENOSPC: "cannot be written: no space is left",
     errno.EDQUOT: "cannot be written: the quota is used up",
     errno.EFBIG: "cannot be written: the file has become too large",
@@ -56,18 +59,45 @@ def printing(ctx: click.Context) -> Generator[None]:
     """
     Name what keeps us from printing; click would exit with 1, which means FAIL.
 
+    That nobody reads on is no news to anybody: it ends the command in silence.
+
     Raises:
-        OutputError: standard output is closed, or full.
+        OutputError: standard output is full.
 
     """
     try:
         yield
+    except BrokenPipeError:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream)]
+        if not unread:  # it was another pipe, and a bug
+            raise
+        for stream in unread:
+            _give_up(stream)
+        ctx.exit(UNREAD)
     except OSError as exc:
         why = UNWRITABLE.get(exc.errno or 0)
         if why is None or exc.filename is not None:
             raise
         _give_up(sys.stdout)
         raise OutputError(why, kept=ctx.invoked_subcommand == KEEPS) from None
+
+
+@contextmanager
+def read_or_not(stream: TextIO) -> Generator[None]:
+    """Print to *stream*; if nobody reads it any more, go on without."""
+    try:
+        yield
+    except BrokenPipeError:
+        if not is_unread(stream):
+            raise
+        _give_up(stream)
+
+
+def is_unread(stream: TextIO) -> bool:
+    """Whether *stream* is a pipe whose reader is gone."""
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)  # what it is told of even so is an error
+    return bool(poll.poll(0))
 
 
 class LazyGroup(click.Group):
@@ -139,7 +169,8 @@ def cli() -> None:
 
     \b
     Exit status: 0 pass or warn, 1 fail, 2 usage or configuration,
-    3 could not judge, 4 a scheduler or quarantine action did not take.
+    3 could not judge, 4 a scheduler or quarantine action did not take,
+    141 nobody read all of the output (never of run, which has its verdict's).
 
     \b
     Example:

@@ -7,7 +7,7 @@ do its part is an ERROR beside it, and hides no FAIL that was found before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -118,7 +118,7 @@ def judged(
         (*result.measurements, *result.findings),
         holding,
         rulings,
-        _labels(inventory),
+        inventory.names,
     )
     total = worst([verdict, *short])
     return msgspec.structs.replace(
@@ -155,7 +155,7 @@ def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
         return ()
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    told = complaints(found, result.limits, result.rulings, _labels(inventory))
+    told = complaints(found, result.limits, result.rulings, inventory.names)
     return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
 
 
@@ -181,8 +181,3 @@ def _codes(result: Result) -> list[str]:
 
 def _measured(limit: Limit, result: Result) -> bool:
     return any(applies(limit, item) for item in result.measurements)
-
-
-def _labels(inventory: Inventory) -> Callable[[str], str]:
-    labels = {part.id: part.label for part in inventory.parts}
-    return lambda where: labels.get(where, where)

@@ -95,7 +95,7 @@ class NoRunsError(ConfigError):
 
 
 class OutputError(HpcverifyError):
-    """What we print cannot be written: nobody reads it, or the disk is full."""
+    """What we print cannot be written, as on a full disk."""
 
     def __init__(self, why: str, *, kept: bool) -> None:
         """Say *why*, and that what was found is kept all the same if it is."""

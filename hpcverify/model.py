@@ -10,6 +10,7 @@ two together.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
@@ -246,9 +247,32 @@ class Inventory(Struct, frozen=True):
         """Say what a person calls the part *where*."""
         return next((p.label for p in self.parts if p.id == where), where)
 
+    def names(self, ids: Collection[str]) -> str:
+        """
+        Say what a person calls the parts *ids*, in the order of the inventory.
+
+        All parts of a kind that has several are called so, as in "all 8 GPUs".
+        """
+        told: list[str] = []
+        for kind in dict.fromkeys(part.kind for part in self.parts):
+            like = self.of_kind(kind)
+            named = [part.label for part in like if part.id in ids]
+            every = kind in PLURAL and len(named) == len(like) >= ALL
+            told += [f"all {len(like)} {PLURAL[kind]}"] if every else named
+        known = {part.id for part in self.parts}
+        return ", ".join([*told, *(i for i in dict.fromkeys(ids) if i not in known)])
+
     def of_kind(self, kind: str) -> tuple[Part, ...]:
         """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""
         return tuple(p for p in self.parts if p.kind == kind)
+
+
+ALL = 3
+"""Parts of a kind from which "all of them" says more than their names."""
+
+
+PLURAL = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", "nic": "NICs"}
+"""What several parts of a kind are called."""
 
 
 class Shortfall(Struct, frozen=True):

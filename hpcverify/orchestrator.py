@@ -286,7 +286,7 @@ class Verification(Struct, kw_only=True):
         coverage = (*result.coverage, *settled)
         result = msgspec.structs.replace(result, coverage=coverage)
         if self._round > 1 and self._cut:
-            return spared(result, self._cut, inventory.label)
+            return spared(result, self._cut, inventory)
         return result
 
     def _answers(
@@ -468,9 +468,7 @@ def overrun(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
     )
 
 
-def spared(
-    result: Result, cut: frozenset[str], label: Callable[[str], str]
-) -> Result | None:
+def spared(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
     """
     Say what counts of a check whose workers *cut* had their end with the budget.
 
@@ -482,7 +480,7 @@ def spared(
         return result
     limits = [limit for limit in result.limits if _holds(limit, result)]
     found: list[Judged] = [*result.measurements, *result.findings]
-    told = judge(found, limits, result.rulings, label)
+    told = judge(found, limits, result.rulings, inventory.names)
     if told.verdict is Verdict.PASS:
         return None
     short = Covered("node", "cut short: the suite's time was used up")

@@ -11,7 +11,9 @@ from contextlib import suppress
 
 import click
 
-from hpcverify.check import applies, quantity
+from hpcverify.actions import Action, actions, brief
+from hpcverify.check import applies, margin, quantity
+from hpcverify.figures import figures
 from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
 from hpcverify.orchestrator import Progress
 from hpcverify.rounds import by_check, extent, left_out, tally, worst_rounds
@@ -51,7 +53,7 @@ class PlainProgress:
 
     def ended(self, result: Result) -> None:
         """Print the verdict."""
-        told = f"{result.verdict.name:5}{headline(result)}"
+        told = f"{result.verdict.name:5}{cut(headline(result))}"
         click.echo(printable(told), err=True)
 
 
@@ -98,18 +100,7 @@ def tightest(result: Result) -> tuple[Measurement, Limit] | None:
         for lim in result.limits
         if applies(lim, m) and not lim.noisy
     ]
-    return min(pairs, key=lambda pair: _margin(*pair), default=None)
-
-
-def _margin(item: Measurement, limit: Limit) -> float:
-    """Say how much room a value has within its limit, as a share of the limit."""
-    if item.value is None:
-        return float("-inf")
-    bounds = [
-        (item.value - limit.low, limit.low) if limit.low is not None else None,
-        (limit.high - item.value, limit.high) if limit.high is not None else None,
-    ]
-    return min(room / (abs(at) or 1.0) for room, at in filter(None, bounds))
+    return min(pairs, key=lambda pair: margin(*pair), default=None)
 
 
 def bounds(limit: Limit) -> str:
@@ -120,15 +111,33 @@ def bounds(limit: Limit) -> str:
 
 
 def cells(result: Result, run: Run) -> list[str]:
-    """Print the measurement, its limit and the source, or else the reason."""
-    pair = tightest(result)
-    if result.verdict is not Verdict.PASS or pair is None:
-        return [result.reason or _what(result), "", ""]
-    item, limit = pair
-    value = f"{item.name} {quantity(item.value, item.unit)}"
-    if item.where != "node":
-        value = f"{run.inventory.label(item.where)}: {value}"
-    return [value, bounds(limit), limit.source]
+    """
+    Print a number with its limit and the source, or else the reason in one clause.
+
+    The number is the speed that one asks for first, of the slowest part, or else the
+    one that came nearest to its limit.
+    """
+    if result.verdict is not Verdict.PASS:
+        return [brief(result, run.inventory), "", ""]
+    figure = next(iter(figures(result)), None)
+    if figure is not None:
+        item, limit = figure.slowest, _nearest(figure.slowest, result)
+        share = f" ({figure.share})" if figure.share else ""
+        value = f"{figure.told(item.value or 0.0)}{share}"
+    elif pair := tightest(result):
+        item, limit = pair
+        value = quantity(item.value, item.unit)
+    else:
+        return [brief(result, run.inventory) or _what(result), "", ""]
+    where = "" if item.where == "node" else f"{run.inventory.label(item.where)}: "
+    told = (bounds(limit), limit.source) if limit else ("", "")
+    return [f"{where}{item.name} {value}", *told]
+
+
+def _nearest(item: Measurement, result: Result) -> Limit | None:
+    """Choose the limit that *item* came nearest to."""
+    limits = [lim for lim in result.limits if applies(lim, item) and not lim.noisy]
+    return min(limits, key=lambda limit: margin(item, limit), default=None)
 
 
 def _what(result: Result) -> str:
@@ -136,11 +145,74 @@ def _what(result: Result) -> str:
     return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
 
 
-def next_remedy(run: Run) -> Remedy:
-    """Choose what to do first: what the worst results ask for most."""
-    worst = max((r.verdict for r in run.results), default=Verdict.PASS)
-    asked = [r.remedy for r in run.results if r.verdict is worst]
-    return max(asked, key=list(Remedy).index, default=Remedy.NONE)
+TO_DO = {
+    Remedy.NONE: "",
+    Remedy.RERUN: "run {checks} again",
+    Remedy.FIX_CHECKER: "repair the check {checks}",
+    Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
+    Remedy.INSPECT: "inspect {parts}",
+    Remedy.RESET_GPU: "drain the node and reset {parts}",
+    Remedy.REBOOT: "drain the node and reboot it",
+    Remedy.REPLACE: "replace {parts}",
+    Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
+}
+"""What to do about which parts, as one goes on to say it in a line."""
+FEW = 3
+"""Parts that a line names; of more it gives the number."""
+LONG = 240
+"""Characters of a reason in a line of progress, or in a cell."""
+
+
+def next_steps(run: Run) -> str:
+    """Say what to do about which parts, the gravest first."""
+    steps = (
+        _step(action, run) for action in actions(run) if action.verdict is run.verdict
+    )
+    return ", ".join(filter(None, steps))
+
+
+def _step(action: Action, run: Run) -> str:
+    names = run.inventory.names([part.where for part in action.parts])
+    if len(action.parts) > FEW and not names.startswith("all "):
+        some = ", ".join(part.label for part in action.parts[:FEW])
+        names = f"{some} (+{len(action.parts) - FEW} more)"
+    checks = dict.fromkeys(name for part in action.parts for name in part.checks)
+    return TO_DO[action.remedy].format(
+        parts="the node" if names == "node" else names,
+        checks=", ".join(checks) or "the suite",
+    )
+
+
+def why(run: Run) -> str:
+    """
+    Say in one clause what made the verdict of *run*, the worst part first.
+
+    How much more there is stands before what may be cut off at the end of a line.
+    """
+    found = [
+        (part, complaint)
+        for action in actions(run)
+        if action.verdict is run.verdict
+        for part in action.parts
+        for complaint in part.deciding
+    ]
+    if not found:
+        return ""
+    _, worst = found[0]
+    alike = [part for part, complaint in found if complaint.text == worst.text]
+    known = {part.id for part in run.inventory.parts}
+    names = [part.where if part.where in known else part.label for part in alike]
+    parts = run.inventory.names(names)
+    more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
+    checks = ", ".join(worst.checks)
+    if len(worst.checks) > FEW:
+        checks = f"{worst.checks[0]} and {len(worst.checks) - 1} more checks"
+    return ": ".join(filter(None, (checks, f"{parts}{more}", worst.text)))
+
+
+def cut(text: str) -> str:
+    """Shorten *text* to what a line of progress or a cell has room for."""
+    return text if len(text) <= LONG else f"{text[: LONG - 1]}…"
 
 
 def summary(run: Run) -> str:
@@ -151,7 +223,7 @@ def summary(run: Run) -> str:
         for v in sorted(Verdict, reverse=True)
         if v in verdicts
     ]
-    remedy = next_remedy(run)
+    steps = next_steps(run)
     interrupted = "" if run.complete else " (interrupted)"
     suite = ", ".join(filter(None, (f"suite {run.suite}", extent(run))))
     idle = verdicts and set(verdicts) == {Verdict.SKIP}
@@ -159,7 +231,7 @@ def summary(run: Run) -> str:
         f"{interrupted} after {clock(run.seconds)} of {suite}: {', '.join(counts)}",
         "nothing was there to be judged" if idle else "",
         left_out(run),
-        "" if remedy is Remedy.NONE else f"next: {remedy.replace('_', ' ')}",
+        f"next: {steps}" if steps else "",
     )
     return "; ".join(filter(None, told))
 

@@ -411,7 +411,7 @@ class Store:
         )
 
     def _entries(
-        self, which: str, values: Mapping[str, str | int | None]
+        self, which: str, values: Mapping[str, str | int | bytes | None]
     ) -> list[Entry]:
         return self._structs(
             "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
@@ -423,7 +423,7 @@ class Store:
         )
 
     def _structs(
-        self, query: str, values: Mapping[str, str | int | None], kind: type[S]
+        self, query: str, values: Mapping[str, str | int | bytes | None], kind: type[S]
     ) -> list[S]:
         """Answer *query* with values of *kind*, whose fields are its columns."""
         return self._do(lambda db: _structs(db.execute(query, values), kind))
@@ -492,6 +492,26 @@ class Store:
         for check, *mark in self._do(lambda db: db.execute(query, (node,)).fetchall()):
             found[check] = (*found.get(check, ()), Mark(*mark))
         return found
+
+    def looked_at(self, part: str, checks: Collection[str], run: Run) -> list[Entry]:
+        """
+        List the runs of that node before *run* in which *checks* judged *part*.
+
+        Newest first. One that failed may have been without the part.
+        """
+        return self._entries(
+            "where node = :node and started < :before"
+            " and (verdict = 'fail' or instr(inventory, :part))"
+            " and id in (select run from results join json_each(:checks) on value = name"
+            "   where results.verdict in ('pass', 'warn', 'fail'))"
+            " order by started desc",
+            {
+                "node": run.node,
+                "before": run.started.isoformat(),
+                "part": msgspec.json.encode(part),
+                "checks": msgspec.json.encode(tuple(checks)).decode(),
+            },
+        )
 
     def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
         """

@@ -113,7 +113,9 @@ class LiveProgress:
 
     def ended(self, result: Result) -> None:
         """Leave the verdict standing above the line."""
-        self._bar.console.print(headline(result))
+        name = (f"{result.verdict.name:5}", COLOURS[result.verdict])
+        told = Text.assemble(name, plain.cut(plain.headline(result)))
+        self._bar.console.print(told)
 
 
 def badge(verdict: Verdict) -> Text:
@@ -171,11 +173,17 @@ def plain_table(
     console: Console,
     head: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
+    *,
+    cut: bool = False,
 ) -> None:
-    """Print *rows* under *head*; what does not fit is folded."""
+    """Print *rows* under *head*; what is too long is folded, or the last cell *cut*."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
-        table.add_column(name, no_wrap=place == 0, overflow="fold")
+        whole = place == 0 or (cut and place < len(head) - 1)
+        table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(c) if isinstance(c, str) else c for c in row))
+        cells = [_cell(c) if isinstance(c, str) else c for c in row]
+        if cut:
+            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        table.add_row(*cells)
     console.print(table)

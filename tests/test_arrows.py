@@ -20,7 +20,10 @@ ALLOWED = {
         "hpcverify_checks",
     ),
     "reports/hpcverify_reports": (
+        "hpcverify.actions",
         "hpcverify.check",
+        "hpcverify.exclusions",
+        "hpcverify.figures",
         "hpcverify.fleet.overview",
         "hpcverify.fleet.said",
         "hpcverify.model",

@@ -48,7 +48,7 @@ def test_a_limit_is_for_its_own_name_or_those_of_its_pattern(
 
 
 def test_the_reason_names_part_value_limit_and_source() -> None:
-    told = judge([speed(612)], [SPEED], {}, label={"gpu-a": "GPU 3"}.__getitem__)
+    told = judge([speed(612)], [SPEED], {}, names=lambda _: "GPU 3")
 
     assert told.verdict is Verdict.FAIL
     assert told.reason == (
@@ -165,7 +165,7 @@ def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -
     facts = [Finding("cold", f"gpu-{i}", "it is cold") for i in (0, 1, 2, 1)]
     facts.append(Finding("cold", "gpu-3", "it is very cold"))
     rulings = {"cold": Ruling(Verdict.WARN)}
-    judgement = judge(facts, (), rulings, str.upper)
+    judgement = judge(facts, (), rulings, lambda ids: ", ".join(ids).upper())
 
     told = "GPU-0, GPU-1, GPU-2: it is cold; GPU-3: it is very cold"
     assert judgement.reason == told

@@ -307,19 +307,20 @@ def leftovers(
     again: Callable[[], Mapping[str, Setup]],
 ) -> Iterator[Found]:
     """Yield what is held by processes that are no more, or by none at all."""
+    places = {uuid: index for index, uuid in enumerate(answers)}
     dead, spare = ghosts(answers, host), unowned(ctx, answers)
     if dead or any(gib > LEFTOVER_GIB for gib in spare.values()):
         later = again()
         dead &= ghosts(later, host)
         still = unowned(ctx, later)
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
-    for uuid, pid in sorted(dead):
+    for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
         text = (
             f"process {pid} is gone and still holds this GPU: who inherited it "
             "(fuser -v /dev/nvidia*) must end, or the GPU be reset"
         )
         yield Finding("process_dead", uuid, text)
-    for uuid, gib in sorted(spare.items()):
+    for uuid, gib in sorted(spare.items(), key=lambda kept: places[kept[0]]):
         yield Measurement("memory.leftover", gib, "GiB", uuid)
 
 

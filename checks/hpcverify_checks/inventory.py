@@ -169,20 +169,35 @@ def differs(
         yield from lost_gpu(old, now)
     elif old:
         code = f"{kind}_missing" if kind in LOSSES else "part_missing"
-        text = f"{kind} {describe(old)} is gone since the last run"
-        yield Finding(code, old.id, text, old.facts)
+        yield Finding(code, old.id, f"{kind} {gone(old)}", former(old))
 
 
 def lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     """Say that *gpu* is missing, if all that could hide it can be ruled out."""
     if problems.of_view(now):
         return
-    text = f"gpu {describe(gpu)} is gone since the last run"
+    text = f"gpu {gone(gpu)}"
     if any("driver" in other.facts for other in now.of_kind("gpu")):
-        yield Finding("gpu_missing", gpu.id, text, gpu.facts)
+        yield Finding("gpu_missing", gpu.id, text, former(gpu))
     else:
         fix = "neither the PCI bus nor NVML shows any: see the kernel log"
-        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", gpu.facts)
+        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", former(gpu))
+
+
+def former(part: Part) -> dict[str, str]:
+    """List what was known of a *part* that is gone: its label, then its facts."""
+    return {"was": part.label} | part.facts
+
+
+def gone(part: Part) -> str:
+    """Say that *part* is gone. Its id is where the finding is, and is not repeated."""
+    serial = part.facts.get("serial")
+    words = (
+        part.facts.get("name") or part.facts.get("model"),
+        part.label if part.label != part.id else None,
+        f"(serial {serial})" if serial and serial != part.id else None,
+    )
+    return " ".join([*filter(None, words), "is gone since the last run"])
 
 
 def describe(part: Part) -> str:

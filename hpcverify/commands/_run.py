@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import click
 import msgspec
 from msgspec import Struct
 
 from hpcverify import documents, plain
-from hpcverify.cli import say
+from hpcverify.cli import read_or_not, say
 from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site, load_site, node_name, state_dir
 from hpcverify.documents import STDOUT
@@ -108,14 +109,26 @@ def carry_out(wish: Wish, early: Forked) -> int:
 
 def hand_out(run: Run, wish: Wish, store: Store) -> Iterator[StoreError]:
     """Say where *run* is kept, and write what was asked for; yield what went wrong."""
-    if store.document(run.id).exists():
-        where = sys.stderr if wish.json_file == STDOUT else sys.stdout
-        click.echo(f"kept as {run.id}: hpcverify show {run.id}", file=where)
+    where = sys.stderr if wish.json_file == STDOUT else sys.stdout
     html, json = wish.html_file, wish.json_file
+    if store.document(run.id).exists():
+        tell(f"kept as {run.id}: hpcverify show {run.id}", where)
+        if run.verdict is Verdict.FAIL and not html:
+            page = f"hpcverify report --run {run.id} -o {run.node}.html"
+            tell(f"for the vendor: {page}", where)
     if html:
-        yield from tried(lambda: write_html(run, store, Path(html)))
+        mishaps = [*tried(lambda: write_html(run, store, Path(html)))]
+        yield from mishaps
+        if not mishaps:
+            tell(f"wrote {html}", where)
     if json:
         yield from tried(lambda: write_json(run, json))
+
+
+def tell(text: str, stream: TextIO) -> None:
+    """Print *text*, if anyone reads *stream*: what was found counts all the same."""
+    with read_or_not(stream):
+        click.echo(text, file=stream)
 
 
 def leave(run: Run, spool: Path) -> None:
@@ -226,16 +239,17 @@ def show(run: Run, *, to_stderr: bool) -> None:
     if stream.isatty():
         from hpcverify.view import show_run
 
-        show_run(run, stderr=to_stderr)
+        with read_or_not(stream):
+            show_run(run, stderr=to_stderr)
     else:
-        click.echo("\n".join(plain.run_lines(run)), file=stream)
+        tell("\n".join(plain.run_lines(run)), stream)
 
 
 def write_json(run: Run, file: str) -> None:
     """Write *run* to *file*, or print it."""
     if file == STDOUT:
-        click.echo(msgspec.json.format(msgspec.json.encode(run), indent=1))
-        sys.stdout.flush()
+        text = msgspec.json.format(msgspec.json.encode(run), indent=1)
+        tell(text.decode(), sys.stdout)
         return
     documents.write(run, Path(file))
 

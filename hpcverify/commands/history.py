@@ -5,11 +5,16 @@ from __future__ import annotations
 import click
 import msgspec
 
+from hpcverify.cli import say
 from hpcverify.config import node_name, state_dir
 from hpcverify.errors import NO_RUNS, UnknownNameError
-from hpcverify.plain import clock
-from hpcverify.store import Store
+from hpcverify.model import Verdict
+from hpcverify.plain import clock, why
+from hpcverify.store import Entry, Store
 from hpcverify.view import Console, plain_table
+
+WIDE = 100
+"""Columns from which there is room for the time, which the id of a run says too."""
 
 
 @click.command("history")
@@ -24,7 +29,9 @@ from hpcverify.view import Console, plain_table
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(node: str | None, limit: int, *, as_json: bool) -> None:
     """
-    List the runs of NODE, this one when left out.
+    List the runs of NODE, this one when left out: a line each.
+
+    The line names what was worst and how much more there is: see hpcverify show.
 
     \b
     Example:
@@ -40,16 +47,35 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
     if not entries:
         click.echo(NO_RUNS)
         return
-    head = ("run", "when (UTC)", "suite", "took", "verdict", "why")
+    console = Console(highlight=False)
+    dated = console.width >= WIDE
+    head = (
+        "run",
+        *(["when (UTC)"] if dated else []),
+        "suite",
+        "took",
+        "verdict",
+        "why",
+    )
     rows = [
         (
             e.id,
-            f"{e.started:%Y-%m-%d %H:%M}",
+            *([f"{e.started:%Y-%m-%d %H:%M}"] if dated else []),
             e.suite + (f", {e.rounds} rounds" if e.rounds > 1 else ""),
             clock(e.seconds),
             e.verdict.name + ("" if e.complete else " (interrupted)"),
-            e.reason,
+            reason(e, store),
         )
         for e in entries
     ]
-    plain_table(Console(highlight=False), head, rows)
+    plain_table(console, head, rows, cut=True)
+    for complaint in store.broken:
+        say(complaint)
+
+
+def reason(entry: Entry, store: Store) -> str:
+    """Say in one clause why the run did not pass; its document knows what is worst."""
+    if entry.verdict is Verdict.PASS:
+        return ""
+    document = next(store.readable([entry]), None)
+    return why(document) if document else entry.reason

@@ -14,6 +14,7 @@ from hpcverify.commands import _fleet
 from hpcverify.config import state_dir
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.overview import Overview, Row, age, headline
+from hpcverify.plain import cut
 from hpcverify.quarantine.ledger import Entry, Ledger
 from hpcverify.store import Store
 from hpcverify.view import Console, badge, plain_table
@@ -115,7 +116,7 @@ def cells(row: Row, now: float) -> tuple[str | Text, ...]:
         badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE) if row.overdue else passed,
         age(row.heard, now),
-        row.why,
+        cut(row.why),
     )
 
 

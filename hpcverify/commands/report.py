@@ -12,17 +12,20 @@ import click
 import msgspec
 
 from hpcverify import documents
+from hpcverify.actions import Affected, actions, affected
 from hpcverify.commands import _fleet
 from hpcverify.commands._since import DAY, began_by
 from hpcverify.config import node_name, state_dir
 from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
-from hpcverify.fleet.overview import Overview
-from hpcverify.model import Run
+from hpcverify.exclusions import Look, Repetition, looked, repetition, ruled_out
+from hpcverify.model import Run, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.store import Store
 
 HISTORY = 30
 """Earlier runs that a report shows."""
+MOST_READ = 100
+"""Documents of failed runs that are read to count how often a part has failed."""
 
 
 @click.command("report")
@@ -85,9 +88,9 @@ def node_form(
     run = store.load(run_id) if run_id else newest(store, node)
     writers: dict[str, Callable[[], str]] = {
         "html": lambda: render_html(run, store, since),
-        "json": lambda: as_json(run),
-        "junit": lambda: text_form("junit", run),
-        "markdown": lambda: text_form("markdown", run),
+        "json": lambda: as_json(with_actions(run, store, since)),
+        "junit": lambda: text_form("junit", run, store, since),
+        "markdown": lambda: text_form("markdown", run, store, since),
     }
     return writers[form]()
 
@@ -117,9 +120,71 @@ def fleet_form(store: Store, since: datetime | None, form: str, output: str) -> 
     return page
 
 
-def as_json(value: Run | Overview) -> str:
+def as_json(value: object) -> str:
     """Print *value* as JSON that a person can read."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+
+def with_actions(run: Run, store: Store, since: datetime | None) -> dict[str, object]:
+    """Put beside the document of *run* what to do about which part, and why."""
+    past = repetitions(run, store, since)
+    told = [
+        {
+            "verdict": action.verdict,
+            "remedy": action.remedy,
+            "parts": [
+                {
+                    **msgspec.structs.asdict(part),
+                    "past": past.get(part.where),
+                    "ruled_out": ruled_out(part, run, past.get(part.where)),
+                }
+                for part in action.parts
+            ],
+        }
+        for action in actions(run)
+    ]
+    return {**msgspec.structs.asdict(run), "actions": told}
+
+
+def repetitions(
+    run: Run, store: Store, since: datetime | None = None
+) -> dict[str, Repetition]:
+    """Count how often each part that *run* fails has failed before, by its id."""
+    read: dict[str, Run | None] = {}
+    return {
+        part.where: repetition(part, run, looks(part, run, store, since, read))
+        for part in affected(run)
+        if part.verdict is Verdict.FAIL
+    }
+
+
+def looks(
+    part: Affected,
+    run: Run,
+    store: Store,
+    since: datetime | None,
+    read: dict[str, Run | None],
+) -> list[Look]:
+    """
+    List what earlier runs of the node say of *part*, newest first.
+
+    Only of a run that failed the index cannot say whether it was this part: *read*
+    keeps their documents. After `MOST_READ` of them the past ends.
+    """
+    found: list[Look] = []
+    for entry in store.looked_at(part.where, part.checks, run):
+        failed = entry.verdict is Verdict.FAIL
+        if not began_by(entry, since) or (failed and len(read) >= MOST_READ):
+            break
+        if not failed:
+            found.append(Look(started=entry.started, failed=False))
+            continue
+        if entry.id not in read:
+            read[entry.id] = next(store.readable([entry]), None)
+        document = read[entry.id]
+        look = looked(part.where, part.checks, document) if document else None
+        found += [look] if look else []
+    return found
 
 
 def newest(store: Store, node: str | None) -> Run:
@@ -142,13 +207,15 @@ def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
         if entry.started < run.started and began_by(entry, since)
     ]
     history = list(store.readable(earlier[:HISTORY]))
-    page: str = reports("node").render(run, history=history)
+    past = repetitions(run, store, since)
+    page: str = reports("node").render(run, history=history, repetitions=past)
     return page
 
 
-def text_form(form: str, run: Run) -> str:
+def text_form(form: str, run: Run, store: Store, since: datetime | None) -> str:
     """Render *run* as text for another program, or for a ticket."""
-    text: str = getattr(reports("text"), form)(run)
+    past = repetitions(run, store, since)
+    text: str = getattr(reports("text"), form)(run, past)
     return text
 
 

@@ -1,8 +1,8 @@
-"""What came of a run, in a sentence, and what to do next."""
+"""What came of a run, in a sentence."""
 
 from __future__ import annotations
 
-from hpcverify.model import Remedy, Result, Run, Verdict, standing
+from hpcverify.model import Result, Run, Verdict, standing
 from hpcverify.rounds import left_out, worst_rounds
 
 _COUNTED = {
@@ -41,11 +41,3 @@ def lede(run: Run) -> str:
     ]
     counted = f"{verdicts.count(leading)} of {len(verdicts)} checks {_COUNTED[leading]}"
     return f"{', '.join([counted, *milder])}.{early}"
-
-
-def next_step(run: Run) -> Remedy:
-    """Choose the strongest remedy of those that decided the verdict, in any round."""
-    remedies = [r.remedy for r in run.results if standing(r) is run.verdict]
-    if not run.complete or not run.results:
-        remedies.append(Remedy.RERUN)
-    return max(remedies, key=list(Remedy).index, default=Remedy.NONE)

@@ -55,28 +55,6 @@ def held(result: Result) -> tuple[Held, ...]:
     )
 
 
-def complaints(result: Result, label: Labels) -> list[str]:
-    """
-    List what speaks for the verdict of *result*, in the order of its reason.
-
-    Each is told as the engine told it. The reason holds them all, and cannot be taken
-    apart again: the text of one may have in it whatever comes between two.
-    """
-    if result.verdict is Verdict.PASS:
-        return []
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for finding in result.findings:
-        alike.setdefault((finding.code, finding.text), []).append(finding)
-    told = [judge(same, (), result.rulings, label) for same in alike.values()]
-    for item in result.measurements:
-        mine = [limit for limit in result.limits if applies(limit, item)]
-        told += [judge([item], [limit], {}, label) for limit in mine]
-    short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
-    if not result.shortfalls:  # or else it is no wonder
-        told += [judge((), [limit], {}, label) for limit in unmet(result)]
-    return [*(j.reason for j in told if j.verdict is result.verdict), *short]
-
-
 def accused(result: Result) -> tuple[str, ...]:
     """List the parts that *result* complains of, each once."""
     broken = [one.item.where for one in held(result) if one.broken]

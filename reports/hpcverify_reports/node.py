@@ -11,13 +11,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from hpcverify.model import Result, Run, Verdict, standing
+from hpcverify.actions import clauses
+from hpcverify.model import Remedy, Result, Run, Verdict, standing
 from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
-from hpcverify_reports.headline import decisive, lede, next_step
+from hpcverify_reports.headline import decisive, lede
 from hpcverify_reports.history import History, before
-from hpcverify_reports.judged import Labels, accused, complaints
+from hpcverify_reports.judged import Labels
 from hpcverify_reports.pages import page
+from hpcverify_reports.remedies import Group, Repetitions, groups, machine, milder
 from hpcverify_reports.sections import (
     Fact,
     Kind,
@@ -27,8 +30,10 @@ from hpcverify_reports.sections import (
     proof,
     section,
 )
+from hpcverify_reports.speeds import Speed, speeds
 from hpcverify_reports.words import (
     BECAUSE,
+    INFO,
     MARKS,
     NEXT,
     Mark,
@@ -57,20 +62,12 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The first complaint of a check, and how many more there are."""
+    """The first complaint of a check, or of several alike, and how many more."""
 
-    href: str
-    check: str
+    checks: tuple[tuple[str, str], ...]
+    """Where each is told in full, and its name."""
     text: str
     more: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Accused:
-    """What a technician needs to pull the right part."""
-
-    label: str
-    facts: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +90,11 @@ class Page:
     mark: Mark
     lede: str
     reasons: tuple[Reason, ...]
-    next: str
-    accused: tuple[Accused, ...]
+    groups: tuple[Group, ...]
+    milder: tuple[Group, ...]
+    idle: tuple[str, ...]
+    """What to do where there is nothing to do."""
+    speeds: tuple[Speed, ...]
     facts: tuple[Fact, ...]
     chips: tuple[Chip, ...]
     why: tuple[Section, ...]
@@ -110,12 +110,22 @@ class Page:
     id: str
 
 
-def render(run: Run, *, history: Sequence[Run] = ()) -> str:
-    """Print *run* as one HTML page; *history* are earlier runs of the same node."""
-    return page("node.html.j2", page=lay_out(run, history))
+def render(
+    run: Run,
+    *,
+    history: Sequence[Run] = (),
+    repetitions: Repetitions = MappingProxyType({}),
+) -> str:
+    """
+    Print *run* as one HTML page.
+
+    *history* are earlier runs of the same node; *repetitions* say how often the parts
+    that fail have failed before.
+    """
+    return page("node.html.j2", page=lay_out(run, history, repetitions))
 
 
-def lay_out(run: Run, others: Sequence[Run]) -> Page:
+def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
     """Decide all that the page says."""
     label = _labels(run)
     ordered = worst_first(worst_rounds(run.results))
@@ -124,15 +134,18 @@ def lay_out(run: Run, others: Sequence[Run]) -> Page:
         for check, rounds in by_check(run.results).items()
     }
     blamed = [r for r in ordered if standing(r) >= Verdict.WARN]
+    demanded = groups(run, repetitions)
     return Page(
-        signs=tuple(MARKS.values()),
+        signs=(*MARKS.values(), INFO),
         node=run.node,
         verdict=run.verdict.name,
         mark=MARKS[run.verdict],
         lede=lede(run),
-        reasons=tuple(_reason(r, label) for r in decisive(run)[:TOLD]),
-        next=NEXT[next_step(run)],
-        accused=tuple(_accused(run))[:TOLD],
+        reasons=tuple(_reasons(run))[:TOLD],
+        groups=demanded,
+        milder=milder(run),
+        idle=() if demanded else (NEXT[Remedy.NONE],),
+        speeds=tuple(speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_facts(run)),
         chips=tuple(_chip(r) for r in worst_rounds(run.results)),
         why=tuple(sections[r.check] for r in blamed),
@@ -173,32 +186,29 @@ def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
     )
 
 
-def _reason(result: Result, label: Labels) -> Reason:
-    # A skip, which counts where the check is required, has a reason and no complaint.
-    first, *others = complaints(result, label) or [result.reason]
-    return Reason(
-        href=anchor(result.check),
-        check=result.check,
-        text=first or BECAUSE[result.cause],
-        more=(f"and {len(others)} more",) if others else (),
-    )
-
-
-def _accused(run: Run) -> Iterator[Accused]:
-    if run.verdict is not Verdict.FAIL:
-        return
-    blamed = {where for result in decisive(run) for where in accused(result)}
-    for part in run.inventory.parts:
-        if part.id in blamed:
-            yield Accused(part.label, (("id", part.id), *part.facts.items()))
+def _reasons(run: Run) -> Iterator[Reason]:
+    """Tell what decided the verdict; what several checks say alike is told once."""
+    alike: dict[str, list[Result]] = {}
+    told: dict[str, list[str]] = {}
+    for result in decisive(run):
+        # A skip, which counts where the check is required, has a reason and no
+        # complaint.
+        first, *others = clauses(result, run.inventory) or [result.reason]
+        text = first or BECAUSE[result.cause]
+        alike.setdefault(text, []).append(result)
+        told.setdefault(text, []).extend(others)
+    for text, results in alike.items():
+        others = dict.fromkeys(told[text])
+        yield Reason(
+            checks=tuple((anchor(r.check), r.check) for r in results),
+            text=text,
+            more=(f"and {len(others)} more",) if others else (),
+        )
 
 
 def _facts(run: Run) -> Iterator[Fact]:
-    for system in run.inventory.of_kind("system"):
-        names = (system.facts.get(fact) for fact in ("vendor", "product", "serial"))
-        known = ", ".join(filter(None, names))
-        if known:
-            yield "Machine", known
+    if known := machine(run):
+        yield "Machine", known
     yield "Suite", run.suite
     if run.rounds > 1:
         yield "Rounds", f"{rounds_of(run)} of {run.rounds}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hpcverify.actions import complaints
 from hpcverify.model import (
     Cause,
     Finding,
@@ -32,6 +33,7 @@ from hpcverify_reports.judged import (
 from hpcverify_reports.svg import Bound, Chart, Strip, Trace, chart
 from hpcverify_reports.words import (
     BECAUSE,
+    INFO,
     MARKS,
     NEXT,
     Mark,
@@ -78,6 +80,8 @@ class Proof:
     code: str
     text: str
     evidence: tuple[Fact, ...]
+    remedy: tuple[str, ...] = ()
+    """What to do, where that is not what the whole check calls for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class Section:
     """The reason, where neither complaints nor findings tell it in full."""
     reason: tuple[str, ...]
     cause: tuple[str, ...]
-    next: str
+    next: tuple[str, ...]
+    """What to do, where all that the check complains of calls for the same."""
     complaints: tuple[Complaint, ...]
     more: tuple[str, ...]
     proofs: tuple[Proof, ...]
@@ -137,7 +142,8 @@ def section(
     verdict = standing(result)
     # No name has a slash in it once it is quoted.
     place = anchor(result.check) + ("" if main else f"/{result.round}")
-    complaints = tuple(_complaints(result, everything, label, place))
+    mixed = _calls_for_several(result, inventory)
+    broken = tuple(_complaints(result, everything, label, place, mixed=mixed))
     charted = main or verdict > Verdict.SKIP
     tables = grids(everything, inventory, label)
     reason = tuple(filter(None, [result.reason]))
@@ -148,13 +154,13 @@ def section(
         open="" if verdict in (Verdict.PASS, Verdict.SKIP) else "open",
         badges=tuple(_badges(result)),
         took=duration(result.seconds),
-        why=() if complaints or result.findings else reason,
+        why=() if broken or result.findings else reason,
         reason=reason,
         cause=tuple(filter(None, [BECAUSE[result.cause]])),
-        next=NEXT[result.remedy],
-        complaints=complaints[:MOST],
-        more=_more(len(complaints) - MOST),
-        proofs=tuple(_proof(f, result, label) for f in result.findings),
+        next=() if mixed else (NEXT[result.remedy],),
+        complaints=broken[:MOST],
+        more=_more(len(broken) - MOST),
+        proofs=tuple(_proof(f, result, label, mixed=mixed) for f in result.findings),
         parts=tuple(_parts(result, everything, label, place)),
         covered=tuple(_covered(result, label)),
         wide=tuple(table for table in tables if not table.tall),
@@ -183,7 +189,12 @@ def _badges(result: Result) -> Iterator[str]:
 
 
 def _complaints(
-    result: Result, everything: Sequence[Held], label: Labels, place: str
+    result: Result,
+    everything: Sequence[Held],
+    label: Labels,
+    place: str,
+    *,
+    mixed: bool,
 ) -> Iterator[Complaint]:
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken
@@ -202,17 +213,24 @@ def _complaints(
             strips=() if axis is None else (axis,),
             bound=bound(limit),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_unlike(judgement.remedy, result),
+            remedy=_own(judgement.remedy, mixed=mixed),
         )
     if result.cause is Cause.UNMEASURED:
-        yield from (_unmeasured(lim, result, label, place) for lim in unmet(result))
+        missing = (_unmeasured(lim, label, place, mixed=mixed) for lim in unmet(result))
+        yield from missing
 
 
-def _unlike(remedy: Remedy, result: Result) -> tuple[str, ...]:
-    return () if remedy is result.remedy else (NEXT[remedy],)
+def _calls_for_several(result: Result, inventory: Inventory) -> bool:
+    """Whether the complaints of *result* call for different things."""
+    return len({c.remedy for c in complaints(result, inventory)}) > 1
 
 
-def _unmeasured(limit: Limit, result: Result, label: Labels, place: str) -> Complaint:
+def _own(remedy: Remedy, *, mixed: bool) -> tuple[str, ...]:
+    """Say what to do about one complaint, where the check calls for several things."""
+    return (NEXT[remedy],) if mixed and remedy is not Remedy.NONE else ()
+
+
+def _unmeasured(limit: Limit, label: Labels, place: str, *, mixed: bool) -> Complaint:
     return Complaint(
         mark=MARKS[Verdict.ERROR],
         href=place,
@@ -222,23 +240,32 @@ def _unmeasured(limit: Limit, result: Result, label: Labels, place: str) -> Comp
         strips=(),
         bound=bound(limit),
         source=limit.source,
-        remedy=_unlike(Remedy.FIX_CHECKER, result),
+        remedy=_own(Remedy.FIX_CHECKER, mixed=mixed),
     )
 
 
-def _proof(finding: Finding, result: Result, label: Labels) -> Proof:
-    return proof(finding, verdict_of_finding(finding, result), label)
+def _proof(finding: Finding, result: Result, label: Labels, *, mixed: bool) -> Proof:
+    made = proof(finding, verdict_of_finding(finding, result), label)
+    ruling = result.rulings.get(finding.code)
+    if ruling is None or ruling.verdict is Verdict.PASS:
+        return made
+    return replace(made, remedy=_own(ruling.remedy, mixed=mixed))
 
 
 def proof(finding: Finding, verdict: Verdict | None, label: Labels) -> Proof:
     """Lay out one finding; None is a verdict that the run does not tell."""
     return Proof(
-        marks=() if verdict is None else (MARKS[verdict],),
+        marks=() if verdict is None else (_sign(verdict),),
         part=label(finding.where),
         code=finding.code,
         text=finding.text,
         evidence=tuple((name, excerpt(v)) for name, v in finding.evidence.items()),
     )
+
+
+def _sign(verdict: Verdict) -> Mark:
+    """Choose the sign of a finding; one with no verdict of its own passed nothing."""
+    return INFO if verdict is Verdict.PASS else MARKS[verdict]
 
 
 def excerpt(text: str) -> str:
@@ -282,11 +309,12 @@ def _verdict_at(
     where: str, result: Result, everything: Sequence[Held]
 ) -> Verdict | None:
     verdicts = [h.verdict for h in everything if h.item.where == where]
-    verdicts += [
+    ruled = [
         verdict_of_finding(finding, result)
         for finding in result.findings
         if finding.where == where
     ]
+    verdicts += [verdict for verdict in ruled if verdict > Verdict.PASS]
     return max((v for v in verdicts if v is not None), default=None)
 
 

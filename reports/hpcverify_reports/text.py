@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC
+from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import Cause, Remedy, Result, Run, Verdict, standing
+from hpcverify.actions import brief
+from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, standing
 from hpcverify.rounds import by_check, extent, tally, worst_round, worst_rounds
-from hpcverify_reports.headline import lede, next_step
+from hpcverify_reports.headline import lede
 from hpcverify_reports.judged import bound, held
+from hpcverify_reports.remedies import (
+    Group,
+    Repetitions,
+    Row,
+    groups,
+    machine,
+    milder,
+)
 from hpcverify_reports.words import (
     BECAUSE,
     MARKS,
@@ -37,13 +47,15 @@ _SIGNS = {
 }
 
 
-def junit(run: Run) -> str:
+def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     """
     Write *run* as JUnit XML, a test case for each check: its worst round.
 
     A warning passes and says so in its output. What makes the run itself FAIL or
     ERROR though no check does, as an interruption, is a test case of its own:
-    a CI server that counts must not count such a run as good.
+    a CI server that counts must not count such a run as good. The properties name the
+    machine, and for each part what to do, how to find it, and why; *past* says how
+    often it has failed.
     """
     cases = [*map(_case, by_check(run.results).values()), *_unexplained(run)]
     suite = ET.Element(
@@ -58,7 +70,7 @@ def junit(run: Run) -> str:
         skipped=_count(cases, "skipped"),
     )
     properties = ET.SubElement(suite, "properties")
-    for name, value in _properties(run):
+    for name, value in (*_properties(run), *_actions(run, past)):
         ET.SubElement(
             properties, "property", name=printable(name), value=printable(value)
         )
@@ -83,6 +95,33 @@ def _properties(run: Run) -> Iterator[tuple[str, str]]:
         yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
+
+
+def _actions(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
+    if named := machine(run):
+        yield "machine", named
+    for group in (*groups(run, past), *milder(run)):
+        for row in group.rows:
+            told = [
+                _identity(row),
+                *row.evidence,
+                *_behind(row),
+            ]
+            yield f"{group.mark.word}: {group.action}", "; ".join(told)
+
+
+def _identity(row: Row) -> str:
+    """Tell the facts by which a technician or a vendor knows a part."""
+    facts = (f"{name} {value}" for name, value in row.facts)
+    named = f"id {row.id}" if row.id else ""
+    return ", ".join(filter(None, (row.label, row.model, named, *facts)))
+
+
+def _behind(row: Row) -> Iterator[str]:
+    """Yield how often the part has failed, and what speaks against other causes."""
+    yield from row.past
+    for text in row.ruled_out:
+        yield f"speaks against another cause: {text}"
 
 
 def _count(cases: list[ET.Element], kind: str) -> str:
@@ -145,30 +184,57 @@ def _details(result: Result) -> Iterator[str]:
         yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
 
-def markdown(run: Run) -> str:
-    """Write *run* as a short summary in GitHub's Markdown, worst first."""
+def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
+    """
+    Write *run* as a summary in GitHub's Markdown, worst first.
+
+    Each part stands under what is to be done about it; *past* says how often it has
+    failed.
+    """
     rounds = by_check(run.results)
     worst = worst_first(worst_rounds(run.results))
-    rows = "".join(_row(r, rounds[r.check]) for r in worst)
-    table = f"| | check | why | next |\n|---|---|---|---|\n{rows}\n" if rows else ""
+    rows = "".join(_row(r, rounds[r.check], run.inventory) for r in worst)
+    table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, extent(run))))
+    demanded = groups(run, past)
+    idle = "" if demanded else f"**Next: {NEXT[Remedy.NONE]}**\n\n"
+    seen = milder(run)
+    more = "Also seen, and no part is accused of it:\n\n" if seen else ""
+    named = machine(run)
+    heads = "".join(f"**Next: {_heading(g)}**{_parts(g)}" for g in demanded)
+    tails = "".join(f"{_heading(g)}{_parts(g)}" for g in seen)
     return (
         f"## {_SIGNS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
-        f"{escape(lede(run))} **Next: {NEXT[next_step(run)]}**\n\n"
-        f"{table}"
+        f"{escape(lede(run))}\n\n"
+        f"{idle}"
+        f"{heads}{more}{tails}{table}"
+        f"{f'Machine: {escape(named)}. ' if named else ''}"
         f"Suite {escape(suite)}, {escape(moment(run.started))}, "
         f"{duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
     )
 
 
-def _row(result: Result, rounds: Sequence[Result]) -> str:
+def _heading(group: Group) -> str:
+    return f"{group.action} {escape(group.names)}"
+
+
+def _parts(group: Group) -> str:
+    """List the parts of *group*, each with its identity, and below it the evidence."""
+    lines = ["", ""]
+    for row in group.rows:
+        lines.append(f"- {escape(_identity(row))}")
+        lines += [f"  - {escape(text)}" for text in (*row.evidence, *_behind(row))]
+    return "\n".join([*lines, "", ""])
+
+
+def _row(result: Result, rounds: Sequence[Result], inventory: Inventory) -> str:
+    reason = brief(result, inventory)
     verdict = standing(result)
     several = f"{len(rounds)} rounds: {tally(rounds)}" if len(rounds) > 1 else ""
-    why = ". ".join(filter(None, (several, result.reason or BECAUSE[result.cause])))
-    step = "" if result.remedy is Remedy.NONE else NEXT[result.remedy]
+    why = ". ".join(filter(None, (several, reason or BECAUSE[result.cause])))
     word = f"{_SIGNS[verdict]} {MARKS[verdict].word}"
-    return f"| {word} | {escape(result.check)} | {escape(why)} | {step} |\n"
+    return f"| {word} | {escape(result.check)} | {escape(why)} |\n"
 
 
 def escape(text: str) -> str:

@@ -106,6 +106,15 @@ MARKS = {
 }
 """Five shapes that stay apart without their colours."""
 
+INFO = Mark(
+    key="info",
+    word="for information",
+    fill="#69727d",
+    shape="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
+    glyph="M8 7.2v4.3M8 4.4v.2",
+)
+"""The sign of a finding without a verdict of its own: counters, what was changed."""
+
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"

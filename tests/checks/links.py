@@ -92,7 +92,7 @@ def judged(check: Check[Any], found: Iterable[Found], ctx: Context) -> Judgement
         assert metric is not None, number.name
         assert metric.unit == number.unit, number.name
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
-    return judge(items, limits, check.rulings, ctx.inventory.label)
+    return judge(items, limits, check.rulings, ctx.inventory.names)
 
 
 def accused(judgement: Judgement) -> list[str]:

@@ -194,7 +194,7 @@ def judged(
     numbers = [f for f in facts if isinstance(f, Measurement)]
     inventory = node(tmp_path, gpus, soak)[0].inventory
     limits = resolve(CHECK.rules, numbers, inventory, runs)
-    verdict = judge(facts, limits, CHECK.rulings, inventory.label)
+    verdict = judge(facts, limits, CHECK.rulings, inventory.names)
     return verdict.verdict, verdict.reason, verdict.remedy.value
 
 

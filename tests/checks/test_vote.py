@@ -104,7 +104,7 @@ def judged(found: Sequence[Judged], inventory: Inventory) -> Judgement:
     items = list(reconcile(found, inventory))
     numbers = [i for i in items if isinstance(i, Measurement)]
     limits = resolve(RULES, numbers, inventory, lambda _name, _where: ())
-    return judge(items, limits, RULINGS, inventory.label)
+    return judge(items, limits, RULINGS, inventory.names)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])

@@ -119,7 +119,7 @@ def result(
     **changes: Any,
 ) -> Result:
     """Judge what was *found* as the engine does."""
-    ruled = judge(found, limits, rulings or {}, INVENTORY.label)
+    ruled = judge(found, limits, rulings or {}, INVENTORY.names)
     base = Result(
         check=check,
         verdict=ruled.verdict,

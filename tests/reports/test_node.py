@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from hpcverify.actions import clauses
 from hpcverify.check import quantity
 from hpcverify.model import (
     Cause,
@@ -30,7 +31,6 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_reports.grid import BROAD
-from hpcverify_reports.judged import complaints
 from hpcverify_reports.node import ROUNDS, render
 from hpcverify_reports.sections import EXCERPT, MOST
 from hpcverify_reports.words import number
@@ -59,7 +59,7 @@ def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
         "bf16.sustained 612 TFLOP/s < 702.2 (0.71 × spec 989, H100 SXM5)",  # noqa: RUF001 - as judged
         "Take the part out of service and replace it.",
         "1654322031187",
-        "Dell Inc., PowerEdge XE9680, J90J6Y3",
+        "Dell Inc. PowerEdge XE9680, serial number J90J6Y3",
         "2026-11-21 03:21 UTC",
         "12 min 11 s",
     ):
@@ -130,7 +130,7 @@ def test_what_kept_a_check_from_telling_is_told_whole(
 @pytest.mark.parametrize("made", samples.sick_node(10).results, ids=lambda r: r.check)
 def test_complaints_are_those_of_the_reason(made: Result) -> None:
     """Those samples that have a reason of their own were not judged."""
-    told = "; ".join(complaints(made, samples.INVENTORY.label))
+    told = "; ".join(clauses(made, samples.INVENTORY))
 
     assert told == ("" if made.check in ("allreduce", "edac") else made.reason)
 

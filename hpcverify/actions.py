@@ -1,0 +1,290 @@
+"""
+What to do about which part: each part stands under what its own complaints call for.
+
+The strongest remedy of a run says nothing of the parts that did not call for it. A GPU
+that only waits for a reset is not sent to the vendor because another one of the same
+node is, and a part that only warns is accused of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from hpcverify import check
+from hpcverify.model import (
+    Finding,
+    Inventory,
+    Maturity,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+    standing,
+)
+
+IDENTITY = (
+    "name",
+    "model",
+    "serial",
+    "uuid",
+    "pci_address",
+    "board",
+    "part_number",
+    "vbios",
+    "firmware",
+    "driver",
+    "vendor",
+    "product",
+)
+"""Facts by which a vendor or a technician knows a part, in the order of a ticket."""
+FORMER_LABEL = "was"
+"""The evidence that says what a part that is gone was called. The facts that were
+known of it stand beside."""
+UNFINISHED = "the run ended early: not every check had its turn"
+NOTHING_RAN = "no check had its turn"
+
+
+class Complaint(Struct, frozen=True, kw_only=True):
+    """What one check, or several in the same words, have against one part."""
+
+    where: str
+    checks: tuple[str, ...]
+    name: str
+    """The metric, or the code of the finding."""
+    text: str
+    """What was found, without the name of the part."""
+    verdict: Verdict
+    remedy: Remedy
+    distance: float = 0.0
+    """How far past its limit, as a share of it; infinite for a finding."""
+    evidence: dict[str, str] = {}
+
+
+class Affected(Struct, frozen=True, kw_only=True):
+    """A part that something is held against, the worst first."""
+
+    where: str
+    label: str
+    facts: dict[str, str]
+    """Those of `IDENTITY` that are known, from an earlier run if need be."""
+    complaints: tuple[Complaint, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the worst complaint says."""
+        return self.complaints[0].verdict
+
+    @property
+    def remedy(self) -> Remedy:
+        """What the complaints of that verdict call for most."""
+        return self.complaints[0].remedy
+
+    @property
+    def deciding(self) -> tuple[Complaint, ...]:
+        """The complaints of the worst verdict."""
+        return tuple(c for c in self.complaints if c.verdict is self.verdict)
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The checks that decided."""
+        return tuple(dict.fromkeys(name for c in self.deciding for name in c.checks))
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """One thing to do, and the parts to do it to."""
+
+    verdict: Verdict
+    remedy: Remedy
+    parts: tuple[Affected, ...]
+
+
+def actions(run: Run) -> tuple[Action, ...]:
+    """List what *run* calls for, the gravest first."""
+    groups: dict[tuple[Verdict, Remedy], list[Affected]] = {}
+    for part in affected(run):
+        groups.setdefault((part.verdict, part.remedy), []).append(part)
+    ordered = sorted(groups, key=lambda key: _gravity(*key), reverse=True)
+    return tuple(
+        Action(
+            verdict=verdict,
+            remedy=remedy,
+            parts=tuple(
+                sorted(
+                    groups[verdict, remedy],
+                    key=lambda part: max(c.distance for c in part.deciding),
+                    reverse=True,
+                )
+            ),
+        )
+        for verdict, remedy in ordered
+    )
+
+
+def affected(run: Run) -> Iterator[Affected]:
+    """Yield every part that *run* complains of, in the order of the inventory."""
+    by_part: dict[str, list[Complaint]] = {}
+    for complaint in _merged([*_of_run(run), *_of_results(run)]):
+        by_part.setdefault(complaint.where, []).append(complaint)
+    places = {part.id: place for place, part in enumerate(run.inventory.parts)}
+    for where in sorted(by_part, key=lambda where: places.get(where, len(places))):
+        yield _affected(where, by_part[where], run.inventory)
+
+
+def next_remedy(run: Run) -> Remedy:
+    """Say what to do first: the strongest remedy of what made the verdict."""
+    first = next(iter(actions(run)), None)
+    return first.remedy if first and first.verdict is run.verdict else Remedy.NONE
+
+
+def clauses(result: Result, inventory: Inventory) -> list[str]:
+    """
+    List what speaks for the verdict of *result*, in the order of its reason.
+
+    Each is told as the engine told it. The reason holds them all, and cannot be taken
+    apart again: the text of one may have in it whatever comes between two.
+    """
+    if result.verdict is Verdict.PASS:
+        return []
+    items: list[Measurement | Finding] = [*result.measurements, *result.findings]
+    limits = [
+        limit
+        for limit in result.limits
+        if not result.shortfalls
+        or any(check.applies(limit, i) for i in result.measurements)
+    ]
+    told = check.complaints(items, limits, result.rulings, inventory.names)
+    mine = check.worst_first(c for c in told if c.verdict is result.verdict)
+    short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
+    return [*(c.reason for c in mine), *short]
+
+
+def brief(result: Result, inventory: Inventory) -> str:
+    """Give the reason of *result* in one clause, and how many more there are."""
+    first, *others = clauses(result, inventory) or [result.reason]
+    return f"{first} (+{len(others)} more)" if others else first
+
+
+def complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    """Yield what *result* has against each part, as the engine judged it."""
+    if standing(result) < Verdict.WARN:
+        return
+    found = [*_of_items(result, inventory), *_of_shortfalls(result, inventory)]
+    yield from found
+    worst = max((c.verdict for c in found), default=Verdict.PASS)
+    if worst < _counted(standing(result), result):
+        yield _said(result, "node", result.reason, standing(result), result.remedy)
+
+
+def _of_items(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    items: list[Measurement | Finding] = [*result.findings, *result.measurements]
+    for item in items:
+        measured = isinstance(item, Measurement)
+        limits = [lim for lim in result.limits if measured and check.applies(lim, item)]
+        if measured and not limits:
+            continue
+        label = inventory.label(item.where)
+        for told in check.complaints([item], limits, result.rulings, inventory.names):
+            if told.verdict > Verdict.SKIP:
+                yield Complaint(
+                    where=item.where,
+                    checks=(result.check,),
+                    name=item.name if measured else item.code,
+                    text=told.reason.removeprefix(f"{label}: "),
+                    verdict=_counted(told.verdict, result),
+                    remedy=told.remedy,
+                    distance=told.distance,
+                    evidence={} if measured else item.evidence,
+                )
+
+
+def _of_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    for short in result.shortfalls:
+        text = short.reason.removeprefix(f"{inventory.label(short.where)}: ")
+        yield _said(result, short.where, text, Verdict.ERROR, short.remedy)
+
+
+def _said(
+    result: Result, where: str, text: str, verdict: Verdict, remedy: Remedy
+) -> Complaint:
+    return Complaint(
+        where=where,
+        checks=(result.check,),
+        name=result.cause.value,
+        text=text,
+        verdict=_counted(verdict, result),
+        remedy=remedy,
+    )
+
+
+def _counted(verdict: Verdict, result: Result) -> Verdict:
+    """Say what a complaint counts for: a check in beta can do no more than warn."""
+    beta = result.maturity is Maturity.BETA and verdict is Verdict.FAIL
+    return Verdict.WARN if beta else verdict
+
+
+def _of_results(run: Run) -> Iterator[Complaint]:
+    for result in run.results:
+        yield from complaints(result, run.inventory)
+
+
+def _of_run(run: Run) -> Iterator[Complaint]:
+    if run.complete and run.results:
+        return
+    yield Complaint(
+        where="node",
+        checks=(),
+        name="interrupted",
+        text=UNFINISHED if run.results else NOTHING_RAN,
+        verdict=Verdict.ERROR,
+        remedy=Remedy.RERUN,
+    )
+
+
+def _merged(found: Sequence[Complaint]) -> list[Complaint]:
+    """Tell once what several checks say in the same words, and of rounds the worst."""
+    kept: dict[tuple[str, ...], Complaint] = {}
+    for one in found:
+        event = one.distance == float("inf") or not one.distance
+        key = (one.where, one.text) if event else (one.where, *one.checks, one.name)
+        other = kept.get(key)
+        if other is None:
+            kept[key] = one
+            continue
+        worse = max(other, one, key=_badness)
+        checks = tuple(dict.fromkeys((*other.checks, *one.checks)))
+        kept[key] = Complaint(
+            where=worse.where,
+            checks=checks,
+            name=worse.name,
+            text=worse.text,
+            verdict=worse.verdict,
+            remedy=worse.remedy,
+            distance=worse.distance,
+            evidence=other.evidence | one.evidence,
+        )
+    return list(kept.values())
+
+
+def _affected(where: str, found: Sequence[Complaint], inventory: Inventory) -> Affected:
+    part = next((p for p in inventory.parts if p.id == where), Part("", where, where))
+    gone = (c.evidence for c in found if FORMER_LABEL in c.evidence)
+    told = {name: value for evidence in gone for name, value in evidence.items()}
+    known = told | part.facts
+    return Affected(
+        where=where,
+        label=told.get(FORMER_LABEL, part.label),
+        facts={name: known[name] for name in IDENTITY if name in known},
+        complaints=tuple(sorted(found, key=_badness, reverse=True)),
+    )
+
+
+def _badness(complaint: Complaint) -> tuple[tuple[Verdict, int], float]:
+    return _gravity(complaint.verdict, complaint.remedy), complaint.distance
+
+
+def _gravity(verdict: Verdict, remedy: Remedy) -> tuple[Verdict, int]:
+    return verdict, list(Remedy).index(remedy)

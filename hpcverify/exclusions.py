@@ -1,0 +1,162 @@
+"""
+What speaks against other causes than the part itself, and how often it failed before.
+
+A vendor takes a part back when the usual causes have been ruled out: heat, power, the
+slot, the software, the rest of the machine. Only what was measured is told, so that
+where nothing was measured nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpcverify.actions import Affected, affected
+from hpcverify.check import applies, quantity
+from hpcverify.model import PLURAL, Limit, Measurement, Part, Result, Run, Verdict
+
+ELSEWHERE = {
+    "heat": (
+        "temperature.headroom.min",
+        "temperature.memory.max",
+        "temperature.rise_per_kW",
+        "throttled.hw_thermal",
+        "throttled.sw_thermal.share",
+    ),
+    "power supply": ("throttled.hw_power_brake",),
+}
+"""What the soak (`thermal`) measures of causes that lie outside a part."""
+SOFTWARE = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
+"""Facts that a fault may come from, and that like parts share."""
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """What one run of the past says of a part by the checks that fail it now."""
+
+    started: datetime
+    failed: bool
+    address: str = ""
+    """Where the part sat, if it failed and the run knows."""
+
+
+class Repetition(Struct, frozen=True, kw_only=True):
+    """How often a part failed the same checks, this run included."""
+
+    failed: int
+    runs: int
+    """Those that had the part and came to a verdict on it."""
+    since: datetime
+    """When the oldest of them began."""
+    first: datetime
+    """When the first began that failed it."""
+    slots: tuple[str, ...] = ()
+    """Other PCI addresses at which it failed."""
+
+
+def looked(where: str, checks: Sequence[str], run: Run) -> Look | None:
+    """Say how the part *where* did by *checks* in *run*; None if it was not there."""
+    failing = {
+        part.where: part for part in affected(run) if part.verdict is Verdict.FAIL
+    }
+    part = failing.get(where)
+    if part is not None and not set(checks).isdisjoint(part.checks):
+        address = part.facts.get("pci_address", "")
+        return Look(started=run.started, failed=True, address=address)
+    if any(p.id == where for p in run.inventory.parts):
+        return Look(started=run.started, failed=False)
+    return None
+
+
+def repetition(part: Affected, run: Run, before: Sequence[Look]) -> Repetition:
+    """Count over *run*, which fails *part*, and the looks *before* it."""
+    failures = [look for look in before if look.failed]
+    here = part.facts.get("pci_address", "")
+    slots = dict.fromkeys(look.address for look in failures if look.address)
+    return Repetition(
+        failed=len(failures) + 1,
+        runs=len(before) + 1,
+        since=min([run.started, *(look.started for look in before)]),
+        first=min([run.started, *(look.started for look in failures)]),
+        slots=tuple(slot for slot in slots if here and slot != here),
+    )
+
+
+def ruled_out(part: Affected, run: Run, past: Repetition | None = None) -> list[str]:
+    """List what *run* and the *past* show that speaks against other causes."""
+    told = [*_of_like_parts(part, run), *_of_causes(part, run)]
+    if past and past.slots:
+        told.append(f"slot: it failed at {', '.join(past.slots)} too")
+    return told
+
+
+def _of_like_parts(part: Affected, run: Run) -> Iterator[str]:
+    """Say which parts of the same make did well by the same checks."""
+    mine = next((p for p in run.inventory.parts if p.id == part.where), None)
+    if mine is None:
+        return
+    like = [p for p in run.inventory.of_kind(mine.kind) if _alike(p, mine)]
+    bad = {
+        other.where
+        for other in affected(run)
+        for complaint in other.complaints
+        if not set(complaint.checks).isdisjoint(part.checks)
+    }
+    good = [p for p in like if p.id not in bad and _seen(p, part.checks, run)]
+    if not good:
+        return
+    what = PLURAL.get(mine.kind, "parts")
+    yield (
+        f"the rest of the node: {len(good)} of the {len(like)} other {what} of this "
+        f"make passed {' and '.join(part.checks)}"
+    )
+    same = [
+        f"{word} {mine.facts[fact]}"
+        for fact, word in SOFTWARE.items()
+        if fact in mine.facts
+        and all(p.facts.get(fact) == mine.facts[fact] for p in good)
+    ]
+    if same:
+        yield f"software: those have the same {' and '.join(same)}"
+
+
+def _alike(one: Part, other: Part) -> bool:
+    make = ("name", "model", "board")
+    return one.id != other.id and all(
+        one.facts.get(fact) == other.facts.get(fact) for fact in make
+    )
+
+
+def _seen(part: Part, checks: Sequence[str], run: Run) -> bool:
+    """Whether each of *checks* found out something about *part*."""
+    seen = {
+        result.check
+        for result in run.results
+        for item in (*result.measurements, *result.coverage)
+        if item.where == part.id
+    }
+    return set(checks) <= seen
+
+
+def _of_causes(part: Affected, run: Run) -> Iterator[str]:
+    """Say what the soak measured of causes outside the part, if it was all in order."""
+    for cause, names in ELSEWHERE.items():
+        held = [
+            pair for result in run.results for pair in _held(result, part.where, names)
+        ]
+        if held and all(limit.admits(item.value) for item, limit in held):
+            values = dict.fromkeys(
+                f"{item.name} {quantity(item.value, item.unit)}" for item, _ in held
+            )
+            yield f"{cause}: {', '.join(values)}, within limits under load"
+
+
+def _held(
+    result: Result, where: str, names: Sequence[str]
+) -> Iterator[tuple[Measurement, Limit]]:
+    for item in result.measurements:
+        if item.where == where and item.name in names:
+            for limit in result.limits:
+                if applies(limit, item) and not limit.noisy:
+                    yield item, limit
