@@ -287,6 +287,18 @@ class Store:
             ).fetchall()
         return _structs(rows, Said)
 
+    def failures(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[tuple[str, float]]:
+        """List the node and the beginning, in s since 1970, of each run that failed."""
+        with self._database() as db:
+            rows = db.execute(
+                "select node, started from runs"
+                " where verdict = 'fail' and started between ? and ?",
+                (_text(since, ""), _text(until, "9999")),
+            ).fetchall()
+        return [(node, datetime.fromisoformat(at).timestamp()) for node, at in rows]
+
     def _entries(self, which: str, values: tuple[str | int | None, ...]) -> list[Entry]:
         with self._database() as db:
             rows = db.execute(

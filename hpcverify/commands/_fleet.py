@@ -11,7 +11,7 @@ from urllib.parse import quote
 from hpcverify import documents
 from hpcverify.config import load_site
 from hpcverify.errors import StoreError
-from hpcverify.fleet.overview import Overview, overview, worth_a_page
+from hpcverify.fleet.overview import WEEK, Overview, overview, worth_a_page
 from hpcverify.model import Run
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.store import Store
@@ -25,7 +25,10 @@ PAGES = "nodes"
 def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
     """Put together what is known of every node, with what checks said from *since*."""
     now = time.time()
-    until = datetime.fromtimestamp(now, UTC) + AHEAD
+    today = datetime.fromtimestamp(now, UTC)
+    until = today + AHEAD
+    week = today - timedelta(seconds=WEEK)
+    lately = max(week, since.replace(tzinfo=UTC)) if since else week
     return overview(
         ledger.nodes(),
         store.newest(since, until),
@@ -33,6 +36,7 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
         now=now,
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,
+        failures=store.failures(lately, until),
     )
 
 
