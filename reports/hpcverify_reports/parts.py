@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from hpcverify.model import Inventory
 
@@ -48,11 +49,7 @@ def _fold(labels: Sequence[str]) -> Iterator[str]:
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
     """Write ascending *numbers* as ranges: 0-1, 3."""
-    first = last = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number == last + 1:
-            last = number
-            continue
-        yield f"{first}-{last}" if last > first else f"{first}"
-        if number is not None:
-            first = last = number
+    # Within a range, number and place grow alike.
+    for _, some in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        span = [number for _, number in some]
+        yield f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}"
