@@ -95,8 +95,8 @@ def test_a_browser_paints_the_map_of_a_fleet(tmp_path: Path) -> None:
 
 WIDTHS = (360, 768, 1200, 1920)
 """Of a window, in pixels: a phone, a tablet, a laptop and a wall."""
-NARROW = 30
-"""Pixels in which no more than a few characters have room."""
+NARROW = 60
+"""Pixels in which a few characters have room; what is shorter than that needs less."""
 TARGET = 24
 """Pixels of what can be hit with a finger (WCAG 2.2, 2.5.8)."""
 LEGIBLE = 12
@@ -106,7 +106,7 @@ TALL = {"node": 9_500, "fleet": 5_500, "rotten": 9_000}
 MEASURE = """
 const told = [];
 const text = e => e.innerText === undefined ? e.textContent : e.innerText;
-const shown = e => { const b = e.getBoundingClientRect(); return b.width && b.height; };
+const shown = e => { const b = e.getBoundingClientRect(); return b.width || b.height; };
 const all = (d, which) => [...d.querySelectorAll(which)];
 for (const [name, page] of Object.entries(PAGES)) for (const width of WIDTHS) {
   const frame = document.createElement("iframe");
@@ -117,8 +117,8 @@ for (const [name, page] of Object.entries(PAGES)) for (const width of WIDTHS) {
     all(d, "details").forEach(e => e.open = true);
     const boxes = all(d, "dd, dt, td, th, li, p, h1, h2, h3, h4").filter(shown);
     const thin = boxes.filter(e => {
-      const b = e.getBoundingClientRect();
-      return text(e).trim().length > 3 && (b.width < NARROW || b.height > 12 * b.width);
+      const needed = 5 * text(e).trim().length;
+      return e.getBoundingClientRect().width < Math.min(NARROW, needed);
     });
     const small = all(d, ".heat a, summary, .chips a").filter(shown).filter(e => {
       const b = e.getBoundingClientRect();
