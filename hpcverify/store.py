@@ -410,6 +410,19 @@ class Store:
             Said,
         )
 
+    def failures(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[tuple[str, float]]:
+        """List the node and the beginning, in s since 1970, of each run that failed."""
+        rows = self._do(
+            lambda db: db.execute(
+                "select node, started from runs where verdict = 'fail'"
+                " and started between ? and ?",
+                (_text(since, ""), _text(until, "9999")),
+            ).fetchall()
+        )
+        return [(node, datetime.fromisoformat(at).timestamp()) for node, at in rows]
+
     def _entries(
         self, which: str, values: Mapping[str, str | int | bytes | None]
     ) -> list[Entry]:
@@ -502,7 +515,8 @@ class Store:
         return self._entries(
             "where node = :node and started < :before"
             " and (verdict = 'fail' or instr(inventory, :part))"
-            " and id in (select run from results join json_each(:checks) on value = name"
+            " and id in (select run from results join json_each(:checks)"
+            "   on value = name"
             "   where results.verdict in ('pass', 'warn', 'fail'))"
             " order by started desc",
             {

@@ -675,6 +675,18 @@ def test_a_document_that_cannot_be_deleted_is_named_and_stays(tmp_path: Path) ->
     assert len(left(store)) == 2
 
 
+def test_runs_that_failed_are_listed_with_their_node_and_time(tmp_path: Path) -> None:
+    for day, verdict in ((1, Verdict.FAIL), (2, Verdict.ERROR), (3, Verdict.FAIL)):
+        keep(tmp_path, run_of_day(day, verdict=verdict))
+    store = keep(tmp_path, run_of_day(4, node="n2", verdict=Verdict.PASS))
+    third = datetime(2026, 1, 3, tzinfo=UTC)
+
+    assert len(store.failures()) == 2
+    assert store.failures(datetime(2026, 1, 2, tzinfo=UTC)) == [
+        ("n1", third.timestamp())
+    ]
+
+
 def test_of_every_node_the_newest_whole_run_is_found(tmp_path: Path) -> None:
     keep(tmp_path, run_of_day(1))
     keep(tmp_path, run_of_day(2, node="n2"))

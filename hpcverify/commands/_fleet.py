@@ -12,7 +12,7 @@ from urllib.parse import quote
 from hpcverify import documents
 from hpcverify.config import load_site
 from hpcverify.errors import StoreError
-from hpcverify.fleet.overview import Overview, overview, worth_a_page
+from hpcverify.fleet.overview import WEEK, Overview, overview, worth_a_page
 from hpcverify.fleet.said import Said
 from hpcverify.model import Run
 from hpcverify.quarantine.ledger import Ledger
@@ -27,7 +27,10 @@ PAGES = "nodes"
 def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
     """Put together what is known of every node, with what checks said from *since*."""
     now = time.time()
-    until = datetime.fromtimestamp(now, UTC) + AHEAD
+    today = datetime.fromtimestamp(now, UTC)
+    until = today + AHEAD
+    week = today - timedelta(seconds=WEEK)
+    lately = max(week, since.replace(tzinfo=UTC)) if since else week
     forgotten = ledger.forgotten()
 
     def counts(run: Entry | Said) -> bool:
@@ -41,6 +44,7 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
         now=now,
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,
+        failures=store.failures(lately, until),
     )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from hpcverify.commands import _fleet
 from hpcverify.config import state_dir
 from hpcverify.errors import UnknownNameError
-from hpcverify.fleet.overview import Overview, Row, age, headline
+from hpcverify.fleet.overview import Overview, Row, age, headline, tally
 from hpcverify.plain import cut
 from hpcverify.quarantine.ledger import Entry, Ledger
 from hpcverify.store import Store
@@ -92,13 +92,14 @@ def told(fleet: Overview, log: Iterable[Entry]) -> dict[str, object]:
 
 
 def show(fleet: Overview, log: list[Entry]) -> None:
-    """Print a line on the whole, a table of the nodes, and the log if there is one."""
+    """Print the counts, a table of the nodes, and the log if there is one."""
     console = Console(highlight=False)
     if not fleet.rows:
         console.print(NOBODY)
         return
     style = OVERDUE if fleet.tripped else ""
     console.print(Text(headline(fleet), style=style))
+    console.print(f"states: {tally(fleet.rows)}")
     console.print()
     plain_table(console, HEAD, (cells(row, fleet.made) for row in fleet.rows))
     if log:
@@ -109,12 +110,14 @@ def show(fleet: Overview, log: list[Entry]) -> None:
 
 def cells(row: Row, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
-    passed = age(row.node.passed, now)
+    passed = age(row.node.passed, now) if row.known else "none ordered"
     return (
         Text(row.node.name, style=BLAMED if row.attention else ""),
         row.shown,
         badge(row.verdict) if row.verdict else "-",
-        Text(f"{passed}, overdue", style=OVERDUE) if row.overdue else passed,
+        Text(f"{passed}, overdue", style=OVERDUE)
+        if row.overdue and row.known
+        else passed,
         age(row.heard, now),
         cut(row.why),
     )

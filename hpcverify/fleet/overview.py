@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.errors import ConfigError
 from hpcverify.fleet.said import Said
 from hpcverify.model import Verdict
 from hpcverify.quarantine import transition
 from hpcverify.quarantine.life import REPAIR, Node, State, is_gone, needs_repair
+from hpcverify.slurm.hostlist import NAME, fold
 from hpcverify.store import Entry
 
 DAY = 86400.0
@@ -26,6 +28,8 @@ LONG = 7 * DAY
 nightly sweep has had seven turns by then."""
 GONE = "the scheduler has no such node any more"
 """Begins what is told of a node that no answer has named for an hour."""
+WEEK = 7 * DAY
+"""Seconds for which a run that failed is told, where no full pass came after it."""
 NEVER = "never"
 EXTERNAL = transition.EXTERNAL
 BAD = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
@@ -46,6 +50,16 @@ BADNESS = {
     )
 }
 """How much a state asks for somebody's time, which is not the order of its life."""
+WORDS = {State.LEMON: "repeat offender", EXTERNAL: "held by someone else"}
+"""States whose names in the ledger are not what a person would say."""
+RESULTS = {
+    Verdict.FAIL: "failed",
+    Verdict.ERROR: "could not be judged",
+    Verdict.WARN: "with warnings",
+    Verdict.PASS: "passed",
+    None: "without a run",
+}
+"""What came of a node, the worst first."""
 _UNITS = ((DAY, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -66,12 +80,35 @@ class Row(Struct, frozen=True, kw_only=True):
     """When its newest run that came to its end began, of whatever suite and by whomever
     ordered; 0: there is none."""
     said: tuple[Said, ...] = ()
+    known: bool = True
+    """Whether the controller keeps it; if not, only its own runs are known."""
+    failures: int = 0
+    """Runs that failed in the last seven days and since its last full pass, by whomever
+    ordered."""
+    failed: float = 0.0
+    """When the last of them began; 0: there is none."""
 
     @property
     def shown(self) -> str:
-        """The state, and whether it is acted on."""
+        """The state in words, and whether it is acted on."""
+        word = WORDS.get(self.state, self.state)
         observed = self.node.state in BAD and not self.node.enforced
-        return f"{self.state} (observed only)" if observed else self.state
+        return f"{word} (observed only)" if observed else word
+
+    @property
+    def outcome(self) -> Verdict | None:
+        """
+        What came of it, whatever its state; None: no run is known.
+
+        That is the worst of its last ordered run and of what each check said last. Who
+        failed and was not released yet has failed still.
+        """
+        if self.node.state in BAD:
+            return Verdict.FAIL
+        if self.verdict is None and not self.said:
+            return None
+        worst = max(self.worst, self.verdict or Verdict.PASS)
+        return Verdict.PASS if worst is Verdict.SKIP else worst
 
     @property
     def worst(self) -> Verdict:
@@ -88,6 +125,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Why the breaker acts on nobody, if it is tripped."""
     rows: tuple[Row, ...]
     """Worst first."""
+    overdue_days: float = LONG / DAY
+    """So many days without a full pass make a node overdue."""
 
 
 def overview(
@@ -98,17 +137,22 @@ def overview(
     now: float,
     tripped: str = "",
     overdue_days: float = 0,
+    failures: Iterable[tuple[str, float]] = (),
 ) -> Overview:
     """
     Put together what the ledger knows of *nodes* and what the store has of their runs.
 
     *newest* is the last run of each node that came to its end, *said* what each check
-    said last. A node that only the store knows was never verified by the controller.
+    said last, *failures* when which node began a run that failed. A node that only the
+    store knows was never verified by the controller.
     """
     entries = {entry.node: entry for entry in newest}
     by_node: dict[str, list[Said]] = {}
     for one in said:
         by_node.setdefault(one.node, []).append(one)
+    failed: dict[str, list[float]] = {}
+    for name, when in failures:
+        failed.setdefault(name, []).append(when)
     long = overdue_days * DAY or LONG
     rows = [
         _row(
@@ -117,11 +161,19 @@ def overview(
             else _unknown(name, entries.get(name)),
             entries.get(name),
             _latest(by_node.get(name, ())),
-            before=now - long,
+            failed.get(name, ()),
+            now=now,
+            long=long,
+            known=name in nodes,
         )
         for name in {*nodes, *entries, *by_node}
     ]
-    return Overview(made=now, tripped=tripped, rows=tuple(sorted(rows, key=_badness)))
+    return Overview(
+        made=now,
+        tripped=tripped,
+        rows=tuple(sorted(rows, key=_badness)),
+        overdue_days=long / DAY,
+    )
 
 
 def weight(said: Said) -> Verdict:
@@ -150,17 +202,36 @@ def rack(name: str) -> str:
     return re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
 
 
+def shorten(names: Iterable[str]) -> str:
+    """Write *names* as a host list; one by one where nothing is there to fold them."""
+    plain = sorted(names, key=natural)
+    try:
+        return fold(plain) if all(map(NAME.fullmatch, plain)) else ",".join(plain)
+    except ConfigError:
+        return ",".join(plain)
+
+
 def tally(rows: Iterable[Row]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
     ordered = sorted(counts, key=lambda state: BADNESS[state], reverse=True)
-    return ", ".join(f"{counts[state]} {state}" for state in ordered)
+    return ", ".join(f"{counts[state]} {WORDS.get(state, state)}" for state in ordered)
+
+
+def results(rows: Iterable[Row]) -> str:
+    """Count what came of each node, the worst first; the sum is that of all nodes."""
+    counts = Counter(row.outcome for row in rows)
+    return ", ".join(
+        f"{counts[outcome]} {word}"
+        for outcome, word in RESULTS.items()
+        if counts[outcome]
+    )
 
 
 def headline(fleet: Overview) -> str:
-    """Say in a line how many nodes are in which state, and whether we act on them."""
+    """Say in a line what came of the nodes, and whether we act on them."""
     one = len(fleet.rows) == 1
-    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {tally(fleet.rows)}"
+    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {results(fleet.rows)}"
     return f"{counted}; {breaker(fleet)}"
 
 
@@ -169,8 +240,8 @@ def breaker(fleet: Overview) -> str:
     if not fleet.tripped:
         return "the breaker is not tripped"
     return (
-        f"THE BREAKER IS TRIPPED and nobody is acted on: {fleet.tripped}; "
-        "when it is cleared up: hpcverify breaker reset"
+        f"automatic draining is paused: the breaker tripped ({fleet.tripped}); "
+        "once the cause is clear: hpcverify breaker reset"
     )
 
 
@@ -212,9 +283,19 @@ def _unknown(name: str, entry: Entry | None) -> Node:
     return Node(name=name, finished=ended, verdict=entry.verdict.value)
 
 
-def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float) -> Row:
+def _row(
+    node: Node,
+    entry: Entry | None,
+    said: tuple[Said, ...],
+    failed: Iterable[float],
+    *,
+    now: float,
+    long: float,
+    known: bool,
+) -> Row:
     verdict = Verdict(node.verdict) if node.verdict else None
     worst = max((weight(one) for one in said), default=Verdict.PASS)
+    lately = [when for when in failed if when > max(node.passed, now - WEEK)]
     return Row(
         node=node,
         state=transition.shown(node),
@@ -222,14 +303,17 @@ def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float)
         attention=node.state in BAD
         or bool(node.owed)
         or max(worst, verdict or worst) >= Verdict.ERROR,
-        overdue=max(node.passed, node.met) < before,
-        why=_why(node, entry, said),
+        overdue=max(node.passed, node.met) < now - long,
+        why=_why(node, entry, said, len(lately)),
         heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,
+        known=known,
+        failures=len(lately),
+        failed=max(lately, default=0.0),
     )
 
 
-def _why(node: Node, entry: Entry | None, said: tuple[Said, ...]) -> str:
+def _why(node: Node, entry: Entry | None, said: tuple[Said, ...], failures: int) -> str:
     """Choose what explains the row best: who holds it, why we do, what went wrong."""
     worst = max(said, key=weight, default=None)
     if node.foreign:
@@ -240,15 +324,18 @@ def _why(node: Node, entry: Entry | None, said: tuple[Said, ...]) -> str:
         return f"{worst.check}: {worst.reason}"
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
+    if failures:
+        return f"{failures} failed run{'s' * (failures != 1)} in the last 7 days"
     return ""
 
 
-def _badness(row: Row) -> tuple[bool, int, int, float, list[tuple[int, str]]]:
+def _badness(row: Row) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
     """Order rows by what they ask for: the worst, and then the longest unverified."""
     seen = max(row.worst, row.verdict or row.worst)
     return (
         not row.attention,
         -BADNESS[row.state],
+        not row.failures,
         -list(Verdict).index(seen),
         row.node.passed,
         natural(row.node.name),

@@ -1,42 +1,57 @@
 """
-The fleet in the morning: who needs attention and what to do, then the whole map.
+The fleet in the morning: who failed and what to do, then the lists, then the map.
 
 One page that opens anywhere; what it links to are pages of nodes, written beside it.
-The table under the map says in words all that the map shows by signs.
+The lists say in words all that the map shows by signs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
     BAD,
+    DAY,
     EXTERNAL,
+    NEVER,
     Overview,
     Row,
     age,
     breaker,
     natural,
     rack,
+    results,
+    shorten,
     tally,
     weight,
     worth_a_page,
 )
 from hpcverify.fleet.said import Said
 from hpcverify.model import Remedy, Verdict
-from hpcverify_reports.heat import Block, Line, Square, blocks
+from hpcverify_reports.faults import Fault, Sighting, group_faults, widespread
+from hpcverify_reports.heat import ROWS, Block, Line, Square, blocks
 from hpcverify_reports.pages import page
 from hpcverify_reports.words import MARKS, NEXT, Mark, anchor, moment
 
 RACKS = 2000
 """More nodes than these are shown by rack: a row for each would be too long to read."""
-LISTED = 500
-"""Rows of a table; JSON has them all."""
+OPEN = 4
+"""Racks of the map that are open from the start: the first in which a node failed."""
+FAULTS = 100
+"""Faults that are told; JSON has them all."""
+SIGHTED = 20
+"""Nodes of one fault that are told with what was found there; the host list has all."""
+SHOWN, LISTED = 20, 500
+"""Rows of a list that are shown at once, and with those that can be opened."""
 NAMED = 8
 """Nodes that are named for what to do."""
+CAUSES = 5
+"""Common causes to look for that are named."""
+WEEKLY = "in the last 7 days"
+"""How far back runs that failed are counted."""
 REASON = 300
 """Characters of a reason in a table; the page of the node has all of it."""
 HINT = 60
@@ -58,19 +73,33 @@ SIGNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """A check that did not pass, or a node that is bad for no check of today."""
+class Seen:
+    """A fault on one node."""
 
     node: str
     page: str
+    href: str
+    """Of the check in the page."""
     state: str
-    since: str
+    found: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One fault: on one node, which is *only*, or on several."""
+
     mark: Mark
     check: str
-    href: str
-    found: str
+    metric: str
+    only: tuple[Seen, ...]
+    some: tuple[Seen, ...]
+    count: int
+    hosts: str
+    example: Seen
+    hint: tuple[str, ...]
     next: str
-    seen: str
+    more: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +120,7 @@ class Listing:
     summary: str
     columns: tuple[str, ...]
     rows: tuple[Shown, ...]
+    rest: tuple[Shown, ...]
     count: int
     more: tuple[str, ...]
 
@@ -106,6 +136,16 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Rack:
+    """A piece of the map; *open* is the attribute of one that is unfolded."""
+
+    name: str
+    summary: str
+    open: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """All that the template prints, in its order."""
 
@@ -116,12 +156,12 @@ class Page:
     tripped: tuple[str, ...]
     actions: tuple[Action, ...]
     facts: tuple[tuple[str, str], ...]
-    unit: str
-    blocks: tuple[Block, ...]
     troubles: tuple[Trouble, ...]
     count: int
     more: tuple[str, ...]
     lists: tuple[Listing, ...]
+    unit: str
+    racks: tuple[Rack, ...]
     made: str
 
 
@@ -132,85 +172,147 @@ def render(fleet: Overview, links: Links) -> str:
 
 def lay_out(fleet: Overview, links: Links) -> Page:
     """Decide all that the page says."""
-    troubles = [t for row in fleet.rows for t in _troubles(row, fleet.made, links)]
+    faults = group_faults(fleet.rows)
     by_rack = len(fleet.rows) > RACKS
+    racks = _by_rack(fleet.rows, links) if by_rack else _racks(fleet.rows, links)
     return Page(
         signs=tuple(MARKS.values()),
         headline=headline(fleet.rows),
         mark=MARKS[_verdict(fleet.rows)],
-        lede=lede(fleet.rows),
-        tripped=(breaker(fleet),) if fleet.tripped else (),
-        actions=tuple(_actions(fleet.rows, links)),
+        lede=lede(fleet),
+        tripped=(_sentence(breaker(fleet)),) if fleet.tripped else (),
+        actions=tuple(_actions(fleet.rows, faults, links)),
         facts=tuple(_facts(fleet)),
-        unit="rack" if by_rack else "node",
-        blocks=heat(fleet.rows, links, by_rack=by_rack),
-        troubles=tuple(troubles[:LISTED]),
-        count=len(troubles),
-        more=_more(len(troubles)),
+        troubles=tuple(_trouble(f, fleet.made, links) for f in faults[:FAULTS]),
+        count=len(faults),
+        more=_more(len(faults) - FAULTS),
         lists=tuple(listing for listing in _lists(fleet, links) if listing.rows),
-        made=moment(datetime.fromtimestamp(fleet.made, UTC)),
+        unit="rack" if by_rack else "node",
+        racks=racks,
+        made=_moment(fleet.made),
     )
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Say how many nodes need attention."""
-    bad = sum(row.attention for row in rows)
-    if not rows:
-        return "No node is known yet"
-    if not bad:
-        return f"None of {len(rows)} nodes needs attention"
-    return f"{bad} of {len(rows)} nodes need{'s' * (bad == 1)} attention"
-
-
-def lede(rows: Sequence[Row]) -> str:
-    """Say in which states the nodes are, and what else there is to know."""
-    if not rows:
-        return "Neither the controller nor a run has told of one."
-    overdue = sum(row.overdue for row in rows)
-    observed = sum(row.node.state in BAD and not row.node.enforced for row in rows)
-    warned = sum(not row.attention and row.worst is Verdict.WARN for row in rows)
+    """Say the worst that is true; that all is well only if that is known."""
+    count = len(rows)
+    failed = sum(row.outcome is Verdict.FAIL for row in rows)
+    unclear = sum(row.outcome is Verdict.ERROR for row in rows)
+    lately = sum(bool(row.failures) for row in rows)
+    unverified = sum(row.overdue for row in rows)
+    both = f", {unclear} could not be judged" if unclear else ""
     told = (
-        f"{tally(rows).capitalize()}.",
-        f"{observed} of those that failed {_are(observed)} only observed."
-        if observed
-        else "",
-        f"{warned} more warn{'s' * (warned == 1)}." if warned else "",
-        f"{overdue} {_have(overdue)} not passed for long." if overdue else "",
+        (not rows, "No node is known yet"),
+        (failed, f"{failed} of {count} {_nodes(count)} failed{both}"),
+        (unclear, f"{unclear} of {count} {_nodes(count)} could not be judged"),
+        (lately, f"{lately} of {count} {_nodes(count)} failed in the last 7 days"),
+        (unverified == count, "No node is verified"),
+        (unverified, f"No node failed, but {unverified} of {count} are not verified"),
+        (count == 1, "The node passed"),
     )
-    return " ".join(filter(None, told))
+    return next((text for true, text in told if true), f"All {count} nodes passed")
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def lede(fleet: Overview) -> str:
+    """Say what else an operator has to know, in whole sentences."""
+    rows = fleet.rows
+    if not rows:
+        return "Neither the controller nor a run has reported one."
+    days = f"in the last {fleet.overdue_days:g} days"
+    told = (
+        _tell(
+            sum(row.node.state in BAD and not row.node.enforced for row in rows),
+            "failed node stays in service (observe mode)",
+            "failed nodes stay in service (observe mode)",
+        ),
+        _tell(
+            sum(row.outcome is Verdict.FAIL and row.state in AT_LARGE for row in rows),
+            "failed node is in service: the controller did not order its run",
+            "failed nodes are in service: the controller did not order their runs",
+        ),
+        _tell(
+            sum(bool(row.failures) and not row.attention for row in rows),
+            f"node failed {WEEKLY}, and has had no full pass since",
+            f"nodes failed {WEEKLY}, and have had no full pass since",
+        ),
+        _tell(
+            sum(row.outcome is Verdict.WARN for row in rows),
+            "node has warnings",
+            "nodes have warnings",
+        ),
+        _tell(
+            sum(row.overdue for row in rows),
+            f"node has had no full pass {days}",
+            f"nodes have had no full pass {days}",
+        ),
+        _tell(
+            sum(not row.known for row in rows),
+            "node is not known to the controller: only runs of its own are",
+            "nodes are not known to the controller: only runs of their own are",
+        ),
+    )
+    return " ".join(filter(None, told)) or f"Each had a full pass {days}."
 
 
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
+def _tell(count: int, one: str, many: str) -> str:
+    """Make a sentence of how many there are; none if there is none."""
+    return f"{count} {one if count == 1 else many}." if count else ""
+
+
+def _nodes(count: int) -> str:
+    return "node" if count == 1 else "nodes"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _verdict(rows: Sequence[Row]) -> Verdict:
-    """Say what the whole looks like: the worst of what needs attention."""
-    return max((_seen(row) for row in rows if row.attention), default=Verdict.PASS)
+    """Say what the whole looks like: green only if all nodes are verified."""
+    worst = max((row.outcome or Verdict.SKIP for row in rows), default=Verdict.SKIP)
+    if any(row.failures for row in rows):
+        worst = max(worst, Verdict.WARN)
+    return max(worst, Verdict.SKIP) if any(row.overdue for row in rows) else worst
 
 
-def _seen(row: Row) -> Verdict:
-    bad = row.node.state in BAD
-    return Verdict.FAIL if bad else max(row.worst, row.verdict or row.worst)
-
-
-def _actions(rows: Sequence[Row], links: Links) -> Iterator[Action]:
+def _actions(
+    rows: Sequence[Row], faults: Sequence[Fault], links: Links
+) -> Iterator[Action]:
+    """Say what to do: look for common causes first, then see to each node."""
+    shared = widespread(faults)
+    for fault in shared[:CAUSES]:
+        some = [sighting.row for sighting in fault.sightings]
+        yield _action(f"Look for a common cause of {fault.name}", some, links)
+    if len(shared) > CAUSES:
+        yield Action(f"Look for {len(shared) - CAUSES} more common causes", (), ())
+    explained = {
+        (sighting.row.node.name, fault.check)
+        for fault in shared
+        for sighting in fault.sightings
+    }
     by_remedy: dict[Remedy, list[Row]] = {}
     for row in rows:
-        if row.attention:
+        if row.attention and not _is_explained(row, explained):
             by_remedy.setdefault(_remedy(row), []).append(row)
     for remedy in sorted(by_remedy, key=list(Remedy).index, reverse=True):
-        some = by_remedy[remedy]
-        more = len(some) - NAMED
-        yield Action(
-            text=NEXT[remedy].removesuffix("."),
-            nodes=tuple((row.node.name, _page(row, links)) for row in some[:NAMED]),
-            more=(f"and {more} more",) if more > 0 else (),
-        )
+        yield _action(NEXT[remedy].removesuffix("."), by_remedy[remedy], links)
+
+
+def _is_explained(row: Row, explained: set[tuple[str, str]]) -> bool:
+    """Whether all that decides on *row* may have a common cause."""
+    deciding = [one.check for one in row.said if weight(one) is row.worst]
+    if row.worst < Verdict.ERROR:
+        deciding = [""]
+    return all((row.node.name, check) in explained for check in deciding)
+
+
+def _action(text: str, rows: Sequence[Row], links: Links) -> Action:
+    more = len(rows) - NAMED
+    return Action(
+        text=text,
+        nodes=tuple((row.node.name, _page(row, links)) for row in rows[:NAMED]),
+        more=(f"and {more} more",) if more > 0 else (),
+    )
 
 
 def _remedy(row: Row) -> Remedy:
@@ -222,26 +324,92 @@ def _remedy(row: Row) -> Remedy:
 
 
 def _facts(fleet: Overview) -> Iterator[tuple[str, str]]:
-    passed = sum(not row.overdue for row in fleet.rows)
-    yield "Verified lately", f"{passed} of {len(fleet.rows)} nodes"
-    yield "Breaker", "tripped" if fleet.tripped else "not tripped"
-    flakes = sum(row.node.flakes for row in fleet.rows)
-    yield "Taken back by a rerun", f"{flakes} failure{'s' * (flakes != 1)}"
-    yield "Made", moment(datetime.fromtimestamp(fleet.made, UTC))
+    rows = fleet.rows
+    passed = sum(not row.overdue for row in rows)
+    flakes = sum(row.node.flakes for row in rows)
+    yield "Results", results(rows) or "none"
+    yield "States", tally(rows) or "none"
+    days = f"{fleet.overdue_days:g} days"
+    yield f"Verified in the last {days}", f"{passed} of {len(rows)} {_nodes(len(rows))}"
+    yield "New in the last 24 h", _new(fleet)
+    yield "Automatic draining", "paused" if fleet.tripped else "not paused"
+    yield "Failures not reproduced", str(flakes)
+    yield "Made", _moment(fleet.made)
 
 
-def heat(rows: Iterable[Row], links: Links, *, by_rack: bool) -> tuple[Block, ...]:
-    """Draw the map, in the order of the names."""
+def _new(fleet: Overview) -> str:
+    """Name the nodes that failed since yesterday, and not in the week before that."""
+    new = [row.node.name for row in fleet.rows if _is_new(row, fleet.made - DAY)]
+    more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+    return ", ".join(new[:NAMED]) + more or "none"
+
+
+def _is_new(row: Row, since: float) -> bool:
+    if row.node.state in BAD:
+        return row.node.since >= since
+    begun = (one.started.timestamp() for one in row.said if weight(one) is Verdict.FAIL)
+    return row.failures <= 1 and max(begun, default=row.failed) >= since
+
+
+def _racks(rows: Iterable[Row], links: Links) -> tuple[Rack, ...]:
+    """Draw the map of the nodes rack by rack; racks where nothing failed are folded."""
     ordered = sorted(rows, key=lambda row: natural(row.node.name))
     checks = sorted({one.check for row in ordered for one in row.said})
-    if by_rack:
-        lines = [
-            _rack(name, list(some), checks, links)
-            for name, some in groupby(ordered, key=lambda row: rack(row.node.name))
-        ]
-    else:
-        lines = [_line(row, checks, links) for row in ordered]
-    return blocks((*HEADS, *checks), lines)
+    racks = groupby(ordered, key=lambda row: rack(row.node.name))
+    inside = [(name, list(some)) for name, some in racks]
+    few = len(ordered) <= ROWS
+    return _unfold(
+        Rack(
+            name=name,
+            summary=_summary(some),
+            open="open" if few or any(row.attention for row in some) else "",
+            blocks=blocks(
+                (*HEADS, *checks),
+                [_line(row, checks, links) for row in some],
+                prefix=f"heat-{place}",
+            ),
+        )
+        for place, (name, some) in enumerate(inside, 1)
+    )
+
+
+def _by_rack(rows: Iterable[Row], links: Links) -> tuple[Rack, ...]:
+    """Draw the map with a row for each rack, so many racks at a time."""
+    ordered = sorted(rows, key=lambda row: natural(row.node.name))
+    checks = sorted({one.check for row in ordered for one in row.said})
+    racks = [
+        (name, list(some))
+        for name, some in groupby(ordered, key=lambda row: rack(row.node.name))
+    ]
+    parts = [racks[start : start + ROWS] for start in range(0, len(racks), ROWS)]
+    inside = [[row for _, some in part for row in some] for part in parts]
+    return _unfold(
+        Rack(
+            name=f"{part[0][0]} to {part[-1][0]}",
+            summary=_summary(some),
+            open="open" if any(row.attention for row in some) else "",
+            blocks=blocks(
+                (*HEADS, *checks),
+                [_rack(name, some, checks, links) for name, some in part],
+                prefix=f"heat-{place}",
+            ),
+        )
+        for place, (part, some) in enumerate(zip(parts, inside, strict=True), 1)
+    )
+
+
+def _unfold(racks: Iterable[Rack]) -> tuple[Rack, ...]:
+    """Leave of the racks that are to be open only the first ones open."""
+    left = OPEN
+    kept: list[Rack] = []
+    for one in racks:
+        kept.append(one if left else replace(one, open=""))
+        left -= bool(one.open) and left > 0
+    return tuple(kept)
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} {_nodes(len(rows))}: {results(rows)}"
 
 
 def _line(row: Row, checks: Sequence[str], links: Links) -> Line:
@@ -295,36 +463,47 @@ def _worst(subject: str, column: Sequence[Square | None]) -> Square | None:
     return Square(worst.verdict, worst.href, told)
 
 
-def _troubles(row: Row, now: float, links: Links) -> Iterator[Trouble]:
-    """Yield what did not pass on a node, worst first, or else why it is bad."""
-    loud = [one for one in row.said if weight(one) >= Verdict.WARN]
-    for one in sorted(loud, key=weight, reverse=True):
-        yield _trouble(row, now, links, one)
-    if row.attention and row.worst < Verdict.ERROR:
-        yield _trouble(row, now, links, None)
-
-
-def _trouble(row: Row, now: float, links: Links, one: Said | None) -> Trouble:
-    seen = row.node.finished if one is None else one.started.timestamp()
-    text = row.why if one is None else one.reason
-    remedy = _remedy(row) if one is None else one.remedy
+def _trouble(fault: Fault, now: float, links: Links) -> Trouble:
+    """Lay out one fault: the node that has it, or how many do and which."""
+    some = tuple(_seen(one, now, links) for one in fault.sightings[:SIGHTED])
+    count = len(fault.sightings)
+    single = count == 1
+    left = count - SIGHTED
+    hint = (
+        f"On {count} of {fault.ran or count} nodes: look for a common cause first, as "
+        "an image, a driver, a setting, or a limit that is too strict."
+    )
     return Trouble(
+        mark=MARKS[fault.verdict],
+        check=fault.check,
+        metric=fault.metric,
+        only=some if single else (),
+        some=() if single else some,
+        count=count,
+        hosts=shorten(sighting.row.node.name for sighting in fault.sightings),
+        example=some[0],
+        hint=(hint,) if fault.common else (),
+        next=NEXT[fault.remedy],
+        more=_more(left),
+    )
+
+
+def _seen(sighting: Sighting, now: float, links: Links) -> Seen:
+    row, one = sighting.row, sighting.said
+    return Seen(
         node=row.node.name,
         page=_page(row, links),
-        state=row.shown,
-        since=_since(row, now),
-        mark=MARKS[_seen(row) if one is None else weight(one)],
-        check="" if one is None else one.check,
         href="" if one is None else _href(one, links),
-        found=_cut(text, REASON),
-        next=NEXT[remedy],
-        seen=f"{age(seen, now)} ago" if seen else "",
+        state=", since ".join(filter(None, (row.shown, _began(row, now)))),
+        found=_cut(row.why if one is None else one.reason, REASON),
+        seen=_ago(row.node.finished if one is None else one.started.timestamp(), now),
     )
 
 
 def _lists(fleet: Overview, links: Links) -> Iterator[Listing]:
     yield _held(fleet, links)
     yield _others(fleet, links)
+    yield _lately(fleet, links)
     yield _unverified(fleet, links)
     yield _flaky(fleet, links)
 
@@ -334,10 +513,10 @@ def _held(fleet: Overview, links: Links) -> Listing:
     return _listing(
         "held",
         "Out of service",
-        "What we hold, or would hold if the site did not only observe.",
-        ("State", "Since", "Why", "Must pass again"),
+        "Taken out of service by hpcverify, or only marked so in observe mode.",
+        ("State", "Since", "Why", "Release requires"),
         [
-            _shown(r, links, r.shown, _since(r, fleet.made), r.why, _checks(r))
+            _shown(r, links, r.shown, _began(r, fleet.made), r.why, _checks(r))
             for r in out
         ],
     )
@@ -346,8 +525,8 @@ def _held(fleet: Overview, links: Links) -> Listing:
 def _others(fleet: Overview, links: Links) -> Listing:
     return _listing(
         "others",
-        "Held by others",
-        "Somebody else took these out of service. They are left alone.",
+        "Held by someone else",
+        "Somebody else took these out of service. hpcverify leaves them alone.",
         ("Why", "Last full pass"),
         [
             _shown(r, links, r.node.foreign, _ago(r.node.passed, fleet.made))
@@ -357,17 +536,49 @@ def _others(fleet: Overview, links: Links) -> Listing:
     )
 
 
+def _lately(fleet: Overview, links: Links) -> Listing:
+    some = [r for r in fleet.rows if r.failures and not r.attention]
+    return _listing(
+        "lately",
+        f"Failed {WEEKLY}",
+        "The newest results passed, but no full pass that the controller ordered came "
+        "after the failure.",
+        ("Failed runs", "The last one", "State"),
+        [
+            _shown(r, links, str(r.failures), _ago(r.failed, fleet.made), r.shown)
+            for r in sorted(some, key=lambda r: -r.failures)
+        ],
+    )
+
+
 def _unverified(fleet: Overview, links: Links) -> Listing:
     overdue = sorted((r for r in fleet.rows if r.overdue), key=lambda r: r.node.passed)
     return _listing(
         "unverified",
-        "Not verified for long",
-        "No full pass lately, the longest first.",
-        ("Last full pass", "State", "Last verdict"),
+        f"No full pass in the last {fleet.overdue_days:g} days",
+        "A full pass is a run of all checks that the controller ordered. The longest "
+        "ago comes first.",
+        ("Last full pass", "State", "Newest run"),
         [
-            _shown(r, links, _ago(r.node.passed, fleet.made), r.shown, _word(r))
+            _shown(
+                r, links, _ago(r.node.passed, fleet.made), r.shown, _last(r, fleet.made)
+            )
             for r in overdue
         ],
+    )
+
+
+def _last(row: Row, now: float) -> str:
+    """Tell the newest run, and whether it was one of the controller's."""
+    if row.verdict is None and not row.said:
+        return "none"
+    verdict = row.verdict or row.worst
+    began = max(
+        (one.started.timestamp() for one in row.said), default=row.node.finished
+    )
+    told = f"{MARKS[verdict].word}, {_ago(max(began, row.heard), now)}"
+    return (
+        told if row.known and row.verdict else f"{told}, not ordered by the controller"
     )
 
 
@@ -375,8 +586,9 @@ def _flaky(fleet: Overview, links: Links) -> Listing:
     taken_back = [r for r in fleet.rows if r.node.flakes]
     return _listing(
         "flaky",
-        "Failures that a rerun took back",
-        "Often on one node: a part about to fail. On many nodes: too strict a limit.",
+        "Failures not reproduced",
+        "A second run passed. Often on one node: a part may be about to fail. On many "
+        "nodes: a limit may be too strict.",
         ("How often", "State"),
         [
             _shown(r, links, str(r.node.flakes), r.shown)
@@ -388,8 +600,16 @@ def _flaky(fleet: Overview, links: Links) -> Listing:
 def _listing(
     name: str, title: str, summary: str, columns: tuple[str, ...], rows: Sequence[Shown]
 ) -> Listing:
-    shown, count = tuple(rows[:LISTED]), len(rows)
-    return Listing(name, title, summary, columns, shown, count, _more(count))
+    return Listing(
+        id=name,
+        title=title,
+        summary=summary,
+        columns=columns,
+        rows=tuple(rows[:SHOWN]),
+        rest=tuple(rows[SHOWN:LISTED]),
+        count=len(rows),
+        more=_more(len(rows) - LISTED),
+    )
 
 
 def _shown(row: Row, links: Links, *cells: str) -> Shown:
@@ -398,8 +618,7 @@ def _shown(row: Row, links: Links, *cells: str) -> Shown:
     )
 
 
-def _more(count: int) -> tuple[str, ...]:
-    left = count - LISTED
+def _more(left: int) -> tuple[str, ...]:
     return (f"and {left} more: hpcverify report --fleet --format json",) * (left > 0)
 
 
@@ -407,16 +626,18 @@ def _checks(row: Row) -> str:
     return ", ".join(row.node.checks)
 
 
-def _word(row: Row) -> str:
-    return MARKS[row.verdict].word if row.verdict else "none"
-
-
-def _since(row: Row, now: float) -> str:
-    return f"for {age(row.node.since, now)}" if row.node.since else ""
+def _began(row: Row, now: float) -> str:
+    """Say since when it has been in its state, if that is known."""
+    return _ago(row.node.since, now) if row.node.since else ""
 
 
 def _ago(when: float, now: float) -> str:
-    return f"{age(when, now)} ago" if when else "never"
+    """Print a time and how long ago it was when the page was made."""
+    return f"{_moment(when)} ({age(when, now)} ago)" if when else NEVER
+
+
+def _moment(when: float) -> str:
+    return moment(datetime.fromtimestamp(when, UTC))
 
 
 def _cut(text: str, length: int) -> str:

@@ -9,7 +9,7 @@ _COUNTED = {
     Verdict.PASS: "passed",
     Verdict.SKIP: "skipped",
     Verdict.WARN: "warned",
-    Verdict.ERROR: "could not tell",
+    Verdict.ERROR: "could not be judged",
     Verdict.FAIL: "failed",
 }
 

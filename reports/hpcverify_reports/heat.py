@@ -15,19 +15,17 @@ from operator import itemgetter
 from hpcverify.model import Verdict
 from hpcverify_reports.words import MARKS, Mark
 
-PITCH = 14
-"""Pixels from one square to the next, in both directions."""
+PITCH = 24
+"""Pixels from one square to the next, in both directions: room for a finger."""
 ROWS = 32
 """Of a block: more are a block of their own, with the names of the checks above."""
 NAME = 24
 """Characters of a name that are shown; the title has all of it."""
 
-_CHARACTER = 6.9
+_CHARACTER = 7.9
 """The width of a bold character of a label in a wide font, in pixels."""
 _SLANT = (0.62, 0.79)
 """Cosine and sine of the angle at which the checks' names stand: 52 degrees."""
-_SIGN = 12
-"""The width of a sign in its square, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +99,34 @@ class Block:
     signs: tuple[Sign, ...]
 
 
-def blocks(columns: Sequence[str], lines: Sequence[Line]) -> tuple[Block, ...]:
-    """Draw *lines*, whose squares are those of *columns*."""
+def blocks(
+    columns: Sequence[str], lines: Sequence[Line], *, prefix: str = "heat"
+) -> tuple[Block, ...]:
+    """Draw *lines*, whose squares are those of *columns*; ids begin with *prefix*."""
     longest = max((len(_short(line.name)) for line in lines), default=0)
     left = round(longest * _CHARACTER) + 10
     return tuple(
-        _block(start // ROWS + 1, columns, lines[start : start + ROWS], left)
+        _block(
+            f"{prefix}-{start // ROWS + 1}", columns, lines[start : start + ROWS], left
+        )
         for start in range(0, len(lines), ROWS)
     )
 
 
 def _block(
-    number: int, columns: Sequence[str], lines: Sequence[Line], left: int
+    place: str, columns: Sequence[str], lines: Sequence[Line], left: int
 ) -> Block:
     reach = max((len(_short(c)) for c in columns), default=0) * _CHARACTER
     top = round(reach * _SLANT[1]) + 14
     return Block(
-        id=f"heat-{number}",
+        id=place,
         title=f"{lines[0].name} to {lines[-1].name}",
         width=left + len(columns) * PITCH + round(reach * _SLANT[0]),
         height=top + len(lines) * PITCH + 2,
         left=left,
         top=top,
         heads=tuple(
-            Text(left + x * PITCH + 9, top - 5, _short(c))
+            Text(left + x * PITCH + 15, top - 5, _short(c))
             for x, c in enumerate(columns)
         ),
         names=tuple(_name(y, line) for y, line in enumerate(lines)),
@@ -134,7 +136,7 @@ def _block(
             for x, width in _stretches(line.squares, Verdict.PASS)
         ),
         skipped="".join(
-            f"M{x * PITCH + 4} {y * PITCH + 7}h6"
+            f"M{x * PITCH + 8} {y * PITCH + 12}h8"
             for y, line in enumerate(lines)
             for x, square in enumerate(line.squares)
             if square is not None and square.verdict is Verdict.SKIP
@@ -145,7 +147,7 @@ def _block(
 
 def _name(y: int, line: Line) -> Name:
     text = _short(line.name)
-    return Name(y * PITCH + 11, text, line.name, line.href, line.weight)
+    return Name(y * PITCH + 16, text, line.name, line.href, line.weight)
 
 
 def _short(name: str) -> str:
@@ -172,8 +174,8 @@ def _signs(lines: Sequence[Line]) -> Iterator[Sign]:
         for x, square in enumerate(line.squares):
             if square is not None and square.verdict >= Verdict.WARN:
                 yield Sign(
-                    x=x * PITCH + (PITCH - _SIGN) // 2,
-                    y=y * PITCH + (PITCH - _SIGN) // 2,
+                    x=x * PITCH,
+                    y=y * PITCH,
                     mark=MARKS[square.verdict],
                     href=square.href,
                     title=square.title,

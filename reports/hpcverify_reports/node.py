@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hpcverify.actions import clauses
-from hpcverify.model import Remedy, Result, Run, Verdict, standing
+from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, standing
 from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
 from hpcverify_reports.headline import decisive, lede
 from hpcverify_reports.history import History, before
 from hpcverify_reports.judged import Labels
 from hpcverify_reports.pages import page
+from hpcverify_reports.parts import name_parts
 from hpcverify_reports.remedies import Group, Repetitions, groups, machine, milder
 from hpcverify_reports.sections import (
     Fact,
@@ -104,6 +105,7 @@ class Page:
     kinds: tuple[Kind, ...]
     problems: tuple[Proof, ...]
     sensors: tuple[Fact, ...]
+    """Parts, and what can be sampled on them."""
     command: str
     again: tuple[str, ...]
     versions: tuple[Fact, ...]
@@ -154,7 +156,7 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
         history=before(run, others, label),
         kinds=kinds(run.inventory),
         problems=tuple(proof(f, None, label) for f in run.inventory.problems),
-        sensors=tuple(_sensors(run, label)),
+        sensors=tuple(_sensors(run.inventory)),
         command=command(run.suite),
         again=tuple([command(run.suite, [r.check for r in blamed])] if blamed else []),
         versions=tuple(run.versions.items()),
@@ -235,21 +237,17 @@ def _unseen(result: Result) -> Unseen:
     )
 
 
-def _sensors(run: Run, label: Labels) -> Iterator[Fact]:
-    alike: dict[str, list[str]] = {}
-    for sensor in run.inventory.sensors:
+def _sensors(inventory: Inventory) -> Iterator[Fact]:
+    """Tell once what several parts have alike."""
+    by_part: dict[str, list[str]] = {}
+    for sensor in inventory.sensors:
         where, _, name = sensor.rpartition("/")
-        alike.setdefault(name, []).append(where)
-    for name, places in sorted(alike.items()):
-        yield name, _whose(places, run, label)
-
-
-def _whose(places: Sequence[str], run: Run, label: Labels) -> str:
-    for kind in dict.fromkeys(part.kind for part in run.inventory.parts):
-        ids = {part.id for part in run.inventory.of_kind(kind)}
-        if len(ids) > 1 and ids == set(places):
-            return f"each {kind}"
-    return ", ".join(filter(None, map(label, places)))
+        by_part.setdefault(where, []).append(name)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for where, names in by_part.items():
+        alike.setdefault(tuple(sorted(names)), []).append(where)
+    for some, places in alike.items():
+        yield name_parts(filter(None, places), inventory), ", ".join(some)
 
 
 def command(suite: str, checks: Sequence[str] = ()) -> str:

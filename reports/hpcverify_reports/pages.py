@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from hpcverify_reports.words import printable
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
+"""A time, or how long ago it was."""
+
+
+def keep_times(text: str) -> Markup:
+    """Let no line end within a time of *text*."""
+    kept = Markup('<span class="nowrap">{}</span>')
+    pieces = enumerate(_TIME.split(printable(text)))
+    return Markup("").join(
+        kept.format(piece) if place % 2 else piece for place, piece in pieces
+    )
 
 
 def _fill_in(value: Any) -> Any:
@@ -18,7 +32,7 @@ def _fill_in(value: Any) -> Any:
 @cache
 def environment() -> Environment:
     """Load the templates; a name that is not given is an error, never a blank."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("hpcverify_reports"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -26,6 +40,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["times"] = keep_times
+    return made
 
 
 def page(template: str, **values: Any) -> str:

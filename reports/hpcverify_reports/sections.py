@@ -30,6 +30,7 @@ from hpcverify_reports.judged import (
     unmet,
     verdict_of_finding,
 )
+from hpcverify_reports.parts import name_parts
 from hpcverify_reports.svg import Bound, Chart, Strip, Trace, chart
 from hpcverify_reports.words import (
     BECAUSE,
@@ -39,6 +40,7 @@ from hpcverify_reports.words import (
     Mark,
     anchor,
     duration,
+    fact_name,
     measured,
 )
 
@@ -145,7 +147,7 @@ def section(
     mixed = _calls_for_several(result, inventory)
     broken = tuple(_complaints(result, everything, label, place, mixed=mixed))
     charted = main or verdict > Verdict.SKIP
-    tables = grids(everything, inventory, label)
+    tables = grids(everything, inventory)
     reason = tuple(filter(None, [result.reason]))
     return Section(
         id=place,
@@ -162,7 +164,7 @@ def section(
         more=_more(len(broken) - MOST),
         proofs=tuple(_proof(f, result, label, mixed=mixed) for f in result.findings),
         parts=tuple(_parts(result, everything, label, place)),
-        covered=tuple(_covered(result, label)),
+        covered=tuple(_covered(result, inventory)),
         wide=tuple(table for table in tables if not table.tall),
         tall=tuple(table for table in tables if table.tall),
         charts=tuple(_charts(result, everything, label)) if charted else (),
@@ -185,7 +187,7 @@ def _badges(result: Result) -> Iterator[str]:
     if result.maturity is Maturity.BETA:
         yield "beta: never quarantines"
     if result.required and result.verdict is Verdict.SKIP:
-        yield "required: counts as could not tell"
+        yield "required: counts as an error"
 
 
 def _complaints(
@@ -294,15 +296,13 @@ def _parts(
         )
 
 
-def _covered(result: Result, label: Labels) -> Iterator[Fact]:
+def _covered(result: Result, inventory: Inventory) -> Iterator[Fact]:
     """Tell once what several parts went through alike."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
         alike.setdefault(covered.text, []).append(covered.where)
-    parts = {covered.where for covered in result.coverage}
     for text, where in alike.items():
-        everyone = len(where) > 1 and set(where) == parts
-        yield text, "each part" if everyone else ", ".join(map(label, where))
+        yield text, name_parts(where, inventory)
 
 
 def _verdict_at(
@@ -377,8 +377,8 @@ def _kind(name: str, parts: Sequence[Part]) -> Kind:
     columns = tuple(fact for fact in facts if fact not in common)
     return Kind(
         name=name,
-        common=tuple((fact, parts[0].facts[fact]) for fact in common),
-        columns=columns,
+        common=tuple((fact_name(fact), parts[0].facts[fact]) for fact in common),
+        columns=tuple(map(fact_name, columns)),
         rows=tuple(
             (part.label, part.id, tuple(part.facts.get(c, "") for c in columns))
             for part in parts

@@ -19,7 +19,7 @@ from hpcverify.model import Cause, Remedy, Result, Verdict, standing
 NEXT = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
-    Remedy.FIX_CHECKER: "Repair the check; the hardware is not accused.",
+    Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
     Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
     Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
     Remedy.RESET_GPU: "Drain the node and reset the GPU.",
@@ -32,12 +32,12 @@ NEXT = {
 BECAUSE = {
     Cause.NONE: "",
     Cause.BUSY: "Someone else holds the part.",
-    Cause.CHECKER: "The check found itself unsound.",
+    Cause.CHECKER: "The check failed its own self-test, or has a bug.",
     Cause.CRASHED: "The check crashed.",
     Cause.DENIED: "A permission is missing.",
     Cause.HUNG: "A call into the driver, or a whole process, never came back.",
     Cause.INTERRUPTED: "The run was told to stop.",
-    Cause.MISCONFIGURED: "The node's software is at odds with itself.",
+    Cause.MISCONFIGURED: "The node's driver, libraries or settings do not match.",
     Cause.MISSING: "A tool or a library is not installed.",
     Cause.NOISY: "The metric spreads too widely to be judged.",
     Cause.NO_RESOURCES: "The node could start no more processes or open no more files.",
@@ -91,7 +91,7 @@ MARKS = {
     ),
     Verdict.ERROR: Mark(
         key="error",
-        word="could not tell",
+        word="error",
         fill="#7548b0",
         shape="M8 .3 15.7 8 8 15.7.3 8z",
         glyph="M6.3 6.4a1.8 1.8 0 1 1 2.6 1.6q-.9.4-.9 1.3M8 11.4v.2",
@@ -149,6 +149,22 @@ def unit_of(unit: str) -> str:
 def measured(value: float | None, unit: str) -> str:
     """Print *value* with its unit."""
     return f"{number(value)} {unit_of(unit)}".rstrip()
+
+
+FACTS = {
+    "board": "part number",
+    "pci_address": "PCI address",
+    "pci_device_id": "PCI device ID",
+    "pcie_generation": "PCIe generation",
+    "pcie_width": "PCIe width",
+    "vbios": "VBIOS",
+}
+"""Facts of parts whose names in a document are not what a person calls them."""
+
+
+def fact_name(fact: str) -> str:
+    """Say what a person calls a *fact* of a part."""
+    return FACTS.get(fact, fact.replace("_", " "))
 
 
 def anchor(*names: str) -> str:

@@ -64,22 +64,23 @@ def lines(cli: Cli, *arguments: str) -> list[str]:
 
 @pytest.mark.usefixtures("ledger")
 def test_nodes_are_listed_worst_first_under_a_line_on_the_whole(cli: Cli) -> None:
-    head, _, columns, *rows = lines(cli)
+    head, states, _, columns, *rows = lines(cli)
 
     assert head == (
-        "3 nodes: 1 quarantined, 1 external, 1 healthy; the breaker is not tripped"
+        "3 nodes: 1 failed, 1 passed, 1 without a run; the breaker is not tripped"
     )
+    assert states == "states: 1 quarantined, 1 held by someone else, 1 healthy"
     assert columns.split("  ")[0] == "node"
     assert [row.split()[:2] for row in rows] == [
         ["n2", "quarantined"],
-        ["n3", "external"],
+        ["n3", "held"],
         ["n1", "healthy"],
     ]
 
 
 @pytest.mark.usefixtures("ledger")
 def test_a_row_says_why_and_when_it_last_passed(cli: Cli) -> None:
-    bad, foreign, well = lines(cli)[3:]
+    bad, foreign, well = lines(cli)[4:]
 
     assert bad.split(None, 2)[2].split("  ")[0] == "FAIL"
     assert "20 d, overdue" in bad
@@ -91,13 +92,13 @@ def test_a_row_says_why_and_when_it_last_passed(cli: Cli) -> None:
 def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:
     Ledger(cli.state).put(Node(name="n2", state=State.SUSPECT, verdict="fail"), "x")
 
-    assert "suspect (observed only)" in lines(cli)[3]
+    assert "suspect (observed only)" in lines(cli)[4]
 
 
 def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:
     ledger.trip("6 of 40 nodes")
 
-    assert "THE BREAKER IS TRIPPED" in lines(cli)[0]
+    assert "draining is paused: the breaker tripped (6 of 40 nodes)" in lines(cli)[0]
     assert json.loads(cli("nodes", "--json").stdout)["breaker"] == "6 of 40 nodes"
 
 
@@ -154,7 +155,7 @@ def test_without_nodes_it_says_how_to_come_by_some(cli: Cli) -> None:
 def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.FAIL)
 
-    (row,) = lines(cli)[3:]
+    (row,) = lines(cli)[4:]
 
     assert row.split()[:3] == ["n2", "unverified", "FAIL"]
     assert "gemm: reason of r1" in row
@@ -164,7 +165,7 @@ def test_a_run_that_was_interrupted_says_nothing_of_a_node(cli: Cli) -> None:
     keep(cli, "r1", 1, Verdict.PASS)
     keep(cli, "r2", 2, Verdict.ERROR, complete=False)
 
-    assert lines(cli)[3].split()[:3] == ["n2", "unverified", "PASS"]
+    assert lines(cli)[4].split()[:3] == ["n2", "unverified", "PASS"]
 
 
 def report(cli: Cli, *arguments: str) -> str:

@@ -17,6 +17,8 @@ from hpcverify.fleet.overview import (
     natural,
     overview,
     rack,
+    results,
+    shorten,
     worth_a_page,
 )
 from hpcverify.model import Remedy, Verdict
@@ -135,3 +137,48 @@ def test_names_are_ordered_as_people_count(number: int) -> None:
 )
 def test_a_rack_is_the_name_without_its_last_number(name: str, expected: str) -> None:
     assert rack(name) == expected
+
+
+def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:
+    warned = bad("n1", "ecc", Verdict.WARN, Remedy.INSPECT, "hot")
+    skipped = said("n2", "xid", verdict=Verdict.SKIP)
+    nodes = {
+        "n1": well("n1"),
+        "n2": well("n2"),
+        "n3": Node(name="n3"),
+        "n4": replace(well("n4"), verdict="error"),
+        "n5": replace(well("n5"), state=State.SUSPECT),
+    }
+    shown = overview(nodes, (), [warned, skipped], now=NOW)
+
+    assert {row.node.name: row.outcome for row in shown.rows} == {
+        "n1": Verdict.WARN,
+        "n2": Verdict.PASS,
+        "n3": None,
+        "n4": Verdict.ERROR,
+        "n5": Verdict.FAIL,
+    }
+    assert results(shown.rows) == (
+        "1 failed, 1 could not be judged, 1 with warnings, 1 passed, 1 without a run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ago", "passed", "counted"),
+    [(DAY, 0, 1), (8 * DAY, 0, 0), (DAY, 2 * DAY, 1), (2 * DAY, DAY, 0)],
+    ids=["lately", "long ago", "after the full pass", "before the full pass"],
+)
+def test_failed_runs_count_for_a_week_and_until_a_full_pass(
+    ago: float, passed: float, counted: int
+) -> None:
+    node = replace(well("n1"), passed=NOW - passed if passed else 0)
+    failures = [("n1", NOW - ago)]
+    (row,) = overview({"n1": node}, (), (), now=NOW, failures=failures).rows
+
+    assert row.failures == counted
+    assert row.failed == (NOW - ago if counted else 0)
+
+
+def test_host_lists_are_folded_unless_a_name_is_none() -> None:
+    assert shorten(["n2", "n10", "n1"]) == "n[1-2,10]"
+    assert shorten(["n1", '"<b>']) == '"<b>,n1'

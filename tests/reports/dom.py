@@ -15,12 +15,14 @@ class Dom(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self._text: list[str] = []
         self._muted = 0
+        self._joined = False
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the element; what is in a style is no text."""
+        """Keep the element; what is in a style is no text, and a wbr is no space."""
         self.elements.append((tag, dict(attrs)))
+        self._joined = tag == "wbr"
         self._muted += tag == "style"
 
     def handle_endtag(self, tag: str) -> None:
@@ -29,8 +31,11 @@ class Dom(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Keep the text."""
-        if not self._muted:
+        if self._joined and self._text:
+            self._text[-1] += data
+        elif not self._muted:
             self._text.append(data)
+        self._joined = False
 
     @property
     def text(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 import pytest
@@ -11,8 +12,8 @@ from msgspec.structs import replace
 from hpcverify.fleet.overview import Overview, overview
 from hpcverify.model import Remedy, Verdict
 from hpcverify.quarantine.life import Node, State
-from hpcverify_reports.fleet import LISTED, RACKS, lay_out, render
-from hpcverify_reports.heat import PITCH, ROWS
+from hpcverify_reports.fleet import LISTED, OPEN, RACKS, SIGHTED, lay_out, render
+from hpcverify_reports.heat import PITCH, ROWS, Block
 from tests.reports import fleets
 from tests.reports.dom import Dom
 
@@ -38,21 +39,119 @@ def of(*nodes: Node, **changes: object) -> Overview:
     return replace(made, **changes)
 
 
+def drawn(shown: Overview) -> list[Block]:
+    """List the blocks of the map of *shown*."""
+    return [block for rack in lay_out(shown, {}).racks for block in rack.blocks]
+
+
 def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
     head = dom().text.split("Every check on every node", maxsplit=1)[0]
 
-    assert "4 of 64 nodes need attention" in head
-    assert "1 lemon, 1 quarantined, 1 suspect, 1 held" in head
+    assert "3 of 64 nodes failed, 1 could not be judged" in head
+    assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
     assert "Take the part out of service and replace it: gpu-r001-n18" in head
     assert "Drain the node and reset the GPU: gpu-r001-n24" in head
+    assert "1 failed node stays in service (observe mode)." in head
 
 
-def test_a_fleet_without_trouble_says_so() -> None:
-    well = Dom(render(of(fleets.well("n1"), fleets.well("n2")), {})).text
+def test_the_lists_come_before_the_map_which_can_be_skipped() -> None:
+    order = [a["id"] for a in dom().every("h2")]
 
-    assert "None of 2 nodes needs attention" in well
-    assert "What did not pass" not in well
-    assert "Out of service" not in well
+    assert order[0] == "attention"
+    assert order[-1] == "map"
+    assert "#after-map" in set(dom().values("href"))
+
+
+def facts(shown: Overview) -> dict[str, str]:
+    return dict(lay_out(shown, {}).facts)
+
+
+@pytest.mark.parametrize("told", ["Results", "States"])
+def test_counts_add_up_to_all_nodes(told: str) -> None:
+    numbers = map(int, re.findall("[0-9]+", facts(fleets.fleet())[told]))
+
+    assert sum(numbers) == 64
+
+
+def test_a_fleet_that_is_verified_and_well_is_green() -> None:
+    shown = of(fleets.well("n1"), fleets.well("n2"))
+    laid, page = lay_out(shown, {}), Dom(render(shown, {})).text
+
+    assert (laid.headline, laid.mark.key) == ("All 2 nodes passed", "pass")
+    assert "Each had a full pass in the last 7 days." in page
+    assert "What did not pass" not in page
+    assert "Out of service" not in page
+
+
+def by_hand(*names: str, failures: Iterable[tuple[str, float]] = ()) -> Overview:
+    """Make the overview of nodes that passed a run that nobody ordered."""
+    runs = [fleets.said(name, overall=Verdict.PASS) for name in names]
+    return overview({}, (), runs, now=fleets.NOW, failures=failures)
+
+
+def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
+    laid = lay_out(by_hand("n1", "n2"), {})
+    (unverified,) = laid.lists
+
+    assert (laid.headline, laid.mark.key) == ("No node is verified", "skip")
+    assert "2 nodes are not known to the controller" in laid.lede
+    assert facts(by_hand("n1", "n2"))["Results"] == "2 passed"
+    assert unverified.rows[0].cells == (
+        "never",
+        "unverified",
+        "pass, 2026-11-21 03:21 UTC (3 h ago), not ordered by the controller",
+    )
+
+
+def test_some_that_are_not_verified_are_not_green_either() -> None:
+    laid = lay_out(of(fleets.well("n1"), Node(name="n2")), {})
+
+    assert laid.headline == "No node failed, but 1 of 2 are not verified"
+    assert laid.mark.key == "skip"
+
+
+def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> None:
+    runs = [fleets.bad("n1", "xid", Verdict.FAIL, Remedy.REBOOT, "Xid 79")]
+    laid = lay_out(overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
+
+    assert laid.headline == "1 of 1 node failed"
+    assert laid.lede == (
+        "1 failed node is in service: the controller did not order its run."
+    )
+
+
+def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> None:
+    nights = [("n1", fleets.NOW - night * fleets.DAY) for night in (1, 2, 30)]
+    shown = by_hand("n1", "n2", failures=nights)
+    laid = lay_out(shown, {})
+    lately = next(each for each in laid.lists if each.id == "lately")
+
+    assert laid.headline == "1 of 2 nodes failed in the last 7 days"
+    assert laid.mark.key == "warn"
+    assert shown.rows[0].why == "2 failed runs in the last 7 days"
+    assert [(r.name, r.cells[0]) for r in lately.rows] == [("n1", "2")]
+
+
+def test_a_full_pass_takes_back_the_failures_before_it() -> None:
+    nodes, before = {"n1": fleets.well("n1")}, [("n1", fleets.NOW - fleets.DAY)]
+    shown = overview(nodes, (), (), now=fleets.NOW, failures=before)
+
+    assert lay_out(shown, {}).headline == "The node passed"
+
+
+def test_what_is_new_since_yesterday_is_named() -> None:
+    new = replace(fleets.well("n1"), state=State.SUSPECT, since=fleets.NOW - 3600)
+    old = replace(new, name="n2", since=fleets.NOW - 2 * fleets.DAY)
+
+    assert facts(of(new, old))["New in the last 24 h"] == "n1"
+    assert facts(of(old))["New in the last 24 h"] == "none"
+
+
+def test_each_age_has_the_time_beside_it() -> None:
+    ages = re.findall(r"[0-9-]{10} [0-9:]{5} UTC \([^()]* ago\)", dom().text)
+
+    assert len(ages) == dom().text.count(" ago)") > 10
+    assert "ages are as of then" in dom().text
 
 
 def test_an_empty_fleet_is_a_page_too() -> None:
@@ -62,14 +161,14 @@ def test_an_empty_fleet_is_a_page_too() -> None:
 def test_a_tripped_breaker_stands_on_top_with_the_way_out() -> None:
     head = Dom(render(fleets.fleet(tripped="9 of 64 nodes"), {})).text
 
-    assert "nobody is acted on: 9 of 64 nodes" in head
+    assert "Automatic draining is paused: the breaker tripped (9 of 64 nodes)" in head
     assert "hpcverify breaker reset" in head
     assert "hpcverify breaker reset" not in dom().text
 
 
 def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> None:
     signs = re.findall(
-        r'<a href="([^"]*)"><title>([^<]*)</title><use href="#mark-(\w+)"', text()
+        r'<a href="([^"]*)"><title>([^<]*)</title><use href="#cell-(\w+)"', text()
     )
     gemm = next(sign for sign in signs if " gemm" in sign[1])
 
@@ -81,8 +180,7 @@ def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> No
 
 
 def test_a_square_lies_in_the_row_of_its_node_and_the_column_of_its_check() -> None:
-    shown = fleets.fleet()
-    block = lay_out(shown, {}).blocks[0]
+    block = drawn(fleets.fleet())[0]
     sign = next(sign for sign in block.signs if " nvlink" in sign.title)
     head = next(head for head in block.heads if head.text == "nvlink")
     name = next(name for name in block.names if name.text == "gpu-r001-n24")
@@ -91,17 +189,29 @@ def test_a_square_lies_in_the_row_of_its_node_and_the_column_of_its_check() -> N
     assert 0 < name.y - sign.y < PITCH
 
 
+def test_racks_in_which_nothing_failed_are_folded() -> None:
+    racks = lay_out(fleets.fleet(400), {}).racks
+    rotten = lay_out(fleets.rotten(400, 50), {}).racks
+
+    assert [rack.name for rack in racks if rack.open] == ["gpu-r001", "gpu-r002"]
+    assert racks[1].summary == (
+        "32 nodes: 1 could not be judged, 1 with warnings, 28 passed, 2 without a run"
+    )
+    assert len(racks) == len(rotten) == 13
+    assert [bool(rack.open) for rack in rotten] == [True] * OPEN + [False] * 9
+
+
 def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes() -> (
     None
 ):
     one = fleets.said("n1", "b", verdict=Verdict.SKIP)
     runs = [fleets.said("n1", "a"), one, fleets.said("n2", "c")]
     nodes = {name: fleets.well(name) for name in ("n1", "n2")}
-    (block,) = lay_out(overview(nodes, (), runs, now=fleets.NOW), {}).blocks
+    (block,) = drawn(overview(nodes, (), runs, now=fleets.NOW))
 
     # Columns: state, a gap, a, b, c.
     assert block.passed.split("z")[:-1] == [
-        f"M{x * PITCH} {y * PITCH}h14v14h-14"
+        f"M{x * PITCH} {y * PITCH}h{PITCH}v{PITCH}h-{PITCH}"
         for x, y in ((0, 0), (2, 0), (0, 1), (4, 1))
     ]
     assert block.skipped.count("M") == 1
@@ -109,9 +219,8 @@ def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes()
 
 
 def test_of_what_failed_all_is_told_in_a_table_too() -> None:
-    shown = fleets.fleet()
-    laid = lay_out(shown, {})
-    told = {(t.node, t.check) for t in laid.troubles}
+    laid = lay_out(fleets.fleet(), {})
+    told = {(seen.node, t.check) for t in laid.troubles for seen in t.only}
     bad = {
         (one.node, one.check)
         for one in fleets.complaints()
@@ -119,7 +228,7 @@ def test_of_what_failed_all_is_told_in_a_table_too() -> None:
     }
 
     assert told == bad
-    assert all(fleets.SLOW in t.found for t in laid.troubles if t.check == "gemm")
+    assert all(fleets.SLOW in t.example.found for t in laid.troubles if t.metric)
 
 
 def test_a_bad_node_without_a_bad_check_is_told_by_its_reason() -> None:
@@ -127,7 +236,34 @@ def test_a_bad_node_without_a_bad_check_is_told_by_its_reason() -> None:
 
     (trouble,) = lay_out(of(gone), {}).troubles
 
-    assert (trouble.check, trouble.found) == ("", "sdc: 1 word")
+    assert (trouble.check, trouble.example.found) == ("", "sdc: 1 word")
+
+
+def test_equal_faults_are_one_row_with_a_host_list() -> None:
+    shown = fleets.rotten(1000, 20)
+    (trouble,) = lay_out(shown, fleets.links(shown)).troubles
+
+    assert (trouble.check, trouble.metric) == ("allreduce", "bf16.sustained")
+    assert trouble.count == 1000
+    assert trouble.hosts == "gpu-r[001-031]-n[01-32],gpu-r032-n[01-08]"
+    assert len(trouble.some) == SIGHTED
+    assert trouble.more == ("and 980 more: hpcverify report --fleet --format json",)
+
+
+def test_a_fault_of_very_many_nodes_is_no_reason_to_replace_their_parts() -> None:
+    laid = lay_out(fleets.rotten(1000, 20), {})
+
+    assert [action.text for action in laid.actions] == [
+        "Look for a common cause of allreduce bf16.sustained"
+    ]
+    assert "On 1000 of 1000 nodes" in laid.troubles[0].hint[0]
+
+
+def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
+    laid = lay_out(fleets.fleet(), {})
+
+    assert not any(trouble.hint for trouble in laid.troubles)
+    assert not any("common" in action.text for action in laid.actions)
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
@@ -135,7 +271,7 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     shown = overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
 
     assert not shown.rows[0].attention
-    assert [s.mark.key for s in lay_out(shown, {}).blocks[0].signs] == ["warn"]
+    assert [s.mark.key for s in drawn(shown)[0].signs] == ["warn"]
 
 
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> (
@@ -220,21 +356,22 @@ def test_a_thousand_nodes_keep_to_the_budget(one_in: int) -> None:
     page = render(shown, fleets.links(shown))
 
     assert len(page.encode()) < BUDGET
-    assert page.count('<use href="#mark-fail" x=') == 20_000 // one_in
+    assert page.count('<use href="#cell-fail" x=') == 20_000 // one_in
 
 
-def test_what_a_table_has_no_room_for_is_counted() -> None:
-    laid = lay_out(fleets.rotten(1000, 5), {})
+def test_what_a_list_has_no_room_for_is_folded_and_then_counted() -> None:
+    some = [Node(name=f"n{n}", state=State.HELD) for n in range(LISTED + 7)]
+    held, _ = lay_out(of(*some), {}).lists
 
-    assert len(laid.troubles) == LISTED
-    assert laid.more == ("and 3500 more: hpcverify report --fleet --format json",)
+    assert (len(held.rows) + len(held.rest), held.count) == (LISTED, LISTED + 7)
+    assert held.more == ("and 7 more: hpcverify report --fleet --format json",)
 
 
 def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
     shown = fleets.rotten(RACKS + 48, 640 * 2)
     laid = lay_out(shown, fleets.links(shown))
-    names = [name.text for block in laid.blocks for name in block.names]
-    sign = laid.blocks[0].signs[0]
+    names = [name.text for r in laid.racks for b in r.blocks for name in b.names]
+    sign = laid.racks[0].blocks[0].signs[0]
 
     assert laid.unit == "rack"
     assert names[0] == "gpu-r001 (32)"
@@ -245,7 +382,7 @@ def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
 
 def test_rows_are_in_the_order_that_people_count() -> None:
     some = of(*(fleets.well(name) for name in ("n10", "n9", "n100", "m1", "n09")))
-    names = [name.text for name in lay_out(some, {}).blocks[0].names]
+    names = [name.text for block in drawn(some) for name in block.names]
 
     assert names[0] == "m1"
     assert names[3:] == ["n10", "n100"]

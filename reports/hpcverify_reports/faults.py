@@ -1,0 +1,118 @@
+"""
+Equal faults of many nodes, told once: the check, what it found, what to do, and where.
+
+What is equal is read from the reasons: the same metric outside its limit, or the same
+words but for their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcverify.fleet.overview import Row, weight
+from hpcverify.fleet.said import Said
+from hpcverify.model import Remedy, Verdict
+
+FEW, SHARE, MANY = 3, 0.1, 50
+"""A fault may have a common cause from so many nodes on if they are a tenth of those
+that ran the check, or from so many on in any case: parts do not break in step."""
+
+_LENGTH = 300
+"""Characters of a reason that are compared."""
+_TAIL = re.compile(r" \([^()]*\)")
+"""What stands in parentheses: the tail of an id, or the source of a limit."""
+_METRIC = re.compile(r": ([a-z][\w.-]*) \S+(?: \S+)? [<>] ")
+"""The metric in a complaint about a limit: "GPU 3: bf16.burst 612 TFLOP/s < 702"."""
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*")
+_REPEATED = re.compile(r"(\b[^,:#]+ #)(?:, \1)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A fault on one node; without a check, the node is bad for none of today."""
+
+    row: Row
+    said: Said | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault and all nodes that have it, the worst of them first."""
+
+    verdict: Verdict
+    check: str
+    metric: str
+    """Empty, if what was found is not a value outside its limit."""
+    remedy: Remedy
+    sightings: tuple[Sighting, ...]
+    ran: int
+    """Nodes that ran the check."""
+
+    @property
+    def name(self) -> str:
+        """The check and the metric."""
+        return " ".join(filter(None, (self.check, self.metric)))
+
+    @property
+    def common(self) -> bool:
+        """Whether so many nodes have it that their parts are hardly to blame."""
+        count = len(self.sightings)
+        return count >= MANY or (count >= FEW and count >= SHARE * self.ran)
+
+
+def group_faults(rows: Iterable[Row]) -> tuple[Fault, ...]:
+    """Bring equal faults of *rows* together; the worst and the most frequent first."""
+    groups: dict[tuple[Verdict, str, str, Remedy], list[Sighting]] = {}
+    ran: dict[str, int] = {}
+    for row in rows:
+        for one in row.said:
+            ran[one.check] = ran.get(one.check, 0) + 1
+            if weight(one) >= Verdict.WARN:
+                key = (weight(one), one.check, topic(one.reason), one.remedy)
+                groups.setdefault(key, []).append(Sighting(row, one))
+        if row.attention and row.worst < Verdict.ERROR:
+            verdict = row.outcome or Verdict.ERROR
+            key = (verdict, "", topic(row.why), Remedy.RERUN)
+            groups.setdefault(key, []).append(Sighting(row, None))
+    faults = [
+        Fault(
+            verdict,
+            check,
+            metric_of(_text(some[0])),
+            remedy,
+            tuple(some),
+            ran.get(check, 0),
+        )
+        for (verdict, check, _, remedy), some in groups.items()
+    ]
+    return tuple(
+        sorted(faults, key=lambda f: (f.verdict, len(f.sightings)), reverse=True)
+    )
+
+
+def _text(sighting: Sighting) -> str:
+    return sighting.row.why if sighting.said is None else sighting.said.reason
+
+
+def metric_of(reason: str) -> str:
+    """Read from *reason* which metric is outside its limit; empty if none is."""
+    found = _METRIC.search(_first(reason))
+    return found[1] if found else ""
+
+
+def topic(reason: str) -> str:
+    """Say what *reason* has in common with those of other nodes and parts."""
+    first = _first(reason)
+    return metric_of(reason) or _REPEATED.sub(r"\1", _NUMBER.sub("#", first))
+
+
+def _first(reason: str) -> str:
+    """Take the first complaint of *reason*, without what stands in parentheses."""
+    return _TAIL.sub("", reason[:_LENGTH]).split("; ", maxsplit=1)[0]
+
+
+def widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """List the *faults* that should be looked at as one before any part is."""
+    return tuple(f for f in faults if f.common and f.verdict >= Verdict.ERROR)

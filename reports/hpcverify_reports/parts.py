@@ -1,0 +1,55 @@
+"""Names for several parts at once: "all 8 GPUs", or "GPU 0-1, 3-4, 6-7"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from hpcverify.model import Inventory
+
+PLURALS = {"cpu": "CPUs", "gpu": "GPUs", "nic": "NICs"}
+"""Kinds of parts that are not made plural by an s alone."""
+
+_NUMBERED = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
+"""A label that ends in a number, and perhaps the tail of an id: GPU 3 (…4f21)."""
+
+
+def name_parts(places: Iterable[str], inventory: Inventory) -> str:
+    """Name the parts at *places*, which are their ids, in as few words as possible."""
+    left = dict.fromkeys(places)
+    if len(left) == 1:
+        return inventory.label(*left)
+    named: list[str] = []
+    for kind in dict.fromkeys(part.kind for part in inventory.parts):
+        ids = {part.id for part in inventory.of_kind(kind)}
+        if len(ids) > 1 and ids <= left.keys():
+            named.append(f"all {len(ids)} {PLURALS.get(kind, f'{kind}s')}")
+            left = {place: None for place in left if place not in ids}
+    return ", ".join([*named, *_fold([inventory.label(place) for place in left])])
+
+
+def _fold(labels: Sequence[str]) -> Iterator[str]:
+    """Bring labels together that differ only in their numbers."""
+    alike: dict[str, list[tuple[int, str]]] = {}
+    for label in labels:
+        found = _NUMBERED.fullmatch(label)
+        if found is None:
+            yield label
+        else:
+            alike.setdefault(found[1], []).append((int(found[2]), label))
+    for stem, some in alike.items():
+        numbers = sorted({number for number, _ in some})
+        # A GPU that was exchanged has the number of the one before it.
+        if len(numbers) < len(some) or len(some) == 1:
+            yield from (label for _, label in some)
+        else:
+            yield stem + ", ".join(_ranges(numbers))
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    """Write ascending *numbers* as ranges: 0-1, 3."""
+    # Within a range, number and place grow alike.
+    for _, some in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        span = [number for _, number in some]
+        yield f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}"
