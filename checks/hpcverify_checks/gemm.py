@@ -41,6 +41,7 @@ from hpcverify_checks._torch import (
     float32_as,
     require_memory,
     torch_device,
+    unused_units,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
         load = Load(dtype, ctx.device.part, 2.0 * size**3, peak_of(ctx, dtype))
         yield from described(load, burst, sustained, start)
         yield Covered(load.where, _said(load, size, burst, sustained))
+    for unused in unused_units(device):
+        yield Covered(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
         yield from core_by_core(ctx, params)
 

@@ -72,6 +72,7 @@ from hpcverify_checks._torch import (
     float32_as,
     require_memory,
     torch_device,
+    unused_units,
 )
 from hpcverify_checks._trials import selftest
 from hpcverify_checks._vote import reconcile
@@ -136,6 +137,8 @@ def exact(
             if outcome.corruption:
                 yield outcome.corruption
         yield Covered(ctx.device.part, done[-1].said())
+    for unused in unused_units(device):
+        yield Covered(ctx.device.part, unused.text)
     yield from summed(done)
 
 
