@@ -69,15 +69,6 @@ H100 = next(sheet for sheet in specs() if sheet.key == "h100-sxm5-80gb")
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    # On a busy machine two threads mostly wait for each other.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     before = children(os.getpid())
     yield
