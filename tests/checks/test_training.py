@@ -188,11 +188,12 @@ def together(found: Sequence[Found], ctx: Context) -> Judgement:
     return judged(training.CHECK, training.reconcile(items, ctx.inventory), ctx)
 
 
-def test_thousands_of_replays_are_bitwise_the_first() -> None:
+def test_hundreds_of_replays_are_bitwise_the_first() -> None:
+    # bench/training.py makes thousands.
     with determinism(required=True):
         trainer = Trainer.made(job(steps=1), CPU, HARDWARE)
         first, _ = look(trainer)
-        for number in range(2000):
+        for number in range(200):
             assert difference(first, look(trainer)[0], number) is None
 
 
