@@ -62,6 +62,8 @@ def make_cli(folder: Path) -> Cli:
         "SLURMD_NODENAME": made.node,
         "PYTHONPATH": str(HERE / "site"),
         "COLUMNS": "120",
+        # Beside other work, threads that wait for each other cost more than they do.
+        "OMP_NUM_THREADS": "1",
     }
     made.site("")
     return made

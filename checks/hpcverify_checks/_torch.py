@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Covered
 from hpcverify.telemetry import cpu
+from hpcverify_checks._load import product_step
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +75,12 @@ def overrides_told(ctx: Context) -> Iterator[Covered]:
         names = ", ".join(sorted(_taken))
         yield Covered(ctx.device.part, f"without {names}, which the environment sets")
 
+PROBE_SIZE, PROBES = 128, 5
+SLOWER = 8.0
+"""Times as long as fp32: with units for it a type takes up to twice as long, by a
+reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13), and up to
+thousands of times elsewhere."""
+
 
 def torch_device(ctx: Context) -> torch.device:
     """
@@ -114,9 +132,67 @@ def dtypes_of(device: torch.device) -> frozenset[str]:
     import torch
 
     if device.type == "cpu":
-        return cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
+        native = cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
+        return native - {unused.dtype for unused in unused_units(device)}
     capability = torch.cuda.get_device_capability(device)
     return frozenset(name for name, since in CUDA_SINCE.items() if capability >= since)
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A type that a CPU has units for, which its library does not use."""
+
+    dtype: str
+    slower: float
+    """How many times as long as of fp32 a product takes."""
+
+    @property
+    def text(self) -> str:
+        """Say that the type is left out, and why."""
+        return (
+            f"{self.dtype}: left out: the CPU has units for it, but torch does not use "
+            f"them (a product takes {self.slower:.0f} times as long as in fp32)"
+        )
+
+
+def unused_units(device: torch.device) -> tuple[Unused, ...]:
+    """
+    List the types that *device* has units for and torch multiplies without them.
+
+    A library that does not know the CPU, or that a variable such as
+    ``ONEDNN_MAX_CPU_ISA`` tells to pass over its units, falls back to a kernel that
+    is slow beyond measure. That says nothing about the part, and a check that wants
+    so many such products would take hours.
+    """
+    return _unused_by_cpu() if device.type == "cpu" else ()
+
+
+@cache
+def _unused_by_cpu() -> tuple[Unused, ...]:
+    native = cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
+    with threads_as(1):
+        return unused_among(native - {"fp32", "fp64"}, _product_seconds)
+
+
+def unused_among(
+    dtypes: Collection[str], seconds: Callable[[str], float]
+) -> tuple[Unused, ...]:
+    """List those of *dtypes* whose products take far more *seconds* than fp32's."""
+    usual = seconds("fp32")
+    ratios = {dtype: seconds(dtype) / usual for dtype in sorted(dtypes)}
+    return tuple(Unused(d, ratio) for d, ratio in ratios.items() if ratio > SLOWER)
+
+
+def _product_seconds(dtype: str) -> float:
+    """Time a small product of *dtype*: the best of a few, since others compute too."""
+    import torch
+
+    step, best = product_step(dtype, PROBE_SIZE, torch.device("cpu")), inf
+    for _ in range(PROBES):
+        began = perf_counter()
+        step()
+        best = min(best, perf_counter() - began)
+    return best
 
 
 def require_memory(device: torch.device, needed: int) -> None:

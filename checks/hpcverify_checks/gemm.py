@@ -43,6 +43,7 @@ from hpcverify_checks._torch import (
     overrides_told,
     require_memory,
     torch_device,
+    unused_units,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
         on_cpu = device.type == "cpu"
         yield from crowd.without(TIMES, numbers) if on_cpu else numbers
         yield Covered(load.where, _said(load, size, burst, sustained))
+    for unused in unused_units(device):
+        yield Covered(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
         yield from core_by_core(ctx, params)
 

@@ -74,6 +74,7 @@ from hpcverify_checks._torch import (
     require_memory,
     threads_as,
     torch_device,
+    unused_units,
 )
 from hpcverify_checks._trials import selftest
 from hpcverify_checks._vote import reconcile
@@ -156,6 +157,8 @@ def exact(
             if outcome.corruption:
                 yield outcome.corruption
         yield Covered(ctx.device.part, done[-1].said())
+    for unused in unused_units(device):
+        yield Covered(ctx.device.part, unused.text)
     yield from summed(done)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
     """Compute on one thread: on a busy machine two mostly wait for each other."""
     before = torch.get_num_threads()

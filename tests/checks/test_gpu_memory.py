@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -36,15 +36,6 @@ GPU = "GPU-1"
 CPU = torch.device("cpu")
 AT_ONCE = 128
 WORDS = 1100
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    # On a busy machine two threads mostly wait for each other.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def chunks(*sizes: int) -> tuple[Tensor, ...]:

@@ -91,7 +91,7 @@ def numbers(found: Iterable[Found], name: str) -> dict[str, float | None]:
 def test_good_products_of_any_type_are_never_called_wrong(
     tmp_path: Path, name: str
 ) -> None:
-    done = worked(task(tmp_path, name), seconds=1.0)
+    done = worked(task(tmp_path, name), seconds=0.3)
     assert (done.mismatched, done.corruption) == (0, None)
     assert done.products > 2
 

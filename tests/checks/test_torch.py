@@ -19,6 +19,7 @@ from hpcverify_checks._torch import (
     room_for_gpus,
     take_overrides,
     torch_device,
+    unused_among,
 )
 from tests.doubles import context
 
@@ -128,3 +129,34 @@ def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(
     with room_for_gpus(ctx):
         assert torch.get_num_threads() == max(1, threads - gpus)
     assert torch.get_num_threads() == threads
+
+
+def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -> None:
+    seconds = {"fp32": 5e-5, "bf16": 150e-5, "int8": 3e-5, "fp16": 10e-5}
+    (unused,) = unused_among(seconds.keys() - {"fp32"}, seconds.__getitem__)
+
+    assert unused.dtype == "bf16"
+    assert "left out" in unused.text
+    assert "30 times as long as in fp32" in unused.text
+
+
+def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> (
+    None
+):
+    told = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ASKED],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "SSE41"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert {"fp32", "fp64"} <= set(told)
+    assert "bf16" not in told
+
+
+ASKED = """
+import torch
+from hpcverify_checks._torch import dtypes_of
+print(*dtypes_of(torch.device("cpu")))
+"""

@@ -69,15 +69,6 @@ H100 = next(sheet for sheet in specs() if sheet.key == "h100-sxm5-80gb")
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    # On a busy machine two threads mostly wait for each other.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     before = children(os.getpid())
     yield
@@ -197,11 +188,12 @@ def together(found: Sequence[Found], ctx: Context) -> Judgement:
     return judged(training.CHECK, training.reconcile(items, ctx.inventory), ctx)
 
 
-def test_thousands_of_replays_are_bitwise_the_first() -> None:
+def test_hundreds_of_replays_are_bitwise_the_first() -> None:
+    # bench/training.py makes thousands.
     with determinism(required=True):
         trainer = Trainer.made(job(steps=1), CPU, HARDWARE)
         first, _ = look(trainer)
-        for number in range(2000):
+        for number in range(200):
             assert difference(first, look(trainer)[0], number) is None
 
 
