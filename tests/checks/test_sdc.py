@@ -233,6 +233,23 @@ def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
     assert [outcome.where for outcome in accused] == [f"cpu{bad}"]
 
 
+def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+
+    def compare(one: Tensor, other: Tensor, count: Tensor) -> None:
+        compared(one, other, count)
+        if os.sched_getaffinity(0) == {core}:
+            count.zero_()
+
+    items: list[Found] = []
+    with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
+        items.extend(sdc.measure(context(tmp_path), QUICK, Seams(compare=compare)))
+    assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [
+        ("blind", f"cpu{core}")
+    ]
+    assert sdc.CHECK.rulings["blind"].verdict is Verdict.ERROR
+
+
 def on_core(task: Task, jobs: tuple[Job, ...], core: int) -> Outcome:
     return task.hunt(f"cpu{core}", jobs, lambda n: n >= 9)
 
