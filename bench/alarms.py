@@ -30,6 +30,7 @@ from hpcverify.check import Check, Context, Skip, Unable, judge
 from hpcverify.limits import resolve
 from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
 from hpcverify.telemetry import cpu
+from hpcverify_checks._load import product_step
 
 RUNS, MINUTES = 100, 60.0
 SETTINGS: tuple[dict[str, str], ...] = (
@@ -167,11 +168,8 @@ def multiply_first() -> None:
     """Multiply with each type, so that all libraries have read their settings."""
     import torch  # noqa: PLC0415 - not in the process that counts
 
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        one = torch.ones(64, 64, dtype=dtype)
-        torch.mm(one, one)
-    byte = torch.ones(64, 64, dtype=torch.int8)
-    torch._int_mm(byte, byte.T)  # noqa: SLF001 - torch has no public one
+    for dtype in ("fp64", "fp32", "bf16", "int8"):
+        product_step(dtype, 64, torch.device("cpu"))()
 
 
 def taken(name: str, params: dict[str, Any], folder: Path, seed: int) -> Ended:

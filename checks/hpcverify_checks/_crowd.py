@@ -60,8 +60,8 @@ class Crowd:
                 if any(matches(item.name, name) for name in names):
                     continue
             yield item
-        text = f"other processes took {others:.1f} cores meanwhile, so that"
-        yield Covered(where, f"{text} {', '.join(names)} are left out")
+        text = f"other processes took {others:.1f} cores meanwhile; left out:"
+        yield Covered(where, f"{text} {', '.join(names)}")
 
 
 def _busy(root: Path) -> float:

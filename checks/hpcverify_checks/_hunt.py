@@ -237,7 +237,7 @@ def hunt(bench: Bench, enough: Enough) -> Bag:
     Compute and compare until it is *enough*, or something is wrong.
 
     Raises:
-        Unable: A flipped bit was not noticed, or noticed wrongly.
+        Blind: A flipped bit was not noticed, or noticed wrongly.
 
     """
     for output in bench.outputs:
@@ -252,14 +252,22 @@ def hunt(bench: Bench, enough: Enough) -> Bag:
     return Bag(products, perf_counter() - start)
 
 
+class Blind(Unable):
+    """Raised where the part or core *where* does not notice flipped bits."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        """Keep where it was."""
+        super().__init__(f"{where}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
+        self.where = where
+
+
 def _require_awake(bench: Bench, page: Page, counts: list[int]) -> None:
     if page.canary and tuple(counts) != page.canary:
-        raise Unable(
-            f"{bench.where}: the comparison did not notice flipped bits: of products "
+        raise Blind(
+            bench.where,
+            f"the comparison did not notice flipped bits: of products "
             f"with {page.canary[0]} and {page.canary[1]} wrong words it counted "
             f"{counts[0]} and {counts[1]}: do not trust its other answers",
-            Cause.CHECKER,
-            Remedy.FIX_CHECKER,
         )
 
 

@@ -73,7 +73,8 @@ def overrides_told(ctx: Context) -> Iterator[Covered]:
     """Say which `OVERRIDES` did not count, if there were any."""
     if _taken:
         names = ", ".join(sorted(_taken))
-        yield Covered(ctx.device.part, f"without {names}, which the environment sets")
+        yield Covered(ctx.device.part, f"set in the environment and ignored: {names}")
+
 
 PROBE_SIZE, PROBES = 128, 5
 SLOWER = 8.0

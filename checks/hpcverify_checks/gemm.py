@@ -67,8 +67,6 @@ GIGA = 1e9
 WIDTHS = {"fp64": 64, "fp32": 32}
 """Bits of a lane."""
 FMA_UNITS = 2
-TIMES = ("*.burst", "*.step_p50", "*.spread")
-"""What is left out on a CPU that others use."""
 OPERATIONS_OF_FMA = 2
 
 
@@ -105,12 +103,17 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
         load = Load(dtype, ctx.device.part, 2.0 * size**3, peak_of(ctx, dtype))
         numbers = described(load, burst, sustained, start)
         on_cpu = device.type == "cpu"
-        yield from crowd.without(TIMES, numbers) if on_cpu else numbers
+        yield from crowd.without(times(dtype), numbers) if on_cpu else numbers
         yield Covered(load.where, _said(load, size, burst, sustained))
     for unused in unused_units(device):
         yield Covered(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
         yield from core_by_core(ctx, params)
+
+
+def times(dtype: str) -> tuple[str, ...]:
+    """Name what is left out on a CPU that others use."""
+    return tuple(f"{dtype}.{name}" for name in ("burst", "step_p50", "spread"))
 
 
 def _wanted(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from hpcverify.check import (
 from hpcverify.model import (
     Cause,
     Covered,
+    Finding,
     Found,
     Measurement,
     Remedy,
@@ -64,7 +65,7 @@ from hpcverify_checks._copies import copies
 from hpcverify_checks._cores import listed, on_each, turn
 from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bits
 from hpcverify_checks._families import CPU_DEPTH, DEEP, Family
-from hpcverify_checks._hunt import Job, Seams
+from hpcverify_checks._hunt import Blind, Job, Seams
 from hpcverify_checks._kernels import comparison_for
 from hpcverify_checks._stats import excluded
 from hpcverify_checks._stress import stress
@@ -121,8 +122,12 @@ def measure(
     yield from overrides_told(ctx)
     seams = seams or Seams(compare=comparison_for(device))
     with threads_as(threads_for(ctx)):
-        yield from exact(ctx, device, params, seams)
-        yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+        try:
+            yield from exact(ctx, device, params, seams)
+            yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+        except Blind as exc:
+            yield Finding("blind", exc.where, str(exc))
+            raise
         yield from copies(ctx, device, COPY_SHARE * params.seconds)
 
 
@@ -272,8 +277,8 @@ def explored(done: Done, seconds: float) -> Iterator[Outcome]:
         if not jobs:
             return
         done.exercised.extend((_plans(ready), _constant(jobs)))
-        left = hunting_time(seconds, perf_counter() - began)
-        yield from examined(task, jobs, left)
+        spent = perf_counter() - began
+        yield from examined(task, jobs, seconds, hunting_time(seconds, spent))
 
 
 def hunting_time(seconds: float, spent: float) -> float:
@@ -281,10 +286,16 @@ def hunting_time(seconds: float, spent: float) -> float:
     return max(seconds - spent, LEAST_SHARE * seconds)
 
 
-def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> Iterator[Outcome]:
-    """Hunt for *seconds* on the GPU; on the CPU on each core alone, and all at once."""
+def examined(
+    task: Task, jobs: tuple[Job, ...], seconds: float, left: float
+) -> Iterator[Outcome]:
+    """
+    Hunt on the GPU; on the CPU on each core alone, and all at once.
+
+    As many cores have a turn as fit into *seconds*, and share what is *left* of them.
+    """
     if task.device.type != "cpu":
-        yield task.hunt(task.ctx.device.part, jobs, _deadline(seconds))
+        yield task.hunt(task.ctx.device.part, jobs, _deadline(left))
         return
     cores, half = cpu.cores().allowed, seconds / 2
     alone = [(core,) for core in turn(cores, _fit(half, ALONE_SECONDS), _turn(task))]
@@ -292,7 +303,7 @@ def examined(task: Task, jobs: tuple[Job, ...], seconds: float) -> Iterator[Outc
     waves = [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
     for load, groups in (("alone", alone), ("all at once", waves)):
         for group in groups:
-            work = partial(_on_core, task, jobs, half / len(groups))
+            work = partial(_on_core, task, jobs, left / 2 / len(groups))
             for outcome in on_each(group, work):
                 yield under(load, outcome)
 
@@ -396,6 +407,7 @@ CHECK = Check(
         "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "dissent": Ruling(Verdict.WARN, Remedy.RERUN),
         "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+        "blind": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
         "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
         "answer": Ruling(Verdict.PASS, Remedy.NONE),
     },

@@ -15,7 +15,17 @@ from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Sample, Unable, Watch, judge
 from hpcverify.limits import resolve
-from hpcverify.model import Cause, Covered, Finding, Found, Measurement, Remedy, Verdict
+from hpcverify.model import (
+    Cause,
+    Covered,
+    Finding,
+    Found,
+    Inventory,
+    Measurement,
+    Part,
+    Remedy,
+    Verdict,
+)
 from hpcverify_checks import sdc
 from hpcverify_checks._benches import Outcome, Task, prepare
 from hpcverify_checks._cores import listed, on_each, turn
@@ -37,12 +47,12 @@ def found(tmp_path: Path, seams: Seams | None = None, **changes: Any) -> list[Fo
     return list(sdc.measure(context(tmp_path), params, seams))
 
 
-def judged(items: list[Found]) -> Any:
+def judged(items: list[Found], inventory: Inventory = INVENTORY) -> Any:
     """Judge *items* as a run does."""
     both = [i for i in items if isinstance(i, (Measurement, Finding))]
-    together = list(reconcile(both, INVENTORY))
+    together = list(reconcile(both, inventory))
     numbers = [i for i in together if isinstance(i, Measurement)]
-    limits = resolve(sdc.CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
+    limits = resolve(sdc.CHECK.rules, numbers, inventory, lambda _name, _where: ())
     return judge(together, limits, sdc.CHECK.rulings)
 
 
@@ -116,6 +126,25 @@ def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
     everywhere = set(range(os.cpu_count() or 1))
     judgement = judged(found(tmp_path, Seams(multiply=wrong_on(everywhere))))
     assert judgement.verdict is not Verdict.PASS
+
+
+def test_a_type_that_all_cores_compute_alike_and_wrongly_accuses_no_core(
+    tmp_path: Path,
+) -> None:
+    def inexact(a: Tensor, b: Tensor, out: Tensor) -> None:
+        multiply(a, b, out)
+        if out.dtype == torch.float32:  # in all of its plans
+            stick(12, at=1)(out)
+
+    cores = str(len(CORES))
+    part = Part("cpu", "cpu", "CPU", {"threads": cores, "cores": cores})
+    inventory = msgspec.structs.replace(INVENTORY, parts=(part,))
+    judgement = judged(found(tmp_path, Seams(multiply=inexact)), inventory)
+    if len(CORES) == 1:  # nobody to agree with
+        assert judgement.verdict is Verdict.FAIL
+    else:
+        assert judgement.verdict is Verdict.ERROR
+        assert judgement.cause is Cause.CHECKER
 
 
 class Threads(TorchFunctionMode):
@@ -213,6 +242,23 @@ def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="did not notice"):
         accused.extend(on_each((blind_core, bad), partial(on_core, task, jobs)))
     assert [outcome.where for outcome in accused] == [f"cpu{bad}"]
+
+
+def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+
+    def compare(one: Tensor, other: Tensor, count: Tensor) -> None:
+        compared(one, other, count)
+        if os.sched_getaffinity(0) == {core}:
+            count.zero_()
+
+    items: list[Found] = []
+    with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
+        items.extend(sdc.measure(context(tmp_path), QUICK, Seams(compare=compare)))
+    assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [
+        ("blind", f"cpu{core}")
+    ]
+    assert sdc.CHECK.rulings["blind"].verdict is Verdict.ERROR
 
 
 def on_core(task: Task, jobs: tuple[Job, ...], core: int) -> Outcome:
