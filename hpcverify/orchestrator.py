@@ -173,7 +173,9 @@ class Verification(Struct, kw_only=True):
 
     def _look(self, *, sample: bool) -> tuple[Inventory, tuple[Holder, ...]]:
         seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE)
-        return probe_node(self.executor, seconds=seconds, sample=sample)
+        return probe_node(
+            self.executor, seconds=seconds, sample=sample, folder=self.scratch.parent
+        )
 
     def _rounds(
         self, inventory: Inventory, holders: tuple[Holder, ...]
@@ -579,14 +581,20 @@ def _kinds(devices: Iterable[Device]) -> list[str]:
 
 
 def probe_node(
-    executor: Executor, *, seconds: float = PROBE_SECONDS, sample: bool = False
+    executor: Executor,
+    *,
+    seconds: float = PROBE_SECONDS,
+    sample: bool = False,
+    folder: Path | None = None,
 ) -> tuple[Inventory, tuple[Holder, ...]]:
     """
     List what the node is made of and who holds its GPUs, in a worker.
 
-    It has *seconds* for it, and goes on to *sample* the telemetry if that is wanted.
+    It has *seconds* for it, goes on to *sample* the telemetry if that is wanted, and
+    says what is mounted below *folder*.
     """
-    answer = executor.run({TELEMETRY: Probe(sample=sample)}, seconds)[TELEMETRY]
+    task = Probe(sample=sample, folder=folder)
+    answer = executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
     for reply in answer.replies:
         if reply.inventory is not None:
             return reply.inventory, reply.holders

@@ -31,9 +31,14 @@ T = TypeVar("T")
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """Say what the node is made of, and begin to *sample* its telemetry if told so."""
+    """
+    Say what the node is made of, and begin to *sample* its telemetry if told so.
+
+    What is mounted below *folder*, where the checks write, belongs to it.
+    """
 
     sample: bool = True
+    folder: Path | None = None
 
 
 class Settle(Struct, frozen=True, tag=True):

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -107,7 +108,7 @@ class Worker:
     def _carry_out(self, order: Order) -> Iterator[Reply]:
         match order.task:
             case Probe() as task:
-                yield self._probe(order.number)
+                yield self._probe(order.number, task.folder)
                 if task.sample:
                     self._begin_to_sample()
             case Settle() as task:
@@ -121,13 +122,15 @@ class Worker:
             case Prove() as task:
                 yield from (Reply(number=order.number, trial=t) for t in _proven(task))
 
-    def _probe(self, number: int) -> Reply:
+    def _probe(self, number: int, folder: Path | None) -> Reply:
         sight, self._ahead = self._ahead, None
         if sight is None or time.monotonic() - sight.when > FRESH:
             sight = see()
         self._inventory = sight.inventory
+        if folder is not None:
+            self._inventory = with_mount(sight.inventory, folder)
         held = tuple(Holder(part, pid) for part, pid in sight.holders)
-        return Reply(number=number, inventory=sight.inventory, holders=held)
+        return Reply(number=number, inventory=self._inventory, holders=held)
 
     def _begin_to_sample(self) -> None:
         from hpcverify.telemetry import readers  # noqa: PLC0415
@@ -224,6 +227,15 @@ def _proven(task: Prove) -> Iterator[Trial]:
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
     yield from check.selftest(task.context)
+
+
+def with_mount(inventory: Inventory, folder: Path) -> Inventory:
+    """Add what is mounted below *folder*, which is known when the run begins."""
+    # Only the telemetry worker pays for this.
+    from hpcverify.telemetry.blockdev import mount_part  # noqa: PLC0415
+
+    part = mount_part(folder, inventory)
+    return msgspec.structs.replace(inventory, parts=(*inventory.parts, *part))
 
 
 def see_ahead() -> Sight | None:

@@ -303,7 +303,7 @@ def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) ->
         verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe))
     )
 
-    assert executor.probes == [Probe(sample=False)]
+    assert executor.probes == [Probe(sample=False, folder=tmp_path.parent)]
     assert len(result.measurements) == 1
 
 
