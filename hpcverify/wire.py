@@ -41,10 +41,17 @@ class Probe(Struct, frozen=True, tag=True):
     folder: Path | None = None
 
 
-class Settle(Struct, frozen=True, tag=True):
-    """Wait until the devices are cool and idle, for *patience* seconds at most."""
+class Settle(Struct, frozen=True, tag=True, kw_only=True):
+    """
+    Wait until the devices are cool and idle, for *patience* seconds at most.
+
+    Not for the check *name* if it applies to none of *contexts*.
+    """
 
     patience: float
+    name: str
+    packages: tuple[str, ...]
+    contexts: tuple[Context, ...]
 
 
 class Measure(Struct, frozen=True, tag=True, kw_only=True):

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,16 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import catalog, trail
-from hpcverify.check import Check, Judged, Placement, Skip, Trial, Unable, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Judged,
+    Placement,
+    Skip,
+    Trial,
+    Unable,
+    Watch,
+)
 from hpcverify.early import READY
 from hpcverify.errors import HpcverifyError, shortage
 from hpcverify.model import (
@@ -142,6 +151,8 @@ class Worker:
     def _settle(self, task: Settle) -> Iterator[Found]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
+        if not _applies_anywhere(task):
+            return
         if self._sampler is None:
             yield Covered("node", "nobody watched whether the devices had settled")
             return
@@ -210,6 +221,20 @@ def _crashed(exc: Exception) -> Outcome:
         remedy=Remedy.FIX_CHECKER,
         trace="".join(traceback.format_exception(exc)),
     )
+
+
+def _applies_anywhere(task: Settle) -> bool:
+    """Whether the check that comes next will load any device."""
+    applies = catalog.load(task.name, task.packages).applies
+    return applies is None or any(_is_fit(applies, ctx) for ctx in task.contexts)
+
+
+def _is_fit(applies: Callable[[Context], None], ctx: Context) -> bool:
+    try:
+        applies(ctx)
+    except (Skip, Unable):
+        return False
+    return True
 
 
 def _reconciled(task: Reconcile) -> Iterator[Found]:

@@ -319,6 +319,18 @@ def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
     assert result.marks == (Mark("cursor", "18"),)
 
 
+def test_who_waits_to_settle_is_told_for_which_check_and_devices(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor, step(), step(Placement.DEVICES_ALONE), settle=60)
+    tasks = [t for phase in executor.phases for t in phase.values()]
+    (task,) = (t for t in tasks if isinstance(t, Settle))
+
+    assert task.name == "c"
+    assert [ctx.device for ctx in task.contexts] == [CPU, *GPUS]
+
+
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
     waited = Covered("node", "began after 9 s of settling")
     executor = FakeExecutor(answers={"telemetry": found(waited)})
