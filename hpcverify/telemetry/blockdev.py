@@ -32,7 +32,8 @@ def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
     one hides the earlier.
     """
     lines = (sysfs.text(root / "proc/self/mountinfo") or "").splitlines()
-    holding = [m for m in map(_mount, lines) if path.resolve().is_relative_to(m.point)]
+    real = path.resolve()
+    holding = [m for m in map(_mount, lines) if real.is_relative_to(m.point)]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
 
 
