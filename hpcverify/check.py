@@ -220,6 +220,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         summary: One line for ``hpcverify checks`` and for the report.
         measure: Yields what it finds; raises `Skip` or `Unable`; anything else
             that it raises is a bug and becomes ERROR `crashed`.
+        applies: Raises `Skip` where *measure* would before it loads anything, so that
+            nobody waits for the devices to settle for its sake.
         params: The type of the second argument of *measure*.
         metrics: What it measures, by name or by pattern with ``*``.
         rules: The default limits by name or pattern; suites and sites override.
@@ -246,6 +248,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     timeout: float = 300.0
     observe: Callable[[Watch, Context, P], Iterator[Found]] | None = None
     maturity: Maturity = Maturity.STABLE
+    applies: Callable[[Context], None] | None = None
     reconcile: Callable[[Sequence[Judged], Inventory], Iterator[Judged]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
 

@@ -23,10 +23,10 @@ NO_RUNS = "no runs of this node yet: hpcverify run"
 
 
 SHORTAGES = {
-    errno.EAGAIN: "no process or thread can be started: see ulimit -u, the pids limit "
-    "of the job's cgroup, and the load",
-    errno.EMFILE: "no file can be opened, we have too many: raise ulimit -n",
-    errno.ENFILE: "no file can be opened, the node has too many: raise fs.file-max",
+    errno.EAGAIN: "the node has no process or thread left: see ulimit -u, the pids "
+    "limit of the job's cgroup, and the load",
+    errno.EMFILE: "too many files are open: raise ulimit -n",
+    errno.ENFILE: "the node has too many files open: raise fs.file-max",
     errno.ENOMEM: "no memory is left: see free, ulimit -v, and the memory limit of the "
     "job's cgroup",
 }
@@ -37,6 +37,8 @@ def shortage(exc: BaseException) -> str:
     """Say what the node ran out of, if *exc* tells of that, and where to look."""
     if isinstance(exc, MemoryError):
         return SHORTAGES[errno.ENOMEM]
+    if isinstance(exc, RuntimeError) and str(exc) == "can't start new thread":
+        return SHORTAGES[errno.EAGAIN]
     number = exc.errno if isinstance(exc, OSError) else None
     return SHORTAGES.get(number or 0, "")
 

@@ -180,7 +180,9 @@ class Verification(Struct, kw_only=True):
 
     def _look(self, *, sample: bool) -> tuple[Inventory, tuple[Holder, ...]]:
         seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE)
-        return probe_node(self.executor, seconds=seconds, sample=sample)
+        return probe_node(
+            self.executor, seconds=seconds, sample=sample, folder=self.scratch.parent
+        )
 
     def _rounds(
         self, inventory: Inventory, holders: tuple[Holder, ...]
@@ -278,7 +280,7 @@ class Verification(Struct, kw_only=True):
         start = self.clock()
         self.progress.begins(step, place, self.plan, self._where(step, inventory))
         self._cut = frozenset()
-        settled = self._settle(step)
+        settled = self._settle(step, inventory)
         answers = self._answers(step, inventory, start)
         seconds = self.clock() - start
         past = self.memory.past(step.name)
@@ -319,12 +321,21 @@ class Verification(Struct, kw_only=True):
         cut = self._round > 1 and TELEMETRY in self._cut
         return step.check.observe is not None and self._is_active() and not cut
 
-    def _settle(self, step: Step) -> tuple[Covered, ...]:
+    def _settle(self, step: Step, inventory: Inventory) -> tuple[Covered, ...]:
         """Wait until the load of an earlier check is over; say what came of it."""
         disturbed, self._disturbed = self._disturbed, self._disturbed or step.is_active
         if not (disturbed and step.is_active and self.plan.settle):
             return ()
-        task = Settle(patience=min(self.plan.settle, self._left()))
+        task = Settle(
+            patience=min(self.plan.settle, self._left()),
+            name=step.name,
+            packages=self.packages,
+            contexts=tuple(
+                self._context(step, device, inventory, self.scratch, self.folder)
+                for workers in workers_of(step.check.placement, inventory.devices)
+                for device in workers.values()
+            ),
+        )
         answer = self.executor.run({TELEMETRY: task}, self.plan.settle + GRACE)
         return tuple(f for f in answer[TELEMETRY].found if isinstance(f, Covered))
 
@@ -337,27 +348,38 @@ class Verification(Struct, kw_only=True):
         self, step: Step, inventory: Inventory, scratch: Path
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
-        marks = self.memory.marks.get(step.name, ())
         for workers in workers_of(step.check.placement, inventory.devices):
             shared = {
                 kind: self._rendezvous() if step.is_active else self.folder
                 for kind in _kinds(workers.values())
             }
             yield {
-                name: Context(
-                    node=self.node,
-                    device=device,
-                    peers=tuple(d for d in inventory.devices if d.kind == device.kind),
-                    inventory=inventory,
-                    previous=self.memory.previous,
-                    scratch=scratch,
-                    shared=shared[device.kind],
-                    seed=seed_of(self.seed, self._round),
-                    rotation=self.memory.runs,
-                    marks=marks,
+                name: self._context(
+                    step, device, inventory, scratch, shared[device.kind]
                 )
                 for name, device in workers.items()
             }
+
+    def _context(
+        self,
+        step: Step,
+        device: Device,
+        inventory: Inventory,
+        scratch: Path,
+        shared: Path,
+    ) -> Context:
+        return Context(
+            node=self.node,
+            device=device,
+            peers=tuple(d for d in inventory.devices if d.kind == device.kind),
+            inventory=inventory,
+            previous=self.memory.previous,
+            scratch=scratch,
+            shared=shared,
+            seed=seed_of(self.seed, self._round),
+            rotation=self.memory.runs,
+            marks=self.memory.marks.get(step.name, ()),
+        )
 
     def _rendezvous(self) -> Path:
         path = self.folder / f"shared-{os.urandom(4).hex()}"
@@ -584,14 +606,20 @@ def _kinds(devices: Iterable[Device]) -> list[str]:
 
 
 def probe_node(
-    executor: Executor, *, seconds: float = PROBE_SECONDS, sample: bool = False
+    executor: Executor,
+    *,
+    seconds: float = PROBE_SECONDS,
+    sample: bool = False,
+    folder: Path | None = None,
 ) -> tuple[Inventory, tuple[Holder, ...]]:
     """
     List what the node is made of and who holds its GPUs, in a worker.
 
-    It has *seconds* for it, and goes on to *sample* the telemetry if that is wanted.
+    It has *seconds* for it, goes on to *sample* the telemetry if that is wanted, and
+    says what is mounted below *folder*.
     """
-    answer = executor.run({TELEMETRY: Probe(sample=sample)}, seconds)[TELEMETRY]
+    task = Probe(sample=sample, folder=folder)
+    answer = executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
     for reply in answer.replies:
         if reply.inventory is not None:
             return reply.inventory, reply.holders

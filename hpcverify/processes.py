@@ -215,6 +215,14 @@ def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
+def signal_name(number: int) -> str:
+    """Name the signal *number*; those for real time have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
     """
     Name the kernel functions that the threads of *pid* wait in.

@@ -31,15 +31,27 @@ T = TypeVar("T")
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """Say what the node is made of, and begin to *sample* its telemetry if told so."""
+    """
+    Say what the node is made of, and begin to *sample* its telemetry if told so.
+
+    What is mounted below *folder*, where the checks write, belongs to it.
+    """
 
     sample: bool = True
+    folder: Path | None = None
 
 
-class Settle(Struct, frozen=True, tag=True):
-    """Wait until the devices are cool and idle, for *patience* seconds at most."""
+class Settle(Struct, frozen=True, tag=True, kw_only=True):
+    """
+    Wait until the devices are cool and idle, for *patience* seconds at most.
+
+    Not for the check *name* if it applies to none of *contexts*.
+    """
 
     patience: float
+    name: str
+    packages: tuple[str, ...]
+    contexts: tuple[Context, ...]
 
 
 class Measure(Struct, frozen=True, tag=True, kw_only=True):

@@ -16,16 +16,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
 
 from hpcverify import catalog, trail
-from hpcverify.check import Check, Judged, Placement, Skip, Trial, Unable, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Judged,
+    Placement,
+    Skip,
+    Trial,
+    Unable,
+    Watch,
+)
 from hpcverify.early import READY
 from hpcverify.errors import HpcverifyError, shortage
 from hpcverify.model import (
@@ -107,7 +117,7 @@ class Worker:
     def _carry_out(self, order: Order) -> Iterator[Reply]:
         match order.task:
             case Probe() as task:
-                yield self._probe(order.number)
+                yield self._probe(order.number, task.folder)
                 if task.sample:
                     self._begin_to_sample()
             case Settle() as task:
@@ -121,13 +131,15 @@ class Worker:
             case Prove() as task:
                 yield from (Reply(number=order.number, trial=t) for t in _proven(task))
 
-    def _probe(self, number: int) -> Reply:
+    def _probe(self, number: int, folder: Path | None) -> Reply:
         sight, self._ahead = self._ahead, None
         if sight is None or time.monotonic() - sight.when > FRESH:
             sight = see()
         self._inventory = sight.inventory
+        if folder is not None:
+            self._inventory = with_mount(sight.inventory, folder)
         held = tuple(Holder(part, pid) for part, pid in sight.holders)
-        return Reply(number=number, inventory=sight.inventory, holders=held)
+        return Reply(number=number, inventory=self._inventory, holders=held)
 
     def _begin_to_sample(self) -> None:
         from hpcverify.telemetry import readers  # noqa: PLC0415
@@ -139,6 +151,8 @@ class Worker:
     def _settle(self, task: Settle) -> Iterator[Found]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
+        if not _applies_anywhere(task):
+            return
         if self._sampler is None:
             yield Covered("node", "nobody watched whether the devices had settled")
             return
@@ -209,6 +223,20 @@ def _crashed(exc: Exception) -> Outcome:
     )
 
 
+def _applies_anywhere(task: Settle) -> bool:
+    """Whether the check that comes next will load any device."""
+    applies = catalog.load(task.name, task.packages).applies
+    return applies is None or any(_is_fit(applies, ctx) for ctx in task.contexts)
+
+
+def _is_fit(applies: Callable[[Context], None], ctx: Context) -> bool:
+    try:
+        applies(ctx)
+    except (Skip, Unable):
+        return False
+    return True
+
+
 def _reconciled(task: Reconcile) -> Iterator[Found]:
     check = catalog.load(task.name, task.packages)
     found: list[Judged] = [*task.measurements, *task.findings]
@@ -224,6 +252,15 @@ def _proven(task: Prove) -> Iterator[Trial]:
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
     yield from check.selftest(task.context)
+
+
+def with_mount(inventory: Inventory, folder: Path) -> Inventory:
+    """Add what is mounted below *folder*, which is known when the run begins."""
+    # Only the telemetry worker pays for this.
+    from hpcverify.telemetry.blockdev import mount_part  # noqa: PLC0415
+
+    part = mount_part(folder, inventory)
+    return msgspec.structs.replace(inventory, parts=(*inventory.parts, *part))
 
 
 def see_ahead() -> Sight | None:

@@ -303,7 +303,7 @@ def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) ->
         verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe))
     )
 
-    assert executor.probes == [Probe(sample=False)]
+    assert executor.probes == [Probe(sample=False, folder=tmp_path.parent)]
     assert len(result.measurements) == 1
 
 
@@ -329,6 +329,18 @@ def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
     assert isinstance(task, Measure)
     assert (task.context.mark("cursor"), task.context.mark("other")) == ("17", None)
     assert result.marks == (Mark("cursor", "18"),)
+
+
+def test_who_waits_to_settle_is_told_for_which_check_and_devices(
+    tmp_path: Path,
+) -> None:
+    executor = FakeExecutor(inventory=NODE)
+    verified(tmp_path, executor, step(), step(Placement.DEVICES_ALONE), settle=60)
+    tasks = [t for phase in executor.phases for t in phase.values()]
+    (task,) = (t for t in tasks if isinstance(t, Settle))
+
+    assert task.name == "c"
+    assert [ctx.device for ctx in task.contexts] == [CPU, *GPUS]
 
 
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:

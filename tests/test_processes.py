@@ -16,7 +16,13 @@ import pytest
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import members, run_tool, signal_sessions, wait_channel
+from hpcverify.processes import (
+    members,
+    run_tool,
+    signal_name,
+    signal_sessions,
+    wait_channel,
+)
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -200,6 +206,11 @@ def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
     assert gone(pid_in(file))
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_every_signal_has_a_name(number: int, name: str) -> None:
+    assert signal_name(number) == name
 
 
 def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:

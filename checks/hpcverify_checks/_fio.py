@@ -17,7 +17,6 @@ import json
 import random
 import re
 import resource
-import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from typing import Any
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import NO_THREAD, Completed, run_tool
+from hpcverify.processes import NO_THREAD, Completed, run_tool, signal_name
 
 MIB = 2**20
 BLOCK = MIB
@@ -254,9 +253,9 @@ def _refuse_what_the_node_did(status: int, said: str) -> None:
 
     """
     if status < 0:
-        name = signal.Signals(-status).name
         raise Unable(
-            f"fio was killed by {name}: see the kernel log, the OOM killer does that",
+            f"fio was killed by {signal_name(-status)}: see the kernel log, the OOM "
+            "killer does that",
             Cause.CRASHED,
             Remedy.INSPECT,
         )

@@ -111,10 +111,11 @@ def _loss(
     message: Message, match: re.Match[str], opening: re.Match[str] | None
 ) -> Event:
     """Tell of a lost GPU as the Xid does; *opening* names it if *match* does not."""
-    named = match if match["address"] else opening
-    if named is opening is not None and opening[0] not in message.text:
-        message = replace(message, text=f"{opening[0]} {message.text}")
-    address = named["address"] if named else None
+    address = match["address"]
+    if address is None and opening is not None:
+        address = opening["address"]
+        if opening[0] not in message.text:
+            message = replace(message, text=f"{opening[0]} {message.text}")
     return _event(message, row_of(FALLEN_OFF), address, FALLEN_OFF)
 
 

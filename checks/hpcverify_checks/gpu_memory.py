@@ -88,10 +88,15 @@ class GpuMemoryParams(Params, frozen=True):
     """For each of reading, writing and copying."""
 
 
-def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[Found]:
-    """Measure the bandwidth, then fill the memory and test it."""
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
         raise Skip("the memory of the host is not tested by this check")
+
+
+def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[Found]:
+    """Measure the bandwidth, then fill the memory and test it."""
+    applies(ctx)
     device, where = torch_device(ctx), ctx.device.part
     yield from guarded(where, _on_gpu(device, where, ctx.seed, params))
 
@@ -244,6 +249,7 @@ def summed(memory: Memory, where: str, room: Room, tally: Tally) -> Iterator[Fou
 CHECK = Check(
     summary="GPU memory: patterns over nearly all of it, and its bandwidth",
     measure=measure,
+    applies=applies,
     params=GpuMemoryParams,
     metrics={
         "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),

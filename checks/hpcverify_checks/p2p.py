@@ -121,12 +121,22 @@ class Rig:
         return permutations(range(len(self.devices)), 2)
 
 
+def applies(ctx: Context) -> None:
+    """Raise `Skip` where there is no pair."""
+    _gpus.require_gpus(ctx)
+    if len(gpus_of(ctx)) < 2:  # noqa: PLR2004 - a pair
+        raise Skip("fewer than two GPUs: no pair to copy between")
+
+
+def gpus_of(ctx: Context) -> tuple[Device, ...]:
+    """List the GPUs that can be worked on."""
+    return tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
+
+
 def measure(ctx: Context, params: P2pParams) -> Iterator[Found]:
     """Verify and time the copies between all GPUs of the node."""
-    _gpus.require_gpus(ctx)
-    gpus = tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
-    if len(gpus) < 2:  # noqa: PLR2004 - a pair
-        raise Skip("fewer than two GPUs: no pair to copy between")
+    applies(ctx)
+    gpus = gpus_of(ctx)
     with shared_use():
         devices = tuple(torch_device(replace(ctx, device=gpu)) for gpu in gpus)
         for device in devices:
@@ -349,6 +359,7 @@ SPREAD = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264
 CHECK = Check(
     summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
     measure=measure,
+    applies=applies,
     params=P2pParams,
     metrics={
         "*.write": Metric(unit="GB/s", meaning="to another GPU, median of its pairs"),

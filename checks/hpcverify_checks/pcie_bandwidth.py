@@ -82,10 +82,15 @@ class Route:
     copy: Copy = copy
 
 
-def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[Found]:
-    """Copy out and back, compare, and time both directions."""
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
         raise Skip("a CPU has no PCIe link of its own")
+
+
+def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[Found]:
+    """Copy out and back, compare, and time both directions."""
+    applies(ctx)
     device = torch_device(ctx)
     require_memory(device, 2 * params.size)
     gpu = part(ctx, ctx.device.part)
@@ -230,6 +235,7 @@ def timed(
 CHECK = Check(
     summary="copies between host and GPU: speed against the link, every bit compared",
     measure=measure,
+    applies=applies,
     params=PcieBandwidthParams,
     metrics={
         "h2d": Metric(unit="GB/s", meaning="host to GPU, pinned, median copy"),

@@ -79,14 +79,19 @@ class ThermalParams(Params, frozen=True):
     """To watch the device cool, which also lets the next check begin on a cool one."""
 
 
-def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
-    """Load the device for the wanted time and yield how the work went."""
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for a device that nothing is seen of."""
     if not has_gauge(ctx, ctx.device.part):
         raise Skip(
             f"no temperature, clock or throttle sensor for {ctx.device.label} on "
             "this machine",
             Cause.NOT_OBSERVABLE,
         )
+
+
+def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
+    """Load the device for the wanted time and yield how the work went."""
+    applies(ctx)
     began = time.monotonic()
     paces = prepared(ctx)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
@@ -189,6 +194,7 @@ def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Found
 CHECK = Check(
     summary="a soak in heat and square waves: throttling, cooling, siblings, droop",
     measure=measure,
+    applies=applies,
     observe=observe,
     params=ThermalParams,
     metrics={

@@ -27,7 +27,13 @@ from hpcverify.early import Files, Forked, memory_files
 from hpcverify.errors import shortage
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
-from hpcverify.processes import STOPPED, is_stopped, members, signal_sessions
+from hpcverify.processes import (
+    STOPPED,
+    is_stopped,
+    members,
+    signal_name,
+    signal_sessions,
+)
 from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
 
 if TYPE_CHECKING:
@@ -122,7 +128,7 @@ class Worker:
         if status is None:
             return None
         if status < 0:
-            return f"killed by {signal.Signals(-status).name}"
+            return f"killed by {signal_name(-status)}"
         return f"exited with {status}"
 
     def whereabouts(self) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
+from hpcverify.model import Inventory, Part
 from hpcverify.telemetry import sysfs
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A mounted file system, as /proc/self/mountinfo has it."""
 
     point: Path
@@ -30,8 +32,35 @@ def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
     one hides the earlier.
     """
     lines = (sysfs.text(root / "proc/self/mountinfo") or "").splitlines()
-    holding = [m for m in map(_mount, lines) if path.resolve().is_relative_to(m.point)]
+    real = path.resolve()
+    holding = [m for m in map(_mount, lines) if real.is_relative_to(m.point)]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
+
+
+def mount_part(
+    folder: Path, inventory: Inventory, root: Path = Path("/")
+) -> Iterator[Part]:
+    """
+    Describe what is mounted below *folder*, where checks write, by what stays the same.
+
+    That is a disk of *inventory* and the volume on it. The name of the device, which
+    may be another one after a reboot, is told only where neither is known.
+    """
+    mount = mount_of(folder, root)
+    if mount is None:
+        return
+    number = _device(folder, root)
+    name = whole_disk(number, root) if number else None
+    disk = next((p.id for p in inventory.of_kind("disk") if p.label == name), None)
+    volume = _volume(number, root) if number else None
+    facts = sysfs.known(
+        mount=str(mount.point),
+        type=mount.kind,
+        disk=disk,
+        volume=volume,
+        source=None if disk or volume else mount.source,
+    )
+    yield Part("mount", f"mount-{folder}", str(folder), facts)
 
 
 def disk_of(path: Path, root: Path = Path("/")) -> str | None:
@@ -79,6 +108,13 @@ def whole_disk(number: str, root: Path = Path("/")) -> str | None:
     numbers = [sysfs.text(slave / "dev") for slave in below]
     disks = {whole_disk(number, root) for number in numbers if number}
     return disks.pop() if len(disks) == 1 else None
+
+
+def _volume(number: str, root: Path) -> str | None:
+    """Name the logical volume, the image or the partition that a device is."""
+    device = root / "sys/dev/block" / number
+    named = ("dm/name", "loop/backing_file", "partition")
+    return next(filter(None, (sysfs.text(device / n) for n in named)), None)
 
 
 def _mount(line: str) -> Mount:

@@ -225,6 +225,74 @@ def test_memory_that_a_module_was_lost_of_is_a_fault(
     assert [f.code for f in findings(found)] == codes
 
 
+def on(facts: dict[str, str], folder: str = "/scratch") -> Inventory:
+    return plus(NODE, Part("mount", f"mount-{folder}", folder, facts))
+
+
+MOUNTED = {"mount": "/scratch", "type": "ext4", "disk": "eui.2"}
+BELOW = {"mount": "/", "type": "ext4", "disk": "eui.1"}
+BESIDE = {"mount": "/", "type": "ext4", "disk": "eui.2", "volume": "2"}
+
+
+@pytest.mark.parametrize(
+    "below", [BELOW, BESIDE, {"mount": "/", "type": "overlay", "source": "overlay"}]
+)
+def test_a_scratch_that_is_not_mounted_any_more_does_not_pass(
+    tmp_path: Path, below: dict[str, str]
+) -> None:
+    found, _ = compare(tmp_path, on(below), on(MOUNTED))
+    (finding,) = findings(found)
+    judgement = judge(findings(found), (), CHECK.rulings)
+
+    assert finding.code == "mount_missing"
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+    assert "/scratch is now on / (" in judgement.reason
+    assert "before /scratch (ext4 of eui.2): mount it again" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {**MOUNTED, "type": "xfs"},
+        {**MOUNTED, "disk": "eui.3"},
+        {"mount": "/scratch", "type": "nfs4", "source": "server:/export"},
+    ],
+)
+def test_another_file_system_at_the_same_place_is_told(
+    tmp_path: Path, now: dict[str, str]
+) -> None:
+    found, _ = compare(tmp_path, on(now), on(MOUNTED))
+
+    assert [f.code for f in findings(found)] == ["mount_changed"]
+    assert verdict(found) is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        (on(MOUNTED), on(MOUNTED)),
+        (on({**MOUNTED, "mount": "/mnt/scratch"}), on(MOUNTED)),
+        (on({**MOUNTED, "mount": "/"}), on(MOUNTED)),
+        (on(BELOW, "/local"), on(MOUNTED)),
+        (on(MOUNTED), NODE),
+        (NODE, on(MOUNTED)),
+    ],
+    ids=["same", "moved", "bound", "another directory", "first", "not looked for"],
+)
+def test_the_same_file_system_or_none_to_compare_with_is_no_change(
+    tmp_path: Path, now: Inventory, before: Inventory
+) -> None:
+    found, _ = compare(tmp_path, now, before)
+
+    assert findings(found) == []
+
+
+def test_a_file_system_that_is_mounted_where_none_was_is_told(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, on(MOUNTED), on(BELOW))
+
+    assert [f.code for f in findings(found)] == ["mount_changed"]
+
+
 def test_every_finding_has_a_ruling() -> None:
     kinds = ("gpu", "disk", "nic", "dimm")
     assert {f"{kind}_missing" for kind in kinds} <= CHECK.rulings.keys()

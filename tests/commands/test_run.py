@@ -309,6 +309,25 @@ def test_a_run_on_a_node_with_markup_in_its_name_is_shown_as_text(cli: Cli) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_verified_in_its_place(
+    cli: Cli, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    cli.site(f'scratch = "{scratch}"')
+    with mounted(scratch, "size=8m"):
+        assert cli("run", "--check", "inventory").returncode == 0
+    again = [cli("run", "--check", "inventory") for _ in range(2)]
+    accepted = cli("run", "--check", "inventory", "--accept-parts")
+    after = cli("run", "--check", "inventory")
+
+    assert [run.returncode for run in again] == [3, 3]
+    assert f"before {scratch} (tmpfs of hpcverify-test)" in again[1].stdout
+    assert "next: fix configuration" in again[1].stdout
+    assert [accepted.returncode, after.returncode] == [0, 0], after.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
 def test_a_read_only_scratch_directory_is_named(cli: Cli, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -118,8 +118,7 @@ def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
     assert (outcome.verdict, outcome.cause) == (Verdict.ERROR, Cause.NO_RESOURCES)
     assert outcome.remedy is Remedy.INSPECT
     assert outcome.reason == (
-        "no worker can be started: no file can be opened, we have too many: raise "
-        "ulimit -n"
+        "no worker can be started: too many files are open: raise ulimit -n"
     )
     assert names(again) == ["before", "after"]
 

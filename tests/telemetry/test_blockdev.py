@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.telemetry.blockdev import disk_of, mount_of, whole_disk
+from hpcverify.model import Inventory, Part
+from hpcverify.telemetry.blockdev import disk_of, mount_of, mount_part, whole_disk
 
 
 @pytest.fixture
@@ -154,3 +155,36 @@ def test_a_space_in_a_mount_point_is_read_as_one(root: Path, tmp_path: Path) -> 
 
 def test_without_proc_no_mount_is_known(root: Path, tmp_path: Path) -> None:
     assert mount_of(tmp_path, root) is None
+
+
+DISKS = Inventory(parts=(Part("disk", "eui.1", "sda"),))
+
+
+def facts_of(folder: Path, root: Path) -> dict[str, str]:
+    (part,) = mount_part(folder, DISKS, root)
+    assert (part.kind, part.label) == ("mount", str(folder))
+    return part.facts
+
+
+def test_a_mount_goes_by_its_disk_and_its_volume_and_not_by_its_device(
+    root: Path,
+) -> None:
+    device(root, "pci0/sda", "8:0")
+    part = device(root, "pci0/sda/sda1", "8:1", partition=True)
+    (root / "sys/class/block").mkdir(parents=True)
+    (root / "sys/class/block/sda1").symlink_to(part)
+    mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/sda1 rw,subvol=/@")
+
+    assert facts_of(Path("/dev/shm"), root) == {  # noqa: S108 - only looked at
+        "mount": "/dev/shm",  # noqa: S108
+        "type": "btrfs",
+        "disk": "eui.1",
+        "volume": "1",
+    }
+
+
+def test_a_mount_of_no_device_goes_by_its_source(root: Path) -> None:
+    mounted(root, "1 0 0:5 / / rw - proc proc rw")
+
+    known = {"mount": "/", "type": "proc", "source": "proc"}
+    assert facts_of(Path("/proc"), root) == known
