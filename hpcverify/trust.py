@@ -151,21 +151,21 @@ def refuse_tree_others_can_change(folder: Path) -> None:
     """
     if os.geteuid() != ROOT:
         return
-    todo, seen = [folder], set[Path]()
+    todo, seen = [folder.absolute()], set[Path]()
     while todo:
-        path = todo.pop().absolute()
+        path = todo.pop()
         if path in seen:
             continue
         seen.add(path)
         _judge_whole(path, shared=False)
-        for entry in os.scandir(path):
-            if entry.is_symlink():
-                _judge_whole(Path(entry.path), shared=False)
+        for inner in path.iterdir():
+            if inner.is_symlink():
+                _judge_whole(inner, shared=False)
             else:
-                found = entry.stat(follow_symlinks=False)
-                _refuse(Path(entry.path), found, loose=_is_loose(found))
-            if entry.is_dir():
-                todo.append(Path(entry.path).resolve())
+                found = inner.stat()
+                _refuse(inner, found, loose=_is_loose(found))
+            if inner.is_dir():
+                todo.append(inner.resolve())
 
 
 def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:

@@ -95,7 +95,9 @@ def configuration() -> Iterator[Advice]:
     try:
         refuse_folder_of_others(Path(site.scratch), shared=True)
     except ConfigError as exc:
-        yield Advice("scratch", str(exc), "mend that, or set scratch to another directory")
+        yield Advice(
+            "scratch", str(exc), "mend that, or set scratch to another directory"
+        )
 
 
 def state() -> Iterator[Advice]:
