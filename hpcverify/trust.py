@@ -225,8 +225,13 @@ def _trusted_users() -> set[int]:
 
 
 def _is_loose(found: os.stat_result) -> bool:
-    """Whether others may write to it: a link has no mode, a user trusts their group."""
-    if stat.S_ISLNK(found.st_mode):
+    """
+    Whether others can change it by writing to it.
+
+    A link has no mode, a device is not changed by what is written; a user trusts the
+    own group.
+    """
+    if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
     group = stat.S_IWGRP if os.geteuid() == ROOT and found.st_gid != ROOT else 0
     return bool(found.st_mode & (stat.S_IWOTH | group))
