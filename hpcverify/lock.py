@@ -44,9 +44,10 @@ class Holder(NamedTuple):
     @property
     def said(self) -> str:
         """Name it in a sentence."""
+        if self.uid == UNKNOWN:
+            return "a process that only root can see"
         process = "unknown" if self.pid == UNKNOWN else self.pid
-        user = "unknown" if self.uid == UNKNOWN else self.uid
-        return f"process {process} of user {user}"
+        return f"process {process} of user {self.uid}"
 
 
 class Hold(NamedTuple):

@@ -151,21 +151,21 @@ def refuse_tree_others_can_change(folder: Path) -> None:
     """
     if os.geteuid() != ROOT:
         return
-    todo, seen = [folder], set[Path]()
+    todo, seen = [folder.absolute()], set[Path]()
     while todo:
-        path = todo.pop().absolute()
+        path = todo.pop()
         if path in seen:
             continue
         seen.add(path)
         _judge_whole(path, shared=False)
-        for entry in os.scandir(path):
-            if entry.is_symlink():
-                _judge_whole(Path(entry.path), shared=False)
+        for inner in path.iterdir():
+            if inner.is_symlink():
+                _judge_whole(inner, shared=False)
             else:
-                found = entry.stat(follow_symlinks=False)
-                _refuse(Path(entry.path), found, loose=_is_loose(found))
-            if entry.is_dir():
-                todo.append(Path(entry.path).resolve())
+                found = inner.stat()
+                _refuse(inner, found, loose=_is_loose(found))
+            if inner.is_dir():
+                todo.append(inner.resolve())
 
 
 def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
@@ -225,8 +225,13 @@ def _trusted_users() -> set[int]:
 
 
 def _is_loose(found: os.stat_result) -> bool:
-    """Whether others may write to it: a link has no mode, a user trusts their group."""
-    if stat.S_ISLNK(found.st_mode):
+    """
+    Whether others can change it by writing to it.
+
+    A link has no mode, a device is not changed by what is written; a user trusts the
+    own group.
+    """
+    if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
     group = stat.S_IWGRP if os.geteuid() == ROOT and found.st_gid != ROOT else 0
     return bool(found.st_mode & (stat.S_IWOTH | group))

@@ -102,7 +102,8 @@ read_settings() { # $1: the file
         [1-9] | [1-4][0-9]) ;;
         *) HPCVERIFY_DEADLINE=50 ;; # slurmd kills a health check after 60 s
     esac
-    export HPCVERIFY_STATE
+    HPCVERIFY_LOCK=9 # the descriptor of the lock, in `verify`
+    export HPCVERIFY_STATE HPCVERIFY_LOCK
 }
 
 # Is this a job of the verification itself? A held node could not be verified again if
@@ -141,21 +142,17 @@ ask_again() {
     fi
 }
 
-# Be the one hook that verifies, or end. What we start inherits the lock, and hpcverify
-# hands it on to its worker: whichever of them hangs, none follows it.
-take_turn() {
-    exec 9>>"$LOCKS/verify"
-    flock -n 9 || exit 0
-    HPCVERIFY_LOCK=9
-    export HPCVERIFY_LOCK
-}
-
-# Run a suite, for as long as the deadline allows. timeout(1) kills its whole group,
+# Run a suite, for as long as the deadline allows, unless another hook does so just now:
+# then there is nothing to tell, and the status is 0. timeout(1) kills its whole group,
 # itself included: a child that the kernel does not let go of holds nobody up.
+#
+# What we start inherits the lock, and hpcverify hands it on to its worker: whichever of
+# them hangs, no other follows it.
 verify() { # $1: the suite; further options
     suite=$1
     shift
-    take_turn
+    exec 9>>"$LOCKS/verify"
+    flock -n 9 || return 0
     timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$suite" \
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"} "$@" </dev/null
 }
@@ -165,9 +162,9 @@ verify() { # $1: the suite; further options
 # whoever holds those of the hook. The shell between is there so that the session has
 # begun when we return.
 verify_beside() { # $1: the suite
-    take_turn
     set -- timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$1" \
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"}
     # shellcheck disable=SC2016 # expanded by the shell within
-    setsid sh -c '"$@" </dev/null >/dev/null 2>&1 &' sh "$@"
+    setsid sh -c '{ exec 9>>"$0" && flock -n 9 && "$@"; } </dev/null >/dev/null 2>&1 &' \
+        "$LOCKS/verify" "$@"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -227,6 +228,23 @@ def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
     assert f"{half} is no whole run document" in done.stderr
     assert half.exists()
     assert kept("history").stdout.count("PASS") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+def test_a_state_directory_that_others_can_change_is_named(cli: Cli) -> None:
+    cli.state.mkdir()
+    cli.state.chmod(0o777)
+
+    assert f"chmod go-w {cli.state}" in refused(cli, "history")
+
+
+def test_a_report_onto_a_pipe_is_refused_and_does_not_wait_for_a_reader(
+    cli: Cli, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    told = refused(cli, "report", "-o", str(tmp_path / "pipe"))
+
+    assert "pipe cannot be written: it is a named pipe" in told
 
 
 def test_a_full_disk_for_the_state_is_named(cli: Cli) -> None:

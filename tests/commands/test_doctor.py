@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hpcverify.lock import NAME
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
+from tests.test_lock import another_process, bound
 
 
 def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
@@ -21,6 +25,15 @@ def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
 
 def test_a_node_that_has_all_is_told_so(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
+    with another_process(4242, partial(bound, NAME, listens=True)) as holder:
+        told = advice(cli, 3)["node lock"]
+
+    assert told["state"] == f"held by process {holder.pid} of user 4242"
+    assert "end it" in told["fix"]
 
 
 def test_a_missing_tool_is_named_with_its_package(cli: Cli) -> None:

@@ -440,7 +440,7 @@ def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> N
 def test_a_full_state_directory_hides_no_verdict(cli: Cli) -> None:
     cli.site('[limits.steady]\nlevel = { high = 1, unit = "ms" }')
     cli.state.mkdir()
-    with mounted(cli.state, "size=256k"):
+    with mounted(cli.state, "size=256k,mode=755"):
         cli("run", "--check", "steady")
         (cli.state / "fill").write_bytes(b"")
         with suppress(OSError), (cli.state / "fill").open("wb", buffering=0) as fill:

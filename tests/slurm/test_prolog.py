@@ -32,9 +32,10 @@ def hooks(cluster: Cluster) -> Iterator[Hooks]:
         file.unlink(missing_ok=True)
 
 
-def job(cluster: Cluster) -> subprocess.CompletedProcess[str]:
+def job(cluster: Cluster, *does: str) -> subprocess.CompletedProcess[str]:
     """Run a job on the node, and wait for its end."""
-    command = ("srun", "--immediate=20", "-w", NODE, "echo", "the job ran")
+    does = does or ("echo", "the job ran")
+    command = ("srun", "--immediate=20", "-w", NODE, *does)
     return subprocess.run(
         command, env=cluster.env, capture_output=True, text=True, check=False
     )
@@ -108,9 +109,10 @@ def test_what_runs_beside_a_job_outlives_the_prolog(
     cluster: Cluster, hooks: Hooks
 ) -> None:
     hooks.command("sleep 1", f"echo over >>{hooks.called}")
-    job(cluster)
+    # The job ends after the first: its epilog would find the prolog's at work.
+    job(cluster, "sh", "-c", f"until grep over {hooks.called}; do sleep 0.1; done")
 
-    cluster.until(lambda: hooks.called.read_text().count("over") >= 2)  # epilog, too
+    cluster.until(lambda: hooks.called.read_text().count("over") >= 2)
     assert "--suite prolog" in hooks.called.read_text()
     assert "--suite epilog" in hooks.called.read_text()
 
