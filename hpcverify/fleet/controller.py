@@ -141,11 +141,12 @@ class Controller:
         self._order_reruns(seen)
         known = self.ledger.nodes()
         nodes = {name: known.get(name, Node(name=name)) for name in seen}
+        doubts = self.doubts()
         try:
-            tell(nodes, self.site, self.ledger.tripped(), self.doubts(), self.clock())
+            tell(nodes, self.site, self.ledger.tripped(), doubts, self.clock())
         except StoreError as exc:
             self._miss(str(exc))
-        self.ledger.doubt(self.doubts())
+        self.ledger.doubt(doubts)
         self.teller.tell()
 
     # -- what was found
