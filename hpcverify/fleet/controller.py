@@ -146,7 +146,8 @@ class Controller:
             tell(nodes, self.site, self.ledger.tripped(), doubts, self.clock())
         except StoreError as exc:
             self._miss(str(exc))
-        self.ledger.doubt(doubts)
+        for check in self.ledger.doubt(doubts):
+            self.say(f"a check is doubted: {doubts[check]}")
         self.teller.tell()
 
     # -- what was found
@@ -155,11 +156,14 @@ class Controller:
         """Take the spool in; what is refused is told, each once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
+        tripped = self.ledger.tripped()
         try:
             for judged in intake.take(self._arrivals(taken), eligible):
                 self._report(judged)
         except SpoolError as exc:  # what is known already is acted on all the same
             self._miss(str(exc))
+        if not tripped and (why := self.ledger.tripped()):
+            self.say(f"the breaker tripped: {why}")
         for arrival in taken:
             try:
                 spool.done(arrival)
