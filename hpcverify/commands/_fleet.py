@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -35,7 +34,8 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
 
     def counts(run: Entry | Said) -> bool:
         """Whether its node was not forgotten since: such runs are kept, not shown."""
-        return run.started.timestamp() > forgotten.get(run.node, -math.inf)
+        at = forgotten.get(run.node)
+        return at is None or run.started.timestamp() > at
 
     return overview(
         ledger.nodes(),

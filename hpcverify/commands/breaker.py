@@ -48,13 +48,14 @@ def reset(reason: str) -> None:
     ledger = Ledger(state_dir())
     if not ledger.tripped():
         doubts = find_doubts(ledger, load_site().quarantine, time.time())
-        nodes = {node for doubt in doubts for node in doubt.nodes}
+        if not doubts:
+            raise ActionError("the breaker is not tripped: nothing to reset")
+        checks = ", ".join(doubt.check for doubt in doubts)
+        nodes = fold({node for doubt in doubts for node in doubt.nodes})
         raise ActionError(
-            "the breaker is not tripped: nothing to reset"
-            if not doubts
-            else f"the breaker is not tripped, and a doubt ends by itself: mend what "
-            f"makes {', '.join(doubt.check for doubt in doubts)} fail (a limit, the "
-            f"driver, the image), then hpcverify sweep --nodes {fold(nodes)}"
+            f"the breaker is not tripped, and a doubt ends by itself: mend what makes "
+            f"{checks} fail (a limit, the driver, the image), then hpcverify sweep "
+            f"--nodes {nodes}"
         )
     ledger.reset(person(), reason)
     click.echo("acting again, on what is found from now on")

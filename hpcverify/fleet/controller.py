@@ -163,11 +163,13 @@ class Controller:
         self._order_reruns(seen)
         known = self.ledger.nodes()
         nodes = {name: known[name] for name in seen}
+        doubts = self.doubts()
         try:
-            tell(nodes, self.site, self.ledger.tripped(), self.doubts(), self.clock())
+            tell(nodes, self.site, self.ledger.tripped(), doubts, self.clock())
         except StoreError as exc:
             self._miss(str(exc))
-        self.ledger.doubt(self.doubts())
+        for check in self.ledger.doubt(doubts):
+            self.say(f"a check is doubted: {doubts[check]}")
         self.teller.tell()
 
     # -- what was found
@@ -176,11 +178,14 @@ class Controller:
         """Take the spool in; what is refused is told, each once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
+        tripped = self.ledger.tripped()
         try:
             for judged in intake.take(self._arrivals(taken), eligible):
                 self._report(judged)
         except SpoolError as exc:  # what is known already is acted on all the same
             self._miss(str(exc))
+        if not tripped and (why := self.ledger.tripped()):
+            self.say(f"the breaker tripped: {why}")
         for arrival in taken:
             try:
                 spool.done(arrival)

@@ -136,8 +136,9 @@ class Teller:
             return f"{self.program} cannot be run: {exc.strerror}"
         if done.returncode == 0:
             return ""
+        # The last line: a script's traceback ends in what went wrong.
         lines = done.stderr.decode(errors="replace").strip().split("\n")
-        return f"{self.program}: {lines[0] or f'exit status {done.returncode}'}"
+        return f"{self.program}: {lines[-1] or f'exit status {done.returncode}'}"
 
     def _evidence(self, changed: Transition) -> Run | None:
         """Read the run that *changed* rests on, if it can be read."""

@@ -525,12 +525,12 @@ class Ledger:
             told = self._changed(Kind.BREAKER, TRIPPED, CLOSED, reason)
             self._queue(db, replace(told, by=actor))
 
-    def doubt(self, doubts: Mapping[str, str]) -> None:
-        """Write down which checks are in doubt now, and why; what changed is told."""
+    def doubt(self, doubts: Mapping[str, str]) -> list[str]:
+        """Write down which checks are in doubt now, and why; name the new ones."""
         known = msgspec.json.decode(self.fact(DOUBTS) or "{}", type=dict[str, str])
         new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
         if not new and not over:
-            return
+            return []
         with self._database(write=True) as db:
             _set(db, DOUBTS, msgspec.json.encode(dict(doubts)).decode())
             for check in sorted(new):
@@ -542,6 +542,7 @@ class Ledger:
                 self._note(db, "", "check trusted", why)
                 told = self._changed(Kind.CHECK, DOUBTED, TRUSTED, why)
                 self._queue(db, replace(told, checks=(check,)))
+        return sorted(new)
 
     def answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
         """List when which node last ran *check*, and whether it failed; as `holds`."""

@@ -17,7 +17,14 @@ from hpcverify.quarantine.life import Node, State
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site
-from tests.fleet.test_scenarios import BELIEVED, held, one_line, reserved, verified
+from tests.fleet.test_scenarios import (
+    BELIEVED,
+    held,
+    one_line,
+    reserved,
+    swept,
+    verified,
+)
 
 HOOK = '#!/bin/sh\ncat >>"$(dirname "$0")/told.json"\n'
 ADMIN = "disk 3: don't touch"
@@ -219,7 +226,8 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(
     with_a_hook(fleet)
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
-    verified(fleet, "n1", "n2", "n3")
+    swept(fleet, "n1", "n2", "n3")
+    assert "hpcverify: the breaker tripped: 3 of 4" in fleet("collect").stderr
 
     for command in ("collect", "sweep"):
         done = fleet(command)
@@ -239,13 +247,14 @@ def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(
     with_a_hook(fleet, quarantine='enforce = ["*"]')
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
-    verified(fleet, "n1", "n2", "n3")
+    swept(fleet, "n1", "n2", "n3")
+    assert "a check is doubted: told fails on 3 of the 3" in fleet("collect").stderr
 
     for command in ("collect", "sweep"):
         done = fleet(command)
         assert done.returncode == 4, done.stderr
         assert "A CHECK IS DOUBTED: told fails on 3 of the " in done.stderr
-    assert "doubted: told fails on 3 of the 3 nodes" in fleet("breaker").stdout
+    assert "doubted: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
     (doubted,) = [each for each in told(fleet) if each["event"] == "check"]
     assert (doubted["after"], doubted["checks"]) == ("doubted", ["told"])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import SlurmError
+from hpcverify.fleet.partitions import AT_ONCE
 from hpcverify.slurm import Job
 from hpcverify.slurm.client import MANY, Slurm, minutes
 from hpcverify.slurm.command import run_command
@@ -100,6 +101,24 @@ def test_what_a_partition_lets_jobs_do_is_known(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "partitionname=verify", "rootonly=no")
     with pytest.raises(SlurmError, match="nowhere"):
         cluster.slurm.partition("nowhere")
+
+
+def test_all_partitions_are_given_with_whom_they_give_way_to(cluster: Cluster) -> None:
+    cluster.run("scontrol", "update", "partitionname=verify", "hidden=yes")
+    try:
+        found = cluster.slurm.partitions()
+    finally:
+        cluster.run("scontrol", "update", "partitionname=verify", "hidden=no")
+
+    told = {name: (p.mode, p.tier, p.hostlist, p.grace) for name, p in found.items()}
+    assert told == {
+        "batch": ("OFF", 10, "n[1-4]", "0"),
+        "verify": ("REQUEUE", 1, "n[1-4]", "0"),
+    }
+    assert all(p.open_to_all and p.state == "UP" for p in found.values())
+    preemption = cluster.slurm.preemption()
+    assert preemption.kind == "preempt/partition_prio"
+    assert preemption.exempt in AT_ONCE
 
 
 def test_a_time_limit_that_is_none_is_an_error() -> None:
