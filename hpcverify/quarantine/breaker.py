@@ -96,8 +96,9 @@ def held_back(before: Node, after: Node, why: str) -> Node:
 
     In service, it shows what was found, and stays there; held, a state that no failure
     brings, is what it would be and not what was found. What our reservation keeps stays
-    in it until it passes, or fails when nothing forbids to act on that. Its `after`
-    stays too, or another rerun would be due at once. Hard evidence stays hard.
+    in it until it passes, fails when nothing forbids to act on that, or is let go for
+    a doubt (`policy.believes_no_more`). Its `after` stays too, or another rerun would
+    be due at once. Hard evidence stays hard.
     """
     if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
         return after

@@ -53,12 +53,12 @@ class Room:
     @property
     def controller(self) -> Controller:
         """Start a controller."""
-        quarantine = Quarantine(**{"enforce": ("*",), "check_share": 1, **self.policy})
+        policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
         slurm = Slurm(run=self.slurm)
         return Controller(
             site=Site(
                 fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
-                quarantine=quarantine,
+                quarantine=Quarantine(**policy),
             ),
             state=self.folder / "state",
             ledger=self.ledger,
@@ -496,7 +496,7 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(
         room.quarantine("n2")
         room.slurm.resume("n2")
         room.collect()
-        shown = overview(room.ledger.nodes(), (), (), now=room.now).rows[0]
+    shown = overview(room.ledger.nodes(), (), (), now=room.now).rows[0]
 
     assert shown.node.name == "n2"
     assert shown.why.startswith("came back to service twice within 7 days: have a ")
