@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify import check
 from hpcverify.model import (
@@ -180,25 +181,34 @@ def complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _of_items(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    items: list[Measurement | Finding] = [*result.findings, *result.measurements]
-    for item in items:
-        measured = isinstance(item, Measurement)
-        limits = [lim for lim in result.limits if measured and check.applies(lim, item)]
-        if measured and not limits:
-            continue
-        label = inventory.label(item.where)
-        for told in check.complaints([item], limits, result.rulings, inventory.names):
-            if told.verdict > Verdict.SKIP:
-                yield Complaint(
-                    where=item.where,
-                    checks=(result.check,),
-                    name=item.name if measured else item.code,
-                    text=told.reason.removeprefix(f"{label}: "),
-                    verdict=_counted(told.verdict, result),
-                    remedy=told.remedy,
-                    distance=told.distance,
-                    evidence={} if measured else item.evidence,
-                )
+    for finding in result.findings:
+        for told in check.complaints([finding], (), result.rulings, inventory.names):
+            made = _complaint(finding.where, finding.code, told, result, inventory)
+            yield from (replace(c, evidence=finding.evidence) for c in made)
+    for item in result.measurements:
+        mine = [limit for limit in result.limits if check.applies(limit, item)]
+        for told in check.complaints([item], mine, {}, inventory.names):
+            yield from _complaint(item.where, item.name, told, result, inventory)
+
+
+def _complaint(
+    where: str,
+    name: str,
+    told: check.Judgement,
+    result: Result,
+    inventory: Inventory,
+) -> Iterator[Complaint]:
+    """Take the name of the part out of what was *told*, unless it passed."""
+    if told.verdict > Verdict.SKIP:
+        yield Complaint(
+            where=where,
+            checks=(result.check,),
+            name=name,
+            text=told.reason.removeprefix(f"{inventory.label(where)}: "),
+            verdict=_counted(told.verdict, result),
+            remedy=told.remedy,
+            distance=told.distance,
+        )
 
 
 def _of_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
@@ -256,16 +266,8 @@ def _merged(found: Sequence[Complaint]) -> list[Complaint]:
             continue
         worse = max(other, one, key=_badness)
         checks = tuple(dict.fromkeys((*other.checks, *one.checks)))
-        kept[key] = Complaint(
-            where=worse.where,
-            checks=checks,
-            name=worse.name,
-            text=worse.text,
-            verdict=worse.verdict,
-            remedy=worse.remedy,
-            distance=worse.distance,
-            evidence=other.evidence | one.evidence,
-        )
+        evidence = other.evidence | one.evidence
+        kept[key] = replace(worse, checks=checks, evidence=evidence)
     return list(kept.values())
 
 

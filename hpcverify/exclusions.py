@@ -106,11 +106,12 @@ def _of_like_parts(part: Affected, run: Run) -> Iterator[str]:
     good = [p for p in like if p.id not in bad and _seen(p, part.checks, run)]
     if not good:
         return
-    what = PLURAL.get(mine.kind, "parts")
-    yield (
-        f"the rest of the node: {len(good)} of the {len(like)} other {what} of this "
-        f"make passed {' and '.join(part.checks)}"
+    others = PLURAL.get(mine.kind, "parts")
+    share = "all" if len(good) == len(like) else f"{len(good)} of"
+    who = (
+        f"{share} the {len(like)} other {others}" if len(like) > 1 else "the other one"
     )
+    yield f"the rest of the node: {who} of this make passed {' and '.join(part.checks)}"
     same = [
         f"{word} {mine.facts[fact]}"
         for fact, word in SOFTWARE.items()
@@ -133,8 +134,8 @@ def _seen(part: Part, checks: Sequence[str], run: Run) -> bool:
     seen = {
         result.check
         for result in run.results
-        for item in (*result.measurements, *result.coverage)
-        if item.where == part.id
+        if part.id in {m.where for m in result.measurements}
+        or part.id in {covered.where for covered in result.coverage}
     }
     return set(checks) <= seen
 

@@ -36,6 +36,7 @@ MOST = 2
 LARGER = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s"}
 """The unit to tell a value in from a thousand on."""
 THOUSAND = 1000.0
+PER_SECOND = "1/s"
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -54,6 +55,8 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     def told(self, value: float) -> str:
         """Print *value* in the unit that suits it."""
+        if self.unit == PER_SECOND:
+            return f"{quantity(value, '')} per second"
         larger = LARGER.get(self.unit)
         if larger is None or value < THOUSAND:
             return quantity(value, self.unit)

@@ -6,7 +6,7 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import click
@@ -103,10 +103,14 @@ def tightest(result: Result) -> tuple[Measurement, Limit] | None:
     return min(pairs, key=lambda pair: margin(*pair), default=None)
 
 
-def bounds(limit: Limit) -> str:
-    """Print a limit as a range."""
-    low = None if limit.low is None else f">= {quantity(limit.low, '')}"
-    high = None if limit.high is None else f"<= {quantity(limit.high, '')}"
+def _number(value: float) -> str:
+    return quantity(value, "")
+
+
+def bounds(limit: Limit, told: Callable[[float], str] = _number) -> str:
+    """Print a limit as a range; *told* prints a number of it."""
+    low = None if limit.low is None else f">= {told(limit.low)}"
+    high = None if limit.high is None else f"<= {told(limit.high)}"
     return " and ".join(filter(None, (low, high)))
 
 
@@ -123,14 +127,14 @@ def cells(result: Result, run: Run) -> list[str]:
     if figure is not None:
         item, limit = figure.slowest, _nearest(figure.slowest, result)
         share = f" ({figure.share})" if figure.share else ""
-        value = f"{figure.told(item.value or 0.0)}{share}"
+        value, in_words = f"{figure.told(item.value or 0.0)}{share}", figure.told
     elif pair := tightest(result):
         item, limit = pair
-        value = quantity(item.value, item.unit)
+        value, in_words = quantity(item.value, item.unit), _number
     else:
         return [brief(result, run.inventory) or _what(result), "", ""]
     where = "" if item.where == "node" else f"{run.inventory.label(item.where)}: "
-    told = (bounds(limit), limit.source) if limit else ("", "")
+    told = (bounds(limit, in_words), limit.source) if limit else ("", "")
     return [f"{where}{item.name} {value}", *told]
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpcverify.check import judge, matches, quantity
+from hpcverify.check import judge, margin, matches, quantity
 from hpcverify.model import (
     Cause,
     Finding,
@@ -169,3 +169,33 @@ def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -
 
     told = "GPU-0, GPU-1, GPU-2: it is cold; GPU-3: it is very cold"
     assert judgement.reason == told
+
+
+def test_a_reason_begins_with_what_is_farthest_off() -> None:
+    slow = [speed(v, f"gpu-{i}") for i, v in enumerate((699.0, 612.0, 12.0, 690.0))]
+    told = judge(slow, [SPEED], {}).reason.split("; ")
+
+    assert [clause.partition(":")[0] for clause in told] == [
+        *("gpu-2", "gpu-1", "gpu-3", "gpu-0"),
+    ]
+
+
+def test_a_reason_begins_with_what_calls_for_most() -> None:
+    flags = [Measurement(name, n) for name, n in (("errors", 13.0), ("sram", 1.0))]
+    limits = [
+        Limit(name="errors", high=0, remedy=Remedy.RESET_GPU),
+        Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR),
+    ]
+    told = judge(flags, limits, {})
+
+    assert told.reason.startswith("node: sram 1 > 0")
+    assert told.remedy is Remedy.CONTACT_VENDOR
+
+
+@pytest.mark.parametrize(
+    ("value", "room"), [(700, 0.0), (770, 0.1), (350, -0.5), (None, -math.inf)]
+)
+def test_a_margin_is_a_share_of_the_limit(value: float | None, room: float) -> None:
+    limit = Limit(name="speed", low=700)
+
+    assert margin(Measurement("speed", value), limit) == pytest.approx(room)

@@ -13,8 +13,10 @@ import pytest
 
 from hpcverify.model import (
     Cause,
+    Inventory,
     Maturity,
     Measurement,
+    Part,
     Result,
     Run,
     Verdict,
@@ -104,3 +106,32 @@ def test_a_document_from_before_there_were_rounds_is_of_one() -> None:
     del document["results"][0]["round"]
 
     assert msgspec.convert(document, Run, strict=False) == a_run()
+
+
+NODE = Inventory(
+    parts=(
+        Part("cpu", "cpu", "CPU"),
+        *(Part("gpu", f"GPU-{9 - i}", f"GPU {i}") for i in range(8)),
+        *(Part("disk", f"disk-{i}", f"nvme{i}") for i in range(2)),
+    )
+)
+EVERY = [f"GPU-{i}" for i in range(2, 10)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        (["GPU-7", "GPU-9", "GPU-8"], "GPU 0, GPU 1, GPU 2"),
+        (EVERY, "all 8 GPUs"),
+        (EVERY[1:], "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6"),
+        ([*EVERY, "cpu"], "CPU, all 8 GPUs"),
+        (["disk-1", "disk-0"], "nvme0, nvme1"),
+        (["cpu"], "CPU"),
+        (["gone", "cpu", "gone"], "CPU, gone"),
+        ([], ""),
+    ],
+)
+def test_parts_are_named_in_the_order_of_the_node_and_all_as_all(
+    ids: list[str], told: str
+) -> None:
+    assert NODE.names(ids) == told

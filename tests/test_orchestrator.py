@@ -647,8 +647,8 @@ def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> No
         shortfalls=(Shortfall("cpu", "no end", Cause.TIMEOUT),),
     )
 
-    assert spared(half, frozenset({"cpu"}), str) is None
-    assert spared(half, frozenset({"gpu-0"}), str) == half
+    assert spared(half, frozenset({"cpu"}), Inventory()) is None
+    assert spared(half, frozenset({"gpu-0"}), Inventory()) == half
 
 
 @pytest.mark.parametrize(

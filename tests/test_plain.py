@@ -4,8 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.model import Cause, Verdict
-from hpcverify.plain import clock, headline, run_lines, summary, turn
+from hpcverify.check import judge
+from hpcverify.model import (
+    Cause,
+    Finding,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Ruling,
+    Run,
+    Verdict,
+)
+from hpcverify.plain import (
+    LONG,
+    cells,
+    clock,
+    cut,
+    headline,
+    next_steps,
+    run_lines,
+    summary,
+    turn,
+    why,
+)
 from hpcverify.suite import Plan, Step, load_suite, plan
 from tests.doubles import a_result, a_run
 from tests.test_suite import SITE
@@ -65,3 +88,83 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
 def test_a_line_on_a_later_round_names_it() -> None:
     assert headline(a_result()) == " gemm (2.0 s)"
     assert headline(a_result(round=2)) == " gemm (2.0 s, round 2)"
+
+
+def slow(count: int) -> Run:
+    """Fail one GPU by far, and *count* more by a little."""
+    gpus = [Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(count + 2)]
+    rates = [
+        Measurement("bf16.sustained", 701.0 - i, "TFLOP/s", f"gpu-{i}")
+        for i in range(count)
+    ]
+    worst = Measurement("bf16.sustained", 12.0, "TFLOP/s", f"gpu-{count}")
+    limit = Limit(name="*", low=702, remedy=Remedy.REPLACE, source="spec")
+    node = Inventory(parts=tuple(gpus))
+    ruled = judge([*rates, worst], [limit], {}, node.names)
+    failed = a_result(
+        verdict=Verdict.FAIL,
+        reason=ruled.reason,
+        remedy=ruled.remedy,
+        measurements=(*rates, worst),
+        limits=(limit,),
+        findings=(),
+    )
+    return a_run(verdict=Verdict.FAIL, results=(failed,), inventory=node)
+
+
+WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
+
+
+def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
+    line, *_, last = run_lines(slow(23))[1:]
+
+    assert line == f"FAIL  gemm: {WORST} (+23 more)"
+    assert last.endswith("next: replace GPU 23, GPU 22, GPU 21 (+21 more)")
+    assert why(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
+
+
+def test_one_failure_is_told_alone() -> None:
+    assert run_lines(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
+    assert why(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
+    assert next_steps(slow(0)) == "replace GPU 0"
+
+
+def test_what_several_checks_say_of_a_part_is_said_once() -> None:
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
+    rulings = {"gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    results = [
+        a_result(
+            name,
+            verdict=Verdict.FAIL,
+            reason=f"node: {lost.text}",
+            remedy=Remedy.REBOOT,
+            findings=(lost,),
+            rulings=rulings,
+        )
+        for name in ("inventory", "recovery", "ecc", "nvlink")
+    ]
+    run = a_run(verdict=Verdict.FAIL, results=tuple(results))
+
+    assert why(run) == f"inventory and 3 more checks: node: {lost.text}"
+    assert summary(run).endswith("next: drain the node and reboot it")
+
+
+def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> None:
+    rate = Measurement("bf16.sustained", 742e3, "GFLOP/s", "cpu")
+    share = Measurement("bf16.of_peak", 0.75, "ratio", "cpu")
+    spread = Measurement("bf16.spread", 2.9, "ratio", "cpu")
+    limits = (
+        Limit(name="bf16.sustained", low=702e3, source="spec"),
+        Limit(name="bf16.spread", high=3, source="default"),
+    )
+    fast = a_result(measurements=(rate, share, spread), limits=limits)
+
+    assert cells(fast, a_run(results=(fast,))) == [
+        *("CPU: bf16.sustained 742 TFLOP/s (75 % of peak)", ">= 702 TFLOP/s", "spec"),
+    ]
+
+
+def test_a_line_of_progress_is_cut() -> None:
+    assert cut("x" * LONG) == "x" * LONG
+    assert len(cut("x" * (LONG + 1))) == LONG
+    assert cut("x" * (LONG + 1)).endswith("x…")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -866,3 +867,39 @@ def test_no_more_runs_are_deleted_at_once_than_a_prolog_has_time_for(
 
     assert [store.prune("n1", 4, most=3) for _ in range(2)] == [3, 1]
     assert [e.started.day for e in store.runs()] == [8, 7, 6, 5]
+
+
+def judged_run(day: int, verdict: Verdict, inventory: Inventory, **changes: Any) -> Run:
+    return a_run(
+        id=f"202601{day:02}-000000-abcdef",
+        started=datetime(2026, 1, day, tzinfo=UTC),
+        verdict=verdict,
+        inventory=inventory,
+        results=(a_result("ecc", verdict=verdict),),
+        **changes,
+    )
+
+
+def test_runs_that_looked_at_a_part_are_found_without_their_documents(
+    tmp_path: Path,
+) -> None:
+    empty, now = Inventory(), judged_run(9, Verdict.FAIL, INVENTORY)
+    for run in (
+        judged_run(1, Verdict.PASS, INVENTORY),
+        judged_run(2, Verdict.PASS, empty),  # the part was not in yet
+        judged_run(3, Verdict.FAIL, empty),  # or is it what was missed?
+        judged_run(4, Verdict.ERROR, INVENTORY),  # nobody could tell
+        judged_run(5, Verdict.WARN, INVENTORY),
+        judged_run(6, Verdict.PASS, INVENTORY, node="n2"),
+        now,
+        judged_run(10, Verdict.PASS, INVENTORY),  # later than now
+    ):
+        keep(tmp_path, run)
+
+    def days(part: str, *checks: str) -> list[int]:
+        found = Store(tmp_path).looked_at(part, checks, now)
+        return [entry.started.day for entry in found]
+
+    assert days("cpu", "ecc", "gemm") == [5, 3, 1]
+    assert days("cpu", "gemm") == []
+    assert days("cp", "ecc") == [3]

@@ -200,11 +200,11 @@ def _reasons(run: Run) -> Iterator[Reason]:
         alike.setdefault(text, []).append(result)
         told.setdefault(text, []).extend(others)
     for text, results in alike.items():
-        others = dict.fromkeys(told[text])
+        more = len(dict.fromkeys(told[text]))
         yield Reason(
             checks=tuple((anchor(r.check), r.check) for r in results),
             text=text,
-            more=(f"and {len(others)} more",) if others else (),
+            more=(f"and {more} more",) if more else (),
         )
 
 

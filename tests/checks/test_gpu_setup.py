@@ -304,6 +304,15 @@ def test_a_process_that_is_gone_and_holds_a_gpu_is_told(tmp_path: Path) -> None:
     assert "process 77 is gone" in judgement.reason
 
 
+def test_gpus_are_named_in_the_order_of_the_node(tmp_path: Path) -> None:
+    held = replace(WELL, processes=(Process(pid=77, memory=GIB),))
+    ids = ["GPU-2", "GPU-0", "GPU-1"]  # as their UUIDs have it
+    ghosts = dict.fromkeys(ids, held)
+    found = looked(a_node(tmp_path, 3), a_host(tmp_path), ghosts, ghosts)
+
+    assert [f.where for f in found if isinstance(f, Finding)] == ids
+
+
 def test_a_process_that_was_just_ending_is_not_told(tmp_path: Path) -> None:
     ending = {"GPU-0": replace(WELL, processes=(Process(pid=77, memory=GIB),))}
     found = looked(a_node(tmp_path), a_host(tmp_path), ending, {"GPU-0": WELL})

@@ -12,6 +12,7 @@ import pytest
 from hpcverify import documents
 from hpcverify.fleet.overview import DAY
 from hpcverify.model import Verdict
+from hpcverify.plain import LONG
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 from hpcverify.store import Store
@@ -87,6 +88,17 @@ def test_a_row_says_why_and_when_it_last_passed(cli: Cli) -> None:
     assert "gemm: GPU 3 is slow" in bad
     assert "bad fan (root)" in foreign
     assert "overdue" not in foreign + well
+
+
+def test_a_reason_of_many_parts_is_cut(cli: Cli) -> None:
+    slow = "; ".join(f"GPU {i}: bf16.sustained 12 TFLOP/s < 702" for i in range(24))
+    bad = Node(name="n2", state=State.QUARANTINED, enforced=True, reason=slow)
+    Ledger(cli.state).put(bad, "x")
+    shown = " ".join(" ".join(lines(cli)[3:]).split())
+
+    assert "GPU 0: bf16" in shown
+    assert "GPU 23" not in shown
+    assert len(shown) < LONG + 100
 
 
 def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from hpcverify import documents
+from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.store import Store
 from tests.cli import Cli
+from tests.doubles import a_result, a_run
 
 
 @pytest.fixture
@@ -149,3 +154,35 @@ def test_each_round_is_judged_again(burnt_in: Cli) -> None:
 
     assert [(c["round"], c["now"]) for c in changes] == [(n, "fail") for n in (1, 2, 3)]
     assert "3 verdicts change" in burnt_in("judge").stdout
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_history_is_one_line_a_run_the_worst_part_first(cli: Cli, columns: str) -> None:
+    gpus = tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(24))
+    rates = tuple(
+        Measurement("rate", 5.0 if gpu.id == "gpu-3" else 99.0, "GB/s", gpu.id)
+        for gpu in gpus
+    )
+    limit = Limit(name="rate", low=100, source="spec")
+    reason = "; ".join(f"{gpu.label}: rate 99 GB/s < 100 (spec)" for gpu in gpus)
+    slow = a_result(
+        verdict=Verdict.FAIL, reason=reason, measurements=rates, limits=(limit,)
+    )
+    run = a_run(
+        node=cli.node,
+        verdict=Verdict.FAIL,
+        results=(slow,),
+        inventory=Inventory(parts=gpus),
+    )
+    documents.write(run, Store(cli.state).document(run.id))
+    documents.write(
+        replace(run, id="20260102-000000-abcdef", verdict=Verdict.PASS, results=()),
+        Store(cli.state).document("20260102-000000-abcdef"),
+    )
+    cli.environment["COLUMNS"] = columns
+    lines = cli("history").stdout.splitlines()
+
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= int(columns)
+    (failed,) = (line for line in lines if "FAIL" in line)
+    assert "gemm: GPU 3 +23 more: rate 5" in failed

@@ -45,7 +45,9 @@ GPUS = tuple(
         facts={
             "model": "NVIDIA H100 80GB HBM3",
             "serial": f"16543220{i}1187",
-            "pci": f"0000:{bus}:00.0",
+            "pci_address": f"0000:{bus}:00.0",
+            "board": "692-2G520-0200-000",
+            "driver": "565.57.01",
             "vbios": "96.00.A5.00.01",
             "memory": "81559 MiB",
             "ecc": "on",
@@ -417,6 +419,33 @@ def _soaked(*, warns: bool) -> Result:
 def well_node() -> Run:
     """Verify a node on which all is well."""
     return run(inventory(), gemm(sick=False), ecc())
+
+
+def torn_node() -> Run:
+    """Verify a node whose GPU 5 is to go back and GPU 2 to be reset; GPU 1 warns."""
+    limits = (
+        Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA"),
+        Limit(name="rate", high=1, otherwise=Verdict.WARN, source="hpcverify default"),
+    )
+    found = [
+        measured
+        for i, gpu in enumerate(GPUS)
+        for measured in (
+            Measurement("remap.failed", float(i == 5), "", gpu.id),
+            Measurement("rate", 9.0 * (i in (1, 5)), "1/s", gpu.id),
+        )
+    ]
+    reset = Finding("gpu_reset", GPUS[2].id, "the driver asks to reset it")
+    return run(
+        result(
+            "recovery",
+            [reset],
+            (),
+            {"gpu_reset": Ruling(Verdict.FAIL, Remedy.RESET_GPU)},
+            coverage=tuple(Covered(gpu.id, "recovery action") for gpu in GPUS),
+        ),
+        result("ecc", found, limits),
+    )
 
 
 def past(count: int = 12) -> list[Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from hpcverify.actions import clauses
 from hpcverify.check import quantity
+from hpcverify.exclusions import Repetition
 from hpcverify.model import (
     Cause,
     Covered,
@@ -64,6 +66,128 @@ def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
         "12 min 11 s",
     ):
         assert told in head
+
+
+def next_boxes(page: str) -> list[tuple[str, str]]:
+    """Give each action of the page's head with what stands below it."""
+    head = page.split('<dl class="facts"><div><dt>Machine', maxsplit=1)[0]
+    boxes = head.split('<p class="next ')[1:]
+    return [(Dom(b).text.split(". ")[0], Dom(b).text) for b in boxes]
+
+
+def test_each_part_stands_under_its_own_action_with_its_own_evidence() -> None:
+    page = render(samples.torn_node())
+    (replaced, to_replace), (reset, rest) = next_boxes(page)
+    to_reset, seen = rest.split("Also seen, and no part is accused of it")
+
+    assert replaced.endswith("Take the part out of service and replace it")
+    assert "1654322051187" in to_replace
+    assert "0000:ab:00.0" in to_replace
+    assert "ecc: remap.failed 1 > 0 (NVIDIA)" in to_replace
+    assert "ecc: rate 9 1/s > 1 (hpcverify default) (warning)" in to_replace
+    assert "1654322021187" not in to_replace
+    assert reset.endswith("Drain the node and reset the GPU")
+    assert "1654322021187" in to_reset
+    assert "1654322051187" not in to_reset
+    assert "1654322011187" not in to_replace + to_reset
+    assert "1654322011187" in seen
+
+
+def test_a_part_that_is_accused_of_nothing_is_on_no_list() -> None:
+    head = dom(samples.well_node()).text.split("Every check")[0]
+
+    assert "Also seen" not in head
+    assert not any(gpu.id in head for gpu in samples.GPUS)
+
+
+def test_repetitions_stand_beside_the_evidence_of_their_part() -> None:
+    first, since = (datetime(2026, m, 11, 2, tzinfo=UTC) for m in (11, 10))
+    often = Repetition(failed=11, runs=31, since=since, first=first)
+    page = render(samples.torn_node(), repetitions={samples.GPUS[5].id: often})
+    (_, replaced), (_, reset) = next_boxes(page)
+
+    assert "failed in 11 of 31 runs since 2026-10-11 02:00 UTC" in replaced
+    assert "First failed 2026-11-11 02:00 UTC" in replaced
+    assert "First failed in this run" in reset
+    assert "failed in" not in reset.replace("First failed", "")
+
+
+def test_what_speaks_against_other_causes_stands_with_the_part() -> None:
+    (_, replaced), _ = next_boxes(render(samples.torn_node()))
+
+    assert "6 of the 7 other GPUs of this make passed ecc" in replaced
+    assert "those have the same driver 565.57.01 and VBIOS 96.00.A5.00.01" in replaced
+
+
+def test_a_lost_gpu_is_one_sentence_with_the_serial_of_the_run_before() -> None:
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
+    evidence = {"was": "GPU 2 (…b3d8)", "serial": "1654322021187"}
+    gone = Finding("gpu_missing", "GPU-5c8e2b1a", "gpu H100 GPU 2 is gone", evidence)
+    ruling = Ruling(Verdict.FAIL, Remedy.REBOOT)
+    rulings = {"gpu_lost": ruling, "gpu_missing": ruling}
+    names = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")
+    found = [[lost, gone], *([lost] for _ in names[1:])]
+    page = render(
+        samples.run(
+            *(
+                samples.result(name, some, (), rulings)
+                for name, some in zip(names, found, strict=True)
+            )
+        )
+    )
+    reasons = Dom(page.split('<ul class="reasons">')[1].split("</ul>")[0]).text
+    ((_, reboot),) = next_boxes(page)
+
+    assert reasons.count("GPU is lost") == reboot.count("GPU is lost") == 1
+    assert "inventory , recovery , ecc , nvlink , pcie , gpu_setup :" in reasons
+    assert "GPU 2 (…b3d8)" in reboot
+    assert "1654322021187" in reboot
+
+
+def test_a_card_that_calls_for_several_things_says_which_for_each() -> None:
+    ecc = samples.torn_node().results[1]
+    mixed, alike = (
+        dom(samples.run(made)).text.split("Why", maxsplit=1)[1].split("Every check")[0]
+        for made in (ecc, samples.gemm())
+    )
+
+    assert "≤ 0 NVIDIA Take the part out of service and replace it." in mixed
+    assert "≤ 1 hpcverify default Inspect the part" in mixed
+    assert alike.count("Take the part out of service and replace it.") == 1
+
+
+@pytest.mark.parametrize(
+    ("ruling", "sign"),
+    [(Verdict.PASS, "info"), (Verdict.WARN, "warn"), (Verdict.FAIL, "fail")],
+)
+def test_a_finding_without_a_verdict_of_its_own_has_no_tick(
+    ruling: Verdict, sign: str
+) -> None:
+    counted = Finding("errors", samples.SICK, "NVLink 11 has 15182 errors")
+    lost = Finding("lost", samples.GPUS[1].id, "is lost")
+    rulings = {"errors": Ruling(ruling), "lost": Ruling(Verdict.FAIL)}
+    page = render(samples.run(samples.result("nvlink", [counted, lost], (), rulings)))
+    card = page.split('aria-labelledby="why-nvlink"')[1].split("</article>")[0]
+    (line,) = (part for part in card.split("<p>") if "15182" in part)
+
+    assert f"#mark-{sign}" in line
+    assert "#mark-pass" not in page.split("Every check")[1].split("</section>")[0]
+
+
+def test_a_page_that_passed_has_its_numbers_above_the_fold() -> None:
+    rates = [
+        Measurement("bf16.sustained", 742e3 - 1e3 * i, "GFLOP/s", gpu.id)
+        for i, gpu in enumerate(samples.GPUS)
+    ]
+    shares = [
+        Measurement("bf16.of_peak", 0.75 - 0.01 * i, "ratio", gpu.id)
+        for i, gpu in enumerate(samples.GPUS)
+    ]
+    passed = samples.run(samples.result("gemm", [*rates, *shares]))
+    head = dom(passed).text.split("Every check")[0]
+
+    assert "gemm bf16.sustained 738.5 TFLOP/s 68 % of peak" in head
+    assert "median of 8; least: GPU 7 (…7d34) 735 TFLOP/s" in head
 
 
 def reasons(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from hpcverify.model import Cause, Result, Run, Verdict
+from hpcverify.exclusions import Repetition
+from hpcverify.model import Cause, Limit, Measurement, Result, Run, Verdict
 from hpcverify_reports.text import escape, junit, markdown
 from tests.reports import samples
 from tests.reports.dom import Dom
@@ -148,3 +150,69 @@ def test_markdown_counts_the_rounds_of_a_check() -> None:
     assert "9 rounds left out: round 3 failed." in text
     assert "Suite burnin, 3 of 12 rounds, " in text
     assert text.count("| gemm |") == 1
+
+
+IDENTITY = (
+    "GPU 5 (…e19f), NVIDIA H100 80GB HBM3, id "
+    f"{samples.GPUS[5].id}, PCI address 0000:ab:00.0, serial number 1654322051187, "
+    "part number 692-2G520-0200-000, VBIOS 96.00.A5.00.01, driver 565.57.01"
+)
+OFTEN = {
+    samples.GPUS[5].id: Repetition(
+        failed=11,
+        runs=31,
+        since=datetime(2026, 10, 11, 2, tzinfo=UTC),
+        first=datetime(2026, 11, 11, 2, tzinfo=UTC),
+    )
+}
+
+
+def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
+    shown = rendered(markdown(samples.torn_node(), OFTEN)).text
+    replace_it, rest = shown.split("Next: Drain the node and reset the GPU. GPU 2")
+    reset_it, seen = rest.split("Also seen, and no part is accused of it:")
+
+    assert "Next: Take the part out of service and replace it. GPU 5" in replace_it
+    assert IDENTITY in replace_it
+    assert "ecc: remap.failed 1 > 0 (NVIDIA)" in replace_it
+    assert "ecc: rate 9 1/s > 1 (hpcverify default) (warning)" in replace_it
+    assert "failed in 11 of 31 runs since 2026-10-11 02:00 UTC" in replace_it
+    assert "first failed 2026-11-11 02:00 UTC" in replace_it
+    assert "speaks against another cause: software: those have" in replace_it
+    assert "recovery: the driver asks to reset it" in reset_it
+    assert "1654322051187" not in reset_it
+    assert "Inspect the part: seating, cabling, cooling, logs. GPU 1" in seen
+    assert "Machine: Dell Inc. PowerEdge XE9680, serial number J90J6Y3." in seen
+
+
+def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
+    told = {
+        p.get("name"): p.get("value") or ""
+        for p in suite_of(samples.torn_node()).iter("property")
+    }
+
+    assert told["machine"] == "Dell Inc. PowerEdge XE9680, serial number J90J6Y3"
+    replaced = told["fail: Take the part out of service and replace it."]
+    assert replaced.startswith(IDENTITY)
+    assert "; ecc: remap.failed 1 > 0 (NVIDIA); " in replaced
+    assert "GPU 2" in told["fail: Drain the node and reset the GPU."]
+    assert (
+        "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
+    )
+
+
+def test_a_ticket_of_a_node_that_passed_names_no_part() -> None:
+    text = markdown(samples.well_node())
+
+    assert "**Next: Nothing to do.**" in text
+    assert not any(gpu.id in text for gpu in samples.GPUS)
+
+
+def test_many_failures_are_one_clause_and_a_count() -> None:
+    slow = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(24)]
+    limit = Limit(name="rate", low=100.0, source="site.toml")
+    text = markdown(samples.run(samples.result("cores", slow, [limit])))
+    (row,) = (line for line in text.splitlines() if "| cores |" in line)
+
+    assert "cpu0: rate 0 1/s" in row
+    assert row.endswith("(+23 more) |")
