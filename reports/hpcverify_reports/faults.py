@@ -15,9 +15,12 @@ from hpcverify.fleet.overview import Row, weight
 from hpcverify.fleet.said import Said
 from hpcverify.model import Remedy, Verdict
 
-FEW, SHARE, MANY = 3, 0.1, 50
-"""A fault may have a common cause from so many nodes on if they are a tenth of those
-that ran the check, or from so many on in any case: parts do not break in step."""
+COMMON = ((3, 0.1), (50, 0.02))
+"""
+A fault may have a common cause if so many nodes have it, and so large a share of those
+that ran the check: parts do not break in step. In a large fleet a smaller share will do,
+but not so small a one that what broke over weeks looks like one cause.
+"""
 
 _LENGTH = 300
 """Characters of a reason that are compared."""
@@ -59,7 +62,7 @@ class Fault:
     def common(self) -> bool:
         """Whether so many nodes have it that their parts are hardly to blame."""
         count = len(self.sightings)
-        return count >= MANY or (count >= FEW and count >= SHARE * self.ran)
+        return any(count >= few and count >= share * self.ran for few, share in COMMON)
 
 
 def group_faults(rows: Iterable[Row]) -> tuple[Fault, ...]:

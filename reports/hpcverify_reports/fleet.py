@@ -284,7 +284,10 @@ def _actions(
         some = [sighting.row for sighting in fault.sightings]
         yield _action(f"Look for a common cause of {fault.name}", some, links)
     if len(shared) > CAUSES:
-        yield Action(f"Look for {len(shared) - CAUSES} more common causes", (), ())
+        left = (
+            f"Look for common causes of {len(shared) - CAUSES} more of the faults below"
+        )
+        yield Action(left, (), ())
     explained = {
         (sighting.row.node.name, fault.check)
         for fault in shared
