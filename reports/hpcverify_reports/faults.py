@@ -17,9 +17,9 @@ from hpcverify.model import Remedy, Verdict
 
 COMMON = ((3, 0.1), (50, 0.02))
 """
-A fault may have a common cause if so many nodes have it, and so large a share of those
-that ran the check: parts do not break in step. In a large fleet a smaller share will do,
-but not so small a one that what broke over weeks looks like one cause.
+A fault may have a common cause if so many nodes have it, and such a share of those that
+ran the check: parts do not break in step. In a large fleet a smaller share will do, but
+none so small that what broke over weeks looks like one cause.
 """
 
 _LENGTH = 300
