@@ -289,8 +289,9 @@ def _actions(
         )
         yield Action(left, (), ())
     explained = {
-        (sighting.row.node.name, fault.check)
+        (sighting.row.node.name, check)
         for fault in shared
+        for check in fault.checks
         for sighting in fault.sightings
     }
     by_remedy: dict[Remedy, list[Row]] = {}
@@ -478,7 +479,7 @@ def _trouble(fault: Fault, now: float, links: Links) -> Trouble:
     )
     return Trouble(
         mark=MARKS[fault.verdict],
-        check=fault.check,
+        check=", ".join(fault.checks),
         metric=fault.metric,
         only=some if single else (),
         some=() if single else some,

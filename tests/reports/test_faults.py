@@ -63,6 +63,19 @@ def test_one_fault_with_two_remedies_is_two() -> None:
     assert len(group_faults(overview(nodes, (), runs, now=NOW).rows)) == 2
 
 
+def test_what_several_checks_say_alike_of_a_node_is_told_once() -> None:
+    lost = "node: GPU with NVML index 2: GPU is lost"
+    runs = [
+        bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost)
+        for check in ("ecc", "nvlink", "pcie")
+    ]
+    runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "GPU 1: it is slow"))
+    nodes = {name: well(name) for name in ("n1", "n2")}
+    found = group_faults(overview(nodes, (), runs, now=NOW).rows)
+
+    assert {fault.checks for fault in found} == {("ecc", "nvlink", "pcie"), ("pcie",)}
+
+
 def test_the_worst_fault_comes_first_and_then_that_of_the_most_nodes() -> None:
     slow = [SLOW.format(i, 600) for i in range(2)]
     counts = [len(fault.sightings) for fault in faults("1 word differs", *slow)]
