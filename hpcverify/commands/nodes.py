@@ -33,7 +33,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     List the nodes of HOSTLIST, or all, worst first; of one, what was done to it too.
 
     A node that failed and that the site does not act on is "observed only"; a last full
-    pass that is long ago is "overdue". The last run is of any suite: of the hooks too.
+    pass that is long ago is "overdue". Of a node that the controller does not know, no
+    full pass was ordered. The last run is of any suite: of the hooks too.
 
     \b
     Example:
@@ -81,10 +82,12 @@ def told(fleet: Overview, log: Iterable[Entry]) -> dict[str, object]:
         {
             **msgspec.structs.asdict(row.node),
             "shown": row.state,
+            "outcome": row.outcome,
             "attention": row.attention,
             "overdue": row.overdue,
             "why": row.why,
             "heard": row.heard,
+            "failures": row.failures,
         }
         for row in fleet.rows
     ]

@@ -8,16 +8,19 @@ words but for their numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hpcverify.fleet.overview import Row, weight
 from hpcverify.fleet.said import Said
 from hpcverify.model import Remedy, Verdict
 
-FEW, SHARE, MANY = 3, 0.1, 50
-"""A fault may have a common cause from so many nodes on if they are a tenth of those
-that ran the check, or from so many on in any case: parts do not break in step."""
+COMMON = ((3, 0.1), (50, 0.02))
+"""
+A fault may have a common cause if so many nodes have it, and such a share of those that
+ran the check: parts do not break in step. In a large fleet a smaller share will do, but
+none so small that what broke over weeks looks like one cause.
+"""
 
 _LENGTH = 300
 """Characters of a reason that are compared."""
@@ -42,7 +45,9 @@ class Fault:
     """One fault and all nodes that have it, the worst of them first."""
 
     verdict: Verdict
-    check: str
+    checks: tuple[str, ...]
+    """Several, if they found the same on the same nodes."""
+    topic: str
     metric: str
     """Empty, if what was found is not a value outside its limit."""
     remedy: Remedy
@@ -52,14 +57,14 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """The check and the metric."""
-        return " ".join(filter(None, (self.check, self.metric)))
+        """The checks and the metric."""
+        return " ".join(filter(None, (", ".join(self.checks), self.metric)))
 
     @property
     def common(self) -> bool:
         """Whether so many nodes have it that their parts are hardly to blame."""
         count = len(self.sightings)
-        return count >= MANY or (count >= FEW and count >= SHARE * self.ran)
+        return any(count >= few and count >= share * self.ran for few, share in COMMON)
 
 
 def group_faults(rows: Iterable[Row]) -> tuple[Fault, ...]:
@@ -78,18 +83,33 @@ def group_faults(rows: Iterable[Row]) -> tuple[Fault, ...]:
             groups.setdefault(key, []).append(Sighting(row, None))
     faults = [
         Fault(
-            verdict,
-            check,
-            metric_of(_text(some[0])),
-            remedy,
-            tuple(some),
-            ran.get(check, 0),
+            verdict=verdict,
+            checks=(check,),
+            topic=about,
+            metric=metric_of(_text(some[0])),
+            remedy=remedy,
+            sightings=tuple(some),
+            ran=ran.get(check, 0),
         )
-        for (verdict, check, _, remedy), some in groups.items()
+        for (verdict, check, about, remedy), some in groups.items()
     ]
     return tuple(
-        sorted(faults, key=lambda f: (f.verdict, len(f.sightings)), reverse=True)
+        sorted(
+            _merge(faults), key=lambda f: (f.verdict, len(f.sightings)), reverse=True
+        )
     )
+
+
+def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
+    """Make one of what several checks say alike, as that a GPU is lost."""
+    alike: dict[tuple[object, ...], list[Fault]] = {}
+    for fault in faults:
+        nodes = tuple(sighting.row.node.name for sighting in fault.sightings)
+        own = fault.checks if fault.metric else ()
+        key = (fault.verdict, fault.topic, fault.remedy, nodes, own)
+        alike.setdefault(key, []).append(fault)
+    for some in alike.values():
+        yield replace(some[0], checks=tuple(f.checks[0] for f in some))
 
 
 def _text(sighting: Sighting) -> str:

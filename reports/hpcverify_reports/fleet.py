@@ -284,10 +284,14 @@ def _actions(
         some = [sighting.row for sighting in fault.sightings]
         yield _action(f"Look for a common cause of {fault.name}", some, links)
     if len(shared) > CAUSES:
-        yield Action(f"Look for {len(shared) - CAUSES} more common causes", (), ())
+        left = (
+            f"Look for common causes of {len(shared) - CAUSES} more of the faults below"
+        )
+        yield Action(left, (), ())
     explained = {
-        (sighting.row.node.name, fault.check)
+        (sighting.row.node.name, check)
         for fault in shared
+        for check in fault.checks
         for sighting in fault.sightings
     }
     by_remedy: dict[Remedy, list[Row]] = {}
@@ -475,7 +479,7 @@ def _trouble(fault: Fault, now: float, links: Links) -> Trouble:
     )
     return Trouble(
         mark=MARKS[fault.verdict],
-        check=fault.check,
+        check=", ".join(fault.checks),
         metric=fault.metric,
         only=some if single else (),
         some=() if single else some,

@@ -71,7 +71,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The section: runs, newest first, and metrics, farthest from their past first."""
+    """The section: runs, newest first, and what has moved, the farthest first."""
 
     runs: tuple[Earlier, ...]
     older: tuple[str, ...]
@@ -125,7 +125,9 @@ def _moved(run: Run, past: Sequence[Run], label: Labels) -> Iterator[Moved]:
     today = pd.DataFrame(rows, columns=columns)
     stats = earlier.agg(["count", "median", spread])
     frame = today.set_index(_KEY).join(stats, how="inner")
-    farthest = _farthest(frame.loc[frame["count"] >= ENOUGH])
+    enough = frame["count"] >= ENOUGH
+    moved = (frame["spread"] > 0) | (frame["value"] != frame["median"])
+    farthest = _farthest(frame.loc[enough & moved])
     for key, row in farthest.to_dict("index").items():
         values = [*earlier.get_group(key).tail(SHOWN).tolist(), row["value"]]
         yield _told(key, row, values, label)

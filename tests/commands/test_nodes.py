@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -43,12 +43,19 @@ def ledger(cli: Cli) -> Ledger:
     return ledger
 
 
-def keep(cli: Cli, run: str, day: int, verdict: Verdict, **changes: object) -> None:
-    """Keep a run of n2 that ended so."""
+def keep(
+    cli: Cli,
+    run: str,
+    day: int,
+    verdict: Verdict,
+    at: datetime | None = None,
+    **changes: object,
+) -> None:
+    """Keep a run of n2 that ended so; it began *at* a time, or on a *day* long ago."""
     made = a_run(
         id=run,
         node="n2",
-        started=datetime(2026, 1, day, tzinfo=UTC),
+        started=at or datetime(2026, 1, day, tzinfo=UTC),
         verdict=verdict,
         results=(a_result(verdict=verdict, reason=f"reason of {run}"),),
         **changes,
@@ -171,6 +178,20 @@ def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:
 
     assert row.split()[:3] == ["n2", "unverified", "FAIL"]
     assert "gemm: reason of r1" in row
+    assert "none ordered" in row
+    assert "overdue" not in row
+
+
+def test_a_failed_run_is_told_though_the_newest_one_passed(cli: Cli) -> None:
+    yesterday = datetime.fromtimestamp(NOW - DAY, UTC)
+    keep(cli, "r1", 1, Verdict.FAIL, at=yesterday)
+    keep(cli, "r2", 1, Verdict.PASS, at=yesterday + timedelta(hours=1))
+
+    head, *_, row = lines(cli)
+
+    assert head.startswith("1 node: 1 passed;")
+    assert "1 failed run in the last 7 days" in row
+    assert "1 of 1 node failed in the last 7 days" in Dom(report(cli)).text
 
 
 def test_a_run_that_was_interrupted_says_nothing_of_a_node(cli: Cli) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hpcverify.fleet.overview import overview
 from hpcverify.model import Remedy, Verdict
-from hpcverify_reports.faults import FEW, MANY, Fault, group_faults, metric_of, topic
+from hpcverify_reports.faults import Fault, group_faults, metric_of, topic
 from tests.reports.fleets import NOW, bad, name_of, said, well
 
 SLOW = "GPU {}: bf16.sustained {} TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
@@ -63,6 +63,19 @@ def test_one_fault_with_two_remedies_is_two() -> None:
     assert len(group_faults(overview(nodes, (), runs, now=NOW).rows)) == 2
 
 
+def test_what_several_checks_say_alike_of_a_node_is_told_once() -> None:
+    lost = "node: GPU with NVML index 2: GPU is lost"
+    runs = [
+        bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost)
+        for check in ("ecc", "nvlink", "pcie")
+    ]
+    runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "GPU 1: it is slow"))
+    nodes = {name: well(name) for name in ("n1", "n2")}
+    found = group_faults(overview(nodes, (), runs, now=NOW).rows)
+
+    assert {fault.checks for fault in found} == {("ecc", "nvlink", "pcie"), ("pcie",)}
+
+
 def test_the_worst_fault_comes_first_and_then_that_of_the_most_nodes() -> None:
     slow = [SLOW.format(i, 600) for i in range(2)]
     counts = [len(fault.sightings) for fault in faults("1 word differs", *slow)]
@@ -72,7 +85,7 @@ def test_the_worst_fault_comes_first_and_then_that_of_the_most_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("count", "well_too", "common"),
-    [(FEW, 0, True), (FEW - 1, 0, False), (FEW, 64, False), (MANY, 10 * MANY, True)],
+    [(3, 0, True), (2, 0, False), (3, 64, False), (50, 900, True), (49, 900, False)],
 )
 def test_a_common_cause_is_likely_if_very_many_nodes_have_the_fault(
     count: int, well_too: int, *, common: bool

@@ -50,6 +50,14 @@ def test_each_judged_metric_is_told_once() -> None:
     assert "bf16.spread" not in names
 
 
+def test_what_has_never_moved_is_not_told() -> None:
+    still = before(samples.well_node(), samples.past(), samples.INVENTORY.label)[0]
+    names = {moved.name for moved in still.moved}
+
+    assert "rows.pending" not in names
+    assert "bf16.sustained" in names
+
+
 def test_too_few_runs_give_no_median() -> None:
     assert history(ENOUGH - 1).moved == ()
     assert history(ENOUGH).moved != ()
