@@ -29,12 +29,14 @@ GOOD = 0.75
 """Of what a part could do at its clock, what a good one does."""
 
 
-def watched(lab: Lab, lines: Sequence[str]) -> tuple[Inventory, Watch]:
-    """Probe the board that *lines* describe, and sample it for two minutes."""
+def watched(
+    lab: Lab, lines: Sequence[str], seconds: Sequence[float] = SECONDS
+) -> tuple[Inventory, Watch]:
+    """Probe the board that *lines* describe, and sample it at these *seconds*."""
     lab.write(*lines, "freeze_t = 0")
     found = lab.python(PROBE, 1)
     (inventory,) = msgspec.json.decode(found, type=list[Inventory])
-    return inventory, lab.sampled(lines, SECONDS)
+    return inventory, lab.sampled(lines, seconds)
 
 
 def judged(inventory: Inventory, watch: Watch, folder: Path) -> Iterator[Result]:

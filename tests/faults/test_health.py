@@ -9,7 +9,7 @@ import pytest
 from hpcverify.limits.specs import Spec, specs
 from hpcverify.model import Verdict
 from tests.cli import Cli
-from tests.faults.loaded import judged, watched
+from tests.faults.loaded import SECONDS, judged, watched
 from tests.faults.test_passive import verified
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
@@ -39,7 +39,7 @@ def test_an_idle_board_of_any_part_is_well(cli: Cli, lab: Lab, key: str) -> None
 def test_a_board_of_any_part_is_well_at_work(
     lab: Lab, tmp_path: Path, key: str
 ) -> None:
-    inventory, watch = watched(lab, BUSY[key])
+    inventory, watch = watched(lab, BUSY[key], SECONDS[::2])
     results = list(judged(inventory, watch, tmp_path))
 
     assert all(r.verdict in (Verdict.PASS, Verdict.SKIP) for r in results), [
