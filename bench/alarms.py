@@ -102,19 +102,21 @@ def main() -> None:
     minutes = float(sys.argv[2]) if len(sys.argv) > 2 else MINUTES
     until = monotonic() + 60 * minutes
     counts: dict[str, Counter[str]] = {name: Counter() for name in CHECKS}
+    longest = dict.fromkeys(CHECKS, 0.0)
     done = 0
     for case in cases(runs):
         if monotonic() > until:
             break
         for ended in run(case, seed=done + 1):
             counts[ended.check][ended.verdict] += 1
+            longest[ended.check] = max(longest[ended.check], ended.seconds)
             if ended.verdict not in ("pass", "skip"):
                 say(f"  {case.text()}: {ended.check} {ended.verdict}: {ended.reason}")
         done += 1
         say(f"{done} {case.text()}: load {os.getloadavg()[0]:.1f}")
     for name, verdicts in counts.items():
         said = ", ".join(f"{count} {v}" for v, count in sorted(verdicts.items()))
-        say(f"{name}: {said} in {done} runs")
+        say(f"{name}: {said} in {done} runs of {longest[name]:.0f} s at most")
 
 
 def cases(runs: int) -> Generator[Case]:

@@ -195,7 +195,8 @@ def readied(task: Task) -> Iterator[Ready | Outcome]:
                 yield Outcome(task.first_where, 1, 0.0, rows)
                 continue
             if rows:
-                _require_witnesses(made, host, proof, task.ctx)
+                if not accused:
+                    _require_witnesses(made, host, proof, task.ctx)
                 host, again = _mended(made, host, proof, task.ctx.seed)
                 yield _disproved(task, job, host)
                 accused = True

@@ -305,11 +305,12 @@ def _differing(
         return
     code, reruns = code_of(job, one.what), rerun(one)
     expected, found = hexadecimal(one.expected), hexadecimal(one.found)
+    others = "the first" if one.replay else "all others"
     yield Finding(
         code,
         HOST_PART if code == "misfed" else where,
-        f"replay {one.replay} of {job.steps} training steps is not bitwise the first "
-        f"on rank {rank}: {one.what} is {found}, not {expected} ({place(one.what)}, "
+        f"replay {one.replay} of {job.steps} training steps is not bitwise {others} on "
+        f"rank {rank}: {one.what} is {found}, not {expected} ({place(one.what)}, "
         f"{reruns})",
         {
             "rank": str(rank),
@@ -523,7 +524,7 @@ def settled(found: Iterable[Judged]) -> Iterator[Judged]:
 
 
 def _event(fact: Finding) -> tuple[str, ...]:
-    names = ("rank", "replay", "what")
+    names = ("rank", "what")  # after reruns it may be another replay that was wrong
     return (fact.code, fact.where, *(fact.evidence[name] for name in names))
 
 

@@ -38,7 +38,7 @@ from hpcverify_checks import _training as steps
 from hpcverify_checks import training
 from hpcverify_checks._bits import integers_of, words
 from hpcverify_checks._collective import Group, all_reduce, joined
-from hpcverify_checks._peers import Peer
+from hpcverify_checks._peers import Peer, peers
 from hpcverify_checks._torch import torch_device
 from hpcverify_checks._training import (
     HARDWARE,
@@ -232,6 +232,34 @@ def test_a_product_that_is_wrong_from_some_replay_on_is_persistent(
     assert outcome.difference is not None
     assert (outcome.difference.replay, outcome.difference.again) == (2, 3)
     assert "persistent: 3 of 3" in verdict_on(tmp_path, [outcome]).reason
+
+
+def test_a_first_replay_that_is_wrong_once_is_not_the_truth_about_the_others(
+    tmp_path: Path,
+) -> None:
+    right = trained().first
+    outcome = trained(faulty(flip(12), only(0, OUT)))
+    found = outcome.difference
+    assert found is not None
+    assert (found.replay, found.again) == (0, 0)
+    assert (found.expected, outcome.first) == (right[found.what], right)
+    judgement = verdict_on(tmp_path, [outcome])
+    assert judgement.verdict is Verdict.FAIL
+    assert "replay 0 of" in judgement.reason
+    assert "is not bitwise all others" in judgement.reason
+    assert "intermittent: 0 of 3" in judgement.reason
+
+
+def test_what_was_said_before_the_reruns_gives_way_to_what_they_showed(
+    tmp_path: Path,
+) -> None:
+    seams = faulty(flip(12), only(0, OUT))
+    outcomes = list(steps.train(job(), 0, CPU, seams))
+    ctx = node(tmp_path, gpus(1))[0]
+    items = [f for f in by_rank(ctx, *outcomes, world=1) if isinstance(f, Finding)]
+    left = [f for f in training.settled(items) if isinstance(f, Finding)]
+    codes = [f.evidence["replay"] for f in left if f.code == "irreproducible"]
+    assert codes == ["0"]
 
 
 def test_what_is_not_a_number_is_found() -> None:
@@ -725,7 +753,10 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
         all_reduce(total)
 
     ctx = context(tmp_path)
-    found = measured(ctx, Seams(reduce=slow))
+    two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=60.0)
+    with peers(two, steps.__name__):  # with nobody to say that the machine is busy
+        told = [(0, last) for last in steps.train(two, 0, CPU, Seams(reduce=slow))]
+    found = list(training.reported(ctx, two, told))
     numbers = [f for f in found if isinstance(f, Measurement)]
     shares = [n for n in numbers if n.name == "communication.share"]
     limits = resolve(
