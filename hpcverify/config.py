@@ -197,16 +197,18 @@ def state_dir() -> Path:
 
 def _state_path() -> Path:
     if chosen := os.environ.get("HPCVERIFY_STATE"):
-        if not chosen.isprintable():  # no document could hold it
-            raise ConfigError(
-                f"HPCVERIFY_STATE is {chosen!r}, which is no printable UTF-8: set it "
-                "to another directory"
-            )
-        return Path(chosen)
-    if os.geteuid() == 0:
-        return Path("/var/lib/hpcverify")
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(home) / "hpcverify"
+        path = Path(chosen)
+    elif os.geteuid() == 0:
+        path = Path("/var/lib/hpcverify")
+    else:
+        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        path = Path(home) / "hpcverify"
+    if not str(path).isprintable():  # no document could hold it
+        raise ConfigError(
+            f"the state directory {str(path)!r} is no printable UTF-8: set "
+            "HPCVERIFY_STATE to another"
+        )
+    return path
 
 
 def node_name() -> str:

@@ -178,6 +178,8 @@ class Store:
         prolog leaves the rest of a great many to the next run.
         """
         self.path = state / "store.sqlite"
+        self.aside = self.path.with_suffix(".damaged")
+        """Where an index lies that was damaged."""
         self.documents = state / "runs"
         self._seconds = seconds
         self._clock = clock
@@ -223,14 +225,13 @@ class Store:
         if self._is_anew:
             raise why
         self._is_anew = True
-        aside = self.path.with_suffix(".damaged")
         try:
             # SQLite would take the journal for one of the new index.
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
-            self.path.replace(aside)
+            self.path.replace(self.aside)
         except OSError:
             raise why from None
-        self.broken.append(f"{why}; it is now {aside}, and was built again")
+        self.broken.append(f"{why}; it is now {self.aside}, and was built again")
         self._open()
 
     def document(self, run: str) -> Path:
@@ -259,6 +260,8 @@ class Store:
             runs = list(_whole(batch, complaints))
             self._do(partial(self._insert_all, runs=runs), write=True)
         self.broken += complaints
+        if new:  # so that `keep` does not take the rest for known
+            self._seen = 0
         seen = 0 if new or complaints else changed
         self._do(lambda db: _remember(db, seen), write=True)
 

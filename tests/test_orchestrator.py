@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from hpcverify.model import (
     Maturity,
     Measurement,
     Part,
+    Remedy,
     Result,
     Ruling,
     Run,
@@ -80,16 +82,15 @@ def verified(
 ) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
     steps = steps or (step(),)
+    places: dict[str, object] = {"folder": tmp_path, "scratch": tmp_path}
     return Verification(
         plan=Plan(suite="s", budget=100, rounds=rounds, settle=settle, steps=steps),
         node="n1",
         packages=(),
         executor=executor,
-        folder=tmp_path,
-        scratch=tmp_path,
         memory=memory or Memory(),
         progress=SilentProgress(),
-        **changes,  # type: ignore[arg-type]
+        **{**places, **changes},  # type: ignore[arg-type]
     ).run()
 
 
@@ -116,6 +117,23 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
 
     assert [sorted(phase) for phase in executor.phases] == phases
     assert executor.closed
+
+
+@pytest.mark.parametrize("place", ["scratch", "folder"])
+def test_a_directory_that_is_gone_under_way_is_made_nowhere_else(
+    tmp_path: Path, place: str
+) -> None:
+    executor = FakeExecutor()
+    gone = tmp_path / "gone"
+    changes: dict[str, Any] = {place: gone}
+    plan = (step(), step(Placement.PASSIVE))
+    load, reading = verified(tmp_path, executor, *plan, **changes).results
+
+    assert (load.verdict, load.cause) == (Verdict.ERROR, Cause.MISSING)
+    assert load.remedy is Remedy.INSPECT
+    assert f"{gone}/" in load.reason
+    assert not gone.exists()
+    assert reading.verdict is Verdict.PASS
 
 
 def test_for_a_check_that_only_reads_no_directory_is_made(tmp_path: Path) -> None:

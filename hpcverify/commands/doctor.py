@@ -15,6 +15,7 @@ import msgspec
 
 from hpcverify.config import (
     load_site,
+    node_name,
     site_path,
     state_dir,
 )
@@ -108,6 +109,12 @@ def state() -> Iterator[Advice]:
         yield Advice("state", str(exc), "mend that, and look again")
         return
     yield Advice("state", f"{len(store.runs(limit=-1))} runs in {state_dir()}")
+    if store.aside.exists():
+        fix = "see the kernel log for errors of its disk, then delete it"
+        yield Advice("index", f"one that was damaged is {store.aside}", fix)
+    for entry in store.from_ahead(node_name()):
+        told = f"run {entry.id} is dated after now, and is no reference until then"
+        yield Advice("clock", told)
     for complaint in store.broken:
         yield Advice("run document", complaint, "move it away")
 

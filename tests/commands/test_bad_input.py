@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -197,16 +198,32 @@ def test_a_store_from_a_newer_version(kept: Cli) -> None:
     assert "upgrade hpcverify" in refused(kept, "history")
 
 
-def test_a_store_that_is_damaged_is_built_again_once_it_is_out_of_the_way(
-    kept: Cli,
-) -> None:
+def test_an_index_that_is_damaged_stops_no_command_and_is_told(kept: Cli) -> None:
     store = kept.state / "store.sqlite"
     store.write_bytes(b"\0" * 4096)
-    told = refused(kept, "history")
-    store.unlink()
+    done = kept("run", "--check", "steady")
 
-    assert f"{store} is damaged" in told
-    assert "PASS" in kept("history").stdout
+    assert done.returncode == 0
+    assert f"{store} is damaged" in done.stderr
+    assert kept("history").stdout.count("PASS") == 2
+    assert f"fix index: one that was damaged is {store.with_suffix('.damaged')}" in (
+        kept("doctor").stdout
+    )
+
+
+def test_a_run_of_a_clock_that_was_ahead_is_told_and_is_not_the_last(
+    kept: Cli,
+) -> None:
+    started = datetime(2099, 1, 1, tzinfo=UTC)
+    ahead = a_run(id="20990101-000000-abcdef", started=started)
+    documents.write(ahead, kept.state / f"runs/{ahead.id}.json")
+    done = kept("run", "--check", "steady")
+    listed = kept("history").stdout.splitlines()
+
+    assert f"run {ahead.id} is dated after now" in done.stderr
+    assert listed[-1].startswith(ahead.id)
+    assert ahead.id not in kept("show").stdout
+    assert f"ok  clock: run {ahead.id} is dated after now" in kept("doctor").stdout
 
 
 def test_a_store_that_is_locked(kept: Cli) -> None:
