@@ -30,15 +30,23 @@ def keep_log(exc: BaseException) -> Path:
         ]
     )
     name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
-    for choose in (lambda: state_dir() / "logs", lambda: Path(tempfile.gettempdir())):
+    for folder in _folders():
         try:
-            folder = choose()
             folder.mkdir(parents=True, exist_ok=True)
             # Only a new file: in /tmp another user may have put a link in its place.
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)
-        except (OSError, ConfigError):
+        except OSError:
             continue
         return folder / name
     sys.stderr.write(text)
     return Path("what is printed above")
+
+
+def _folders() -> list[Path]:
+    """Say where a log can lie; not in a state directory that others can change."""
+    temporary = Path(tempfile.gettempdir())
+    try:
+        return [state_dir() / "logs", temporary]
+    except ConfigError:
+        return [temporary]

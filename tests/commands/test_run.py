@@ -181,9 +181,9 @@ def test_what_a_killed_run_left_behind_is_removed_by_the_next(cli: Cli) -> None:
 
 
 def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
-    line = (
-        f"umask 0; exec {cli.command[0]} run --check steady --html {cli.state}/r.html"
-    )
+    page = cli.state.with_name("r.html")
+    run = f"{cli.command[0]} run --check steady --html {page}"
+    line = f"umask 0; exec {run}"
     done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
 
     assert done.returncode == 0
