@@ -64,7 +64,7 @@ def reached(
 
     """
     todo, at, links = deque(path.parts), Path(), 0
-    folder = os.open(".", WAY)
+    folder = os.open(path.anchor or ".", WAY)
     try:
         while todo:
             name, at = todo[0], at / todo.popleft()

@@ -106,6 +106,31 @@ def test_root_refuses_a_file_that_others_can_write(tmp_path: Path) -> None:
         load_site(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+def test_root_refuses_a_file_whose_folders_others_can_change(tmp_path: Path) -> None:
+    path = tmp_path / "etc/hpcverify/site.toml"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    load_site(path)
+    os.chown(tmp_path / "etc", 4242, 0)
+
+    with pytest.raises(ConfigError, match=f"chown 0 {tmp_path}/etc$"):
+        load_site(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o1777, 0), (0o755, 4242)])
+def test_root_refuses_a_state_directory_that_others_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int
+) -> None:
+    monkeypatch.setenv("HPCVERIFY_STATE", str(tmp_path))
+    tmp_path.chmod(mode)
+    os.chown(tmp_path, owner, 0)
+
+    with pytest.raises(ConfigError, match="can be changed by other users"):
+        state_dir()
+
+
 def test_the_state_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCVERIFY_STATE", "/somewhere")
 

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def lock(name: str, folder: Path) -> Lock:
 
 
 @contextmanager
-def another_process(uid: int, act: Callable[[], object]) -> Iterator[Holder]:
+def another_process(uid: int, act: Callable[[], object]) -> Generator[Holder]:
     """Have a process of user *uid* do what *act* says, and stay until the end."""
     reading, writing = os.pipe()
     stays, goes = os.pipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import inf, nan
 from pathlib import Path
 
@@ -44,6 +45,25 @@ def test_every_suite_that_ships_can_be_planned(name: str) -> None:
 
     assert planned.steps
     refuse_endless(planned)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+@pytest.mark.parametrize("loose", ["above", "folder", "compiled"])
+def test_root_runs_no_check_that_others_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loose: str
+) -> None:
+    package = f"{loose}_checks"
+    compiled = tmp_path / package / "__pycache__"
+    compiled.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    site = Site(check_packages=(package,))
+    plan(load_suite("prolog"), site)
+    # Where anybody can add a module, a sticky folder is no better.
+    places = {"above": tmp_path, "folder": compiled.parent, "compiled": compiled}
+    places[loose].chmod(0o1777)
+
+    with pytest.raises(ConfigError, match="can be changed by other users"):
+        plan(load_suite("prolog"), site)
 
 
 def test_an_unknown_suite_gets_a_hint() -> None:

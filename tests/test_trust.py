@@ -190,6 +190,16 @@ def test_links_of_ours_are_followed_however_they_lead(tmp_path: Path) -> None:
         follow(tmp_path / "none/x.html")
 
 
+def test_an_absolute_path_is_reached_from_a_folder_that_we_cannot_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)
+    request.getfixturevalue("as_a_user")
+
+    assert follow(Path("/etc/hostname")) == Path("/etc/hostname")
+
+
 @pytest.mark.parametrize("name", ["link", "link/x.html"], ids=["last", "on the way"])
 def test_no_link_that_somebody_else_made_is_followed(tmp_path: Path, name: str) -> None:
     (tmp_path / "to").mkdir()

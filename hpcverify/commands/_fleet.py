@@ -84,7 +84,9 @@ def _is_written(
 def _shows(path: Path, run: str) -> bool:
     """Whether there is a page of *run*: its id stands in the page's head."""
     try:
-        return f"<span>run {run}</span>".encode() in path.read_bytes()
+        # Only a file: to read a pipe, which others may have put there, never ends.
+        there = path.is_file()
+        return there and f"<span>run {run}</span>".encode() in path.read_bytes()
     except OSError:
         return False
 

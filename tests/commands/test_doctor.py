@@ -27,6 +27,17 @@ def test_a_node_that_has_all_is_told_so(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
+def test_a_scratch_directory_in_which_others_can_rename_is_named(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "scratch").mkdir(mode=0o700)
+    (tmp_path / "scratch").chmod(0o777)
+    cli.site(f'scratch = "{tmp_path}/scratch"')
+
+    assert f"chmod go-w {tmp_path}/scratch" in advice(cli, 3)["scratch"]["state"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
 def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
     with another_process(4242, partial(bound, NAME, listens=True)) as holder:

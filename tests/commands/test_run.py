@@ -180,6 +180,17 @@ def test_what_a_killed_run_left_behind_is_removed_by_the_next(cli: Cli) -> None:
     assert not list((cli.state / "work").iterdir())
 
 
+def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
+    page = cli.state.with_name("r.html")
+    run = f"{cli.command[0]} run --check steady --html {page}"
+    line = f"umask 0; exec {run}"
+    done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
+
+    assert done.returncode == 0
+    kept = [page, cli.state, *cli.state.rglob("*")]
+    assert [path for path in kept if path.stat().st_mode & 0o022] == []
+
+
 def test_a_second_run_is_told_who_holds_the_node(cli: Cli, tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     naughty(cli, "leave_child", str(pidfile))
