@@ -221,6 +221,7 @@ def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float)
         verdict=verdict,
         attention=node.state in BAD
         or bool(node.owed)
+        or node.reason.startswith(REPAIR)
         or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=max(node.passed, node.met) < before,
         why=_why(node, entry, said),

@@ -500,6 +500,7 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(
 
     assert shown.node.name == "n2"
     assert shown.why.startswith("came back to service twice within 7 days: have a ")
+    assert shown.attention
     room.quarantine("n2")
     assert "have a person repair it" in reason_of(room, "n2")
     later = overview(room.ledger.nodes(), (), (), now=room.now + 8 * DAY).rows[0]
