@@ -387,8 +387,7 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     [
         " : reboot issued",
         " : reboot requested : reboot complete",
-        ", gres/gpu count reported lower than configured (7 < 8)",
-        ", Low RealMemory (reported:1000 < 100.00% of configured:2000)",
+        " : Not responding : ResumeTimeout reached",
     ],
 )
 def test_what_slurm_itself_appends_to_our_reason_leaves_the_drain_ours(
