@@ -110,6 +110,9 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lemon_quarantines: Count = 3
     lemon_days: Annotated[float, Meta(gt=0)] = 28
     """So many quarantines within so many days make a lemon."""
+    verify_returned: bool = False
+    """Whether a node that we had drained, and that somebody else put back into
+    service, is kept from jobs until it has passed."""
     backend: Literal["slurm", "command"] = "slurm"
     command: str = ""
     """The site's own script, for the backend of that name."""

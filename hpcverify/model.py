@@ -303,6 +303,9 @@ class Run(Struct, frozen=True, kw_only=True):
     """How often the suite was to go through its checks."""
     left_out: str = ""
     """Why rounds of them were left out, or the last was cut short, if so."""
+    passive: bool | None = None
+    """Whether nothing loaded the node, since each check that could have was skipped or
+    is not in the suite: such a run is never a full pass. Null in older documents."""
     inventory: Inventory
     """As it was found when the run began."""
     results: tuple[Result, ...]

@@ -157,6 +157,7 @@ class Verification(Struct, kw_only=True):
             complete=not interrupted,
             rounds=self.plan.rounds,
             left_out=left_out,
+            passive=self._was_passive(results),
             inventory=inventory,
             results=results,
             versions=versions(),
@@ -170,6 +171,12 @@ class Verification(Struct, kw_only=True):
 
     def _is_active(self) -> bool:
         return any(step.is_active for step in self.plan.steps)
+
+    def _was_passive(self, results: Iterable[Result]) -> bool:
+        """Whether nothing loaded the node, or was to and could not."""
+        active = {step.name for step in self.plan.steps if step.is_active}
+        loaded = {r.check for r in results if r.verdict is not Verdict.SKIP}
+        return active.isdisjoint(loaded)
 
     def _look(self, *, sample: bool) -> tuple[Inventory, tuple[Holder, ...]]:
         seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE)

@@ -307,6 +307,18 @@ def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) ->
     assert len(result.measurements) == 1
 
 
+def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
+    passive = msgspec.structs.replace(step(Placement.PASSIVE), name="p")
+    answer = found(Measurement("speed", 11))
+    ran = FakeExecutor(answers={"cpu": answer, "telemetry": answer})
+    no_part = Answer(replies=(), outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
+    skipped = FakeExecutor(answers={"cpu": no_part, "telemetry": answer})
+
+    assert verified(tmp_path, ran, passive).passive is True
+    assert verified(tmp_path, ran, step(), passive).passive is False
+    assert verified(tmp_path, skipped, step(), passive).passive is True
+
+
 def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
     mark = Mark("cursor", "17")
     executor = FakeExecutor(answers={"cpu": found(Mark("cursor", "18"))})

@@ -12,12 +12,15 @@ from msgspec import Struct
 
 from hpcverify.cli import say
 from hpcverify.commands._acting import controller, refuse_unknown, tell_brakes
+from hpcverify.config import Site
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.stop import Stop, stop_on_signals
+from hpcverify.suite import load_suite
+from hpcverify.suite import plan as make_ready
 from hpcverify.view import Console, plain_table
 
 LOOK_S = 0.1
@@ -40,7 +43,9 @@ class Wish(Struct, frozen=True, kw_only=True):
 def show_plan(wish: Wish, *, as_json: bool) -> None:
     """Print whom a sweep would verify now, and whom it passes over."""
     acting = controller()
-    acting.orders.minutes(wish.suite or acting.site.fleet.suite)
+    suite = wish.suite or acting.site.fleet.suite
+    acting.orders.minutes(suite)
+    warn_if_passive(suite, acting.site)
     hosts = acting.slurm.hosts()
     refuse_unknown(_only(wish), hosts)
     plan = acting.plan(hosts, only=_only(wish), limit=wish.limit)
@@ -59,6 +64,7 @@ def carry_out(wish: Wish) -> int:
     with stop_on_signals() as stop:
         sweep = Sweep(acting, wish, stop)
         acting.orders.minutes(sweep.suite)  # what is wrong with it shows now
+        warn_if_passive(sweep.suite, acting.site)
         while not stop() and sweep.goes_on():
             _wait(stop)
     if stop():
@@ -66,6 +72,15 @@ def carry_out(wish: Wish) -> int:
         say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
         return 3
     return sweep.status()
+
+
+def warn_if_passive(suite: str, site: Site) -> None:
+    """Say so if *suite* has passive checks only."""
+    if not any(step.is_active for step in make_ready(load_suite(suite), site).steps):
+        say(
+            f"suite {suite} has passive checks only: to pass it is no full pass, and "
+            "makes no node healthy"
+        )
 
 
 class Sweep:

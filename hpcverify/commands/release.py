@@ -26,7 +26,7 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.commands._acting import change, controller, decide, status_of
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Node, State
+    from hpcverify.quarantine.life import Node, State, came_back
 
     acting = controller()
 
@@ -39,6 +39,7 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
                 f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
                 f"hpcverify repair {node.name} --reason … verifies and releases it"
             )
+        back = came_back(node, acting.clock()) if failed or node.lemon else node
         change(
             acting,
             node,
@@ -50,6 +51,7 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
             hard=False,
             checks=(),
             after=acting.ledger.last_ticket(),
+            returned=back.returned,
         )
         acting.orders.give_up(node.name)
 

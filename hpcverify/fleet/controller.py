@@ -10,10 +10,17 @@ nothing is done at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from socket import gethostname
 
@@ -38,10 +45,25 @@ from hpcverify.fleet.telling import Teller
 from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, doubted, trips
-from hpcverify.quarantine.keeper import Keeper, Seen, adopt, as_found, settle
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Hold, Node, State, elapsed
-from hpcverify.quarantine.policy import explains_refusal, refused
+from hpcverify.quarantine.keeper import (
+    Keeper,
+    Marks,
+    Seen,
+    adopt,
+    as_found,
+    foresee,
+    is_lost,
+    marks_of,
+    settle,
+)
+from hpcverify.quarantine.ledger import Change, Ledger
+from hpcverify.quarantine.life import Hold, Node, State, came_back, elapsed
+from hpcverify.quarantine.policy import (
+    believes_no_more,
+    explains_refusal,
+    kept_until_verified,
+    refused,
+)
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 from hpcverify.store import Store
@@ -50,8 +72,6 @@ LASTS_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""
 CLOCKS_S = 5.0
 """That Slurm's clock may differ from ours."""
-
-GONE = "the scheduler has no such node any more"
 
 
 @dataclass
@@ -135,12 +155,14 @@ class Controller:
         return seen
 
     def _act(self, seen: Mapping[str, Seen]) -> None:
-        self._adopt(seen)
+        self._meet(seen)
+        self._free_the_doubted()
+        seen = {**seen, **self._adopt(seen)}
         self._settle(seen)
         self._give_turns(seen)
         self._order_reruns(seen)
         known = self.ledger.nodes()
-        nodes = {name: known.get(name, Node(name=name)) for name in seen}
+        nodes = {name: known[name] for name in seen}
         doubts = self.doubts()
         try:
             tell(nodes, self.site, self.ledger.tripped(), doubts, self.clock())
@@ -201,13 +223,19 @@ class Controller:
 
     # -- how nodes are held
 
-    def _adopt(self, seen: Mapping[str, Seen]) -> None:
-        """Make Slurm's own drain ours where a run or a word of ours explains it."""
+    def _adopt(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
+        """
+        Make Slurm's own drain ours where a run or a word of ours explains it.
+
+        Return how those nodes are held after that.
+        """
         known = self.ledger.nodes()
+        changed: dict[str, Seen] = {}
         for name in sorted(name for name, there in seen.items() if there.hook_failed):
-            node = known.get(name, Node(name=name))
+            node = known[name]
             if node.wanted is Hold.DRAIN or self._quarantines(node, seen[name]):
-                self._try(name, partial(self._adopt_one, name, seen[name]))
+                self._try(name, partial(self._adopt_one, seen[name], changed))
+        return changed
 
     def _quarantines(self, node: Node, there: Seen) -> bool:
         """Quarantine *node* for what its prolog refused a job for, if we may."""
@@ -225,10 +253,12 @@ class Controller:
         self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.reason}")
         return True
 
-    def _adopt_one(self, name: str, there: Seen) -> None:
-        adopted = adopt(self.ledger.node(name), there, self.keeper, self.ledger)
+    def _adopt_one(self, there: Seen, changed: dict[str, Seen]) -> None:
+        node = self.ledger.node(there.node)
+        adopted = adopt(node, there, self.keeper, self.ledger)
         if adopted.hold:
             self.ledger.put(adopted, "adopted", there.reason)
+        changed[there.node] = self.keeper.see(there.node)
 
     def doubts(self) -> Mapping[str, str]:
         """Name the checks that fail too widely to be believed, and say how widely."""
@@ -265,21 +295,104 @@ class Controller:
         self.say(what)
 
     def _settle(self, seen: Mapping[str, Seen]) -> None:
-        """Hold each node as it is wanted; one that cannot be is told, others go on."""
+        """
+        Hold each node as it is wanted; one that cannot be is told, others go on.
+
+        What is known of them follows from *seen*. Only before a write is one asked for
+        again, and all of them once if a hold of ours is gone from any: a single answer
+        is not enough to give one up.
+        """
         known = self.ledger.nodes()
+        began = cache(self.keeper.began)
+        found: list[Change] = []
+        lost: list[Node] = []
         for name, there in seen.items():
-            node = known.get(name, Node(name=name))
-            if is_settled(node, there):  # as nearly all are: nobody needs to be asked
-                self._note_that_it_lasts(node)
+            node = known[name]
+            if is_calm(node, there):  # as nearly all are
                 continue
-            if is_free(there) and self._forgotten(node):
-                node = replace(node, hold="")
-            if there.reserved and there.drained and node.wanted is Hold.DRAIN:
-                self._try(name, partial(self.orders.drop_ghosts, name))
-            self._try(name, partial(self._settle_one, node))
-        for name in known.keys() - seen.keys():
-            if known[name].foreign != GONE:  # should it come back, it is found so
-                self.ledger.put(replace(known[name], foreign=GONE), "external", GONE)
+            before = replace(node, missing=0.0)
+            if is_free(there) and self._forgotten(before, began):
+                before = replace(before, hold="")
+            now, act = foresee(before, there, self._marks(before, there))
+            if is_lost(before, now):
+                lost.append(before)
+            elif act:
+                self._try(name, partial(self._settle_one, before, there))
+            elif now != node:
+                found.append(self._change(node, now))
+            else:
+                self._note_that_it_lasts(node)
+        self._write([*found, *self._missing(known, seen)])
+        self._give_up(lost)
+
+    def _write(self, changes: Collection[Change]) -> None:
+        """Write *changes* down; who is to be verified before jobs is kept at once."""
+        self.ledger.put_all(changes)
+        for each in changes:
+            node = each.node
+            if node.wanted is Hold.RESERVATION and not (node.hold or node.foreign):
+                self._try(node.name, partial(self._settle_one, node))
+
+    def _marks(self, node: Node, there: Seen) -> Marks:
+        """Read what our holds are recognized by; a stranger's drain has none of it."""
+        ours = node.hold or there.ours or there.reserved
+        return marks_of(node, self.ledger) if ours else Marks()
+
+    def _missing(
+        self, known: Mapping[str, Node], seen: Collection[str]
+    ) -> Iterator[Change]:
+        """
+        Note of the nodes that the scheduler did not name since when it does not.
+
+        That alone changes nothing: it may name them in its next answer.
+        """
+        now = self.clock()
+        for name in known.keys() - seen:
+            if not 0 < known[name].missing <= now:
+                missing = replace(known[name], missing=now)
+                told = "the scheduler's answer did not name it"
+                yield Change(node=missing, what="missing", detail=told)
+
+    def _give_up(self, lost: Iterable[Node]) -> None:
+        """Let the nodes be whose hold somebody else has lifted, if it is still so."""
+        if not lost:
+            return
+        seen = self.keeper.look()
+        changes: list[Change] = []
+        for node in lost:
+            there = seen.get(node.name)
+            if there is None:
+                continue
+            now, act = foresee(node, there, self._marks(node, there))
+            if is_lost(node, now) and act:
+                self._try(node.name, partial(self._settle_one, node, there))
+            elif is_lost(node, now):
+                changes.append(self._change(node, now))
+        self._write(changes)
+
+    def _change(self, before: Node, after: Node) -> Change:
+        """Say what settling has made of a node, for the ledger."""
+        now = self.clock()
+        lost = is_lost(before, after)
+        if after.state is not before.state:
+            after = replace(after, since=now)
+        let_go = (lost or before.foreign) and not after.foreign
+        if let_go and after.owed and not after.is_back:
+            after = came_back(after, now)
+            if self._takes_back(before):
+                after = kept_until_verified(after, now, self.ledger.last_ticket())
+        what, detail = _changed(before, after)
+        return Change(node=after, what=what, detail=detail, lost=lost)
+
+    def _takes_back(self, before: Node) -> bool:
+        """
+        Whether the site has a node verified before jobs that somebody else let go.
+
+        Not one whose reservation they have lifted: they know what it was for.
+        """
+        drained = before.state not in {State.SUSPECT, State.VERIFYING}
+        wished = self.site.quarantine.verify_returned
+        return wished and drained and not self.ledger.tripped()
 
     def _note_that_it_lasts(self, node: Node) -> None:
         """Note that a hold was seen after the scheduler had written it down."""
@@ -289,23 +402,40 @@ class Controller:
         if node.stood < lasting < self.clock():
             self.ledger.put(replace(node, stood=self.clock()), "stands", node.hold)
 
-    def _forgotten(self, node: Node) -> bool:
+    def _forgotten(self, node: Node, began: Callable[[], float]) -> bool:
         """
         Whether the scheduler may have lost our hold of *node*, and nobody let it go.
 
         It was started since it was told, and we have not seen the hold since it had
         the time to write that down.
         """
-        told = self.ledger.told(node.name)
+        told = self.ledger.told(node.name) if node.hold else 0.0
         unsaved = bool(node.hold) and node.stood < told
-        return unsaved and self.keeper.began() > told - CLOCKS_S
+        return unsaved and began() > told - CLOCKS_S
 
-    def _settle_one(self, node: Node) -> None:
-        settled = settle(node, self.keeper, self.ledger)
-        if settled.state is not node.state:
-            settled = replace(settled, since=self.clock())
-        if settled != node:
-            self.ledger.put(settled, *_changed(node, settled))
+    def _settle_one(self, node: Node, there: Seen | None = None) -> None:
+        settled = settle(node, self.keeper, self.ledger, there)
+        if settled != self.ledger.node(node.name):
+            self._write([self._change(node, settled)])
+
+    def _free_the_doubted(self) -> None:
+        """Let suspects go whose checks fail too widely to be believed."""
+        doubts = self.doubts()
+        freed = [
+            believes_no_more(node, doubts)
+            for node in self.ledger.nodes().values()
+            if doubts and node.state is State.SUSPECT and node.enforced
+        ]
+        self.ledger.put_all(
+            Change(node=node, what="let go", detail=node.reason)
+            for node in freed
+            if not node.enforced
+        )
+
+    def _meet(self, seen: Collection[str]) -> None:
+        """Know every node that the scheduler names, though no run of it ever came."""
+        if strangers := set(seen) - self.ledger.nodes().keys():
+            self.ledger.meet(strangers)
 
     # -- whom to verify outside the sweep
 
@@ -315,8 +445,8 @@ class Controller:
         if not days or self.ledger.tripped():
             return
         known = self.ledger.nodes()
-        nodes = [known.get(name, Node(name=name)) for name in seen]
-        now, began = self.clock(), self.ledger.began()
+        nodes = [known[name] for name in seen]
+        began, now = self.ledger.began(), self.clock()
         waiting = [node for node in nodes if node.kept_free]
         room = allowance(len(seen), self.site.quarantine) - len(waiting)
         due = sorted(
@@ -324,19 +454,17 @@ class Controller:
             key=lambda node: (-elapsed(now, node.passed), node.name),
         )
         for node in due[: max(0, room)]:
-            self.ledger.put(
-                replace(
-                    node,
-                    state=State.VERIFYING,
-                    since=self.clock(),
-                    reason=f"has not passed for {days:g} days: kept free for its turn",
-                    enforced=True,
-                    suite=self.site.fleet.suite,
-                    after=self.ledger.last_ticket(),
-                ),
-                "kept free",
+            kept = replace(
+                node,
+                state=State.VERIFYING,
+                since=now,
+                reason=f"has not passed for {days:g} days: kept free for its turn",
+                enforced=True,
+                suite=self.site.fleet.suite,
+                after=self.ledger.last_ticket(),
             )
-        self._settle({n.name: seen[n.name] for n in due if n.name in seen})
+            self.ledger.put(kept, "kept free")
+            self._try(node.name, partial(self._settle_one, kept))
 
     def _order_reruns(self, seen: Mapping[str, Seen]) -> None:
         """Submit what suspects, new and repaired nodes wait for, once they are kept."""
@@ -354,12 +482,11 @@ class Controller:
         ]
         if not due:
             return
-        hosts = self.slurm.hosts(*(node.name for node in due))
+        hosts = self.slurm.hosts()  # a name that is gone meanwhile would be an error
         for node in due:
-            host = hosts[node.name]
-            self._try(
-                node.name, partial(self.orders.verify, host, self.site.fleet.suite)
-            )
+            if host := hosts.get(node.name):
+                verify = partial(self.orders.verify, host, self.site.fleet.suite)
+                self._try(node.name, verify)
 
     # -- plans
 
@@ -406,21 +533,18 @@ def _changed(before: Node, after: Node) -> tuple[str, str]:
         return "held", f"{after.hold} {after.reason}"
     if before.hold and not after.hold:
         return "released", after.reason
+    if before.missing and not after.missing:
+        return "named again", "the scheduler's answer names it"
     return after.state.value, after.reason
 
 
-def is_settled(node: Node, seen: Seen) -> bool:
-    """Whether *node*, as *seen*, is held as it is wanted, and so written down."""
-    if node.wanted is Hold.NONE and not (node.hold or seen.ours or seen.reserved):
-        return as_found(node, seen, ()) == node
-    if node.foreign or seen.unavailable:
+def is_calm(node: Node, seen: Seen) -> bool:
+    """Whether nobody holds *node*, as *seen*, or means to, and so it is known."""
+    if node.wanted is not Hold.NONE or node.hold or node.missing:
         return False
-    held = {
-        Hold.NONE: False,
-        Hold.RESERVATION: seen.reserved and not seen.drained and bool(node.hold),
-        Hold.DRAIN: seen.drained and seen.ours == node.hold != "" and not seen.reserved,
-    }
-    return held[node.wanted]
+    if seen.ours or seen.reserved:
+        return False
+    return as_found(node, seen, Marks()) == node
 
 
 def is_free(seen: Seen) -> bool:

@@ -11,7 +11,7 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,7 +65,9 @@ class Orders:
         """
         node = self.ledger.node(host.name)
         kept = node.wanted is Hold.RESERVATION and bool(node.hold)
-        suite = node.suite or suite if kept else suite
+        # What it failed is in the suite that it failed in; what a person names is run.
+        owes = bool(node.owed) and suite == self.site.fleet.suite
+        suite = node.suite or suite if kept or owes else suite
         minutes = self.minutes(suite)
         purpose = _purpose(node) if kept else Purpose.SWEEP
         ticket = self.ledger.issue(host.name, purpose, suite)
@@ -80,29 +82,50 @@ class Orders:
         for ticket in tickets:
             self.ledger.ended(ticket, Ending.CANCELLED)
 
-    def drop_ghosts(self, node: str) -> None:
-        """Cancel jobs on *node* whose end only Slurm, once killed, does not know of."""
-        under_way = {job_name(t.number, t.node) for t in self.ledger.open_tickets()}
-        ours = re.compile(rf"{PREFIX}\d+-{re.escape(node)}")
-        ghosts = [
-            job.id
-            for job in self.slurm.jobs(PREFIX).values()
-            if ours.fullmatch(job.name) and job.name not in under_way and not job.end
-        ]
-        self.slurm.cancel(*ghosts)
-
     def follow(self) -> bool:
-        """Close the tickets whose jobs have ended, in one question for all."""
+        """
+        Close the tickets whose jobs have ended, in one question for all.
+
+        A job that the answer lacks is asked for once more before it is given up. Jobs
+        of tickets that were closed before are ended.
+        """
         tickets = self.ledger.open_tickets()
-        if not tickets:
-            return False
-        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
-        by_name = {job.name: job for job in known.values()}
-        closed = [
-            self._follow(ticket, by_name.get(job_name(ticket.number, ticket.node)))
-            for ticket in tickets
-        ]
+        known = self._jobs(tickets)
+        if any(self._is_missing(ticket, known) for ticket in tickets):
+            known = {**self._jobs(tickets), **known}
+        self._end_strays(known.values())
+        closed = [self._follow(ticket, known.get(_name(ticket))) for ticket in tickets]
         return any(closed)
+
+    def _jobs(self, tickets: Iterable[Ticket]) -> dict[str, Job]:
+        """Ask for all our jobs, by name; for those of *tickets* where they ended."""
+        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
+        return {job.name: job for job in known.values()}
+
+    def _is_missing(self, ticket: Ticket, known: Collection[str]) -> bool:
+        """Whether Slurm took the job of *ticket*, and does not list it any more."""
+        return bool(ticket.job) and not ticket.run and _name(ticket) not in known
+
+    def _end_strays(self, jobs: Iterable[Job]) -> None:
+        """
+        Cancel jobs of ours that go on though their ticket is closed.
+
+        Slurm, once killed, may not know that they ended, or one was given up that
+        Slurm started late. Another controller may use the same names: where the number
+        of the job is known, it has to be that one.
+        """
+        going = {job.name: job for job in jobs if not job.end}
+        numbers = filter(None, map(_number, going))
+        strays = [
+            going[_name(ticket)].id
+            for ticket in self.ledger.by_number(numbers)
+            if ticket.ended
+            and _name(ticket) in going
+            and ticket.job in {0, going[_name(ticket)].id}
+        ]
+        if strays:
+            self.say(f"ending {len(strays)} of our jobs that nobody waits for any more")
+            self.slurm.cancel(*strays)
 
     def _follow(self, ticket: Ticket, job: Job | None) -> bool:
         """Close *ticket* if its *job* has ended, and say if something was amiss."""
@@ -202,6 +225,17 @@ def options_of_site(fleet: Fleet) -> Iterator[str]:
         yield f"--account={fleet.account}"
     if fleet.qos:
         yield f"--qos={fleet.qos}"
+
+
+def _name(ticket: Ticket) -> str:
+    """Name the job of *ticket*."""
+    return job_name(ticket.number, ticket.node)
+
+
+def _number(name: str) -> int:
+    """Read the number of its ticket in a job's *name*; 0: there is none."""
+    found = re.match(rf"{PREFIX}(\d{{1,15}})-", name)
+    return int(found[1]) if found else 0
 
 
 def uid_of(user: str) -> int:

@@ -12,17 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.fleet.said import Said
 from hpcverify.model import Verdict
 from hpcverify.quarantine import transition
-from hpcverify.quarantine.life import Node, State
+from hpcverify.quarantine.life import REPAIR, Node, State, is_gone, needs_repair
 from hpcverify.store import Entry
 
 DAY = 86400.0
 LONG = 7 * DAY
 """Seconds without a full pass that stand out, if the site names no number of days: a
 nightly sweep has had seven turns by then."""
+GONE = "the scheduler has no such node any more"
+"""Begins what is told of a node that no answer has named for an hour."""
 NEVER = "never"
 EXTERNAL = transition.EXTERNAL
 BAD = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
@@ -109,7 +112,9 @@ def overview(
     long = overdue_days * DAY or LONG
     rows = [
         _row(
-            nodes.get(name) or _unknown(name, entries.get(name)),
+            _as_shown(nodes[name], now)
+            if name in nodes
+            else _unknown(name, entries.get(name)),
             entries.get(name),
             _latest(by_node.get(name, ())),
             before=now - long,
@@ -188,6 +193,17 @@ def _latest(said: Iterable[Said]) -> tuple[Said, ...]:
     return tuple(newest[check] for check in sorted(newest))
 
 
+def _as_shown(node: Node, now: float) -> Node:
+    """Add to what the ledger says of *node* what follows from it at *now*."""
+    if needs_repair(node, now) and REPAIR not in node.reason:
+        told = f"{REPAIR}; {node.reason}" if node.reason else REPAIR
+        node = replace(node, reason=told)
+    if is_gone(node, now):
+        was = f"; it was {node.state}: {node.reason}" if node.reason else ""
+        node = replace(node, foreign=f"{GONE}{was}")
+    return node
+
+
 def _unknown(name: str, entry: Entry | None) -> Node:
     """Make a node of which the ledger has nothing, as one that is verified by hand."""
     if entry is None:
@@ -203,8 +219,11 @@ def _row(node: Node, entry: Entry | None, said: tuple[Said, ...], before: float)
         node=node,
         state=transition.shown(node),
         verdict=verdict,
-        attention=node.state in BAD or max(worst, verdict or worst) >= Verdict.ERROR,
-        overdue=node.passed < before,
+        attention=node.state in BAD
+        or bool(node.owed)
+        or node.reason.startswith(REPAIR)
+        or max(worst, verdict or worst) >= Verdict.ERROR,
+        overdue=max(node.passed, node.met) < before,
         why=_why(node, entry, said),
         heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpcverify.config import Fleet
 from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Hold, Node, State, elapsed
+from hpcverify.quarantine.life import Hold, Node, State, elapsed, is_watched
 from hpcverify.slurm import Host
 
 HOUR_S = 3600.0
@@ -217,18 +217,22 @@ def _turn(host: Host, node: Node, now: float, jitter: float) -> _Due:
     Order *node* among those that are due.
 
     Those that something was found of come first, though the site only observes it: no
-    other answer is under way. The others go by the last run that came to its end, not
-    by the last pass: a node that can never be judged would otherwise be the first of
-    every sweep.
+    other answer is under way; so do those that somebody else put back into service
+    after that. Then those that came back within `WATCHED_S`, which fail more often
+    than any other. The rest go by the last run that came to its end, not by the last
+    pass: a node that can never be judged would otherwise be the first of every sweep.
     """
     ago = min(elapsed(now, node.finished), elapsed(now, node.passed))
-    if node.state not in (State.HEALTHY, State.UNVERIFIED):
+    if node.owed or node.state not in (State.HEALTHY, State.UNVERIFIED):
         rank, why = 0, f"{node.state}: {node.reason or 'a verification is due'}"
+    elif is_watched(node, now):
+        back = _ago(elapsed(now, node.returned[-1]))
+        rank, why = 1, f"came back to service {back} ago"
     elif ago < inf:
-        rank, why = 2, f"last verified {_ago(ago)} ago"
+        rank, why = 3, f"last verified {_ago(ago)} ago"
     else:
         dated = node.finished or node.passed
-        rank, why = 1, "last verified in the future" if dated else "never verified"
+        rank, why = 2, "last verified in the future" if dated else "never verified"
     order = (rank, -min(ago, now) - jitter, host.name)
     return _Due(order=order, host=host, why=why)
 
@@ -237,10 +241,11 @@ def has_waited(node: Node, began: float, now: float, days: float) -> bool:
     """
     Whether *node* is in service, and neither passed nor changed for so many days.
 
-    Nobody was waited for any longer than since the fleet *began*.
+    Nobody was waited for any longer than since the fleet *began*, or since the
+    scheduler first named it.
     """
     calm = node.state in (State.HEALTHY, State.UNVERIFIED)
-    times = (node.passed, node.since, began)
+    times = (node.passed, node.since, node.met, began)
     waited = min(elapsed(now, then) for then in times)
     return calm and not node.foreign and waited > days * DAY_S
 

@@ -25,6 +25,8 @@ WIDELY = 3
 """Nodes that have to fail a check before it can be its fault."""
 SPARED = " (not acted on: "
 """Stands in a reason before why nobody acts on it."""
+KEPT = " (held no harder than before: "
+"""Stands in a reason before why a node that we hold is not held harder."""
 HARDNESS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
 
 
@@ -94,18 +96,22 @@ def held_back(before: Node, after: Node, why: str) -> Node:
 
     In service, it shows what was found, and stays there; held, a state that no failure
     brings, is what it would be and not what was found. What our reservation keeps stays
-    in it until it passes, or fails when nothing forbids to act on that. Its `after`
-    stays too, or another rerun would be due at once. Hard evidence stays hard.
+    in it until it passes, fails when nothing forbids to act on that, or is let go for
+    a doubt (`policy.believes_no_more`). Its `after` stays too, or another rerun would
+    be due at once. Hard evidence stays hard.
     """
     if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
         return after
-    reason = f"{after.reason}{SPARED}{why})"
-    if before.wanted is Hold.NONE and after.state is not State.HELD:
-        return replace(after, enforced=False, reason=reason)
+    if before.wanted is Hold.NONE:
+        told = f"{after.reason}{SPARED}{why})"
+        if after.state is not State.HELD:
+            return replace(after, enforced=False, reason=told)
+    else:
+        told = f"{after.reason}{KEPT}{why})"
     return replace(
         before,
         state=State.SUSPECT if before.kept_free else before.state,
-        reason=reason,
+        reason=told,
         checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
         hard=before.hard or after.hard,
         run=after.run,

@@ -12,8 +12,11 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
+from hpcverify import catalog
+from hpcverify.check import Placement
 from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site
+from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict, standing
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.rounds import worst_rounds
@@ -43,6 +46,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """0: without one, or with one that was used before."""
     conclusive: bool
     """Whether it came to its end."""
+    passive: bool
+    """Whether nothing in it loaded the node."""
     verdict: Verdict
     failures: tuple[Failure, ...]
     known: tuple[str, ...]
@@ -57,13 +62,22 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def full(self) -> bool:
-        """Whether it is a full pass: ours, whole, and without a failure or an error."""
+        """
+        Whether it is a full pass: ours, whole, and without a failure or an error.
+
+        Passive checks alone never make one: they saw the node at rest.
+        """
+        return self._good and not self.passive
+
+    @property
+    def _good(self) -> bool:
         return bool(self.ticket) and self.conclusive and self.verdict in GOOD
 
     @property
     def clean(self) -> bool:
         """Whether all of it was judged, and nothing failed that was not known."""
-        return self.full or bool(self.known and not self.failures and not self.unjudged)
+        judged = bool(self.known and not self.failures and not self.unjudged)
+        return self._good or judged
 
     @property
     def settled(self) -> frozenset[str]:
@@ -94,6 +108,7 @@ def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evid
         suite=run.suite,
         ticket=ticket.number if ours and ticket is not None else 0,
         conclusive=run.complete,
+        passive=_is_passive(run, site),
         verdict=run.verdict,
         failures=tuple(
             Failure(r.check, r.reason, bool(_hard(r, run)))
@@ -114,6 +129,22 @@ def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evid
             if standing(r) is Verdict.ERROR
         ),
     )
+
+
+def _is_passive(run: Run, site: Site) -> bool:
+    """Whether nothing loaded the node; of an old document its checks tell."""
+    if run.passive is not None:
+        return run.passive
+    asked = {r.check for r in run.results if r.verdict is not Verdict.SKIP}
+    return all(_reads_only(check, site) for check in asked)
+
+
+def _reads_only(check: str, site: Site) -> bool:
+    """Whether *check* is passive; one that is not here any more is taken for none."""
+    try:
+        return catalog.load(check, site.packages).placement is Placement.PASSIVE
+    except (ConfigError, UnknownNameError):
+        return False
 
 
 def _is_absent(result: Result) -> bool:

@@ -6,8 +6,10 @@ It remembers nothing of its own: a controller that died at any point just runs i
 again. A new hold always stands before the old one goes, so that no job slips in
 between, and whatever somebody else holds is left alone, reason and all.
 
-A drain is ours if its reason begins with a mark that a write of ours was to put on
-that very node. No scheduler has a write with a condition (Slurm's replaces whatever
+A drain is ours if its reason is, word for word, the one that our last drain of that
+node gave it, or one that a write of ours may still give it. A person who adds a note
+to it, changes it, or drains the node again with a reason that we once used has taken
+the node over. No scheduler has a write with a condition (Slurm's replaces whatever
 reason there is and keeps no other), so each write directly follows a read, and what
 comes between those two, some 10 ms, is not seen.
 """
@@ -33,6 +35,9 @@ REASON_MAX = 900
 UNSAID = "and nobody said why"
 """Ends what is told of a hold that has no reason."""
 
+DRAIN = "drain"
+"""The act that has a node drained."""
+
 _NEXT = {
     (Hold.NONE, True, False): "resume",
     (Hold.NONE, True, True): "resume",
@@ -47,6 +52,17 @@ _NEXT = {
 """What is due by what is wanted, whether our drain stands, and our reservation."""
 
 _MARK = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
+_BY_SLURM = re.compile(
+    r"(?: : (?:reboot (?:requested|issued|complete|timed out)|Not responding"
+    r"|ResumeTimeout reached))+$"
+)
+"""
+What slurmctld appends to the reason of a drained node by itself: 22.05 when it is
+rebooted, later versions also when it goes down (``set_node_reason`` in node_mgr.c).
+"""
+_UNRELIABLE = re.compile(r"[^!-~]|[\"'\\]")
+"""Characters that a version of Slurm may print otherwise than they were given to it:
+blanks, quotes, backslashes, and all beyond ASCII."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -67,6 +83,50 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Why nobody but the one who put it into this state may touch it: DOWN, MAINT, …"""
     reserved: bool = False
     """Our reservation stands."""
+
+
+class Intent(Struct, frozen=True, kw_only=True):
+    """A write to the scheduler, as the book has it."""
+
+    number: int
+    act: str
+    reason: str
+    """What it was to write."""
+    before: str
+    """The reason that stood there when it was about to be made."""
+    stood: str | None = None
+    """The reason of the drain that stood afterwards, empty if none did; None: nobody
+    knows, or the write may still take effect."""
+
+
+class Marks(Struct, frozen=True):
+    """What a hold of ours is recognized by, on one node."""
+
+    given: tuple[str, ...] = ()
+    """The marks that we ever gave its holds, the present one last."""
+    standing: str = ""
+    """The reason of our drain that was last seen to stand, as `_core` has it."""
+    awaited: frozenset[str] = frozenset()
+    """Those of drains that were never seen to stand, and may have been made or yet
+    be: their command was killed, or has timed out."""
+
+    def drained(self, seen: Seen) -> bool:
+        """Whether the node, as *seen*, is drained by us."""
+        drain = seen.drained and bool(seen.ours)
+        return drain and _core(seen.reason) in {self.standing, *self.awaited}
+
+    def arrived(self, seen: Seen) -> bool:
+        """Whether a drain stands on the node, as *seen*, that was awaited."""
+        return seen.drained and _core(seen.reason) in self.awaited
+
+    def reserved(self, seen: Seen) -> bool:
+        """Whether the node, as *seen*, is reserved by us."""
+        return seen.reserved and bool(self.given)
+
+
+def _core(reason: str) -> str:
+    """Keep of *reason* what somebody wrote, and every Slurm gives back as it was."""
+    return _UNRELIABLE.sub("", _BY_SLURM.sub("", reason))
 
 
 class Keeper(Protocol):
@@ -117,12 +177,16 @@ class Book(Protocol):
         """Write down what is about to be done, and the reason that stands there now."""
         ...
 
-    def outcome(self, intent: int, text: str) -> None:
-        """Write down what came of it; without, it may have been done, or not."""
+    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
+        """Write down what came of it, and which drain stood then: `Intent.stood`."""
         ...
 
-    def reasons(self, node: str) -> Sequence[str]:
-        """List every reason that was ever meant to be written to *node*, in order."""
+    def found(self, node: str, stood: str) -> None:
+        """Write down which drain of ours was found on *node*; empty: there is none."""
+        ...
+
+    def intents(self, node: str) -> Sequence[Intent]:
+        """List every write to *node* that was ever meant to be made, in order."""
         ...
 
 
@@ -132,10 +196,26 @@ def mark_of(reason: str) -> str:
     return "" if found is None else found[0]
 
 
-def marks_of(node: Node, book: Book) -> Sequence[str]:
-    """List the marks that we ever gave the holds of *node*, the present one last."""
-    given = [*map(mark_of, book.reasons(node.name)), node.hold]
-    return [mark for mark in given if mark]
+def marks_of(node: Node, book: Book) -> Marks:
+    """Read in the *book* what our holds of *node* are recognized by."""
+    intents = book.intents(node.name)
+    given = [*(mark_of(each.reason) for each in intents), node.hold]
+    standing = ""
+    awaited: set[str] = set()
+    for each in intents:
+        drain = _core(each.reason) if each.act == DRAIN else ""
+        for stood in (each.before, each.stood):
+            if stood is not None and _core(stood) in awaited:
+                standing = _core(stood)
+                awaited.remove(standing)
+        if each.stood is None:
+            awaited |= {drain} - {""}
+        elif _core(each.stood) == drain:
+            standing = drain
+        elif _core(each.stood) != standing:
+            # What others write later in the same words is theirs.
+            standing = ""
+    return Marks(tuple(filter(None, given)), standing, frozenset(awaited))
 
 
 def written(mark: str, reason: str) -> str:
@@ -145,9 +225,28 @@ def written(mark: str, reason: str) -> str:
     return f"{mark} {plain}"[:REASON_MAX].rstrip()
 
 
-def settle(node: Node, keeper: Keeper, book: Book) -> Node:
+def foresee(node: Node, seen: Seen, marks: Marks) -> tuple[Node, str]:
+    """Say what *seen* makes of *node*, and what `settle` is to do then, if anything."""
+    found = as_found(node, seen, marks)
+    if _is_to_be_given_back(node, seen, marks):
+        return found, "restore"
+    act = _due(found, seen, marks)
+    # That they have left is written down first: see `_is_to_be_given_back`.
+    if not act or (act == DRAIN and node.foreign):
+        return found, "note" * marks.arrived(seen)
+    return found, act
+
+
+def is_lost(before: Node, after: Node) -> bool:
+    """Whether somebody else has lifted or taken over the hold that a node had."""
+    return before.wanted is not Hold.NONE and bool(before.hold) and not after.hold
+
+
+def settle(node: Node, keeper: Keeper, book: Book, seen: Seen | None = None) -> Node:
     """
     Hold *node* as it wants to be held; give it with what was found of its hold.
+
+    *seen* is how it was just found, if it was: before each write it is asked for again.
 
     A node that somebody else holds comes back with their reason as `Node.foreign`. One
     whose hold somebody else has lifted or taken over is not held again against them:
@@ -159,15 +258,19 @@ def settle(node: Node, keeper: Keeper, book: Book) -> Node:
 
     """
     hand = _Hand(node.name, keeper, book)
-    seen = _given_back(node, keeper.see(node.name), hand)
+    seen = _given_back(node, seen or keeper.see(node.name), hand)
     just_left = bool(node.foreign)
     tried: set[str] = set()
     while True:
         marks = hand.marks(node)
-        node = as_found(node, seen, marks)
+        if marks.arrived(seen):
+            book.found(node.name, seen.reason)
+        found = as_found(node, seen, marks)
+        if is_lost(node, found):
+            book.found(node.name, "")
+        node = found
         act = _due(node, seen, marks)
-        # That they have left is written down first: see `_given_back`.
-        if not act or (act == "drain" and just_left):
+        if not act or (act == DRAIN and just_left):
             return node
         if act in tried:
             return _undone(act, node, seen)
@@ -195,30 +298,27 @@ def adopt(node: Node, seen: Seen, keeper: Keeper, book: Book) -> Node:
     """
     hand = _Hand(node.name, keeper, book)
     if seen.drained and seen.hook_failed and not seen.unavailable:
-        seen = _taken("drain", node, seen, hand)
+        seen = _taken(DRAIN, node, seen, hand)
     else:
         seen = keeper.see(node.name)
     return as_found(node, seen, hand.marks(node))
 
 
-def as_found(node: Node, seen: Seen, marks: Sequence[str]) -> Node:
-    """Say what *seen* makes of *node*, *marks* being those that we gave its holds."""
-    drain, reserved = _ours(seen, marks)
-    if drain:
+def as_found(node: Node, seen: Seen, marks: Marks) -> Node:
+    """Say what *seen* makes of *node*, our holds being recognized by *marks*."""
+    if marks.drained(seen):
         return replace(node, hold=seen.ours, foreign="")
+    reserved = marks.reserved(seen)
     foreign = _theirs(seen, reserved=reserved)
     if reserved:
-        return replace(node, hold=marks[-1], foreign=foreign)
+        return replace(node, hold=marks.given[-1], foreign=foreign)
     if seen.unavailable and not seen.drained:
         return replace(node, foreign=foreign)  # our hold is looked for once that ends
     if node.hold and node.wanted is not Hold.NONE:
         return _lost(node, foreign)
+    if node.foreign and not foreign and node.owed and not node.is_back:
+        return _let_back(replace(node, foreign=""), node.reason)
     return replace(node, hold="", foreign=foreign)
-
-
-def _ours(seen: Seen, marks: Sequence[str]) -> tuple[bool, bool]:
-    """Say whether the drain and whether the reservation of a node are ours."""
-    return seen.drained and seen.ours in marks, seen.reserved and bool(marks)
 
 
 def _theirs(seen: Seen, *, reserved: bool) -> str:
@@ -232,22 +332,34 @@ def _theirs(seen: Seen, *, reserved: bool) -> str:
 
 def _lost(node: Node, foreign: str) -> Node:
     """Make *node* one that somebody else has taken out of our hands."""
-    taken = f"somebody else took it over ({foreign})"
-    told = taken if foreign else "somebody else let it go"
-    return replace(
+    was = f"it was {node.state}: {node.reason}"
+    node = replace(
         node,
         state=State.UNVERIFIED,
-        reason=f"{told}; it was {node.state}: {node.reason}",
         by="",
         enforced=False,
         hold="",
         foreign=foreign,
     )
+    if foreign:
+        told = f"somebody else took it over ({foreign}); {was}"
+        return replace(node, reason=told)
+    if node.owed:
+        return _let_back(node, was)
+    return replace(node, reason=f"somebody else let it go; {was}")
 
 
-def _due(node: Node, seen: Seen, marks: Sequence[str]) -> str:
+def _let_back(node: Node, was: str) -> Node:
+    """Say of *node* that nobody has verified it since it failed; *was* tells more."""
+    failed = f"not verified since: failed {', '.join(node.owed)}"
+    return replace(
+        node, reason=f"returned to service by somebody else, {failed}; {was}"
+    )
+
+
+def _due(node: Node, seen: Seen, marks: Marks) -> str:
     """Say which write comes next, if any."""
-    drain, reserved = _ours(seen, marks)
+    drain, reserved = marks.drained(seen), marks.reserved(seen)
     if seen.unavailable:
         return ""
     if seen.drained and not drain:
@@ -256,24 +368,28 @@ def _due(node: Node, seen: Seen, marks: Sequence[str]) -> str:
         return ""
     # Slurm keeps a reason that is there when it drains the node by itself next time,
     # and that drain would pass for ours.
-    left_behind = not seen.drained and seen.ours in marks
+    left_behind = not seen.drained and seen.ours in marks.given
     return _NEXT.get((node.wanted, drain, reserved), "wipe" * left_behind)
 
 
-def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
+def _is_to_be_given_back(node: Node, seen: Seen, marks: Marks) -> bool:
     """
-    Give a drain back whose reason a late write of ours has replaced.
+    Whether a late write of ours has replaced the reason of somebody else's drain.
 
     A command that timed out may yet be done, when somebody else has drained the node
     since. That we had read their reason and now find ours tells, for `settle` drains
     nothing in the turn in which it finds that they have left.
     """
-    drain, _ = _ours(seen, hand.marks(node))
-    reason = node.foreign
-    if not drain or not reason or reason.endswith(UNSAID):
+    theirs = bool(node.foreign) and not node.foreign.endswith(UNSAID)
+    return theirs and marks.drained(seen)
+
+
+def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
+    """Give a drain back whose reason a late write of ours has replaced."""
+    if not _is_to_be_given_back(node, seen, hand.marks(node)):
         return seen
-    give_back = partial(hand.keeper.restore, hand.node, reason)
-    return hand.do("restore", f"theirs: {reason}", seen, give_back)
+    give_back = partial(hand.keeper.restore, hand.node, node.foreign)
+    return hand.do("restore", f"theirs: {node.foreign}", seen, give_back)
 
 
 def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
@@ -302,7 +418,7 @@ class _Hand:
     keeper: Keeper
     book: Book
 
-    def marks(self, node: Node) -> Sequence[str]:
+    def marks(self, node: Node) -> Marks:
         return marks_of(node, self.book)
 
     def do(self, act: str, reason: str, seen: Seen, write: Callable[[], None]) -> Seen:
@@ -310,12 +426,20 @@ class _Hand:
         intent = self.book.intend(self.node, act, reason, seen.reason)
         now = self.keeper.see(self.node)
         if now != seen:
-            self.book.outcome(intent, f"not done, for it now is {_words(now)}")
+            told = f"not done, for it now is {_words(now)}"
+            self.book.outcome(intent, told, _drain(now))
             return now
         write()
         now = self.keeper.see(self.node)
-        self.book.outcome(intent, f"it is {_words(now)}")
+        # A drain that does not stand yet may still come: commands can be late.
+        late = act == DRAIN and _core(reason) != _core(_drain(now))
+        self.book.outcome(intent, f"it is {_words(now)}", None if late else _drain(now))
         return now
+
+
+def _drain(seen: Seen) -> str:
+    """Give the reason of the drain that stands, empty if none does."""
+    return seen.reason if seen.drained else ""
 
 
 def new_mark() -> str:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from hpcverify.database import migrate, transaction, version
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
+from hpcverify.quarantine.keeper import Intent
 from hpcverify.quarantine.life import Node
 from hpcverify.quarantine.transition import (
     CLOSED,
@@ -74,6 +75,21 @@ create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
 """,
+    # Which drain stood after a write. Of those made before this was kept, its outcome
+    # tells in words. And a node that one answer had left out was no stranger's.
+    """
+alter table intents add column stood text;
+update intents set stood = case
+    when instr(outcome, 'drained') = 0 then ''
+    when act = 'drain' and instr(outcome, reason) > 0 then reason
+    when instr(outcome, before) > 0 then before
+    else '' end
+where outcome <> '';
+update nodes set record = cast(
+    json_replace(cast(record as text), '$.foreign', '') as blob)
+where json_extract(cast(record as text), '$.foreign')
+    = 'the scheduler has no such node any more';
+""",
     """
 create table transitions (
     number integer primary key autoincrement, at real not null, record blob not null,
@@ -99,6 +115,8 @@ BREAKER = "tripped"
 """The fact that says why the breaker acts on nobody."""
 DOUBTS = "doubted"
 """The fact that names the checks in doubt, as JSON: check and why."""
+FOUND = "found"
+"""As the act of an intent: it is none, but what was found to stand."""
 SEED = "seed"
 FORGOTTEN_AT = "forgotten:"
 """Begins the facts that say when a node was forgotten."""
@@ -136,6 +154,16 @@ class Ticket(Struct, frozen=True, kw_only=True):
     """0: it is under way."""
     ending: str
     run: str
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A node as it is from now on, and what was done about it."""
+
+    node: Node
+    what: str
+    detail: str = ""
+    lost: bool = False
+    """Whether it has lost the hold that we had on it."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -209,6 +237,25 @@ class Ledger:
                 db.execute("insert into holds values (?, ?)", row)
             self._put(db, node)
             self._note(db, node.name, what, detail, actor)
+
+    def put_all(self, changes: Iterable[Change]) -> None:
+        """Write many nodes, and what was done about each, in one."""
+        if not (found := list(changes)):
+            return
+        with self._database(write=True) as db:
+            for each in found:
+                if each.lost:
+                    self._found(db, each.node.name, "")
+                self._put(db, each.node)
+                self._note(db, each.node.name, each.what, each.detail)
+
+    def meet(self, names: Iterable[str]) -> None:
+        """Make a row for each of *names*: the scheduler has just named it first."""
+        now = self.clock()
+        new = [Node(name=name, met=now) for name in sorted(names)]
+        rows = [(node.name, msgspec.json.encode(node)) for node in new]
+        with self._database(write=True) as db:
+            db.executemany("insert or ignore into nodes values (?, ?)", rows)
 
     def judge(
         self,
@@ -385,24 +432,32 @@ class Ledger:
             assert made.lastrowid is not None  # noqa: S101 - narrows the type
             return made.lastrowid
 
-    def outcome(self, intent: int, text: str) -> None:
-        """Write down what came of it, here and in the audit log."""
+    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
+        """Write down what came of it, here and in the audit log; see `Intent.stood`."""
         with self._database(write=True) as db:
             row = db.execute(
-                "update intents set outcome = ? where number = ?"
+                "update intents set outcome = ?, stood = ? where number = ?"
                 " returning node, act, reason",
-                (text, intent),
+                (text, stood, intent),
             ).fetchone()
             node, act, reason = row
             self._note(db, node, act, f"{text}: {reason}" if reason else text)
 
-    def reasons(self, node: str) -> list[str]:
-        """List every reason that was ever meant to be written to *node*, in order."""
+    def found(self, node: str, stood: str) -> None:
+        """Write down which drain of ours was found on *node*; empty: there is none."""
+        with self._database(write=True) as db:
+            self._found(db, node, stood)
+
+    def intents(self, node: str) -> list[Intent]:
+        """List every write to *node* that was ever meant to be made, in order."""
         with self._database() as db:
             rows = db.execute(
-                "select reason from intents where node = ? order by number", (node,)
-            )
-            return [reason for (reason,) in rows]
+                "select number, act, reason, before, stood from intents"
+                " where node = ? order by number",
+                (node,),
+            ).fetchall()
+        names = Intent.__struct_fields__
+        return [Intent(**dict(zip(names, row, strict=True))) for row in rows]
 
     def gave(self, node: str, mark: str) -> bool:
         """Whether a write of ours was ever meant to put *mark* on *node*."""
@@ -416,7 +471,9 @@ class Ledger:
     def told(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""
         with self._database() as db:
-            row = db.execute("select max(at) from intents where node = ?", (node,))
+            row = db.execute(
+                "select max(at) from intents where node = ? and act <> ?", (node, FOUND)
+            )
             return float(row.fetchone()[0] or 0)
 
     # -- the breaker
@@ -543,8 +600,17 @@ class Ledger:
         return int(self._once(SEED, str(secrets.randbelow(2**31))))
 
     def began(self) -> float:
-        """Say when this was first asked: no node was waited for any sooner."""
-        return float(self._once(BEGAN, repr(self.clock())))
+        """
+        Say when this was first asked: no node was waited for any sooner.
+
+        What a clock wrote that was ahead, and has been set back, counts from now on.
+        """
+        now = self.clock()
+        began = float(self._once(BEGAN, repr(now)))
+        if began > now:
+            with self._database(write=True) as db:
+                _set(db, BEGAN, repr(now))
+        return min(began, now)
 
     def identity(self) -> str:
         """Give the id of this ledger, made once, by which its copies are known."""
@@ -595,6 +661,13 @@ class Ledger:
                 (node, since, self.clock()),
             ).fetchone()
         return int(row[0])
+
+    def _found(self, db: Connection, node: str, stood: str) -> None:
+        db.execute(
+            "insert into intents (at, node, act, reason, before, outcome, stood)"
+            " values (?, ?, ?, '', '', 'as it is', ?)",
+            (self.clock(), node, FOUND, stood),
+        )
 
     def _put(self, db: Connection, node: Node) -> None:
         row = db.execute(

@@ -9,14 +9,22 @@ into the spool could otherwise take other nodes out of service, or let them back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec.structs import replace
 
 from hpcverify.config import Site
-from hpcverify.quarantine.breaker import SPARED
+from hpcverify.quarantine.breaker import KEPT, SPARED
 from hpcverify.quarantine.evidence import Evidence, Failure, enforced, suppressed
-from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.quarantine.life import (
+    REPAIR,
+    Hold,
+    Node,
+    State,
+    came_back,
+    needs_repair,
+)
 
 FAILED = (State.SUSPECT, State.QUARANTINED, State.LEMON)
 """What a node is in because it failed."""
@@ -24,6 +32,8 @@ LONGEST = 900
 """Characters of a reason: it comes from a node, and is written down with each step."""
 WAITS = " (not judged yet: "
 """Stands in a reason before what kept a node from being judged."""
+OFTEN = f" (it {REPAIR})"
+"""Ends the reason of a node that fails again after that."""
 HARD = "hard evidence, which no rerun takes back: "
 """Begins the reason of a node that was spared, and is not any more."""
 
@@ -67,8 +77,41 @@ def _judged(node: Node, found: Evidence, site: Site, now: float, past: int) -> N
 def _turn_over(node: Node, now: float) -> Node:
     """Let a node go whose turn brought no pass: others wait for theirs."""
     told = "had its turn, which brought no full pass"
+    if node.checks:
+        told += f"; not verified since: failed {', '.join(node.checks)}"
     state = State.UNVERIFIED
     return replace(node, state=state, since=now, reason=told, enforced=False)
+
+
+def kept_until_verified(node: Node, now: float, last: int) -> Node:
+    """
+    Keep *node*, which somebody else put back into service, until it has passed.
+
+    A pass acquits it of hard evidence as well, for it may have been repaired; *last* is
+    the newest ticket, and only a later one counts.
+    """
+    return replace(
+        node,
+        state=State.SUSPECT,
+        since=now,
+        enforced=True,
+        hard=False,
+        after=max(node.after, last),
+    )
+
+
+def believes_no_more(node: Node, doubts: Mapping[str, str]) -> Node:
+    """
+    Let a suspect go whose every failed check is among the *doubts*.
+
+    Others that failed as much are in service. It stays a suspect, and is the first to
+    be verified again. Hard evidence is kept until somebody has looked into the doubt.
+    """
+    if node.hard or not node.checks or not doubts.keys() >= set(node.checks):
+        return node
+    why = "; ".join(doubts[check] for check in node.checks)
+    reason = f"{_because(node)}{SPARED}{why})"
+    return replace(node, enforced=False, reason=reason)
 
 
 def _acquits(found: Evidence, node: Node) -> bool:
@@ -121,13 +164,15 @@ def refused(node: Node, told: str, site: Site, now: float, past: int) -> Node:
     *past* is how often it was quarantined lately.
     """
     reason = f"{told}: {_because(node)}"[:LONGEST]
-    return replace(_out(node, site, now, past), reason=reason, enforced=True)
+    gone = _out(replace(node, reason=reason), site, now, past)
+    return replace(gone, enforced=True)
 
 
 def _because(node: Node) -> str:
     """Give the reason of *node* without what was said of not acting on it."""
-    because, _, _ = node.reason.partition(SPARED)
-    because, _, _ = because.partition(WAITS)
+    because = node.reason
+    for aside in (SPARED, KEPT, WAITS, OFTEN):
+        because, _, _ = because.partition(aside)
     return because.removeprefix(HARD)
 
 
@@ -135,7 +180,9 @@ def _out(node: Node, site: Site, now: float, past: int) -> Node:
     """Quarantine *node*; as a lemon, if that is once too often."""
     lemon = node.lemon or past + 1 >= site.quarantine.lemon_quarantines
     state = State.LEMON if lemon else State.QUARANTINED
-    return replace(node, state=state, since=now, lemon=lemon)
+    often = OFTEN if needs_repair(node, now) else ""
+    because = node.reason.partition(OFTEN)[0][: LONGEST - len(often)]
+    return replace(node, state=state, since=now, lemon=lemon, reason=because + often)
 
 
 def _is_condemned(node: Node, site: Site, now: float) -> bool:
@@ -214,13 +261,18 @@ def _must_pass(node: Node) -> bool:
 
 
 def _moved(node: Node, state: State, now: float, found: Evidence) -> Node:
+    settled = found.settled if found.ticket else frozenset[str]()
+    failed = tuple(f.check for f in found.failures)
+    owed = tuple(c for c in node.owed if c not in settled.union(failed))
+    told = [*map(_text, found.failures)]
+    told += [f"not verified since: failed {', '.join(owed)}"] if owed else []
     return replace(
         node,
         state=state,
         since=now,
-        reason="; ".join(map(_text, found.failures))[:LONGEST],
+        reason="; ".join(told)[:LONGEST],
         by="",
-        checks=tuple(f.check for f in found.failures),
+        checks=(*failed, *owed),
         hard=any(f.hard for f in found.failures),
         run=found.run,
         suite=found.suite if found.ticket else node.suite,
@@ -232,6 +284,8 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
     if found.full:
         node = replace(node, passed=now)
     doubt = node.state is State.SUSPECT and not node.enforced
+    # The suite that it failed in has that check no more.
+    doubt |= bool(node.owed) and found.suite == node.suite
     if not (found.settled.issuperset(node.checks) or (doubt and found.full)):
         return _unsettled(node, found, now)
     told = f"passed {found.suite}"
@@ -243,7 +297,7 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
         case State.SUSPECT:
             node = _acquitted(node, found, now, told)
         case State.VERIFYING if found.suite == node.suite and (found.full or node.by):
-            node = _returned(node, now, told)
+            node = _returned(node, found, now, told)
         case State.QUARANTINED | State.LEMON if not node.enforced:
             node = _healthy(node, now, told)
         case _:
@@ -299,10 +353,15 @@ def _waiting(node: Node, found: Evidence) -> Node:
     return replace(node, reason=f"{because}{WAITS}{why}"[: LONGEST - 1] + ")")
 
 
-def _returned(node: Node, now: float, told: str) -> Node:
+def _returned(node: Node, found: Evidence, now: float, told: str) -> Node:
     """Let a node back that was kept for verification; a lemon waits for a person."""
     if not node.lemon or node.kept_free:
-        return _healthy(node, now, told)
+        back = came_back(node, now) if node.checks else node
+        back = _healthy(back, now, told)
+        if not found.passive:
+            return back
+        why = f"{told}, which loads nothing: not verified in full"
+        return replace(back, state=State.UNVERIFIED, reason=why)
     waits = f"{told}; a lemon is released by a person only"
     return replace(node, state=State.HELD, since=now, reason=waits, checks=())
 

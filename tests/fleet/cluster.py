@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Node
+from hpcverify.quarantine.life import Node, State
 from hpcverify.slurm import Host
 from tests.slurm_lab.lab import Cluster
 
@@ -133,8 +133,13 @@ class Fleet:
         return self.cluster.slurm.hosts(name)[name]
 
     def states(self) -> dict[str, str]:
-        """Say the state of each node that is known."""
-        return {name: str(node.state) for name, node in self.ledger.nodes().items()}
+        """Say the state of each node that more is known of than its name."""
+        known = self.ledger.nodes().items()
+        return {
+            name: str(node.state)
+            for name, node in known
+            if node.finished or node.state is not State.UNVERIFIED
+        }
 
     def drained(self) -> set[str]:
         """Name the nodes that are drained, by whomever."""

@@ -70,7 +70,7 @@ def is_running(fleet: Fleet, jobs: int) -> bool:
 
 def waiting(fleet: Fleet) -> list[Path]:
     """List the documents that lie in the spool."""
-    return [*fleet.spool.glob("n*/*.json*")]
+    return [*fleet.spool.glob("n*/[0-9]*.json")]
 
 
 def audited(fleet: Fleet, what: str) -> list[str]:
@@ -333,7 +333,7 @@ def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> 
     fleet.cluster.slurm.resume("n2")
     fleet.cluster.until(lambda: fleet.cluster.idle("n2"))
     assert fleet("collect").returncode == 0
-    assert (fleet.states()["n2"], fleet.drained()) == ("unverified", set())
+    assert (fleet.node("n2").state, fleet.drained()) == ("unverified", set())
 
 
 def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:

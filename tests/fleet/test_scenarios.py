@@ -569,12 +569,14 @@ def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
 
 
 def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
-    asked.ledger.put(Node(name="n9", state=State.QUARANTINED, enforced=True), "test")
+    bad = Node(name="n9", state=State.QUARANTINED, enforced=True, missing=1.0)
+    asked.ledger.put(bad, "test")
 
     assert asked("collect").returncode == 0
 
     told = "external", "the scheduler has no such node any more"
     assert asked.shown("n9") == told
+    assert asked.node("n9") == bad  # should it come back, it is found so
 
 
 def test_without_a_spool_nothing_begins(asked: Fleet) -> None:

@@ -368,3 +368,34 @@ def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
     assert all(why for _, why in made.passed_over)
     assert len(made.chosen) <= at_once
     assert all(there[n].state == "IDLE" for n in chosen(made))
+
+
+def test_who_came_back_is_first_of_those_that_are_due_for_seven_days() -> None:
+    known = nodes(
+        passed("n1", 300),
+        passed("n2", 30, returned=(NOW - 6 * DAY_S,)),
+        passed("n3", 40, returned=(NOW - 8 * DAY_S,)),
+        passed("n4", 1, returned=(NOW - DAY_S,)),  # it has just passed: not due
+    )
+
+    made = plan(hosts(5), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n2", "n5", "n1", "n3"]
+    assert made.chosen[0].why == "came back to service 6 days ago"
+
+
+def test_who_was_put_back_without_a_verification_comes_before_all_others() -> None:
+    owing = passed("n3", 1, state=State.UNVERIFIED, checks=("sdc",), reason="put back")
+    known = nodes(passed("n2", 30, returned=(NOW - DAY_S,)), owing)
+
+    made = plan(hosts(3), known, (), ALL, NOW)
+
+    assert chosen(made) == ["n3", "n2", "n1"]
+    assert made.chosen[0].why == "unverified: put back"
+
+
+def test_who_is_new_to_the_cluster_has_waited_only_since_then() -> None:
+    new = Node(name="n1", met=NOW - 6 * DAY_S)
+
+    assert not has_waited(new, NOW - 90 * DAY_S, NOW, 7)
+    assert has_waited(replace(new, met=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)

@@ -8,9 +8,19 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
-from hpcverify.quarantine.keeper import Seen, adopt, mark_of, settle, written
+from hpcverify.quarantine.keeper import (
+    Intent,
+    Seen,
+    adopt,
+    foresee,
+    mark_of,
+    marks_of,
+    settle,
+    written,
+)
 from hpcverify.quarantine.life import Hold, Node, State
 
 MARK = "hpcverify[aa11bb]"
@@ -50,7 +60,7 @@ class Shelf:
     held: list[bool] = dataclasses.field(default_factory=list[bool])
     """After each write, whether anything kept users' jobs off."""
     log: list[str] = dataclasses.field(default_factory=list[str])
-    intents: list[str] = dataclasses.field(default_factory=list[str])
+    book: list[Intent] = dataclasses.field(default_factory=list[Intent])
     outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
 
     def look(self) -> Mapping[str, Seen]:
@@ -101,20 +111,33 @@ class Shelf:
     def intend(self, node: str, act: str, reason: str, before: str) -> int:
         """Write the intent down."""
         assert node == "n1"
-        self.intents.append(reason)
+        number = len(self.book) + 1
+        self.book.append(
+            Intent(number=number, act=act, reason=reason, before=before, stood=None)
+        )
         self.log.append(f"{act} ({before})")
         self._step()
-        return len(self.intents)
+        return number
 
-    def outcome(self, intent: int, text: str) -> None:
+    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
         """Write the outcome down."""
         self.outcomes[intent] = text
+        self.book[intent - 1] = replace(self.book[intent - 1], stood=stood)
         self._step()
 
-    def reasons(self, node: str) -> list[str]:
+    def found(self, node: str, stood: str) -> None:
+        """Write down what stands."""
+        assert node == "n1"
+        number = len(self.book) + 1
+        self.book.append(
+            Intent(number=number, act="found", reason="", before="", stood=stood)
+        )
+        self._step()
+
+    def intents(self, node: str) -> list[Intent]:
         """List what was ever to be written."""
         assert node == "n1"
-        return self.intents
+        return self.book
 
     def they_drain(self) -> None:
         """Drain it as an administrator does."""
@@ -160,15 +183,31 @@ def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
     )
 
 
+def was_drained(reason: str = OURS, *, seen: bool = True) -> Intent:
+    """Make the line of a drain of ours, and whether it was *seen* to stand."""
+    stood = reason if seen else None
+    return Intent(number=1, act="drain", reason=reason, before="", stood=stood)
+
+
+def was_reserved(reason: str = OURS) -> Intent:
+    """Make the line of a reservation of ours."""
+    return Intent(number=1, act="reserve", reason=reason, before="", stood="")
+
+
 def drained(*, reserved: bool = False, silent: bool = False) -> Shelf:
     return Shelf(
-        drained=True, reason=OURS, intents=[OURS], reserved=reserved, silent=silent
+        drained=True,
+        reason=OURS,
+        book=[was_drained()],
+        reserved=reserved,
+        silent=silent,
     )
 
 
 def reserved(*, busy: bool = False, reason: str = "") -> Shelf:
     drain = bool(reason)
-    return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, intents=[OURS])
+    book = [was_reserved()]
+    return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, book=book)
 
 
 def settled(node: Node, shelf: Shelf) -> Node:
@@ -234,7 +273,11 @@ def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None
 
 
 def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
-    shelf = Shelf(drained=True, reason=f"{OLD} x", intents=[f"{OLD} x", OURS])
+    shelf = Shelf(
+        drained=True,
+        reason=f"{OLD} x",
+        book=[was_drained(f"{OLD} x", seen=False), was_reserved()],
+    )
 
     settled(wants(Hold.NONE), shelf)
 
@@ -295,7 +338,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
     "reason", [THEIRS, f"x {OURS}", f"{OLD} of another ledger", "hpcverify: gemm"]
 )
 def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
-    shelf = Shelf(drained=True, reason=reason, intents=[OURS])
+    shelf = Shelf(drained=True, reason=reason, book=[was_drained()])
 
     after = settled(wants(hold), shelf)
 
@@ -307,7 +350,9 @@ def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
 @pytest.mark.parametrize("hold", Hold)
 @pytest.mark.parametrize("shelf", [Shelf(), drained(), reserved(), Shelf(reason="bad")])
 def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> None:
-    shelf = dataclasses.replace(shelf, unavailable="DOWN", writes=[], intents=[OURS])
+    shelf = dataclasses.replace(
+        shelf, unavailable="DOWN", writes=[], book=[was_drained()]
+    )
     mark = MARK if shelf.drained or shelf.reserved else ""
 
     after = settled(wants(hold, mark), shelf)
@@ -359,7 +404,7 @@ def test_who_edits_our_reason_takes_the_node_over() -> None:
 
 @pytest.mark.parametrize("hold", [Hold.DRAIN, Hold.RESERVATION])
 def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
-    shelf = Shelf(intents=[OURS])
+    shelf = Shelf(book=[was_drained()])
 
     after = settled(wants(hold, MARK), shelf)
 
@@ -499,7 +544,7 @@ SHELVES = st.builds(
     Shelf,
     reserved=st.booleans(),
     drained=st.booleans(),
-    intents=st.just([f"{OLD} x", OURS]),
+    book=st.builds(list[Intent], st.just([was_drained(seen=False)])),
 )
 
 
@@ -554,3 +599,107 @@ def test_killed_anywhere_it_never_touches_a_drain_of_others(
     if shelf.reads >= read:
         assert (shelf.drained, shelf.reason) == (True, THEIRS)
         assert node.foreign == THEIRS
+
+
+# -- whose drain it is
+
+
+def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
+    shelf = Shelf()
+    held = settled(wants(Hold.DRAIN), shelf)
+    first = shelf.reason
+    free = settled(wants(Hold.NONE, held.hold), shelf)
+    settled(replace(wants(Hold.DRAIN), hold=free.hold), shelf)
+
+    assert marks_of(free, shelf).drained(shelf.see("n1"))
+    shelf.reason = first
+    assert not marks_of(free, shelf).drained(shelf.see("n1"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "ours"),
+    [
+        (OURS, True),
+        (f"{OURS} : reboot issued", True),
+        (f"{OURS} : reboot requested : reboot complete", True),
+        (f"{OURS} : Not responding : reboot complete", True),
+        (f"{OURS.replace(' is ', '  is')} \u00b5", True),  # as some Slurm may print it
+        (f"{OURS} : reboot it, bob", False),
+        (f"{OURS} : Not responding, so RMA 99", False),
+        (f"{OURS}.", False),
+        (OURS[:-1], False),
+        (MARK, False),
+    ],
+)
+def test_a_reason_that_a_person_has_changed_is_theirs(
+    reason: str, *, ours: bool
+) -> None:
+    shelf = drained()
+    shelf.reason = reason
+
+    after = settled(wants(Hold.DRAIN, MARK), shelf)
+
+    assert bool(after.hold) is ours
+    assert (shelf.reason, shelf.writes) == (reason, [])
+
+
+def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> None:
+    shelf = Shelf(drained=True, reason=OURS, book=[was_drained(seen=False)])
+    held = settled(wants(Hold.DRAIN), shelf)
+    assert held.hold == MARK
+    shelf.they_resume()
+    left = settled(held, shelf)
+    shelf.drained, shelf.reason = True, OURS
+
+    assert settled(left, shelf).foreign == OURS
+    assert shelf.writes == []
+
+
+def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
+    shelf = Shelf(deaf=True)
+    with pytest.raises(ActionError, match="did not take"):
+        settled(wants(Hold.DRAIN), shelf)
+    shelf.deaf, shelf.drained = False, True
+    shelf.reason = shelf.book[0].reason
+
+    assert settled(wants(Hold.DRAIN), shelf).hold == mark_of(shelf.reason)
+
+
+def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
+    shelf = drained()
+    shelf.reason = f"{OURS} : reboot complete"
+
+    settled(wants(Hold.RESERVATION, MARK), shelf)
+
+    assert (shelf.drained, shelf.writes) == (False, ["reserve", "resume"])
+
+
+@pytest.mark.parametrize("hold", Hold)
+@pytest.mark.parametrize(
+    "shelf", [Shelf(), drained(), reserved(), Shelf(drained=True, reason=THEIRS)]
+)
+def test_what_is_foreseen_is_what_settling_does(hold: Hold, shelf: Shelf) -> None:
+    shelf = dataclasses.replace(shelf, writes=[], book=[*shelf.book])
+    node = wants(hold, MARK if shelf.reserved or shelf.book else "")
+    found, act = foresee(node, shelf.see("n1"), marks_of(node, shelf))
+
+    after = settled(node, shelf)
+
+    assert bool(shelf.writes) is bool(act)
+    assert act or found == after
+
+
+# -- who lets it go
+
+
+def test_who_puts_a_node_back_that_failed_is_told_what_it_failed() -> None:
+    shelf = Shelf(book=[was_drained()])
+    bad = replace(wants(Hold.DRAIN, MARK), checks=("gemm", "sdc"))
+
+    after = settled(bad, shelf)
+
+    assert (after.state, after.owed) == (State.UNVERIFIED, ("gemm", "sdc"))
+    assert after.reason == (
+        "returned to service by somebody else, not verified since: failed gemm, sdc; "
+        "it was quarantined: gemm is slow"
+    )

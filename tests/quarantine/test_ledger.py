@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
-from hpcverify.quarantine.ledger import COUNTED, DAY, TIMELY, Ledger, Ticket
+from hpcverify.quarantine.ledger import (
+    COUNTED,
+    DAY,
+    MIGRATIONS,
+    TIMELY,
+    Change,
+    Ledger,
+    Ticket,
+)
 from hpcverify.quarantine.life import Node, State
 from tests.doubles import a_run
 
@@ -270,11 +280,12 @@ def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
 ) -> None:
     done = again().intend("n1", "drain", "hpcverify[aa11bb] slow", "")
     again().intend("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
-    again().outcome(done, "it is drained")
+    again().outcome(done, "it is drained", "hpcverify[aa11bb] slow")
 
     reasons = ["hpcverify[aa11bb] slow", "hpcverify[cc22dd] slow"]
-    assert again().reasons("n1") == reasons
-    assert again().reasons("n2") == []
+    told = [(each.reason, each.stood) for each in again().intents("n1")]
+    assert told == [(reasons[0], reasons[0]), (reasons[1], None)]
+    assert again().intents("n2") == []
     (entry,) = again().audit()
     assert (entry.what, entry.detail) == ("drain", f"it is drained: {reasons[0]}")
 
@@ -343,3 +354,70 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="set HPCVERIFY_STATE"):
         Ledger(tmp_path / "file" / "state")
+
+
+# -- what an older version has left
+
+
+def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "fleet.sqlite"
+    reason = "hpcverify[aa11bb] slow"
+    gone = Node(name="n2", foreign="the scheduler has no such node any more")
+    drained = f"it is drained ({reason})"
+    rows = [
+        ("drain", reason, "", drained),
+        ("reserve", reason, reason, f"it is reserved and drained ({reason})"),
+        ("resume", "", reason, "it is reserved"),
+        ("drain", "hpcverify[cc22dd] x", "", ""),
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(MIGRATIONS[0])
+        for row in rows:
+            db.execute(
+                "insert into intents (at, node, act, reason, before, outcome)"
+                " values (1, 'n1', ?, ?, ?, ?)",
+                row,
+            )
+        for node in (gone, Node(name="n3", foreign="bad fan")):
+            record = msgspec.json.encode(node)
+            db.execute("insert into nodes values (?, ?)", (node.name, record))
+        db.execute("pragma user_version = 1")
+        db.commit()
+
+    ledger = Ledger(tmp_path)
+
+    assert [i.stood for i in ledger.intents("n1")] == [reason, reason, "", None]
+    assert ledger.node("n2") == Node(name="n2")
+    assert ledger.node("n3").foreign == "bad fan"
+
+
+def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
+    nodes = [Node(name=f"n{i}", foreign="works") for i in range(3)]
+
+    ledger.put_all(Change(node=node, what="external") for node in nodes)
+    ledger.put_all([])
+
+    assert list(ledger.nodes().values()) == nodes
+    assert [entry.what for entry in ledger.audit()] == ["external"] * 3
+
+
+def test_a_node_is_met_once(again: Callable[[], Ledger], clock: Clock) -> None:
+    again().meet(["n1"])
+    clock.now += HOUR
+    again().meet(["n1", "n2"])
+
+    met = {name: node.met for name, node in again().nodes().items()}
+    assert met == {"n1": NOW, "n2": NOW + HOUR}
+
+
+def test_a_beginning_that_lies_in_the_future_is_now(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().began()
+    clock.now -= 100 * HOUR
+    assert again().began() == clock.now
+    clock.now += HOUR
+
+    assert again().began() == clock.now - HOUR

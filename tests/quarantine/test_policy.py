@@ -26,6 +26,7 @@ from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import (
     after,
     explains_refusal,
+    kept_until_verified,
     refused,
 )
 from tests.doubles import a_result, a_run
@@ -679,3 +680,119 @@ def test_hard_evidence_of_a_hook_is_taken_back_by_a_pass_of_ours() -> None:
 
     assert suspect.hard
     assert (node.state, node.hard, node.wanted) == (State.HEALTHY, False, Hold.NONE)
+
+
+# -- what counts as a full pass
+
+
+def test_a_passive_suite_is_no_full_pass_and_makes_no_node_healthy() -> None:
+    quiet = run_of(a_result("xid"), skipped("gemm"), passive=True)
+
+    node = what_becomes(in_state(State.UNVERIFIED), quiet)
+
+    assert (node.state, node.passed, node.verdict) == (State.UNVERIFIED, 0, "pass")
+
+
+@pytest.mark.parametrize(
+    ("others", "full"),
+    [
+        ((a_result("ecc"), skipped("gemm")), False),
+        ((a_result("gemm"),), True),
+        ((a_result("of_a_package_that_is_gone"),), True),
+    ],
+)
+def test_of_an_old_document_its_checks_tell_whether_it_was_passive(
+    others: tuple[Result, ...], *, full: bool
+) -> None:
+    node = what_becomes(in_state(State.UNVERIFIED), run_of(a_result("xid"), *others))
+
+    assert bool(node.passed) is full
+
+
+def test_a_passive_suite_still_tells_what_fails_and_clears_a_suspect_of_it() -> None:
+    suspect = in_state(State.SUSPECT, checks=("xid",))
+
+    node = what_becomes(suspect, run_of(a_result("xid"), passive=True))
+
+    assert (node.state, node.passed) == (State.HEALTHY, 0)
+    worse = what_becomes(in_state(State.HEALTHY), run_of(failed("xid"), passive=True))
+    assert worse.state is State.SUSPECT
+
+
+def test_a_node_that_is_repaired_and_passes_a_passive_suite_is_back_unverified() -> (
+    None
+):
+    repaired = in_state(State.VERIFYING, by="ada", checks=("xid",))
+
+    node = what_becomes(repaired, run_of(a_result("xid"), passive=True))
+
+    assert (node.state, node.wanted) == (State.UNVERIFIED, Hold.NONE)
+    assert node.reason == "passed quick, which loads nothing: not verified in full"
+
+
+# -- who comes back
+
+
+def back(**changes: Any) -> Node:
+    """Make a node that failed, and that somebody else put back into service."""
+    return in_state(State.UNVERIFIED, checks=("gemm",), since=NOW - 60, **changes)
+
+
+def test_who_was_put_back_unverified_owes_what_it_failed_until_it_passes_that() -> None:
+    assert back().owed == ("gemm",)
+
+    other = what_becomes(back(), run_of(a_result(), suite="x"), ticket(suite="x"))
+    assert (other.state, other.owed) == (State.HEALTHY, ())
+    none = run_of(a_result("sdc"), suite="x")
+    lacking = what_becomes(back(), none, ticket(suite="x"))
+    assert (lacking.state, lacking.owed) == (State.UNVERIFIED, ("gemm",))
+    same = what_becomes(back(), run_of(a_result("gemm")))
+    assert (same.state, same.owed) == (State.HEALTHY, ())
+    gone = what_becomes(back(), run_of(a_result("sdc")))
+    assert (gone.state, gone.owed) == (State.HEALTHY, ())  # its suite has it no more
+
+
+def test_who_owes_a_check_and_fails_another_has_failed_both() -> None:
+    node = what_becomes(back(), run_of(failed("sdc")))
+
+    assert (node.state, node.checks) == (State.SUSPECT, ("sdc", "gemm"))
+    assert node.reason == "sdc: too slow; not verified since: failed gemm"
+    hook = what_becomes(back(), run_of(failed("sdc"), a_result("gemm")), order=None)
+    assert hook.checks == ("sdc", "gemm")  # its pass is of nobody
+    ours = what_becomes(back(), run_of(failed("sdc"), a_result("gemm")))
+    assert ours.checks == ("sdc",)
+
+
+def test_who_passes_after_a_quarantine_came_back_and_who_is_new_did_not() -> None:
+    repaired = in_state(State.VERIFYING, by="ada", checks=("gemm",))
+    new = in_state(State.VERIFYING, by="ada")
+
+    passed = run_of(a_result())
+
+    assert what_becomes(repaired, passed).returned == (NOW,)
+    assert what_becomes(new, passed).returned == ()
+
+
+def test_who_is_taken_back_to_be_verified_is_acquitted_by_a_pass_alone() -> None:
+    kept = kept_until_verified(back(hard=True), NOW, last=4)
+    assert (kept.wanted, kept.after) == (Hold.RESERVATION, 4)
+
+    assert what_becomes(kept, run_of(a_result())).state is State.HEALTHY
+    again = what_becomes(kept, run_of(failed()))
+    assert (again.state, again.wanted) == OUT
+    assert what_becomes(kept, run_of(a_result()), ticket(4)) == kept
+
+
+@pytest.mark.parametrize(
+    ("ago", "told"), [((1, 2), True), ((1, 8), False), ((1,), False), ((), False)]
+)
+def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
+    ago: tuple[float, ...], *, told: bool
+) -> None:
+    returned = tuple(NOW - days * 86400 for days in reversed(ago))
+    node = in_state(State.HEALTHY, returned=returned)
+
+    gone = what_becomes(node, run_of(corrupt()))
+
+    assert (gone.state, gone.wanted) == OUT
+    assert gone.reason.endswith("have a person repair it)") is told

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.errors import SlurmError
 from hpcverify.quarantine.keeper import Seen, adopt, settle
@@ -173,7 +174,7 @@ def test_a_controller_that_does_not_answer_has_nothing_done(
         settle(a_node(State.QUARANTINED), SlurmKeeper(Slurm(run=away)), ledger)
 
     assert SlurmKeeper(cluster.slurm).see("n1") == Seen(node="n1")
-    assert ledger.reasons("n1") == []
+    assert ledger.intents("n1") == []
 
 
 def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
@@ -273,3 +274,58 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
     host = Host(name="n1", state="IDLE", flags=flags, reason=reason, reason_user=by)
 
     assert as_seen(host, {}, "slurm").hook_failed is its_own
+
+
+# -- a reboot, which Slurm writes into the reason of the node
+
+
+@pytest.fixture
+def rebooting(cluster: Cluster) -> Iterator[Cluster]:
+    """Give a cluster on which nodes can be rebooted."""
+    cluster.reconfigure("RebootProgram=/bin/true")
+    yield cluster
+    cluster.reconfigure("")
+
+
+def reboot(cluster: Cluster, *how: str) -> None:
+    """Have n1 rebooted by Slurm, and wait until it is back."""
+
+    def flags() -> frozenset[str]:
+        return cluster.slurm.hosts("n1")["n1"].flags
+
+    cluster.run("scontrol", "reboot", *how, "n1")
+    cluster.until(lambda: "REBOOT_ISSUED" in flags())
+    cluster.stop("n1")
+    cluster.start("n1")
+    cluster.until(lambda: flags() <= {"DRAIN"})
+    cluster.until(lambda: cluster.slurm.hosts("n1")["n1"].state == "IDLE")
+
+
+def test_a_node_that_we_drained_stays_ours_when_it_is_rebooted(
+    rebooting: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(rebooting.slurm)
+    bad = replace(a_node(State.QUARANTINED), reason=ODD)
+    node = settle(bad, keeper, ledger)
+    said = keeper.see("n1").reason
+    reboot(rebooting)
+
+    assert keeper.see("n1").reason != said
+    assert settle(node, keeper, ledger) == node
+    assert settle(a_node(State.HEALTHY, node.hold), keeper, ledger).hold == ""
+    assert not keeper.see("n1").drained
+
+
+def test_a_node_that_is_rebooted_into_service_is_not_acquitted(
+    rebooting: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmKeeper(rebooting.slurm)
+    bad = replace(a_node(State.QUARANTINED), checks=("gemm",))
+    node = settle(bad, keeper, ledger)
+    reboot(rebooting, "ASAP", "nextstate=RESUME")
+
+    after = settle(node, keeper, ledger)
+
+    assert (after.state, after.owed) == (State.UNVERIFIED, ("gemm",))
+    assert after.reason.startswith("returned to service by somebody else, not verified")
+    assert not keeper.see("n1").drained

@@ -1,0 +1,181 @@
+"""
+A Slurm on paper, for tests of what the controller makes of its answers.
+
+It stands where Slurm's commands are run: what the controller asks it answers as 24.11
+does, and what it is told it does at once. Nothing here knows of hpcverify.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcverify.errors import SlurmError
+from hpcverify.slurm.hostlist import expand
+
+PARTITIONS = ("batch", "verify")
+PARTITION = "PartitionName=verify MaxTime=UNLIMITED PreemptMode=CANCEL RootOnly=NO"
+
+
+@dataclass
+class PaperNode:
+    """A node, and how it is held."""
+
+    drained: bool = False
+    reason: str = ""
+    by: str = "root"
+    state: str = "IDLE"
+
+
+@dataclass
+class PaperJob:
+    """A job that goes on until it is cancelled."""
+
+    id: int
+    name: str
+    state: str = "RUNNING"
+    end: int = 0
+
+
+@dataclass
+class PaperSlurm:
+    """Runs commands of Slurm as a cluster of *nodes* would."""
+
+    nodes: dict[str, PaperNode]
+    reserved: set[str] = field(default_factory=set[str])
+    jobs: dict[int, PaperJob] = field(default_factory=dict[int, PaperJob])
+    began: float = 1.0
+    """When slurmctld was started."""
+    asked: list[str] = field(default_factory=list[str])
+    """The questions, in order."""
+    told: list[str] = field(default_factory=list[str])
+    """The orders, in order."""
+    omitted: dict[str, list[set[str]]] = field(
+        default_factory=dict[str, list[set[str]]]
+    )
+    """By question, what each of the next answers leaves out; then they are whole."""
+
+    def __call__(self, command: Sequence[str]) -> str:
+        """Answer, or do as told."""
+        if command[:2] != ["scontrol", "show"] and command[0] != "squeue":
+            return self._told(list(command))
+        question = "jobs" if command[0] == "squeue" else command[2]
+        self.asked.append(question)
+        match question:
+            case "nodes":
+                return self._show_nodes([n for n in command[3:] if n != "--json"])
+            case "reservation":
+                return self._show_reservations()
+            case "config":
+                return self._show_config()
+            case "partition":
+                return PARTITION
+            case _:
+                return self._show_jobs()
+
+    def holds(self, name: str) -> tuple[bool, str]:
+        """Say whether a node is drained, and the reason that it has."""
+        return self.nodes[name].drained, self.nodes[name].reason
+
+    def drain(self, names: Iterable[str], reason: str, by: str = "root") -> None:
+        """Be an administrator who drains nodes."""
+        for name in names:
+            self.nodes[name] = PaperNode(drained=True, reason=reason, by=by)
+
+    def resume(self, *names: str) -> None:
+        """Be an administrator who resumes nodes, or a reboot with nextstate=RESUME."""
+        for name in names:
+            self.nodes[name] = PaperNode()
+
+    def _without(self, question: str) -> set[str]:
+        coming = self.omitted.get(question)
+        return coming.pop(0) if coming else set()
+
+    def _show_nodes(self, names: Sequence[str]) -> str:
+        left_out = self._without("nodes")
+        asked = expand(names[0]) if names else self.nodes
+        shown = [self._shown(n) for n in asked if n in self.nodes and n not in left_out]
+        return msgspec.json.encode({"nodes": shown, "errors": []}).decode()
+
+    def _shown(self, name: str) -> dict[str, object]:
+        node = self.nodes[name]
+        flags = ["DRAIN"] if node.drained else []
+        flags += ["MAINT", "RESERVED"] if name in self.reserved else []
+        return {
+            "name": name,
+            "state": [node.state, *flags],
+            "boot_time": 1,
+            "partitions": PARTITIONS,
+            "reason": node.reason,
+            "reason_set_by_user": node.by,
+            "reason_changed_at": 1,
+        }
+
+    def _show_reservations(self) -> str:
+        if not self.reserved:
+            return "No reservations in the system\n"
+        return "".join(
+            f"ReservationName=hpcverify-{name} Nodes={name} Flags=MAINT State=ACTIVE\n"
+            for name in sorted(self.reserved)
+        )
+
+    def _show_config(self) -> str:
+        return (
+            "SlurmUser = slurm(64030)\nAccountingStorageType = none\n"
+            f"BOOT_TIME = {self.began:.0f}\n"
+        )
+
+    def _show_jobs(self) -> str:
+        left_out = self._without("jobs")
+        rows = [
+            (job.id, job.state, "n1", 1, job.end, "N/A", "0:0", "None", job.name)
+            for job in self.jobs.values()
+            if job.name not in left_out
+        ]
+        return "".join("|".join(map(str, row)) + "|\n" for row in rows)
+
+    def _told(self, command: Sequence[str]) -> str:
+        if command[1] == "--version":
+            return "slurm 24.11.5\n"
+        self.told.append(" ".join(command))
+        words = dict(word.split("=", 1) for word in command if "=" in word)
+        match list(command[:2]):
+            case ["scontrol", "update"]:
+                self._update(self._named(words["nodename"]), words)
+            case ["scontrol", "create"]:
+                self.reserved.add(words["nodes"])
+            case ["scontrol", "delete"]:
+                self.reserved.discard(
+                    words["reservationname"].removeprefix("hpcverify-")
+                )
+            case ["sbatch", _]:
+                number = len(self.jobs) + 100
+                (name,) = re.findall(r"--job-name=(\S+)", " ".join(command))
+                self.jobs[number] = PaperJob(number, name, "PENDING")
+                return f"{number}\n"
+            case ["scancel", *_]:
+                for number in map(int, command[1:]):
+                    self.jobs[number].state, self.jobs[number].end = "CANCELLED", 2
+            case _:
+                raise AssertionError(command)
+        return ""
+
+    def _named(self, name: str) -> PaperNode:
+        if name not in self.nodes:
+            raise SlurmError(f"scontrol: Invalid node name specified: {name}")
+        return self.nodes[name]
+
+    def _update(self, node: PaperNode, words: dict[str, str]) -> None:
+        match words.get("state"):
+            case "drain":
+                node.drained = True
+            case "undrain":
+                node.drained, node.reason = False, ""
+            case _:
+                pass
+        reason = words.get("reason", "").removeprefix('"').removesuffix('"')
+        if reason.strip():
+            node.reason, node.by = reason, "root"

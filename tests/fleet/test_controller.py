@@ -1,0 +1,570 @@
+"""What a turn makes of Slurm's answers: nobody is judged by what they leave out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.config import Fleet, Quarantine, Site
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.overview import overview
+from hpcverify.model import Finding, Remedy, Result, Ruling, Verdict
+from hpcverify.quarantine.ledger import Ledger
+from hpcverify.quarantine.life import Hold, Node, State
+from hpcverify.quarantine.slurm import SlurmKeeper
+from hpcverify.slurm.client import Slurm
+from hpcverify.spool import deposit
+from hpcverify.store import Store
+from tests.doubles import a_result, a_run
+from tests.fleet.paper import PaperJob, PaperNode, PaperSlurm
+
+NOW = 1_800_000_000.0
+DAY = 86400.0
+THEIRS = "PSU swap | ticket 17"
+MAINTENANCE = "maintenance on Monday"
+
+
+@dataclass
+class Room:
+    """A controller of the cluster *slurm*, started anew for each turn."""
+
+    folder: Path
+    slurm: PaperSlurm
+    now: float = NOW
+    fleet: dict[str, Any] = field(default_factory=dict[str, Any])
+    policy: dict[str, Any] = field(default_factory=dict[str, Any])
+    said: list[str] = field(default_factory=list[str])
+
+    @property
+    def ledger(self) -> Ledger:
+        """Open the ledger."""
+        return Ledger(self.folder / "state", self.clock)
+
+    def clock(self) -> float:
+        """Go on a little each time that somebody looks."""
+        self.now += 0.001
+        return self.now
+
+    @property
+    def controller(self) -> Controller:
+        """Start a controller."""
+        policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
+        slurm = Slurm(run=self.slurm)
+        return Controller(
+            site=Site(
+                fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
+                quarantine=Quarantine(**policy),
+            ),
+            state=self.folder / "state",
+            ledger=self.ledger,
+            store=Store(self.folder / "state"),
+            slurm=slurm,
+            keeper=SlurmKeeper(slurm),
+            say=self.said.append,
+            clock=self.clock,
+        )
+
+    def collect(self, times: int = 1, *, after: float = 600) -> None:
+        """Take so many turns, each so many seconds *after* the last."""
+        for _ in range(times):
+            self.now += after
+            self.controller.turn()
+
+    def finds(self, name: str, *results: Result) -> None:
+        """Have *name* leave a run that was ordered."""
+        ticket = self.ledger.issue(name, "sweep", "quick")
+        verdict = max(result.verdict for result in results)
+        run = a_run(
+            id=f"20270115-000000-{ticket.number:06x}",
+            node=name,
+            verdict=verdict,
+            results=results,
+        )
+        deposit(run, self.folder / "spool", ticket.token)
+
+    def quarantine(self, *names: str) -> None:
+        """Have nodes found bad, and drained for it."""
+        for name in names:
+            self.finds(name, BAD)
+        self.collect()
+        assert {self.node(name).state for name in names} == {State.QUARANTINED}
+        assert all(self.slurm.nodes[name].drained for name in names)
+
+    def node(self, name: str) -> Node:
+        """Read what is known of a node."""
+        return self.ledger.node(name)
+
+    def chosen(self) -> list[str]:
+        """Name whom a sweep would verify now, in order."""
+        acting = self.controller
+        return [pick.node for pick in acting.plan(acting.slurm.hosts()).chosen]
+
+    def questions(self, **turn: Any) -> int:
+        """Count what Slurm is asked in a turn."""
+        before = len(self.slurm.asked)
+        self.collect(**turn)
+        return len(self.slurm.asked) - before
+
+
+def bad(check: str = "sdc", *, hard: bool = True) -> Result:
+    """Make a failure."""
+    return a_result(
+        check,
+        verdict=Verdict.FAIL,
+        reason="a wrong word",
+        findings=(Finding("corruption", "cpu", "a wrong word"),),
+        rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+    )
+
+
+BAD, GOOD = bad(), a_result("sdc")
+
+
+def a_room(folder: Path, count: int = 4) -> Room:
+    """Make a cluster of n1 to nN, and a controller that knows nothing yet."""
+    (folder / "spool").mkdir()
+    nodes = {f"n{i}": PaperNode() for i in range(1, count + 1)}
+    return Room(folder, PaperSlurm(nodes))
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    """Give a cluster of four."""
+    return a_room(tmp_path)
+
+
+# -- what an answer does not say
+
+
+def test_nodes_that_are_kept_free_for_their_turn_make_no_stranger_of_others(
+    room: Room,
+) -> None:
+    room.fleet = {"overdue_days": 7}
+    room.quarantine("n2")
+    held = room.slurm.holds("n2")
+
+    room.collect(times=3)
+    assert [n.foreign for n in room.ledger.nodes().values()] == ["", "", "", ""]
+    room.collect(after=8 * DAY)
+    room.collect(times=2)
+
+    known = room.ledger.nodes()
+    assert [node.foreign for node in known.values()] == ["", "", "", ""]
+    assert room.slurm.holds("n2") == held
+    assert sum(node.kept_free for node in known.values()) == 2  # the allowance
+    assert known["n2"].wanted is Hold.DRAIN
+
+
+def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
+    room.fleet = {"overdue_days": 7}
+
+    room.collect(times=2)
+
+    assert room.slurm.reserved == set()
+    (row, *_) = overview(room.ledger.nodes(), (), (), now=room.now).rows
+    assert not row.overdue
+
+
+def test_a_node_that_is_new_to_the_cluster_is_not_overdue(room: Room) -> None:
+    room.collect()
+    room.fleet = {"overdue_days": 7}
+    room.now += 30 * DAY
+    room.policy = {"share": 0.3}
+    room.slurm.nodes = {"n9": PaperNode()}
+
+    room.collect()
+
+    assert room.slurm.reserved == set()
+
+
+def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(
+    room: Room,
+) -> None:
+    room.collect()
+    room.now -= 400 * DAY
+    room.fleet = {"overdue_days": 7}
+
+    room.collect(times=2)
+
+    assert room.slurm.reserved == set()
+
+
+def test_a_node_that_one_answer_leaves_out_keeps_its_hold_and_its_reason(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    before, held = room.node("n2"), room.slurm.holds("n2")
+
+    room.slurm.omitted["nodes"] = [{"n2"}]
+    room.collect()
+    assert room.node("n2").wanted is Hold.DRAIN
+    room.collect(times=2)
+
+    assert replace(room.node("n2"), stood=0.0) == replace(before, stood=0.0)
+    assert room.slurm.holds("n2") == held
+    assert held[1].startswith("hpcverify[")
+
+
+def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    away = room.slurm.nodes.pop("n2")
+
+    def shown() -> str:
+        rows = overview(room.ledger.nodes(), (), (), now=room.now).rows
+        (row,) = (row for row in rows if row.node.name == "n2")
+        return f"{row.state}: {row.why}"
+
+    room.collect(times=6)
+    assert shown() == "quarantined: sdc: a wrong word"
+    room.collect(times=2)
+    assert shown() == (
+        "external: the scheduler has no such node any more; it was quarantined: "
+        "sdc: a wrong word"
+    )
+    room.slurm.nodes["n2"] = away
+    room.collect()
+
+    assert shown() == "quarantined: sdc: a wrong word"
+    assert room.slurm.nodes["n2"] == away
+
+
+def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    room.collect(times=2)
+    drained = room.slurm.nodes["n2"]
+    acting = room.controller
+    seen = {**acting.keeper.look()}
+
+    class LiesOnce(SlurmKeeper):
+        """Answers once as if nobody held n2."""
+
+        def look(self) -> Any:
+            if not lies:
+                return super().look()
+            return {**seen, "n2": lies.pop()}
+
+    lies = [replace(seen["n2"], drained=False, reason="", ours="")]
+    acting.keeper = LiesOnce(acting.slurm)
+    acting.turn()
+
+    assert room.node("n2").state is State.QUARANTINED
+    assert room.slurm.nodes["n2"] == drained
+
+
+def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(
+    room: Room,
+) -> None:
+    for name in ("n1", "n2"):
+        room.finds(name, bad(hard=False))
+    room.collect()
+    for ticket in room.ledger.open_tickets():
+        room.ledger.ended(ticket, "cancelled")
+    room.slurm.omitted["nodes"] = [set(), {"n1"}]
+
+    room.collect(after=7200)
+
+    assert [ticket.node for ticket in room.ledger.open_tickets()] == ["n2"]
+
+
+def test_a_job_that_one_answer_leaves_out_is_not_given_up(room: Room) -> None:
+    ticket = room.ledger.issue("n1", "sweep", "quick")
+    name = f"hpcverify-{ticket.number}-n1"
+    room.slurm.jobs[7] = PaperJob(7, name)
+    room.ledger.submitted(ticket, 7)
+    room.slurm.omitted["jobs"] = [{name}]
+
+    room.collect()
+
+    assert [t.number for t in room.ledger.open_tickets()] == [ticket.number]
+
+
+def test_nodes_of_which_no_run_ever_came_are_known(room: Room) -> None:
+    room.collect()
+
+    known = room.ledger.nodes()
+    assert sorted(known) == ["n1", "n2", "n3", "n4"]
+    rows = overview(known, (), (), now=room.now).rows
+    assert [(row.shown, row.heard) for row in rows] == [("unverified", 0)] * 4
+
+
+# -- what Slurm is asked
+
+
+def test_a_drain_of_all_nodes_by_the_administrator_costs_no_question_per_node(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 1000)
+    room.collect()
+    calm = room.questions()
+
+    room.slurm.drain(room.slurm.nodes, MAINTENANCE)
+    assert room.questions() == calm
+    assert {n.foreign for n in room.ledger.nodes().values()} == {MAINTENANCE}
+    room.slurm.resume(*room.slurm.nodes)
+    assert room.questions() == calm
+    assert {n.foreign for n in room.ledger.nodes().values()} == {""}
+    assert calm <= 5
+
+
+def test_holds_that_somebody_lifts_cost_one_more_look_however_many_they_are(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 40)
+    names = [f"n{i}" for i in range(1, 9)]
+    room.policy = {"share": 1, "cap": 100}
+    room.collect()
+    room.quarantine(*names)
+    room.collect()
+    calm = room.questions()
+
+    room.slurm.resume(*names)
+
+    assert room.questions() <= calm + 3
+    assert {room.node(name).state for name in names} == {State.UNVERIFIED}
+
+
+# -- whose drain it is
+
+
+def reason_of(room: Room, name: str) -> str:
+    return room.slurm.nodes[name].reason
+
+
+def test_who_adds_a_note_to_our_reason_has_taken_the_node_over(room: Room) -> None:
+    room.quarantine("n2")
+    noted = f"{reason_of(room, 'n2')} -- bob: RMA 99, do not touch"
+    room.slurm.drain(["n2"], noted)
+
+    room.collect(times=2)
+
+    assert room.slurm.holds("n2") == (True, noted)
+    assert (room.node("n2").foreign, room.node("n2").hold) == (noted, "")
+
+
+def test_a_drain_with_a_former_reason_of_ours_is_the_administrators(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    former = reason_of(room, "n2")
+    room.slurm.resume("n2")
+    room.collect()
+
+    room.slurm.drain(["n2"], former)
+    room.collect(times=2)
+
+    assert room.slurm.holds("n2") == (True, former)
+    assert room.node("n2").foreign == former
+
+
+def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> None:
+    room.quarantine("n2")
+    former = reason_of(room, "n2")
+    mended = replace(
+        room.node("n2"), state=State.VERIFYING, by="ada", after=99, reason="new DIMM"
+    )
+    room.ledger.put(mended, "repair")
+    room.collect()
+    assert room.slurm.reserved == {"n2"}
+
+    room.slurm.drain(["n2"], former)
+    room.collect(times=2)
+
+    assert room.slurm.holds("n2") == (True, former)
+    assert room.node("n2").foreign == former
+
+
+@pytest.mark.parametrize(
+    "appended",
+    [
+        " : reboot issued",
+        " : reboot requested : reboot complete",
+        " : Not responding : ResumeTimeout reached",
+    ],
+)
+def test_what_slurm_itself_appends_to_our_reason_leaves_the_drain_ours(
+    room: Room, appended: str
+) -> None:
+    room.quarantine("n2")
+    before = room.node("n2")
+    reason = f"{reason_of(room, 'n2')}{appended}"
+    room.slurm.drain(["n2"], reason, by="slurm")
+
+    room.collect(times=2)
+
+    assert replace(room.node("n2"), stood=0.0) == replace(before, stood=0.0)
+    assert room.slurm.holds("n2") == (True, reason)
+
+
+# -- who comes back
+
+
+def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(
+    room: Room,
+) -> None:
+    for name in room.slurm.nodes:
+        room.finds(name, GOOD)
+    room.collect()
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+
+    room.collect(times=2)
+
+    node = room.node("n2")
+    assert (node.state, node.checks, node.hard) == (State.UNVERIFIED, ("sdc",), True)
+    assert node.reason == (
+        "returned to service by somebody else, not verified since: failed sdc; "
+        "it was quarantined: sdc: a wrong word"
+    )
+    assert room.slurm.holds("n2") == (False, "")
+    room.now += 20 * 3600
+    assert room.chosen()[0] == "n2"
+    room.finds("n2", GOOD)
+    room.collect()
+    assert (room.node("n2").state, room.node("n2").checks) == (State.HEALTHY, ())
+
+
+def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    room.slurm.drain(["n2"], THEIRS)
+    room.collect()
+    assert "took it over (PSU swap | ticket 17)" in room.node("n2").reason
+    room.slurm.resume("n2")
+
+    room.collect(times=2)
+
+    node = room.node("n2")
+    assert node.reason.startswith("returned to service by somebody else, not verified")
+    assert len(node.returned) == 1
+    assert room.chosen()[0] == "n2"
+
+
+def test_a_site_may_have_it_kept_from_jobs_until_it_has_passed(room: Room) -> None:
+    room.policy = {"verify_returned": True}
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+
+    room.collect()
+
+    assert room.slurm.reserved == {"n2"}
+    assert [t.node for t in room.ledger.open_tickets()] == ["n2"]
+    room.finds("n2", GOOD)
+    room.collect(times=2)
+    assert (room.node("n2").state, room.slurm.reserved) == (State.HEALTHY, set())
+
+
+def test_who_lifts_that_reservation_as_well_is_not_worked_against(room: Room) -> None:
+    room.policy = {"verify_returned": True}
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+    room.collect()
+    room.slurm.reserved.clear()
+
+    room.collect(times=3)
+
+    assert room.slurm.reserved == set()
+    assert room.node("n2").owed == ("sdc",)
+
+
+def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
+    room.policy = {"verify_returned": True}
+    room.quarantine("n2")
+    room.ledger.trip("a person said so")
+    room.slurm.resume("n2")
+
+    room.collect(times=2)
+
+    assert room.slurm.reserved == set()
+
+
+def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(
+    room: Room,
+) -> None:
+    room.policy = {"lemon_quarantines": 9}
+    for _ in range(2):
+        room.quarantine("n2")
+        room.slurm.resume("n2")
+        room.collect()
+    shown = overview(room.ledger.nodes(), (), (), now=room.now).rows[0]
+
+    assert shown.node.name == "n2"
+    assert shown.why.startswith("came back to service twice within 7 days: have a ")
+    assert shown.attention
+    room.quarantine("n2")
+    assert "have a person repair it" in reason_of(room, "n2")
+    later = overview(room.ledger.nodes(), (), (), now=room.now + 8 * DAY).rows[0]
+    assert not later.why.startswith("came back")
+
+
+# -- what is in doubt
+
+
+def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 10)
+    room.policy = {"check_share": 0.3, "share": 1}
+    room.finds("n1", bad(hard=False))
+    room.collect()
+    assert room.slurm.reserved == {"n1"}
+
+    for name in ("n2", "n3"):
+        room.finds(name, bad(hard=False))
+    room.collect(times=2)
+
+    assert room.slurm.reserved == set()
+    node = room.node("n1")
+    assert (node.state, node.wanted) == (State.SUSPECT, Hold.NONE)
+    assert node.reason == (
+        "sdc: a wrong word (not acted on: sdc fails on 3 of the 3 nodes that ran it: "
+        "suspect the check, the driver or the image)"
+    )
+
+
+def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(
+    tmp_path: Path,
+) -> None:
+    room = a_room(tmp_path, 10)
+    room.policy = {"check_share": 0.3, "share": 1}
+    room.finds("n1", bad(hard=False))
+    room.collect()
+    for name in ("n2", "n3"):
+        room.finds(name, bad())
+    room.finds("n1", bad())
+    room.collect(times=2)
+
+    assert room.slurm.reserved == {"n1"}
+    assert "(held no harder than before: sdc fails on 3" in room.node("n1").reason
+
+
+# -- jobs that nobody waits for
+
+
+def test_a_job_of_ours_whose_ticket_is_closed_is_ended(room: Room) -> None:
+    tickets = [room.ledger.issue("n1", "sweep", "quick") for _ in range(4)]
+    for number, ticket in enumerate(tickets, 7):
+        name = f"hpcverify-{ticket.number}-n1"
+        room.slurm.jobs[number] = PaperJob(number, name)
+    for number, ticket in enumerate(tickets[:2], 7):
+        room.ledger.submitted(ticket, number)
+    room.ledger.submitted(tickets[2], 700)  # the name is another controller's
+    room.ledger.ended(tickets[0], "vanished")
+    room.ledger.ended(tickets[2], "vanished")
+    room.ledger.ended(tickets[3], "vanished")  # its submission took effect late
+    room.slurm.jobs[50] = PaperJob(50, "hpcverify-999-n1")
+
+    room.collect()
+
+    ended = {job.id for job in room.slurm.jobs.values() if job.end}
+    assert ended == {7, 10}
+    assert json.dumps(room.slurm.told) == '["scancel 7 10"]'
