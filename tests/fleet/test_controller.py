@@ -432,6 +432,23 @@ def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(
     assert (room.node("n2").state, room.node("n2").checks) == (State.HEALTHY, ())
 
 
+@pytest.mark.parametrize(
+    ("asked", "ordered"), [("idle", "quick"), ("burnin", "burnin")]
+)
+def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
+    room: Room, asked: str, ordered: str
+) -> None:
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+    room.collect()
+    acting = room.controller
+
+    ticket = acting.orders.verify(acting.slurm.hosts()["n2"], asked)
+
+    assert acting.site.fleet.suite == "idle"
+    assert ticket.suite == ordered
+
+
 def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
     room: Room,
 ) -> None:
