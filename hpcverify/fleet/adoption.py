@@ -80,5 +80,5 @@ def adopt(seen: Seen, ledger: Ledger, suite: str, person: str, why: str) -> Node
     # The node first: a hold that we own and do not want would be taken back.
     ledger.put(node, "adopt", f"{why}: {node.state}: {node.reason}", person)
     intent = ledger.intend(node.name, act, reason, seen.reason)
-    ledger.outcome(intent, ADOPTED)
+    ledger.outcome(intent, ADOPTED, seen.reason if seen.drained else "")
     return node

@@ -302,6 +302,7 @@ def _row(
         verdict=verdict,
         attention=node.state in BAD
         or bool(node.owed)
+        or node.reason.startswith(REPAIR)
         or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=max(node.passed, node.met) < now - long,
         why=_why(node, entry, said, len(lately)),

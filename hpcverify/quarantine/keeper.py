@@ -53,14 +53,12 @@ _NEXT = {
 
 _MARK = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
 _BY_SLURM = re.compile(
-    r"(?: : reboot (?:requested|issued|complete|timed out)"
-    r"|, Low (?:CPUs|TmpDisk|socket\*core\*thread count)"
-    r"|, Low RealMemory(?: \(reported:\d+ < [\d.]+% of configured:\d+\))?"
-    r"|, gres/\S+ count reported lower than configured \(\d+ < \d+\))+$"
+    r"(?: : (?:reboot (?:requested|issued|complete|timed out)|Not responding"
+    r"|ResumeTimeout reached))+$"
 )
 """
-What slurmctld appends to the reason of a drained node by itself: when the node is
-rebooted, and when it registers with less than it should have (22.05, node_mgr.c).
+What slurmctld appends to the reason of a drained node by itself: 22.05 when it is
+rebooted, later versions also when it goes down (``set_node_reason`` in node_mgr.c).
 """
 _UNRELIABLE = re.compile(r"[^!-~]|[\"'\\]")
 """Characters that a version of Slurm may print otherwise than they were given to it:

@@ -75,12 +75,6 @@ create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
 """,
-    """
-create table transitions (
-    number integer primary key autoincrement, at real not null, record blob not null,
-    tries integer not null default 0
-);
-""",
     # Which drain stood after a write. Of those made before this was kept, its outcome
     # tells in words. And a node that one answer had left out was no stranger's.
     """
@@ -95,6 +89,12 @@ update nodes set record = cast(
     json_replace(cast(record as text), '$.foreign', '') as blob)
 where json_extract(cast(record as text), '$.foreign')
     = 'the scheduler has no such node any more';
+""",
+    """
+create table transitions (
+    number integer primary key autoincrement, at real not null, record blob not null,
+    tries integer not null default 0
+);
 """,
 )
 FILE = "fleet.sqlite"

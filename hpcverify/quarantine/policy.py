@@ -284,6 +284,8 @@ def _passed(node: Node, found: Evidence, now: float) -> Node:
     if found.full:
         node = replace(node, passed=now)
     doubt = node.state is State.SUSPECT and not node.enforced
+    # The suite that it failed in has that check no more.
+    doubt |= bool(node.owed) and found.suite == node.suite
     if not (found.settled.issuperset(node.checks) or (doubt and found.full)):
         return _unsettled(node, found, now)
     told = f"passed {found.suite}"

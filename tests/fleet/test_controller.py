@@ -387,8 +387,7 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     [
         " : reboot issued",
         " : reboot requested : reboot complete",
-        ", gres/gpu count reported lower than configured (7 < 8)",
-        ", Low RealMemory (reported:1000 < 100.00% of configured:2000)",
+        " : Not responding : ResumeTimeout reached",
     ],
 )
 def test_what_slurm_itself_appends_to_our_reason_leaves_the_drain_ours(
@@ -431,6 +430,23 @@ def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(
     room.finds("n2", GOOD)
     room.collect()
     assert (room.node("n2").state, room.node("n2").checks) == (State.HEALTHY, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "ordered"), [("idle", "quick"), ("burnin", "burnin")]
+)
+def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
+    room: Room, asked: str, ordered: str
+) -> None:
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+    room.collect()
+    acting = room.controller
+
+    ticket = acting.orders.verify(acting.slurm.hosts()["n2"], asked)
+
+    assert acting.site.fleet.suite == "idle"
+    assert ticket.suite == ordered
 
 
 def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
@@ -500,6 +516,7 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(
 
     assert shown.node.name == "n2"
     assert shown.why.startswith("came back to service twice within 7 days: have a ")
+    assert shown.attention
     room.quarantine("n2")
     assert "have a person repair it" in reason_of(room, "n2")
     later = overview(room.ledger.nodes(), (), (), now=room.now + 8 * DAY).rows[0]

@@ -70,7 +70,7 @@ def is_running(fleet: Fleet, jobs: int) -> bool:
 
 def waiting(fleet: Fleet) -> list[Path]:
     """List the documents that lie in the spool."""
-    return [*fleet.spool.glob("n*/*.json*")]
+    return [*fleet.spool.glob("n*/[0-9]*.json")]
 
 
 def audited(fleet: Fleet, what: str) -> list[str]:

@@ -137,18 +137,6 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     assert fleet("adopt").stdout == "nothing bears our mark that is not known\n"
 
 
-def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(
-    fleet: Fleet,
-) -> None:
-    fleet.cluster.slurm.drain("n2", ADMIN)
-
-    done = fleet("adopt", "n[1-2]")
-
-    assert (done.returncode, done.stdout) == (4, "")
-    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" n1", " n2"]
-    assert fleet.host("n2").reason == ADMIN
-
-
 # -- nodes that are gone
 
 
@@ -157,6 +145,20 @@ def asked() -> Iterator[Fleet]:
     """Give a site on which nothing comes of what is asked."""
     with a_site() as fleet:
         yield fleet
+
+
+def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(
+    asked: Fleet,
+) -> None:
+    asked.cluster.slurm.drain("n2", ADMIN)
+    try:
+        done = asked("adopt", "n[1-2]")
+        reason = asked.host("n2").reason
+    finally:
+        asked.cluster.slurm.resume("n2")
+
+    assert (done.returncode, done.stdout, reason) == (4, "", ADMIN)
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" n1", " n2"]
 
 
 def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(

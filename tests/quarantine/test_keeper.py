@@ -622,10 +622,10 @@ def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
         (OURS, True),
         (f"{OURS} : reboot issued", True),
         (f"{OURS} : reboot requested : reboot complete", True),
-        (f"{OURS}, Low RealMemory", True),
+        (f"{OURS} : Not responding : reboot complete", True),
         (f"{OURS.replace(' is ', '  is')} \u00b5", True),  # as some Slurm may print it
         (f"{OURS} : reboot it, bob", False),
-        (f"{OURS}, Low RealMemory, and RMA 99", False),
+        (f"{OURS} : Not responding, so RMA 99", False),
         (f"{OURS}.", False),
         (OURS[:-1], False),
         (MARK, False),

@@ -741,10 +741,15 @@ def back(**changes: Any) -> Node:
 def test_who_was_put_back_unverified_owes_what_it_failed_until_it_passes_that() -> None:
     assert back().owed == ("gemm",)
 
-    other = what_becomes(back(), run_of(a_result("sdc")))
-    assert (other.state, other.owed) == (State.UNVERIFIED, ("gemm",))
+    other = what_becomes(back(), run_of(a_result(), suite="x"), ticket(suite="x"))
+    assert (other.state, other.owed) == (State.HEALTHY, ())
+    none = run_of(a_result("sdc"), suite="x")
+    lacking = what_becomes(back(), none, ticket(suite="x"))
+    assert (lacking.state, lacking.owed) == (State.UNVERIFIED, ("gemm",))
     same = what_becomes(back(), run_of(a_result("gemm")))
     assert (same.state, same.owed) == (State.HEALTHY, ())
+    gone = what_becomes(back(), run_of(a_result("sdc")))
+    assert (gone.state, gone.owed) == (State.HEALTHY, ())  # its suite has it no more
 
 
 def test_who_owes_a_check_and_fails_another_has_failed_both() -> None:
