@@ -371,8 +371,8 @@ class Store:
         return self._entries(
             "where node = ? and started < ?"
             " and (verdict = 'fail' or instr(inventory, ?))"
-            " and id in (select run from results join json_each(?) on value = name"
-            "   where results.verdict in ('pass', 'warn', 'fail'))"
+            " and id in (select run from results where instr(?, '\"' || name || '\"')"
+            "   and results.verdict in ('pass', 'warn', 'fail'))"
             " order by started desc",
             (
                 run.node,
