@@ -371,8 +371,9 @@ class Store:
         return self._entries(
             "where node = ? and started < ?"
             " and (verdict = 'fail' or instr(inventory, ?))"
-            " and id in (select run from results where instr(?, '\"' || name || '\"')"
-            "   and results.verdict in ('pass', 'warn', 'fail'))"
+            " and exists (select * from results r where r.run = runs.id"
+            "   and r.verdict in ('pass', 'warn', 'fail')"
+            "   and instr(?, '\"' || r.name || '\"'))"
             " order by started desc",
             (
                 run.node,
