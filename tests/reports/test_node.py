@@ -703,3 +703,11 @@ def test_of_hundreds_of_rounds_those_that_did_not_pass_are_shown() -> None:
 
 def test_a_run_in_one_round_says_nothing_of_rounds() -> None:
     assert "round" not in dom(samples.well_node()).text.lower()
+
+
+def test_only_a_node_that_passed_has_nothing_to_be_done() -> None:
+    skipped = samples.run(samples.edac())
+
+    assert "Nothing to do." in dom(samples.well_node()).text
+    assert skipped.verdict is Verdict.ERROR
+    assert "Nothing to do." not in dom(skipped).text
