@@ -9,7 +9,14 @@ that it does not know yet, each exactly once by the run's id.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -288,7 +295,9 @@ class Store:
         return _structs(rows, Said)
 
     def _entries(
-        self, which: str, values: tuple[str | int | bytes | None, ...]
+        self,
+        which: str,
+        values: tuple[str | int | None, ...] | Mapping[str, str | int | None],
     ) -> list[Entry]:
         with self._database() as db:
             rows = db.execute(
@@ -369,18 +378,18 @@ class Store:
         Newest first. One that failed may have been without the part.
         """
         return self._entries(
-            "where node = ? and started < ?"
-            " and (verdict = 'fail' or instr(inventory, ?))"
+            "where node = :node and started < :before"
+            " and (verdict = 'fail' or instr(inventory, cast(:part as blob)))"
             " and exists (select * from results r where r.run = runs.id"
             "   and r.verdict in ('pass', 'warn', 'fail')"
-            "   and instr(?, '\"' || r.name || '\"'))"
+            "   and instr(:checks, '\"' || r.name || '\"'))"
             " order by started desc",
-            (
-                run.node,
-                run.started.isoformat(),
-                msgspec.json.encode(part),
-                msgspec.json.encode(tuple(checks)).decode(),
-            ),
+            {
+                "node": run.node,
+                "before": run.started.isoformat(),
+                "part": msgspec.json.encode(part).decode(),
+                "checks": msgspec.json.encode(tuple(checks)).decode(),
+            },
         )
 
     def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
