@@ -170,7 +170,7 @@ def cli() -> None:
     \b
     Exit status: 0 pass or warn, 1 fail, 2 usage or configuration,
     3 could not judge, 4 a scheduler or quarantine action did not take,
-    141 nobody read all of the output (never of run, which has its verdict's).
+    141 nobody read the output to its end (run: that of its verdict).
 
     \b
     Example:

@@ -107,10 +107,8 @@ def _of_like_parts(part: Affected, run: Run) -> Iterator[str]:
     if not good:
         return
     others = PLURAL.get(mine.kind, "parts")
-    share = "all" if len(good) == len(like) else f"{len(good)} of"
-    who = (
-        f"{share} the {len(like)} other {others}" if len(like) > 1 else "the other one"
-    )
+    share = "all" if len(good) == len(like) else f"{len(good)} of the"
+    who = f"{share} {len(like)} other {others}" if len(like) > 1 else "the other one"
     yield f"the rest of the node: {who} of this make passed {' and '.join(part.checks)}"
     same = [
         f"{word} {mine.facts[fact]}"

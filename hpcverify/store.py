@@ -427,7 +427,7 @@ class Store:
         return [(node, datetime.fromisoformat(at).timestamp()) for node, at in rows]
 
     def _entries(
-        self, which: str, values: Mapping[str, str | int | bytes | None]
+        self, which: str, values: Mapping[str, str | int | None]
     ) -> list[Entry]:
         return self._structs(
             "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
@@ -439,7 +439,7 @@ class Store:
         )
 
     def _structs(
-        self, query: str, values: Mapping[str, str | int | bytes | None], kind: type[S]
+        self, query: str, values: Mapping[str, str | int | None], kind: type[S]
     ) -> list[S]:
         """Answer *query* with values of *kind*, whose fields are its columns."""
         return self._do(lambda db: _structs(db.execute(query, values), kind))
@@ -517,15 +517,15 @@ class Store:
         """
         return self._entries(
             "where node = :node and started < :before"
-            " and (verdict = 'fail' or instr(inventory, :part))"
-            " and id in (select run from results join json_each(:checks)"
-            "   on value = name"
-            "   where results.verdict in ('pass', 'warn', 'fail'))"
+            " and (verdict = 'fail' or instr(inventory, cast(:part as blob)))"
+            " and exists (select * from results r where r.run = runs.id"
+            "   and r.verdict in ('pass', 'warn', 'fail')"
+            "   and instr(:checks, '\"' || r.name || '\"'))"
             " order by started desc",
             {
                 "node": run.node,
                 "before": run.started.isoformat(),
-                "part": msgspec.json.encode(part),
+                "part": msgspec.json.encode(part).decode(),
                 "checks": msgspec.json.encode(tuple(checks)).decode(),
             },
         )

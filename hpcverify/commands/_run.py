@@ -114,7 +114,7 @@ def hand_out(run: Run, wish: Wish, store: Store) -> Iterator[StoreError]:
     if store.document(run.id).exists():
         tell(f"kept as {run.id}: hpcverify show {run.id}", where)
         if run.verdict is Verdict.FAIL and not html:
-            page = f"hpcverify report --run {run.id} -o {run.node}.html"
+            page = f"hpcverify report --run {run.id} -o report.html"
             tell(f"for the vendor: {page}", where)
     if html:
         mishaps = [*tried(lambda: write_html(run, store, Path(html)))]

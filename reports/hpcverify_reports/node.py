@@ -146,7 +146,7 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
         reasons=tuple(_reasons(run))[:TOLD],
         groups=demanded,
         milder=milder(run),
-        idle=() if demanded else (NEXT[Remedy.NONE],),
+        idle=(NEXT[Remedy.NONE],) if run.verdict is Verdict.PASS else (),
         speeds=tuple(speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_facts(run)),
         chips=tuple(_chip(r) for r in worst_rounds(run.results)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcverify.actions import Action, Affected, Complaint, actions
@@ -16,6 +16,9 @@ Repetitions = Mapping[str, Repetition]
 
 SHOWN = 6
 """Complaints of one part that stand beside it; all are told further below."""
+
+OPEN = 4
+"""Parts of an action that a page does not fold."""
 
 MODEL = ("name", "model", "product")
 FACTS = {
@@ -51,6 +54,16 @@ class Group:
     action: str
     names: str
     rows: tuple[Row, ...]
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The first parts, which a page shows at once."""
+        return self.rows[:OPEN]
+
+    @property
+    def folded(self) -> tuple[Row, ...]:
+        """The others, which it folds."""
+        return self.rows[OPEN:]
 
 
 def groups(run: Run, past: Repetitions) -> tuple[Group, ...]:
@@ -97,7 +110,7 @@ def _row(part: Affected, run: Run, past: Repetition | None) -> Row:
         model=next((part.facts[f] for f in MODEL if f in part.facts), ""),
         id=part.where if part.where != part.label else "",
         facts=(*_facts(part), *([("first failed", _first(past))] if accused else [])),
-        evidence=_evidence(part.complaints),
+        evidence=_evidence(part),
         past=(_counted(past),) if past and past.runs > 1 else (),
         ruled_out=tuple(ruled_out(part, run, past)) if accused else (),
     )
@@ -117,14 +130,15 @@ def _counted(past: Repetition) -> str:
     return f"failed in {past.failed} of {past.runs} runs since {moment(past.since)}"
 
 
-def _evidence(complaints: Sequence[Complaint]) -> tuple[str, ...]:
-    told = tuple(map(_told, complaints[:SHOWN]))
-    left = len(complaints) - SHOWN
+def _evidence(part: Affected) -> tuple[str, ...]:
+    told = tuple(_told(c, part.verdict) for c in part.complaints[:SHOWN])
+    left = len(part.complaints) - SHOWN
     return (*told, f"and {left} more") if left > 0 else told
 
 
-def _told(complaint: Complaint) -> str:
+def _told(complaint: Complaint, worst: Verdict) -> str:
+    """Tell a complaint; what is milder than the *worst* of its part says so."""
     checks = ", ".join(complaint.checks)
     what = f"{checks}: {complaint.text}" if checks else complaint.text
-    mild = complaint.verdict is Verdict.WARN
-    return f"{what} (warning)" if mild else what
+    milder = complaint.verdict < worst
+    return f"{what} ({MARKS[complaint.verdict].word})" if milder else what

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -34,6 +34,7 @@ from hpcverify.model import (
 )
 from hpcverify_reports.grid import BROAD
 from hpcverify_reports.node import ROUNDS, render
+from hpcverify_reports.remedies import OPEN
 from hpcverify_reports.sections import EXCERPT, MOST
 from hpcverify_reports.words import number
 from tests.reports import samples
@@ -98,6 +99,18 @@ def test_a_part_that_is_accused_of_nothing_is_on_no_list() -> None:
 
     assert "Also seen" not in head
     assert not any(gpu.id in head for gpu in samples.GPUS)
+
+
+def test_of_many_parts_the_first_are_open_and_the_others_folded() -> None:
+    facts = [Finding("held", gpu.id, "is held") for gpu in samples.GPUS]
+    rulings = {"held": Ruling(Verdict.FAIL)}
+    page = render(samples.run(samples.result("gpu_setup", facts, (), rulings)))
+    ((_, box),) = next_boxes(page)
+    opened, folded = box.split(f"and {len(samples.GPUS) - OPEN} more", maxsplit=1)
+
+    assert "all 8 GPUs" in opened
+    assert [gpu.id in opened for gpu in samples.GPUS] == [*[True] * 4, *[False] * 4]
+    assert all(gpu.id in folded for gpu in samples.GPUS[OPEN:])
 
 
 def test_repetitions_stand_beside_the_evidence_of_their_part() -> None:
@@ -536,6 +549,7 @@ def test_hostile_markup_comes_out_as_text() -> None:
 
 
 @given(st.text(min_size=1))
+@settings(deadline=None)  # how long a page takes is no part of the rule
 def test_no_text_can_add_an_element_or_an_attribute(text: str) -> None:
     shown, plain = dom(hostile_run(text)), dom(hostile_run("harmless"))
 
@@ -753,3 +767,11 @@ def test_of_hundreds_of_rounds_those_that_did_not_pass_are_shown() -> None:
 
 def test_a_run_in_one_round_says_nothing_of_rounds() -> None:
     assert "round" not in dom(samples.well_node()).text.lower()
+
+
+def test_only_a_node_that_passed_has_nothing_to_be_done() -> None:
+    skipped = samples.run(samples.edac())
+
+    assert "Nothing to do." in dom(samples.well_node()).text
+    assert skipped.verdict is Verdict.ERROR
+    assert "Nothing to do." not in dom(skipped).text
