@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import overload
 
-from hpcverify.check import Sample
+from hpcverify.check import Sample, Samples
 from hpcverify.telemetry.reading import Reader, Reading
 from hpcverify.telemetry.thinning import thin
 
@@ -46,6 +48,46 @@ class Track:
             times, values = thin(self.t[:old], self.values[:old], old // 2)
             self.t[:old] = array("d", times)
             self.values[:old] = array("d", values)
+
+    def between(self, start: float, end: float) -> Track:
+        """Copy the readings from *start* to *end*."""
+        span = slice(bisect_left(self.t, start), bisect_right(self.t, end))
+        return Track(self.t[span], self.values[span])
+
+
+class Window(Samples):
+    """What was sampled in a span, in 16 bytes a reading until somebody asks for it."""
+
+    def __init__(self, tracks: Mapping[tuple[str, str, str], Track]) -> None:
+        """Take over *tracks*, by name, unit and part."""
+        self._tracks = tracks
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return sum(len(track.t) for track in self._tracks.values())
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        """Give one or some, in order of time."""
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Give all, in order of time."""
+        every = (s for name in self._names() for s in self.named(name))
+        return iter(sorted(every, key=lambda sample: sample.t))
+
+    def named(self, name: str) -> Iterator[Sample]:
+        """Give those called *name*, part by part."""
+        for (series, unit, where), track in self._tracks.items():
+            if series == name:
+                for t, value in zip(track.t, track.values, strict=True):
+                    yield Sample(t, name, unit, where, value)
+
+    def _names(self) -> Iterable[str]:
+        return dict.fromkeys(name for name, _, _ in self._tracks)
 
 
 class Sampler:
@@ -84,7 +126,7 @@ class Sampler:
             for reader in self._readers:
                 reader.close()
 
-    def window(self, start: float, end: float) -> list[Sample]:
+    def window(self, start: float, end: float) -> Window:
         """
         Give the samples from *start* to *end*, in order of time.
 
@@ -96,13 +138,7 @@ class Sampler:
             self._await_round_after(min(end, now))
             end = max(end, self._newest)
         with self._round:
-            found = [
-                Sample(t, name, unit, where, value)
-                for (name, unit, where), track in self._tracks.items()
-                for t, value in zip(track.t, track.values, strict=True)
-                if start <= t <= end
-            ]
-        return sorted(found, key=lambda sample: sample.t)
+            return Window({k: t.between(start, end) for k, t in self._tracks.items()})
 
     def ends(self, name: str) -> list[tuple[str, tuple[float, float]]]:
         """Give the first and the newest reading of *name*, for each part."""

@@ -17,7 +17,11 @@ from hpcverify.errors import SlurmError
 from hpcverify.slurm.hostlist import expand
 
 PARTITIONS = ("batch", "verify")
-PARTITION = "PartitionName=verify MaxTime=UNLIMITED PreemptMode=CANCEL RootOnly=NO"
+PARTITION = (
+    "PartitionName=verify AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL GraceTime=0"
+    " MaxTime=UNLIMITED Nodes=(null) PriorityTier=1 RootOnly=NO PreemptMode=CANCEL"
+    " State=UP"
+)
 
 
 @dataclass

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hpcverify.check import Watch
 from hpcverify.telemetry.reading import Reading
-from hpcverify.telemetry.sampler import KEPT, Sampler, Track
+from hpcverify.telemetry.sampler import KEPT, Sampler, Track, Window
 
 LONG = 3600.0
 
@@ -93,7 +96,7 @@ def test_a_reader_that_is_stuck_does_not_stick_its_caller() -> None:
     sampling = Sampler([stuck], patience=0.05)
     sampling.start()
     assert stuck.entered.wait(10)
-    assert sampling.window(0.0, time.monotonic()) == []
+    assert list(sampling.window(0.0, time.monotonic())) == []
     sampling.stop()
     stuck.let_go.set()
     for thread in threading.enumerate():
@@ -113,3 +116,44 @@ def test_a_run_of_a_day_keeps_its_ends_and_its_spikes_in_bounded_memory() -> Non
     assert list(track.values[-KEPT // 2 :]) == [
         float(s) for s in range(day - KEPT // 2, day)
     ]
+
+
+def test_what_is_asked_for_by_name_is_what_lies_among_all() -> None:
+    tracks = {
+        (name, "", where): Track(array("d", times), array("d", values))
+        for name, where, times, values in (
+            ("speed", "a", (1, 2, 3), (7, 8, 9)),
+            ("speed", "b", (1.5,), (5,)),
+            ("heat", "a", (0, 4), (1, 2)),
+        )
+    }
+    window = Window({key: track.between(1, 3) for key, track in tracks.items()})
+
+    assert [(s.t, s.where) for s in window] == [
+        (1, "a"),
+        (1.5, "b"),
+        (2, "a"),
+        (3, "a"),
+    ]
+    assert (len(window), window[1].value) == (4, 5)
+    for samples in (window, list(window)):
+        series = dict(Watch(start=1, end=3, samples=samples).series("speed"))
+        assert {k: [s.value for s in v] for k, v in series.items()} == {
+            "a": [7, 8, 9],
+            "b": [5],
+        }
+
+
+def test_one_series_of_hundreds_is_had_without_making_the_others() -> None:
+    times = array("d", range(2000))
+    tracks = {(f"n{i}", "", "a"): Track(times, times) for i in range(200)}
+    watch = Watch(start=0, end=2000, samples=Window(tracks))
+    tracemalloc.start()
+    try:
+        (found,) = watch.series("n7")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found[1]) == len(times)
+    assert most < 2 * 2**20  # all 400,000 would take 40 MB
