@@ -31,6 +31,7 @@ BY_KEY = {sheet.key: sheet for sheet in specs()}
 H100 = BY_KEY["h100-sxm5-80gb"]
 GRIPES = re.compile(r"^GPU \d[^:]*")
 NAME = re.compile(r"GPU \d")
+ALL = re.compile(r"^all (\d) GPUs")
 
 
 def ids(count: int) -> list[str]:
@@ -96,10 +97,14 @@ def judged(check: Check[Any], found: Iterable[Found], ctx: Context) -> Judgement
 
 
 def accused(judgement: Judgement) -> list[str]:
-    """List the GPUs that the reason names."""
-    gripes = judgement.reason.split("; ")
+    """List the GPUs that the reason names, each also where it names them all."""
+    gripes = [ALL.sub(_each, gripe) for gripe in judgement.reason.split("; ")]
     named = (GRIPES.match(gripe) for gripe in gripes)
     return sorted({gpu for found in named if found for gpu in NAME.findall(found[0])})
+
+
+def _each(found: re.Match[str]) -> str:
+    return ", ".join(f"GPU {i}" for i in range(int(found[1])))
 
 
 def passes(judgement: Judgement) -> bool:
