@@ -125,7 +125,8 @@ def write(path: Path, word: Word) -> None:
         OSError: it cannot be written.
 
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not what is above: without its mount, a spool would be made on the disk below.
+    path.parent.mkdir(exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         new.unlink(missing_ok=True)  # of one that was killed, with our number

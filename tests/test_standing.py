@@ -95,6 +95,13 @@ def test_names_that_no_check_can_have_are_not_taken_over(tmp_path: Path) -> None
     assert read(tmp_path / "standing") == Word("ok", 99999999999)
 
 
+def test_no_folder_is_made_for_a_spool_whose_mount_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        standing.write(tmp_path / "gone/standing/n1", standing.Word("ok", 1, "", ()))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +115,7 @@ def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
     write(tmp_path / "spool/standing/n1", BAD)
     (tmp_path / "spool/standing").chmod(0o755)
     return tmp_path / "spool"

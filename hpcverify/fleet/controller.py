@@ -216,10 +216,12 @@ class Controller:
             self.say(f"{new.name}: {old.state} -> {_told(judged)}{because}")
 
     def _prune(self, nodes: Collection[str]) -> None:
-        known = self.ledger.nodes()
+        known, deleted = self.ledger.nodes(), 0
         for name in nodes:
             spare = {known[name].run} - {""} if name in known else set[str]()
-            self.store.prune(name, self.site.fleet.keep_runs, spare)
+            deleted += self.store.prune(name, self.site.fleet.keep_runs, spare)
+        if deleted:
+            self.store.shrink()
 
     # -- how nodes are held
 

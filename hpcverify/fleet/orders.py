@@ -11,7 +11,7 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,17 +94,16 @@ class Orders:
         if any(self._is_missing(ticket, known) for ticket in tickets):
             known = {**self._jobs(tickets), **known}
         self._end_strays(known.values())
-        closed = [self._follow(ticket, known.get(_name(ticket))) for ticket in tickets]
+        closed = [self._follow(ticket, _job_of(ticket, known)) for ticket in tickets]
         return any(closed)
 
-    def _jobs(self, tickets: Iterable[Ticket]) -> dict[str, Job]:
-        """Ask for all our jobs, by name; for those of *tickets* where they ended."""
-        known = self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
-        return {job.name: job for job in known.values()}
+    def _jobs(self, tickets: Iterable[Ticket]) -> dict[int, Job]:
+        """Ask for all our jobs, by number; for those of *tickets* where they ended."""
+        return self.slurm.jobs(PREFIX, [t.job for t in tickets if t.job])
 
-    def _is_missing(self, ticket: Ticket, known: Collection[str]) -> bool:
+    def _is_missing(self, ticket: Ticket, known: Collection[int]) -> bool:
         """Whether Slurm took the job of *ticket*, and does not list it any more."""
-        return bool(ticket.job) and not ticket.run and _name(ticket) not in known
+        return bool(ticket.job) and not ticket.run and ticket.job not in known
 
     def _end_strays(self, jobs: Iterable[Job]) -> None:
         """
@@ -230,6 +229,19 @@ def options_of_site(fleet: Fleet) -> Iterator[str]:
 def _name(ticket: Ticket) -> str:
     """Name the job of *ticket*."""
     return job_name(ticket.number, ticket.node)
+
+
+def _job_of(ticket: Ticket, known: Mapping[int, Job]) -> Job | None:
+    """
+    Find the job of *ticket* among all that are *known*.
+
+    Its name says which it is only as long as its number was not written down: a ledger
+    that was lost gave the same names to other jobs, which Slurm lists until it forgets.
+    """
+    if ticket.job:
+        return known.get(ticket.job)
+    named = [job for job in known.values() if job.name == _name(ticket)]
+    return max(named, key=lambda job: job.id, default=None)
 
 
 def _number(name: str) -> int:

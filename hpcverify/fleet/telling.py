@@ -25,9 +25,10 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
-from hpcverify.check import Unable, complaints
+from hpcverify.actions import affected
+from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import Finding, Measurement, Remedy, Result, Run, Verdict
+from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.transition import Kind, Transition
@@ -175,29 +176,6 @@ def message(number: int, changed: Transition, run: Run | None) -> Message:
 
 def accused(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
     """Yield the parts that failed one of *checks* in *run*, each once."""
-    failed = [
-        result
-        for result in run.results
-        if result.verdict is Verdict.FAIL and result.check in checks
-    ]
-    places = [item.where for result in failed for item in _found(result)]
-    for where in dict.fromkeys(places):
-        remedies = [remedy for result in failed for remedy in _against(result, where)]
-        if remedies:
-            yield AccusedPart(
-                id=where,
-                label=run.inventory.label(where),
-                remedy=max(remedies, key=[*Remedy].index),
-            )
-
-
-def _against(result: Result, where: str) -> Iterator[Remedy]:
-    """Yield the remedy of each failure that *result* found in the part *where*."""
-    found = [item for item in _found(result) if item.where == where]
-    for each in complaints(found, result.limits, result.rulings):
-        if each.verdict is Verdict.FAIL:
-            yield each.remedy
-
-
-def _found(result: Result) -> list[Measurement | Finding]:
-    return [*result.measurements, *result.findings]
+    for part in affected(run):
+        if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
+            yield AccusedPart(id=part.where, label=part.label, remedy=part.remedy)

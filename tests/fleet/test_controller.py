@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -585,3 +587,36 @@ def test_a_job_of_ours_whose_ticket_is_closed_is_ended(room: Room) -> None:
     ended = {job.id for job in room.slurm.jobs.values() if job.end}
     assert ended == {7, 10}
     assert json.dumps(room.slurm.told) == '["scancel 7 10"]'
+
+
+def test_an_ended_job_that_a_lost_ledger_gave_the_same_name_closes_no_ticket(
+    room: Room,
+) -> None:
+    ticket = room.ledger.issue("n1", "sweep", "quick")
+    name = f"hpcverify-{ticket.number}-n1"
+    room.ledger.submitted(ticket, 9)
+    room.slurm.jobs[9] = PaperJob(9, name)
+    room.slurm.jobs[3] = PaperJob(3, name, state="COMPLETED", end=1)
+
+    room.collect(times=2)
+
+    assert [t.number for t in room.ledger.open_tickets()] == [ticket.number]
+
+
+# -- what is kept of runs
+
+
+def test_the_index_gives_back_the_room_of_the_runs_that_went(room: Room) -> None:
+    for _ in range(3):
+        room.finds("n1", GOOD)
+        room.collect()
+    index = room.folder / "state/store.sqlite"
+    with closing(sqlite3.connect(index)) as db, db:
+        db.execute("update runs set inventory = zeroblob(?)", (10 * 2**20,))
+    full = index.stat().st_size
+
+    room.fleet = {"keep_runs": 1}
+    room.finds("n1", GOOD)
+    room.collect()
+
+    assert index.stat().st_size < full / 2
