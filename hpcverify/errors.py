@@ -53,6 +53,10 @@ class ConfigError(HpcverifyError):
     """A file or an argument is wrong."""
 
 
+class UnusableError(ConfigError):
+    """A directory that we were told to write to cannot be written to."""
+
+
 MOST_NAMES = 20
 """Of what there is, that a line lists."""
 

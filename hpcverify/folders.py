@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcverify.errors import ConfigError
+from hpcverify.errors import UnusableError
 from hpcverify.trust import refuse_folder_of_others
 
 LEFTOVER_S = 2.0
@@ -30,7 +30,8 @@ def own_folder(
     has such a name and belongs to another user is left alone, and *say* tells of it.
 
     Raises:
-        ConfigError: *root* cannot be used, or another user could rename what is in it.
+        UnusableError: nothing can be written to *root*.
+        ConfigError: another user could rename what is in it.
 
     """
     prefix = f"hpcverify-{''.join(c if c.isalnum() else '_' for c in node)}-"
@@ -42,7 +43,7 @@ def own_folder(
         path = root / f"{prefix}{os.urandom(4).hex()}"
         path.mkdir(mode=PRIVATE)
     except OSError as exc:
-        raise ConfigError(
+        raise UnusableError(
             f"directory {root} cannot be used: {exc.strerror}; "
             "make it, or set scratch in the site file to another"
         ) from exc

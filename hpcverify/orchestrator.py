@@ -113,7 +113,9 @@ class Verification(Struct, kw_only=True):
     One run of *plan* on *node*.
 
     *folder* is for what workers share and *scratch* for what the checks write:
-    both exist, are empty, and are removed by whoever made them.
+    both exist, are empty, and are removed by whoever made them. If nothing can be
+    written to *scratch*, *unusable* says why: the checks that may write are an ERROR
+    then, and the passive ones run.
     """
 
     plan: Plan
@@ -125,6 +127,7 @@ class Verification(Struct, kw_only=True):
     memory: Memory
     progress: Progress
     force: bool = False
+    unusable: str = ""
     room: int = documents.LARGEST
     """Bytes that the document may have."""
     clock: Callable[[], float] = time.monotonic
@@ -298,8 +301,10 @@ class Verification(Struct, kw_only=True):
         answers: dict[str, Answer] = {}
         contexts: list[Context] = []
         # A passive check writes nothing: to make and remove its own takes time.
-        scratch = self.scratch / step.name if step.is_active else self.scratch
+        scratch = self.scratch / step.name if step.is_active else self.folder
         if step.is_active:
+            if self.unusable:
+                raise Unable(self.unusable, Cause.MISSING, Remedy.INSPECT)
             _make(scratch)
         try:
             for phase in self._phases(step, inventory, scratch):

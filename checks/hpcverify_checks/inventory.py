@@ -12,9 +12,8 @@ health, but whoever reads the next slow GEMM wants to know of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -33,6 +32,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
+from hpcverify_checks._mounts import MOUNT, mount_changed
 
 COUNTED = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 
@@ -47,10 +47,6 @@ smallest module of a node with 32 alike is 3 % of it."""
 
 LOSSES = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody takes out of a running node by the way."""
-
-
-MOUNT = "mount"
-"""The kind of the part that is the file system to which the checks write."""
 
 
 class InventoryParams(Params, frozen=True):
@@ -133,40 +129,6 @@ def without_mounts(inventory: Inventory) -> Inventory:
     return replace(
         inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT)
     )
-
-
-def mount_changed(now: Inventory, before: Inventory) -> Iterator[Finding]:
-    """
-    Tell if the checks write to another file system than in the earlier run.
-
-    Where one was mounted before and none is, they verified the disk below: that is no
-    fault of any part, and no verification either. The same file system at another
-    place, as a bind mount, is the same; so is none to compare with, for the site chose
-    another directory.
-    """
-    earlier = {p.id: p for p in before.of_kind(MOUNT)}
-    for part in now.of_kind(MOUNT):
-        old = earlier[part.id].facts if part.id in earlier else part.facts
-        if file_system(old) == file_system(part.facts):
-            continue
-        evidence = {f"was_{name}": value for name, value in old.items()} | part.facts
-        text = f"{part.label} is now on {mounted(part.facts)}, before {mounted(old)}"
-        if Path(part.facts["mount"]) in Path(old["mount"]).parents:
-            fix = "mount it again, or run once with --accept-parts"
-            yield Finding("mount_missing", part.id, f"{text}: {fix}", evidence)
-        else:
-            yield Finding("mount_changed", part.id, text, evidence)
-
-
-def file_system(facts: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Say by what a file system is known again, wherever it is mounted."""
-    return tuple(facts.get(name) for name in ("type", "disk", "volume", "source"))
-
-
-def mounted(facts: Mapping[str, str]) -> str:
-    """Describe a mount as mount(8) does."""
-    source = [facts[name] for name in ("volume", "disk", "source") if name in facts]
-    return f"{facts['mount']} ({facts['type']} of {' of '.join(source)})"
 
 
 def come_and_gone(now: Inventory, before: Inventory) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ from hpcverify_checks._fio_jobs import (
     write,
     written,
 )
+from hpcverify_checks._mounts import require_mounted
 from hpcverify_checks._scratch import (
     Site,
     described,
@@ -100,6 +101,7 @@ class StorageParams(Params, frozen=True):
 def measure(ctx: Context, params: StorageParams) -> Iterator[Found]:
     """Refuse what cannot be measured, load the disk, and ask it how it fared."""
     engine = _fio.engine()
+    require_mounted(ctx)
     require_room(ctx.scratch, needed(params), space_of(ctx.scratch))
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)

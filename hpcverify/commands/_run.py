@@ -20,7 +20,7 @@ from hpcverify.conclusion import hard_evidence
 from hpcverify.config import Site, load_site, node_name, state_dir
 from hpcverify.documents import STDOUT
 from hpcverify.early import Forked
-from hpcverify.errors import StoreError
+from hpcverify.errors import StoreError, UnusableError
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.folders import own_folder
 from hpcverify.lock import node_lock
@@ -197,9 +197,14 @@ def verify(
         state = store.documents.parent
         folder = stack.enter_context(own_folder(state / "work", node, say=say))
         root = Path(site.scratch) if site.scratch else state / "scratch"
-        scratch = stack.enter_context(
-            own_folder(root, node, say=say, make=not site.scratch)
-        )
+        scratch, unusable = root / "unusable", ""
+        try:
+            scratch = stack.enter_context(
+                own_folder(root, node, say=say, make=not site.scratch)
+            )
+        except UnusableError as exc:  # its disk may be what is broken on this node
+            unusable = str(exc)
+            say(unusable)
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
             stopped=stop,
@@ -215,6 +220,7 @@ def verify(
             executor=executor,
             folder=folder,
             scratch=scratch,
+            unusable=unusable,
             memory=memory,
             progress=progress,
             force=wish.force,

@@ -46,10 +46,11 @@ def mount_part(
     That is a disk of *inventory* and the volume on it. The name of the device, which
     may be another one after a reboot, is told only where neither is known.
     """
-    mount = mount_of(folder, root)
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    mount = mount_of(there, root)
     if mount is None:
         return
-    number = _device(folder, root)
+    number = _device(there, root)
     name = whole_disk(number, root) if number else None
     disk = next((p.id for p in inventory.of_kind("disk") if p.label == name), None)
     volume = _volume(number, root) if number else None

@@ -292,6 +292,22 @@ def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.NO_SPACE
 
 
+def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_loaded(
+    tmp_path: Path,
+) -> None:
+    def on(mount: str, disk: str) -> Inventory:
+        facts = {"mount": mount, "type": "ext4", "disk": disk}
+        return Inventory(parts=(Part("mount", "mount-/scratch", "/scratch", facts),))
+
+    below, previous = on("/", "eui.1"), on("/scratch", "eui.2")
+    ctx = context(tmp_path, inventory=below, previous=previous)
+    with pytest.raises(Unable, match="mount it again") as caught:
+        next(measure(ctx, SHORT))
+
+    assert caught.value.cause is Cause.MISCONFIGURED
+    assert list(ctx.scratch.iterdir()) == []
+
+
 def test_a_read_only_file_system_is_denied(tmp_path: Path, image: Path) -> None:
     with (
         mounted("-o", "loop,ro", image, tmp_path / "disk") as point,

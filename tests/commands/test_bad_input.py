@@ -166,10 +166,12 @@ def test_a_check_that_a_suite_has_no_time_for_is_not_begun(cli: Cli) -> None:
 def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
     cli.site('scratch = "/no/such/scratch"')
 
-    told = refused(cli, "run", "--check", "steady")
+    done = cli("run", "--check", "steady")
 
-    assert "/no/such/scratch cannot be used: No such file" in told
-    assert "set scratch in the site file" in told
+    assert done.returncode == 3
+    assert "/no/such/scratch cannot be used: No such file" in done.stderr
+    assert "set scratch in the site file" in done.stdout
+    assert "could not be listed" not in done.stdout
 
 
 def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:

@@ -339,15 +339,25 @@ def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_verified_in_its_pla
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
-def test_a_read_only_scratch_directory_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_scratch_that_has_become_read_only_keeps_no_passive_check_from_its_verdict(
+    cli: Cli, tmp_path: Path
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with mounted(scratch, "ro"):
         cli.site(f'scratch = "{scratch}"')
-        done = cli("run", "--check", "steady")
+        passive = cli("run", "--check", "inventory")
+        both = cli("run", "--check", "inventory", "--check", "steady", "--json", "-")
+    steady, inventory = sorted(
+        json.loads(both.stdout)["results"], key=lambda result: result["verdict"]
+    )
 
-    assert done.returncode == 2
-    assert f"{scratch} cannot be used: Read-only file system" in done.stderr
+    assert passive.returncode == 0, passive.stderr
+    assert f"{scratch} cannot be used: Read-only file system" in passive.stderr
+    assert both.returncode == 3
+    assert (steady["verdict"], steady["cause"]) == ("error", "missing")
+    assert f"{scratch} cannot be used: Read-only file system" in steady["reason"]
+    assert inventory["verdict"] == "pass"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")

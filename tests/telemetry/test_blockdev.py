@@ -188,3 +188,13 @@ def test_a_mount_of_no_device_goes_by_its_source(root: Path) -> None:
 
     known = {"mount": "/", "type": "proc", "source": "proc"}
     assert facts_of(Path("/proc"), root) == known
+
+
+def test_a_directory_that_is_missing_would_lie_on_the_mount_of_what_is_above(
+    root: Path,
+) -> None:
+    mounted(root, "30 1 0:27 / /dev/shm rw - tmpfs none rw")
+
+    facts = facts_of(Path("/dev/shm/no/such"), root)  # noqa: S108 - only looked at
+
+    assert facts == {"mount": "/dev/shm", "type": "tmpfs", "source": "none"}  # noqa: S108
