@@ -14,6 +14,7 @@ others.
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import time
 from collections.abc import (
@@ -377,6 +378,18 @@ class Store:
             {"node": node, "now": self._now()},
         )
 
+    def clock_told(self, node: str) -> str:
+        """Say, in one sentence, that runs of *node* are dated after now, if any are."""
+        ahead = self.from_ahead(node)
+        if not ahead:
+            return ""
+        more = f" (and {len(ahead) - 1} more)" if ahead[1:] else ""
+        return (
+            f"run {ahead[0].id}{more} is dated after now: the clock was ahead then, or "
+            "is behind now, see date; until then, it counts only where there is no "
+            "other run to compare with"
+        )
+
     def newest(
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[Entry]:
@@ -645,7 +658,8 @@ def _whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, 
         try:
             yield _named_as_it_is(path), _weight(path)
         except StoreError as exc:
-            complaints.append(str(exc))
+            if os.path.lexists(path):  # else another process has deleted it meanwhile
+                complaints.append(str(exc))
 
 
 def _named_as_it_is(path: Path) -> Run:

@@ -782,6 +782,42 @@ def test_a_run_of_a_clock_that_was_ahead_is_no_reference_and_is_told(
     assert [e.id[:4] for e in store.from_ahead("n1")] == ["2099"]
 
 
+def test_many_runs_of_a_clock_that_was_ahead_are_told_in_one_sentence(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    assert store.clock_told("n1") == ""
+    for day in range(1, 4):
+        store.keep(dated(f"2099-01-0{day}"))
+
+    told = store.clock_told("n1")
+
+    assert told.startswith("run 20990103-000000-abcdef (and 2 more) is dated after now")
+    assert "\n" not in told
+
+
+def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(
+    tmp_path: Path,
+) -> None:
+    first = Store(tmp_path)
+    for day in range(1, 3):
+        first.keep(run_of_day(day))
+    first.path.unlink()
+    gone, *_ = sorted(first.documents.iterdir())
+    asked: list[float] = []
+
+    def timer() -> float:
+        asked.append(0.0)
+        if len(asked) > 1:  # the documents were listed before
+            gone.unlink(missing_ok=True)
+        return 0.0
+
+    store = Store(tmp_path, timer=timer)
+
+    assert store.broken == []
+    assert [e.id for e in store.runs()] == [run_of_day(2).id]
+
+
 def test_parts_that_were_accepted_after_a_run_of_the_future_stay_accepted(
     tmp_path: Path,
 ) -> None:

@@ -112,8 +112,7 @@ def state() -> Iterator[Advice]:
     if store.aside.exists():
         fix = "see the kernel log for errors of its disk, then delete it"
         yield Advice("index", f"one that was damaged is {store.aside}", fix)
-    for entry in store.from_ahead(node_name()):
-        told = f"run {entry.id} is dated after now, and is no reference until then"
+    if told := store.clock_told(node_name()):
         yield Advice("clock", told)
     for complaint in store.broken:
         yield Advice("run document", complaint, "move it away")
