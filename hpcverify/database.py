@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.errors import DamagedError, StoreError
+from hpcverify.errors import DamagedError, ReplacedError, StoreError
 
 BUSY_SECONDS = 5.0
 PASSING = frozenset(
@@ -37,6 +37,7 @@ def transaction(
     Raises:
         StoreError: it cannot be used.
         DamagedError: it is damaged; *if_damaged* says what to do about that.
+        ReplacedError: it is another file by now.
 
     """
     try:
@@ -49,6 +50,10 @@ def transaction(
             db.execute("begin immediate" if write else "begin")
             yield db
     except sqlite3.OperationalError as exc:
+        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
+            raise ReplacedError(
+                f"{path} was replaced by another process: try again"
+            ) from exc
         if "readonly" in str(exc):
             raise StoreError(
                 f"{path} cannot be written: be its owner, if the disk can be written"

@@ -88,6 +88,10 @@ class DamagedError(StoreError):
     """A database has something else in it than was written."""
 
 
+class ReplacedError(StoreError):
+    """Another process has put a new database in the place of one that was in use."""
+
+
 class SpoolError(StoreError):
     """The spool as a whole cannot be read: its file server may be away."""
 

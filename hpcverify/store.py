@@ -35,7 +35,13 @@ from msgspec import Struct
 
 from hpcverify import documents
 from hpcverify.database import free_bytes, migrate, transaction, version, write_anew
-from hpcverify.errors import DamagedError, NoRunsError, StoreError, UnknownNameError
+from hpcverify.errors import (
+    DamagedError,
+    NoRunsError,
+    ReplacedError,
+    StoreError,
+    UnknownNameError,
+)
 from hpcverify.fleet.said import Said
 from hpcverify.limits import Past
 from hpcverify.model import Inventory, Mark, Run, Verdict
@@ -112,6 +118,8 @@ MOST_AT_ONCE = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
 BATCH = 50
 """Documents that are taken in by one transaction: what a killed process may lose."""
+MOST_ANEW = 3
+"""Times that an index is built anew: each of several processes may set one aside."""
 SPARSE = 16 * 2**20
 """Free bytes in the index below which it is not worth writing it anew."""
 HEAVIEST = 512 * 2**20
@@ -186,7 +194,9 @@ class Store:
         self._clock = clock
         self._timer = timer
         self._seen = 0
-        self._is_anew = False
+        self._anew = 0
+        self._file: int | None = None
+        """The number of the file that was opened as the index."""
         self.broken: list[str] = []
         """Complaints about documents that cannot be taken in, and about the index."""
         try:
@@ -199,10 +209,18 @@ class Store:
         self._open()
 
     def _open(self) -> None:
+        self._file = self._file_there()
         at = self._do(version)
         if at != len(MIGRATIONS):  # to write it again would wait for the disk
             self._do(lambda db: migrate(db, self.path, MIGRATIONS), write=True)
+        self._file = self._file or self._file_there()
         self.take_in()
+
+    def _file_there(self) -> int | None:
+        try:
+            return self.path.stat().st_ino
+        except OSError:
+            return None
 
     def _do(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
         """Do *work* in a transaction; if the index is damaged, on one that is new."""
@@ -210,22 +228,28 @@ class Store:
         try:
             with transaction(self.path, if_damaged=fix, write=write) as db:
                 return work(db)
-        except DamagedError as exc:
+        except (DamagedError, ReplacedError) as exc:
             self._start_anew(exc)
         with transaction(self.path, if_damaged=fix, write=write) as db:
             return work(db)
 
-    def _start_anew(self, why: DamagedError) -> None:
+    def _start_anew(self, why: DamagedError | ReplacedError) -> None:
         """
         Set the index aside and build another: all that it says is in the documents.
 
+        Where another process has done so meanwhile, go on with what it is building.
+
         Raises:
-            DamagedError: that cannot be done, or was done already.
+            DamagedError: that cannot be done, or was done again and again.
+            ReplacedError: likewise.
 
         """
-        if self._is_anew:
+        if self._anew == MOST_ANEW:
             raise why
-        self._is_anew = True
+        self._anew += 1
+        if isinstance(why, ReplacedError) or self._file_there() != self._file:
+            self._open()
+            return
         try:
             # SQLite would take the journal for one of the new index.
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)

@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from hpcverify import documents
-from hpcverify.errors import NoRunsError, StoreError, UnknownNameError
+from hpcverify.database import transaction
+from hpcverify.errors import NoRunsError, ReplacedError, StoreError, UnknownNameError
 from hpcverify.model import Inventory, Mark, Part, Run, Verdict
 from hpcverify.store import MARKED, MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
@@ -156,6 +157,37 @@ def test_damage_that_shows_under_way_costs_nothing(tmp_path: Path) -> None:
 
     assert store.previous("n1") == INVENTORY
     assert store.runs()[0].verdict is Verdict.PASS
+
+
+def test_an_index_that_another_process_has_begun_anew_is_not_set_aside(
+    tmp_path: Path,
+) -> None:
+    store = keep(tmp_path, run_of_day(1))
+    store.path.rename(store.aside)
+    store.path.touch()
+    made = store.path.stat().st_ino
+    store.aside.unlink()
+
+    store.keep(run_of_day(2))
+
+    assert store.path.stat().st_ino == made
+    assert not store.aside.exists()
+    assert len(store.runs()) == 2
+    assert store.broken == []
+
+
+def test_a_database_that_is_replaced_while_it_is_written_to_is_another(
+    tmp_path: Path,
+) -> None:
+    path = keep(tmp_path, run_of_day(1)).path
+
+    def change() -> None:
+        with transaction(path, if_damaged="", write=True) as db:
+            path.rename(tmp_path / "aside")
+            db.execute("delete from runs")
+
+    with pytest.raises(ReplacedError, match="try again"):
+        change()
 
 
 def test_a_damaged_index_that_cannot_be_set_aside_is_named(tmp_path: Path) -> None:
