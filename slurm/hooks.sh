@@ -48,19 +48,22 @@ default_settings() {
 
 # Read the two files that decide what we do, in a child, since the state may hang. Both
 # must be ordinary files that root alone can write, the word no longer than a word can
-# be. Sets believed to whether the settings are, and the four lines of the word. Fails if
-# the state does not answer, or did not answer an earlier hook. One child for all, since
-# to start a program takes longer than all the rest.
+# be. Sets believed to whether the settings are, the four lines of the word, and now to
+# the time, which is that of the file just begun. Fails if the state does not answer, or
+# did not answer an earlier hook. One child for all, since to start a program takes
+# longer than all the rest.
 look() {
-    believed='' first='' expiry='' third='' fourth=''
+    believed='' first='' expiry='' third='' fourth='' now=''
     exec 8>>"$LOCKS/look"
     flock -w "$LOOK_S" 8 || return 1
-    timeout -s KILL "$LOOK_S" find "$settings" "$HPCVERIFY_STATE/standing" -prune \
-        -type f -user 0 ! -perm /022 \
-        \( -path "$settings" -print -o -size -9 -exec cat {} \; \) \
-        >"$LOCKS/seen" 2>/dev/null
+    # shellcheck disable=SC2094 # asked for its time, and not read
+    timeout -s KILL "$LOOK_S" find "$LOCKS/seen" "$settings" \
+        "$HPCVERIFY_STATE/standing" -prune -type f -user 0 ! -perm /022 \
+        \( -path "$LOCKS/seen" -printf '%T@\n' -o -path "$settings" -print -o \
+        -size -9 -exec cat {} \; \) >"$LOCKS/seen" 2>/dev/null
     [ $? -lt 124 ] || return 1 # killed: 137
     {
+        IFS= read -r now
         IFS= read -r first
         if [ "$first" = "$settings" ]; then
             believed=1 first=''
@@ -127,7 +130,7 @@ read_word() {
     if [ "$first" = ok ] && [ -z "$fourth" ]; then
         return 0
     fi
-    [ "$expiry" -gt "$(date +%s)" ] || return 0
+    [ "$expiry" -gt "${now%%.*}" ] || return 0
     verdict=$first reason=$third checks=$fourth
 }
 
