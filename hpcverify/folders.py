@@ -43,9 +43,11 @@ def own_folder(
         path = root / f"{prefix}{os.urandom(4).hex()}"
         path.mkdir(mode=PRIVATE)
     except OSError as exc:
+        fix = "make it or mount it writable, or set scratch in the site file to another"
+        if make:  # it lies in the state
+            fix = "see df and findmnt, or set HPCVERIFY_STATE to another"
         raise UnusableError(
-            f"directory {root} cannot be used: {exc.strerror}; "
-            "make it, or set scratch in the site file to another"
+            f"directory {root} cannot be used: {exc.strerror}; {fix}"
         ) from exc
     try:
         yield path

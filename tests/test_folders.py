@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.errors import ConfigError
+from hpcverify.errors import ConfigError, UnusableError
 from hpcverify.folders import own_folder, remove
 
 DEEP = 1200  # more than Python recurses
@@ -132,3 +132,19 @@ def test_links_within_are_removed_and_never_followed(tmp_path: Path) -> None:
 
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert (tmp_path / "kept/file").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"), [(True, "set HPCVERIFY_STATE"), (False, "set scratch in the site")]
+)
+def test_a_root_that_cannot_be_used_is_named_with_what_would_help(
+    tmp_path: Path, *, make: bool, fix: str
+) -> None:
+    (tmp_path / "file").touch()
+    root = tmp_path / "file" / "root"
+
+    with (
+        pytest.raises(UnusableError, match=f"{root} cannot be used: Not a.*{fix}"),
+        own_folder(root, "n1", say=print, make=make),
+    ):
+        pass
