@@ -37,6 +37,7 @@ def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
 
 
 def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
     write(cli.state / "standing", Word("hold", LATER, "fan"))
     write(tmp_path / "spool" / "standing" / cli.node, Word("ok", LATER))
 

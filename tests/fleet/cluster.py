@@ -31,8 +31,9 @@ budget = 60
 
 [[check]]
 name = "told"
-params = {{ seconds = {seconds} }}
 """
+PAUSE = "paused"
+"""The file that the check `told` waits for to go away."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,15 @@ class Fleet:
             )
         )
         program.chmod(0o755)
-        self.lasting(0)
+        (self.config.parent / "suites" / "told.toml").write_text(SUITE)
 
-    def lasting(self, seconds: float) -> None:
-        """Let the check take so long."""
-        suite = self.config.parent / "suites" / "told.toml"
-        suite.write_text(SUITE.format(seconds=float(seconds)))
+    def pause(self) -> None:
+        """Let no check end before they are told to `go_on`."""
+        self.config.with_name(PAUSE).touch()
+
+    def go_on(self) -> None:
+        """Let the checks end that wait, and those to come."""
+        self.config.with_name(PAUSE).unlink()
 
     def tell(self, node: str, word: str) -> None:
         """Let *node* have that speed, or be ``corrupt`` or ``missing`` a tool."""

@@ -215,12 +215,13 @@ def test_a_submission_that_never_took_effect_is_given_up_and_made_again(
 def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_sweep(
     fleet: Fleet,
 ) -> None:
-    fleet.lasting(1)
+    fleet.pause()
     fleet.tell("n2", "10")
     drain(fleet, "n1")
     sweep = fleet.begin("sweep")
     fleet.cluster.until(lambda: is_running(fleet, 3))
     drain(fleet, "n2")
+    fleet.go_on()
     sweep.communicate()
     drain(fleet, "n3")
     fleet("collect")
@@ -248,13 +249,14 @@ def test_a_node_that_an_administrator_has_let_go_is_used_again(fleet: Fleet) -> 
 def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(
     fleet: Fleet,
 ) -> None:
-    fleet.lasting(8)
+    fleet.pause()
     sweep = fleet.begin("sweep")
     fleet.cluster.until(lambda: is_running(fleet, 4))
     began, jobs = time.time(), fleet.cluster.folder / "state" / "job_state"
     fleet.cluster.until(lambda: jobs.stat().st_mtime > began)
     fleet.cluster.crash()
     fleet.cluster.start("slurmctld")
+    fleet.go_on()
     assert "4 nodes: 4 pass" in sweep.communicate()[0]
     assert sweep.returncode == 0
     assert fleet.states() == GOOD | {"n2": "healthy"}
@@ -264,10 +266,11 @@ def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(
 def test_what_slurmctld_forgot_when_it_was_killed_is_no_failure_of_a_node(
     fleet: Fleet,
 ) -> None:
-    fleet.lasting(1)
+    fleet.pause()
     Doom(fleet, "never").survived(sweep=True)
     fleet.cluster.until(lambda: is_running(fleet, 4))
     fleet.cluster.crash()
+    fleet.go_on()
     fleet.cluster.start("slurmctld")
     later = Doom(fleet, "never", ahead=UNHEARD_S + 1)
     fleet.cluster.until(
@@ -359,11 +362,12 @@ def test_two_sweeps_at_once_verify_no_node_twice(fleet: Fleet) -> None:
 
 
 def test_jobs_go_on_when_their_sweep_is_told_to_end(fleet: Fleet) -> None:
-    fleet.lasting(1)
+    fleet.pause()
     sweep = fleet.begin("sweep")
     fleet.cluster.until(lambda: is_running(fleet, 4))
     sweep.terminate()
     told, _ = sweep.communicate()
+    fleet.go_on()
     assert sweep.returncode == 3
     assert "still under way: 4" in told
     fleet.collected()

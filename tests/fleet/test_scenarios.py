@@ -133,7 +133,7 @@ def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(
 def test_a_users_job_takes_the_node_from_a_verification(fleet: Fleet) -> None:
     verified(fleet, "n1")
     before = fleet.node("n1")
-    fleet.lasting(30)
+    fleet.pause()
     with fleet.begin("sweep", "--nodes", "n1") as sweep:
         log = fleet.folder / "log.n1"
         fleet.cluster.until(lambda: log.read_text().count(BEGAN) > 1)
@@ -226,12 +226,13 @@ def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
     fleet.tell("n1", "100")
-    fleet.lasting(2)
+    fleet.pause()
     job = user_job(fleet, "n1")
 
     assert fleet("repair", "n1", "--reason", "new DIMM").returncode == 0
     fleet.cluster.until(lambda: fleet.host("n1").state == "ALLOCATED")
     assert (reserved(fleet), state(fleet, job)) == ({"n1"}, "PENDING")
+    fleet.go_on()
     fleet.collected()
 
     assert (fleet.states(), held(fleet)) == ({"n1": "healthy"}, set())
@@ -422,7 +423,7 @@ def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> No
     admin = ("state=drain", 'reason="PSU swap | 17"')
     fleet.cluster.run("scontrol", "update", "nodename=n3", *admin)
     fleet.tell("n2", "10")
-    fleet.lasting(2)
+    fleet.pause()
 
     done = fleet("admit", "n[2-4]", "--suite", "told")
 
@@ -432,6 +433,7 @@ def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> No
     job = user_job(fleet, "n4")
     fleet.cluster.until(lambda: fleet.host("n4").state == "ALLOCATED")
     assert state(fleet, job) == "PENDING"
+    fleet.go_on()
     fleet.collected()
     assert (fleet.drained(), reserved(fleet)) == ({"n2", "n3"}, set())
     assert fleet.host("n3").reason == "PSU swap | 17"
