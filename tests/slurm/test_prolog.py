@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -11,7 +12,9 @@ from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.slurm_lab.lab import Cluster
 
 NODE = "n1"
-SLOW = "trap '' TERM INT HUP; sleep 321 & wait; wait"
+SLEEP = f"sleep 322.{os.getpid()}"
+"""No other test's: it is looked for by its name."""
+SLOW = f"trap '' TERM INT HUP; {SLEEP} & wait; wait"
 
 
 @pytest.fixture
@@ -101,7 +104,7 @@ def test_a_hung_probe_costs_a_job_its_deadline_at_most(
 
 def asleep() -> str:
     """Name the processes that `SLOW` left behind."""
-    command = ("pgrep", "-fx", "sleep 321")
+    command = ("pgrep", "-fx", SLEEP)
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
