@@ -46,6 +46,7 @@ from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, doubted, trips
 from hpcverify.quarantine.keeper import (
+    CLOCKS_S,
     Keeper,
     Marks,
     Seen,
@@ -70,8 +71,6 @@ from hpcverify.store import Store
 
 LASTS_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""
-CLOCKS_S = 5.0
-"""That Slurm's clock may differ from ours."""
 
 
 @dataclass

@@ -452,7 +452,7 @@ class Ledger:
         """List every write to *node* that was ever meant to be made, in order."""
         with self._database() as db:
             rows = db.execute(
-                "select number, act, reason, before, stood from intents"
+                "select number, act, reason, before, stood, at from intents"
                 " where node = ? order by number",
                 (node,),
             ).fetchall()

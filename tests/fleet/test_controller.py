@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from contextlib import closing
@@ -131,7 +132,9 @@ def a_room(folder: Path, count: int = 4) -> Room:
     """Make a cluster of n1 to nN, and a controller that knows nothing yet."""
     (folder / "spool").mkdir()
     nodes = {f"n{i}": PaperNode() for i in range(1, count + 1)}
-    return Room(folder, PaperSlurm(nodes))
+    room = Room(folder, PaperSlurm(nodes))
+    room.slurm.clock = room.clock
+    return room
 
 
 @pytest.fixture
@@ -382,6 +385,26 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
 
     assert room.slurm.holds("n2") == (True, former)
     assert room.node("n2").foreign == former
+
+
+@pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
+def test_a_resume_that_slurm_forgot_is_made_again(room: Room, state: State) -> None:
+    room.quarantine("n2")
+    saved = dataclasses.replace(room.slurm.nodes["n2"])
+    room.collect()
+    by = "ada" if state is State.VERIFYING else ""
+    room.ledger.put(replace(room.node("n2"), state=state, by=by, after=99), "repair")
+    room.collect()
+    assert not room.slurm.nodes["n2"].drained
+
+    # slurmctld is killed before it wrote that down, and reads what it had.
+    room.slurm.nodes["n2"], room.slurm.began = saved, room.now
+    room.slurm.reserved.clear()
+    room.collect(times=2)
+
+    kept = {"n2"} if state is State.VERIFYING else set[str]()
+    assert (room.slurm.holds("n2"), room.slurm.reserved) == ((False, ""), kept)
+    assert (room.node("n2").state, room.node("n2").foreign) == (state, "")
 
 
 @pytest.mark.parametrize(
