@@ -135,7 +135,7 @@ class Controller:
             SlurmError: the scheduler does not answer in full; nothing was done.
 
         """
-        seen = self._look()
+        seen = self.look()
         self.news()
         self._act(seen)
 
@@ -146,15 +146,23 @@ class Controller:
 
     def act(self) -> None:
         """Do what follows from the news."""
-        self._act(self._look())
+        self._act(self.look())
 
-    def _look(self) -> Mapping[str, Seen]:
+    def look(self) -> Mapping[str, Seen]:
+        """
+        Give all nodes, and know each, though no run of it ever came.
+
+        Raises:
+            SlurmError: the scheduler does not answer in full.
+
+        """
         seen = self.keeper.look()
         self._eligible = len(seen)
+        if strangers := seen.keys() - self.ledger.nodes().keys():
+            self.ledger.meet(strangers)
         return seen
 
     def _act(self, seen: Mapping[str, Seen]) -> None:
-        self._meet(seen)
         self._free_the_doubted()
         seen = {**seen, **self._adopt(seen)}
         self._settle(seen)
@@ -432,11 +440,6 @@ class Controller:
             for node in freed
             if not node.enforced
         )
-
-    def _meet(self, seen: Collection[str]) -> None:
-        """Know every node that the scheduler names, though no run of it ever came."""
-        if strangers := set(seen) - self.ledger.nodes().keys():
-            self.ledger.meet(strangers)
 
     # -- whom to verify outside the sweep
 

@@ -10,9 +10,11 @@ A drain is ours if its reason is, word for word, the one that our last drain of 
 node gave it, or one that a write of ours may still give it. A person who adds a note
 to it, changes it, or drains the node again with a reason that we once used has taken
 the node over. A drain that we took back is ours again if it is as old as it was then:
-a scheduler that is killed forgets what it was told last. No scheduler has a write with a condition (Slurm's replaces whatever
-reason there is and keeps no other), so each write directly follows a read, and what
-comes between those two, some 10 ms, is not seen.
+a scheduler that is killed forgets what it was told last.
+
+No scheduler has a write with a condition (Slurm's replaces whatever reason there is and
+keeps no other), so each write directly follows a read, and what comes between those
+two, some 10 ms, is not seen.
 """
 
 from __future__ import annotations

@@ -387,6 +387,14 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     assert room.node("n2").foreign == former
 
 
+def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -> None:
+    room.finds("n2", BAD)
+    room.collect()
+
+    rows = overview(room.ledger.nodes(), [], [], now=room.now).rows
+    assert [row.node.name for row in rows if row.overdue] == []
+
+
 @pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
 def test_a_resume_that_slurm_forgot_is_made_again(room: Room, state: State) -> None:
     room.quarantine("n2")
