@@ -75,12 +75,13 @@ def adopt(
     Take back the node that is *seen*, for *person*; return it as it is now.
 
     *checks* are all that there are: one that is drained has to pass those that its
-    reason names. One that is only reserved is to pass *suite*.
+    reason names. One that is only reserved is to pass *suite*. What an older ledger
+    knows that it owes, it owes still.
     """
+    known = ledger.node(seen.node)
     node = replace(
-        ledger.node(seen.node),
+        known,
         since=ledger.clock(),
-        checks=(),
         hard=False,
         run="",
         enforced=True,
@@ -91,11 +92,13 @@ def adopt(
         said = seen.reason.removeprefix(mark_of(seen.reason)).strip()
         act, reason = "drain", seen.reason
         quarantined = {"state": State.QUARANTINED, "reason": said, "by": ""}
-        failed = tuple(name for name in _find_named(said) if name in checks)
+        named = (name for name in _find_named(said) if name in checks)
+        failed = tuple(dict.fromkeys((*named, *known.checks)))
         node = replace(node, hold=seen.ours, checks=failed, **quarantined)
     else:
         mark = new_mark()
         act, reason = "reserve", written(mark, why)
+        suite = (known.suite or suite) if known.checks else suite
         kept = {"state": State.VERIFYING, "reason": why, "by": person, "suite": suite}
         node = replace(node, hold=mark, **kept)
     # The node first: a hold that we own and do not want would be taken back.

@@ -457,6 +457,7 @@ class Controller:
             (node for node in nodes if has_waited(node, began, now, days)),
             key=lambda node: (-elapsed(now, node.passed), node.name),
         )
+        suite = self.site.fleet.suite
         for node in due[: max(0, room)]:
             kept = replace(
                 node,
@@ -464,7 +465,7 @@ class Controller:
                 since=now,
                 reason=f"has not passed for {days:g} days: kept free for its turn",
                 enforced=True,
-                suite=self.site.fleet.suite,
+                suite=(node.suite or suite) if node.owed else suite,
                 after=self.ledger.last_ticket(),
             )
             self.ledger.put(kept, "kept free")

@@ -86,6 +86,18 @@ def test_a_reservation_is_taken_back_to_be_verified_in(ledger: Ledger) -> None:
     assert find_unowned({"n2": RESERVED}, ledger) == {}
 
 
+@pytest.mark.parametrize("seen", [RESERVED, replace(DRAINED, node="n2")])
+def test_what_an_older_ledger_knows_that_it_owes_it_owes_still(
+    ledger: Ledger, seen: Seen
+) -> None:
+    ledger.put(Node(name="n2", checks=("storage",), suite="full"), "returned")
+
+    node = taken(seen, ledger)
+
+    assert "storage" in node.checks
+    assert node.suite == "full"
+
+
 def test_a_drain_in_a_reservation_is_the_harder_of_the_two(ledger: Ledger) -> None:
     both = Seen(
         node="n1", ours=DRAINED.ours, reason=REASON, drained=True, reserved=True

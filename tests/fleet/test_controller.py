@@ -482,6 +482,22 @@ def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
     assert ticket.suite == ordered
 
 
+def test_a_turn_that_it_is_kept_free_for_is_of_the_suite_that_it_failed_in(
+    room: Room,
+) -> None:
+    room.fleet = {"overdue_days": 7}
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+    room.collect(times=2)
+    assert room.node("n2").owed == ("sdc",)
+
+    room.collect(times=2, after=8 * DAY)
+
+    assert room.node("n2").kept_free
+    suites = {t.node: t.suite for t in room.ledger.open_tickets()}
+    assert suites == {"n1": "idle", "n2": "quick"}
+
+
 def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
     room: Room,
 ) -> None:
