@@ -9,8 +9,8 @@ between, and whatever somebody else holds is left alone, reason and all.
 A drain is ours if its reason is, word for word, the one that our last drain of that
 node gave it, or one that a write of ours may still give it. A person who adds a note
 to it, changes it, or drains the node again with a reason that we once used has taken
-the node over. A drain that we took back is ours again if it is as old as it was then:
-a scheduler that is killed forgets what it was told last.
+the node over. A drain that we took back is ours again if it was set when we set it: a
+scheduler that is killed forgets what it was told last.
 
 No scheduler has a write with a condition (Slurm's replaces whatever reason there is and
 keeps no other), so each write directly follows a read, and what comes between those
@@ -45,6 +45,8 @@ RESUME = "resume"
 
 CLOCKS_S = 5.0
 """That the scheduler's clock may differ from ours."""
+MADE_S = 60.0
+"""From the intent of a drain until it is surely made."""
 
 _NEXT = {
     (Hold.NONE, True, False): RESUME,
@@ -123,8 +125,9 @@ class Marks(Struct, frozen=True):
     be: their command was killed, or has timed out."""
     lifted: str = ""
     """The reason of our drain that we last took back."""
+    lifted_from: float = 0.0
     lifted_at: float = 0.0
-    """When we did."""
+    """When we were about to make it, and to take it back."""
 
     def drained(self, seen: Seen) -> bool:
         """Whether the node, as *seen*, is drained by us."""
@@ -132,8 +135,13 @@ class Marks(Struct, frozen=True):
             return False
         reason = _core(seen.reason)
         return reason in {self.standing, *self.awaited} or (
-            reason == self.lifted and 0 < seen.at < self.lifted_at - CLOCKS_S
+            reason == self.lifted and self._is_as_old(seen)
         )
+
+    def _is_as_old(self, seen: Seen) -> bool:
+        """Whether the drain, as *seen*, was made when we made the one we lifted."""
+        first, last = self.lifted_from - CLOCKS_S, self.lifted_from + MADE_S
+        return first < seen.at < min(last, self.lifted_at - CLOCKS_S)
 
     def arrived(self, seen: Seen) -> bool:
         """Whether a drain stands on the node, as *seen*, that was awaited."""
@@ -222,9 +230,11 @@ def marks_of(node: Node, book: Book) -> Marks:
     given = [*(mark_of(each.reason) for each in intents), node.hold]
     standing = lifted = ""
     lifted_at = 0.0
+    made: dict[str, float] = {}
     awaited: set[str] = set()
     for each in intents:
         drain = _core(each.reason) if each.act == DRAIN else ""
+        made[drain] = each.at
         for stood in (each.before, each.stood):
             if stood is not None and _core(stood) in awaited:
                 standing = _core(stood)
@@ -238,7 +248,12 @@ def marks_of(node: Node, book: Book) -> Marks:
         # What others write later in the same words is theirs.
         standing = stood if stood in (drain, standing) else ""
     return Marks(
-        tuple(filter(None, given)), standing, frozenset(awaited), lifted, lifted_at
+        given=tuple(filter(None, given)),
+        standing=standing,
+        awaited=frozenset(awaited),
+        lifted=lifted,
+        lifted_from=made.get(lifted, 0.0),
+        lifted_at=lifted_at,
     )
 
 

@@ -395,6 +395,25 @@ def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -
     assert [row.node.name for row in rows if row.overdue] == []
 
 
+def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    former = reason_of(room, "n2")
+    room.collect()
+    room.now += DAY
+    room.ledger.put(replace(room.node("n2"), state=State.HEALTHY, after=99), "healthy")
+    room.collect()
+    assert not room.slurm.nodes["n2"].drained
+    room.now -= DAY
+
+    room.slurm.drain(["n2"], former)
+    room.collect(times=2)
+
+    assert room.slurm.holds("n2") == (True, former)
+    assert room.node("n2").foreign == former
+
+
 @pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
 def test_a_resume_that_slurm_forgot_is_made_again(room: Room, state: State) -> None:
     room.quarantine("n2")
