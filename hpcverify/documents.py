@@ -206,7 +206,8 @@ def parse(text: bytes, subject: str) -> Run:
                 "upgrade hpcverify"
             )
         return msgspec.json.decode(text, type=Run)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    # What is not UTF-8 is no error of msgspec's.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(
             f"{subject} is no whole run document ({exc}): move it away"
         ) from exc

@@ -135,7 +135,7 @@ def decide(
     names = expand(hostlist)
     decided: list[str] = []
     with acting.alone():
-        there = acting.keeper.look()
+        there = acting.look()
         refuse_unknown(names, there)
         for name in names:
             try:

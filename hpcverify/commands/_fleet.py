@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -34,8 +35,7 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
 
     def counts(run: Entry | Said) -> bool:
         """Whether its node was not forgotten since: such runs are kept, not shown."""
-        at = forgotten.get(run.node)
-        return at is None or run.started.timestamp() > at
+        return run.started.timestamp() > forgotten.get(run.node, -math.inf)
 
     return overview(
         ledger.nodes(),
@@ -44,7 +44,11 @@ def read(ledger: Ledger, store: Store, since: datetime | None = None) -> Overvie
         now=now,
         tripped=ledger.tripped(),
         overdue_days=load_site().fleet.overdue_days,
-        failures=store.failures(lately, until),
+        failures=(
+            (node, when)
+            for node, when in store.failures(lately, until)
+            if when > forgotten.get(node, -math.inf)
+        ),
     )
 
 

@@ -32,6 +32,7 @@ def command(hostlist: str | None, reason: str) -> None:
       hpcverify adopt
       hpcverify adopt n[17-19] --reason "the disk of ctl1 died"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    from hpcverify import catalog
     from hpcverify.cli import say
     from hpcverify.commands._acting import (
         controller,
@@ -46,7 +47,7 @@ def command(hostlist: str | None, reason: str) -> None:
     acting = controller()
     asked = expand(hostlist) if hostlist else []
     with acting.alone():
-        there = acting.keeper.look()
+        there = acting.look()
         refuse_unknown(asked, there)
         unowned = find_unowned(there, acting.ledger)
         strangers = [name for name in asked if name not in unowned]
@@ -57,9 +58,17 @@ def command(hostlist: str | None, reason: str) -> None:
             for name, seen in unowned.items()
             if not is_taken_over(seen, acting.ledger)
         ]
+        checks = set(catalog.names(acting.site.packages))
         suite, by = acting.site.fleet.suite, person()
         nodes = [
-            adopt(unowned[name], acting.ledger, suite, by, reason)
+            adopt(
+                unowned[name],
+                acting.ledger,
+                checks,
+                suite=suite,
+                person=by,
+                why=reason,
+            )
             for name in chosen
             if name in unowned
         ]

@@ -2,8 +2,9 @@
 Takes back what bears our mark when the ledger that made it is lost.
 
 A drain says why in its reason, and that is all that is left of it: such a node is
-quarantined for that reason. A reservation says nothing: such a node was a suspect, new
-or repaired, and is verified where it is kept.
+quarantined for that reason, and has to pass the checks that the reason names. A
+reservation says nothing: such a node was a suspect, new or repaired, and is verified
+where it is kept.
 
 What the ledger knows of is left out: a person who has taken over a drain of ours by
 adding a note to its reason still has it, unless that node is asked for by name.
@@ -11,7 +12,8 @@ adding a note to its reason still has it, unless that node is asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -28,6 +30,9 @@ from hpcverify.quarantine.life import Node, State
 
 ADOPTED = "adopted: it stood already"
 """The outcome of a write that nobody needed to make."""
+_FAILED = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
+_OWED = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*")
+"""How a reason names the checks that failed: see `policy`."""
 
 
 def find_unowned(there: Mapping[str, Seen], ledger: Ledger) -> dict[str, Seen]:
@@ -51,16 +56,32 @@ def is_taken_over(seen: Seen, ledger: Ledger) -> bool:
     return seen.drained and bool(seen.ours) and ledger.gave(seen.node, seen.ours)
 
 
-def adopt(seen: Seen, ledger: Ledger, suite: str, person: str, why: str) -> Node:
+def _find_named(reason: str) -> Iterator[str]:
+    """Yield what *reason* may name as checks, each once."""
+    owed = (name for listed in _OWED.findall(reason) for name in listed.split(", "))
+    yield from dict.fromkeys((*_FAILED.findall(reason), *owed))
+
+
+def adopt(
+    seen: Seen,
+    ledger: Ledger,
+    checks: Collection[str],
+    *,
+    suite: str,
+    person: str,
+    why: str,
+) -> Node:
     """
     Take back the node that is *seen*, for *person*; return it as it is now.
 
-    One that is only reserved is to pass *suite*.
+    *checks* are all that there are: one that is drained has to pass those that its
+    reason names. One that is only reserved is to pass *suite*. What an older ledger
+    knows that it owes, it owes still.
     """
+    known = ledger.node(seen.node)
     node = replace(
-        ledger.node(seen.node),
+        known,
         since=ledger.clock(),
-        checks=(),
         hard=False,
         run="",
         enforced=True,
@@ -71,10 +92,13 @@ def adopt(seen: Seen, ledger: Ledger, suite: str, person: str, why: str) -> Node
         said = seen.reason.removeprefix(mark_of(seen.reason)).strip()
         act, reason = "drain", seen.reason
         quarantined = {"state": State.QUARANTINED, "reason": said, "by": ""}
-        node = replace(node, hold=seen.ours, **quarantined)
+        named = (name for name in _find_named(said) if name in checks)
+        failed = tuple(dict.fromkeys((*named, *known.checks)))
+        node = replace(node, hold=seen.ours, checks=failed, **quarantined)
     else:
         mark = new_mark()
         act, reason = "reserve", written(mark, why)
+        suite = (known.suite or suite) if known.checks else suite
         kept = {"state": State.VERIFYING, "reason": why, "by": person, "suite": suite}
         node = replace(node, hold=mark, **kept)
     # The node first: a hold that we own and do not want would be taken back.

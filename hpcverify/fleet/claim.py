@@ -16,9 +16,10 @@ import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify import standing
@@ -31,15 +32,18 @@ MOST_BYTES = 4096
 REFRESH_S = 60.0
 """Between notes of the last turn: a sweep takes a turn every other second."""
 
+Moment = Annotated[float, Meta(ge=0, lt=datetime(9999, 12, 31, tzinfo=UTC).timestamp())]
+"""Seconds since 1970, of a year that can be printed."""
+
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Whose a spool is; times are seconds since 1970."""
+    """Whose a spool is."""
 
     ledger: str
     """The id of the ledger, made once with it."""
     host: str
-    since: float
-    turn: float
+    since: Moment
+    turn: Moment
     """The last turn, as of a minute ago."""
 
 
@@ -120,7 +124,7 @@ def _read(path: Path) -> Claim | None:
         return msgspec.json.decode(
             os.read(file, MOST_BYTES) if regular else b"", type=Claim
         )
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise _strange(path) from exc
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc

@@ -46,6 +46,7 @@ from hpcverify.fleet.words import tell
 from hpcverify.model import Run
 from hpcverify.quarantine.breaker import allowance, doubted, trips
 from hpcverify.quarantine.keeper import (
+    CLOCKS_S,
     Keeper,
     Marks,
     Seen,
@@ -70,8 +71,6 @@ from hpcverify.store import Store
 
 LASTS_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""
-CLOCKS_S = 5.0
-"""That Slurm's clock may differ from ours."""
 
 
 @dataclass
@@ -136,7 +135,7 @@ class Controller:
             SlurmError: the scheduler does not answer in full; nothing was done.
 
         """
-        seen = self._look()
+        seen = self.look()
         self.news()
         self._act(seen)
 
@@ -147,15 +146,23 @@ class Controller:
 
     def act(self) -> None:
         """Do what follows from the news."""
-        self._act(self._look())
+        self._act(self.look())
 
-    def _look(self) -> Mapping[str, Seen]:
+    def look(self) -> Mapping[str, Seen]:
+        """
+        Give all nodes, and know each, though no run of it ever came.
+
+        Raises:
+            SlurmError: the scheduler does not answer in full.
+
+        """
         seen = self.keeper.look()
         self._eligible = len(seen)
+        if strangers := seen.keys() - self.ledger.nodes().keys():
+            self.ledger.meet(strangers)
         return seen
 
     def _act(self, seen: Mapping[str, Seen]) -> None:
-        self._meet(seen)
         self._free_the_doubted()
         seen = {**seen, **self._adopt(seen)}
         self._settle(seen)
@@ -434,11 +441,6 @@ class Controller:
             if not node.enforced
         )
 
-    def _meet(self, seen: Collection[str]) -> None:
-        """Know every node that the scheduler names, though no run of it ever came."""
-        if strangers := set(seen) - self.ledger.nodes().keys():
-            self.ledger.meet(strangers)
-
     # -- whom to verify outside the sweep
 
     def _give_turns(self, seen: Mapping[str, Seen]) -> None:
@@ -455,6 +457,7 @@ class Controller:
             (node for node in nodes if has_waited(node, began, now, days)),
             key=lambda node: (-elapsed(now, node.passed), node.name),
         )
+        suite = self.site.fleet.suite
         for node in due[: max(0, room)]:
             kept = replace(
                 node,
@@ -462,7 +465,7 @@ class Controller:
                 since=now,
                 reason=f"has not passed for {days:g} days: kept free for its turn",
                 enforced=True,
-                suite=self.site.fleet.suite,
+                suite=(node.suite or suite) if node.owed else suite,
                 after=self.ledger.last_ticket(),
             )
             self.ledger.put(kept, "kept free")

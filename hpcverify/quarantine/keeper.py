@@ -9,9 +9,12 @@ between, and whatever somebody else holds is left alone, reason and all.
 A drain is ours if its reason is, word for word, the one that our last drain of that
 node gave it, or one that a write of ours may still give it. A person who adds a note
 to it, changes it, or drains the node again with a reason that we once used has taken
-the node over. No scheduler has a write with a condition (Slurm's replaces whatever
-reason there is and keeps no other), so each write directly follows a read, and what
-comes between those two, some 10 ms, is not seen.
+the node over. A drain that we took back is ours again if it was set when we set it: a
+scheduler that is killed forgets what it was told last.
+
+No scheduler has a write with a condition (Slurm's replaces whatever reason there is and
+keeps no other), so each write directly follows a read, and what comes between those
+two, some 10 ms, is not seen.
 """
 
 from __future__ import annotations
@@ -37,14 +40,21 @@ UNSAID = "and nobody said why"
 
 DRAIN = "drain"
 """The act that has a node drained."""
+RESUME = "resume"
+"""The act that takes a drain of ours back."""
+
+CLOCKS_S = 5.0
+"""That the scheduler's clock may differ from ours."""
+MADE_S = 60.0
+"""From the intent of a drain until it is surely made."""
 
 _NEXT = {
-    (Hold.NONE, True, False): "resume",
-    (Hold.NONE, True, True): "resume",
+    (Hold.NONE, True, False): RESUME,
+    (Hold.NONE, True, True): RESUME,
     (Hold.NONE, False, True): "unreserve",
     (Hold.RESERVATION, False, False): "reserve",
     (Hold.RESERVATION, True, False): "reserve",
-    (Hold.RESERVATION, True, True): "resume",
+    (Hold.RESERVATION, True, True): RESUME,
     (Hold.DRAIN, False, False): "drain",
     (Hold.DRAIN, False, True): "drain",
     (Hold.DRAIN, True, True): "unreserve",
@@ -76,6 +86,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Word for word."""
     by: str = ""
     """Who set the reason, where that is known."""
+    at: float = 0.0
+    """When it was set, in seconds since 1970 by the scheduler's clock; 0: unknown."""
     drained: bool = False
     hook_failed: bool = False
     """The scheduler drained it by itself, since a prolog or an epilog ended badly."""
@@ -97,6 +109,8 @@ class Intent(Struct, frozen=True, kw_only=True):
     stood: str | None = None
     """The reason of the drain that stood afterwards, empty if none did; None: nobody
     knows, or the write may still take effect."""
+    at: float = 0.0
+    """When, in seconds since 1970 by our clock."""
 
 
 class Marks(Struct, frozen=True):
@@ -109,11 +123,25 @@ class Marks(Struct, frozen=True):
     awaited: frozenset[str] = frozenset()
     """Those of drains that were never seen to stand, and may have been made or yet
     be: their command was killed, or has timed out."""
+    lifted: str = ""
+    """The reason of our drain that we last took back."""
+    lifted_from: float = 0.0
+    lifted_at: float = 0.0
+    """When we were about to make it, and to take it back."""
 
     def drained(self, seen: Seen) -> bool:
         """Whether the node, as *seen*, is drained by us."""
-        drain = seen.drained and bool(seen.ours)
-        return drain and _core(seen.reason) in {self.standing, *self.awaited}
+        if not (seen.drained and seen.ours):
+            return False
+        reason = _core(seen.reason)
+        return reason in {self.standing, *self.awaited} or (
+            reason == self.lifted and self._is_as_old(seen)
+        )
+
+    def _is_as_old(self, seen: Seen) -> bool:
+        """Whether the drain, as *seen*, was made when we made the one we lifted."""
+        first, last = self.lifted_from - CLOCKS_S, self.lifted_from + MADE_S
+        return first < seen.at < min(last, self.lifted_at - CLOCKS_S)
 
     def arrived(self, seen: Seen) -> bool:
         """Whether a drain stands on the node, as *seen*, that was awaited."""
@@ -200,22 +228,33 @@ def marks_of(node: Node, book: Book) -> Marks:
     """Read in the *book* what our holds of *node* are recognized by."""
     intents = book.intents(node.name)
     given = [*(mark_of(each.reason) for each in intents), node.hold]
-    standing = ""
+    standing = lifted = ""
+    lifted_at = 0.0
+    made: dict[str, float] = {}
     awaited: set[str] = set()
     for each in intents:
         drain = _core(each.reason) if each.act == DRAIN else ""
+        made[drain] = each.at
         for stood in (each.before, each.stood):
             if stood is not None and _core(stood) in awaited:
                 standing = _core(stood)
                 awaited.remove(standing)
         if each.stood is None:
             awaited |= {drain} - {""}
-        elif _core(each.stood) == drain:
-            standing = drain
-        elif _core(each.stood) != standing:
-            # What others write later in the same words is theirs.
-            standing = ""
-    return Marks(tuple(filter(None, given)), standing, frozenset(awaited))
+            continue
+        stood = _core(each.stood)
+        if each.act == RESUME and standing and not stood:
+            lifted, lifted_at = standing, each.at
+        # What others write later in the same words is theirs.
+        standing = stood if stood in (drain, standing) else ""
+    return Marks(
+        given=tuple(filter(None, given)),
+        standing=standing,
+        awaited=frozenset(awaited),
+        lifted=lifted,
+        lifted_from=made.get(lifted, 0.0),
+        lifted_at=lifted_at,
+    )
 
 
 def written(mark: str, reason: str) -> str:

@@ -346,12 +346,11 @@ class Ledger:
             self._queue(db, replace(told, node=node, by=actor))
 
     def forgotten(self) -> dict[str, float]:
-        """Say when nodes were forgotten that nothing was heard of since."""
+        """Say when nodes were last forgotten: what ran there before is not shown."""
         with self._database() as db:
             rows = db.execute(
-                "select substr(name, ?), value from facts where name glob ? and"
-                " substr(name, ?) not in (select name from nodes)",
-                (len(FORGOTTEN_AT) + 1, f"{FORGOTTEN_AT}*", len(FORGOTTEN_AT) + 1),
+                "select substr(name, ?), value from facts where name glob ?",
+                (len(FORGOTTEN_AT) + 1, f"{FORGOTTEN_AT}*"),
             ).fetchall()
         return {node: float(at) for node, at in rows}
 
@@ -452,7 +451,7 @@ class Ledger:
         """List every write to *node* that was ever meant to be made, in order."""
         with self._database() as db:
             rows = db.execute(
-                "select number, act, reason, before, stood from intents"
+                "select number, act, reason, before, stood, at from intents"
                 " where node = ? order by number",
                 (node,),
             ).fetchall()

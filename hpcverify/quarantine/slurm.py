@@ -85,6 +85,7 @@ def as_seen(host: Host, reservations: Mapping[str, Reservation], owner: str) -> 
         ours=mark_of(host.reason),
         reason=host.reason,
         by=host.reason_user,
+        at=host.reason_time,
         drained=drained,
         hook_failed=host.reason in _HOOK_FAILED and host.reason_user == owner,
         unavailable="+".join(taboo(host, others)),

@@ -8,7 +8,8 @@ does, and what it is told it does at once. Nothing here knows of hpcverify.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,6 +33,8 @@ class PaperNode:
     reason: str = ""
     by: str = "root"
     state: str = "IDLE"
+    at: float = 0
+    """When the reason was set."""
 
 
 @dataclass
@@ -53,6 +56,7 @@ class PaperSlurm:
     jobs: dict[int, PaperJob] = field(default_factory=dict[int, PaperJob])
     began: float = 1.0
     """When slurmctld was started."""
+    clock: Callable[[], float] = time.time
     asked: list[str] = field(default_factory=list[str])
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
@@ -87,7 +91,9 @@ class PaperSlurm:
     def drain(self, names: Iterable[str], reason: str, by: str = "root") -> None:
         """Be an administrator who drains nodes."""
         for name in names:
-            self.nodes[name] = PaperNode(drained=True, reason=reason, by=by)
+            self.nodes[name] = PaperNode(
+                drained=True, reason=reason, by=by, at=self.clock()
+            )
 
     def resume(self, *names: str) -> None:
         """Be an administrator who resumes nodes, or a reboot with nextstate=RESUME."""
@@ -115,7 +121,7 @@ class PaperSlurm:
             "partitions": PARTITIONS,
             "reason": node.reason,
             "reason_set_by_user": node.by,
-            "reason_changed_at": 1,
+            "reason_changed_at": int(node.at),
         }
 
     def _show_reservations(self) -> str:
@@ -177,9 +183,9 @@ class PaperSlurm:
             case "drain":
                 node.drained = True
             case "undrain":
-                node.drained, node.reason = False, ""
+                node.drained, node.reason, node.at = False, "", 0
             case _:
                 pass
         reason = words.get("reason", "").removeprefix('"').removesuffix('"')
         if reason.strip():
-            node.reason, node.by = reason, "root"
+            node.reason, node.by, node.at = reason, "root", self.clock()

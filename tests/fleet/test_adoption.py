@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet.adoption import adopt, find_unowned, is_taken_over
 from hpcverify.quarantine.keeper import Seen, as_found, mark_of, marks_of
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State
 
+CHECKS = {"gemm", "sdc", "storage"}
 REASON = "hpcverify[aa11bb] gemm: GPU 3 is slow"
 DRAINED = Seen(node="n1", ours=mark_of(REASON), reason=REASON, drained=True)
 RESERVED = Seen(node="n2", reserved=True)
@@ -29,7 +31,8 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def taken(seen: Seen, ledger: Ledger) -> Node:
-    return adopt(seen, ledger, "idle", "ada", "the disk died")
+    why = "the disk died"
+    return adopt(seen, ledger, CHECKS, suite="idle", person="ada", why=why)
 
 
 def test_only_what_bears_our_mark_is_found(ledger: Ledger) -> None:
@@ -50,12 +53,49 @@ def test_a_drain_is_taken_back_for_the_reason_that_stands_there(
     assert find_unowned({"n1": DRAINED}, ledger) == {}
 
 
+@pytest.mark.parametrize(
+    ("reason", "checks"),
+    [
+        ("gemm: GPU 3 is slow; sdc: node: a wrong word", ("gemm", "sdc")),
+        ("Prolog error: sdc: a wrong word", ("sdc",)),
+        ("hard evidence, which no rerun takes back: sdc: wrong", ("sdc",)),
+        (
+            "gemm: slow; not verified since: failed sdc, storage",
+            (*("gemm", "sdc"), "storage"),
+        ),
+        ("gemm: slow; unknown_check: bad", ("gemm",)),
+        ("bob: ask me about sdc", ()),
+    ],
+)
+def test_what_its_reason_says_that_it_failed_it_has_to_pass(
+    ledger: Ledger, reason: str, checks: tuple[str, ...]
+) -> None:
+    text = f"{DRAINED.ours} {reason}"
+    node = taken(replace(DRAINED, reason=text), ledger)
+
+    assert node.checks == checks
+    resumed = as_found(node, Seen(node="n1"), marks_of(node, ledger))
+    assert resumed.owed == checks
+
+
 def test_a_reservation_is_taken_back_to_be_verified_in(ledger: Ledger) -> None:
     node = taken(RESERVED, ledger)
 
     assert (node.state, node.by, node.suite) == (State.VERIFYING, "ada", "idle")
     assert as_found(node, RESERVED, marks_of(node, ledger)) == node
     assert find_unowned({"n2": RESERVED}, ledger) == {}
+
+
+@pytest.mark.parametrize("seen", [RESERVED, replace(DRAINED, node="n2")])
+def test_what_an_older_ledger_knows_that_it_owes_it_owes_still(
+    ledger: Ledger, seen: Seen
+) -> None:
+    ledger.put(Node(name="n2", checks=("storage",), suite="full"), "returned")
+
+    node = taken(seen, ledger)
+
+    assert "storage" in node.checks
+    assert node.suite == "full"
 
 
 def test_a_drain_in_a_reservation_is_the_harder_of_the_two(ledger: Ledger) -> None:

@@ -130,7 +130,10 @@ def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
     assert [p.name for p in path_of(spool).parent.iterdir()] == [".claim"]
 
 
-@pytest.mark.parametrize("kind", ["text", "link", "fifo", "half"])
+LATE = b'{"ledger": "x", "host": "ctl2", "since": 1e300, "turn": 1e300}'
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "fifo", "half", "bytes", "late"])
 def test_what_is_no_claim_is_named_and_nothing_is_done(
     spool: Path, ledger: Ledger, kind: str
 ) -> None:
@@ -142,7 +145,8 @@ def test_what_is_no_claim_is_named_and_nothing_is_done(
         case "fifo":
             os.mkfifo(path)
         case _:
-            path.write_text('{"ledger": "x"' if kind == "half" else "mine")
+            texts = {"half": b'{"ledger": "x"', "bytes": b'{"ledger": "\xff"}'}
+            path.write_bytes({**texts, "text": b"mine", "late": LATE}[kind])
 
     with pytest.raises(ActionError, match=rf"does not say .* rm {path}"):
         take(spool, ledger, "ctl1", NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from contextlib import closing
@@ -131,7 +132,9 @@ def a_room(folder: Path, count: int = 4) -> Room:
     """Make a cluster of n1 to nN, and a controller that knows nothing yet."""
     (folder / "spool").mkdir()
     nodes = {f"n{i}": PaperNode() for i in range(1, count + 1)}
-    return Room(folder, PaperSlurm(nodes))
+    room = Room(folder, PaperSlurm(nodes))
+    room.slurm.clock = room.clock
+    return room
 
 
 @pytest.fixture
@@ -384,6 +387,53 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     assert room.node("n2").foreign == former
 
 
+def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -> None:
+    room.finds("n2", BAD)
+    room.collect()
+
+    rows = overview(room.ledger.nodes(), [], [], now=room.now).rows
+    assert [row.node.name for row in rows if row.overdue] == []
+
+
+def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(
+    room: Room,
+) -> None:
+    room.quarantine("n2")
+    former = reason_of(room, "n2")
+    room.collect()
+    room.now += DAY
+    room.ledger.put(replace(room.node("n2"), state=State.HEALTHY, after=99), "healthy")
+    room.collect()
+    assert not room.slurm.nodes["n2"].drained
+    room.now -= DAY
+
+    room.slurm.drain(["n2"], former)
+    room.collect(times=2)
+
+    assert room.slurm.holds("n2") == (True, former)
+    assert room.node("n2").foreign == former
+
+
+@pytest.mark.parametrize("state", [State.VERIFYING, State.HEALTHY])
+def test_a_resume_that_slurm_forgot_is_made_again(room: Room, state: State) -> None:
+    room.quarantine("n2")
+    saved = dataclasses.replace(room.slurm.nodes["n2"])
+    room.collect()
+    by = "ada" if state is State.VERIFYING else ""
+    room.ledger.put(replace(room.node("n2"), state=state, by=by, after=99), "repair")
+    room.collect()
+    assert not room.slurm.nodes["n2"].drained
+
+    # slurmctld is killed before it wrote that down, and reads what it had.
+    room.slurm.nodes["n2"], room.slurm.began = saved, room.now
+    room.slurm.reserved.clear()
+    room.collect(times=2)
+
+    kept = {"n2"} if state is State.VERIFYING else set[str]()
+    assert (room.slurm.holds("n2"), room.slurm.reserved) == ((False, ""), kept)
+    assert (room.node("n2").state, room.node("n2").foreign) == (state, "")
+
+
 @pytest.mark.parametrize(
     "appended",
     [
@@ -449,6 +499,22 @@ def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
 
     assert acting.site.fleet.suite == "idle"
     assert ticket.suite == ordered
+
+
+def test_a_turn_that_it_is_kept_free_for_is_of_the_suite_that_it_failed_in(
+    room: Room,
+) -> None:
+    room.fleet = {"overdue_days": 7}
+    room.quarantine("n2")
+    room.slurm.resume("n2")
+    room.collect(times=2)
+    assert room.node("n2").owed == ("sdc",)
+
+    room.collect(times=2, after=8 * DAY)
+
+    assert room.node("n2").kept_free
+    suites = {t.node: t.suite for t in room.ledger.open_tickets()}
+    assert suites == {"n1": "idle", "n2": "quick"}
 
 
 def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(

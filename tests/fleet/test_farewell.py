@@ -9,11 +9,12 @@ import pytest
 
 from hpcverify.commands import _fleet
 from hpcverify.errors import StoreError
+from hpcverify.model import Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 from hpcverify.spool import deposit, list_homes, remove_home
 from hpcverify.store import Store
-from tests.doubles import a_run
+from tests.doubles import a_result, a_run
 
 BAD = Node(name="n1", state=State.QUARANTINED, enforced=True, checks=("gemm",))
 RUN = "20260101-000000-abcdef"
@@ -64,14 +65,27 @@ def test_its_runs_are_kept_and_not_shown_until_a_new_one_comes(
     assert names == ["n1", "n2"]
 
 
-def test_a_node_that_comes_back_is_a_new_one(ledger: Ledger) -> None:
+def test_a_node_that_comes_back_is_a_new_one(ledger: Ledger, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    today = datetime.now(tz=UTC)
+    wrong = a_result("gemm", verdict=Verdict.FAIL, reason="slow")
+    bad = a_run(
+        id=f"{today:%Y%m%d-%H%M%S}-abcdef",
+        node="n1",
+        started=today,
+        verdict=Verdict.FAIL,
+        results=(wrong,),
+    )
+    store.keep(bad)
+    (before,) = [r for r in _fleet.read(ledger, store).rows if r.node.name == "n1"]
+    assert before.failures == 1
+
     ledger.forget("n1", "ada", "sold")
-    assert list(ledger.forgotten()) == ["n1"]
+    ledger.meet(["n1"])
 
-    ledger.put(Node(name="n1"), "seen")
-
-    assert ledger.forgotten() == {}
-    assert ledger.node("n1").state is State.UNVERIFIED
+    (row,) = [r for r in _fleet.read(ledger, store).rows if r.node.name == "n1"]
+    assert (row.state, row.why) == (State.UNVERIFIED, "")
+    assert (row.attention, row.failures, row.said) == (False, 0, ())
 
 
 def test_its_folder_in_the_spool_goes_with_what_was_refused_there(
