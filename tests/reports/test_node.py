@@ -672,7 +672,7 @@ def test_sensors_are_listed_with_the_parts_that_have_them() -> None:
     shown = dom(samples.run(inventory=parts)).text
 
     assert "GPU 3 (…4f21) power" in shown
-    assert "all 2 disks temperature" in shown
+    assert "nvme0n1, nvme1n1 temperature" in shown
 
 
 def test_facts_of_parts_bear_the_names_that_people_use() -> None:
