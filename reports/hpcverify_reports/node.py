@@ -15,7 +15,14 @@ from types import MappingProxyType
 
 from hpcverify.actions import clauses
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, standing
-from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
+from hpcverify.rounds import (
+    by_check,
+    rounds_of,
+    tally,
+    worst_first,
+    worst_round,
+    worst_rounds,
+)
 from hpcverify_reports.headline import decisive, lede
 from hpcverify_reports.history import History, before
 from hpcverify_reports.judged import Labels
@@ -41,7 +48,6 @@ from hpcverify_reports.words import (
     anchor,
     duration,
     moment,
-    worst_first,
 )
 
 TOLD = 4

@@ -10,7 +10,14 @@ from xml.etree import ElementTree as ET
 
 from hpcverify.actions import brief
 from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, standing
-from hpcverify.rounds import by_check, extent, tally, worst_round, worst_rounds
+from hpcverify.rounds import (
+    by_check,
+    extent,
+    tally,
+    worst_first,
+    worst_round,
+    worst_rounds,
+)
 from hpcverify_reports.headline import lede
 from hpcverify_reports.judged import bound, held
 from hpcverify_reports.remedies import (
@@ -29,7 +36,6 @@ from hpcverify_reports.words import (
     measured,
     moment,
     printable,
-    worst_first,
 )
 
 _ELEMENT = {
