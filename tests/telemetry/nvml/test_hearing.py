@@ -184,6 +184,23 @@ def test_an_answer_that_comes_the_second_time_is_told_and_no_more(
     assert [f.code for f in findings] == ["gpu_flaky"]
 
 
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        (("ComputeMode",), "nvmlDeviceGetComputeMode"),
+        (("ComputeMode", "MigMode"), "1 other call"),
+        (("ComputeMode", "MigMode", "PersistenceMode"), "2 other calls"),
+    ],
+)
+def test_calls_that_fail_alike_are_counted(
+    lab: Lab, calls: tuple[str, ...], told: str
+) -> None:
+    lab.write(*(f"fault = nvmlDeviceGet{c} gpu=5 return=UNKNOWN" for c in calls))
+    ((_, findings, _),) = hear(lab, "setup")
+
+    assert [f.text.endswith(told) for f in findings] == [True]
+
+
 def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(
     lab: Lab,
 ) -> None:
