@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hpcverify.actions import clauses
+from hpcverify.actions import FORMER_LABEL, clauses
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, standing
 from hpcverify.rounds import (
     by_check,
@@ -171,7 +171,14 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
 
 
 def _labels(run: Run) -> Labels:
-    labels = {part.id: part.label for part in run.inventory.parts}
+    """Name every part as people do; one that is gone as it was called before."""
+    gone = {
+        finding.where: finding.evidence[FORMER_LABEL]
+        for result in run.results
+        for finding in result.findings
+        if FORMER_LABEL in finding.evidence
+    }
+    labels = gone | {part.id: part.label for part in run.inventory.parts}
     return lambda where: labels.get(where, where)
 
 

@@ -170,7 +170,7 @@ OFTEN = {
 def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     shown = rendered(markdown(samples.torn_node(), OFTEN)).text
     replace_it, rest = shown.split("Next: Drain the node and reset the GPU. GPU 2")
-    reset_it, seen = rest.split("Also seen, and no part is accused of it:")
+    reset_it, seen = rest.split("Also seen. No part below has failed.")
 
     assert "Next: Take the part out of service and replace it. GPU 5" in replace_it
     assert IDENTITY in replace_it
@@ -199,6 +199,18 @@ def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     assert (
         "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
     )
+
+
+def test_junit_says_of_each_complaint_what_it_calls_for_where_they_differ() -> None:
+    """A part that only warns does not go back because another one does."""
+    told = suite_of(samples.torn_node()).findtext("testcase[@name='ecc']/failure", "")
+    by_part = {line.partition(":")[0]: line for line in told.splitlines()}
+
+    assert "Next" not in by_part
+    assert by_part[samples.GPUS[1].id].endswith(
+        "(warning): Inspect the part: seating, cabling, cooling, logs."
+    )
+    assert "limit ≤ 0 (NVIDIA): Take the part out of service and replace it." in told
 
 
 def test_a_ticket_of_a_node_that_passed_names_no_part() -> None:
