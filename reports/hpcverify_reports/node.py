@@ -156,7 +156,7 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
         speeds=tuple(speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_facts(run)),
         chips=tuple(_chip(r) for r in worst_rounds(run.results)),
-        why=tuple(sections[r.check] for r in blamed),
+        why=_told_once([sections[r.check] for r in blamed]),
         unseen=tuple(_unseen(r) for r in ordered if standing(r) is Verdict.SKIP),
         checks=tuple(sections.values()),
         history=before(run, others, label),
@@ -198,6 +198,19 @@ def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
         shown=(f"Round {worst.round} is shown here, the first of the worst.",),
         rounds=tuple(section(r, run.inventory, label, main=False) for r in shown),
         unshown=(more,) if left else (),
+    )
+
+
+def _told_once(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Bring checks together that complain of the very same, as of one lost GPU."""
+    told: dict[object, list[Section]] = {}
+    for one in sections:
+        says = (one.mark, one.badges, one.why, one.cause, one.next, one.proofs)
+        key = one.id if one.complaints else says
+        told.setdefault(key, []).append(one)
+    return tuple(
+        replace(first, alike=tuple((other.id, other.check) for other in others))
+        for first, *others in told.values()
     )
 
 

@@ -123,6 +123,8 @@ class Section:
     unmet: tuple[str, ...]
     params: tuple[Fact, ...]
     round: int
+    alike: tuple[Fact, ...] = ()
+    """Where other checks are that complain of the very same, and their names."""
     shown: tuple[str, ...] = ()
     """Which of several rounds this is."""
     rounds: tuple[Section, ...] = ()

@@ -282,6 +282,20 @@ def test_a_part_that_is_gone_is_called_what_it_was_called() -> None:
     assert "board" not in shown
 
 
+def test_what_several_checks_find_alike_has_one_card() -> None:
+    lost = Finding("lost", "node", "GPU with NVML index 2: GPU is lost")
+    other = Finding("lost", "node", "GPU with NVML index 3: GPU is lost")
+    rulings = {"lost": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    found = {"recovery": lost, "ecc": lost, "pcie": lost, "xid": other}
+    results = [samples.result(c, [f], (), rulings) for c, f in found.items()]
+    page = dom(samples.run(*results))
+    cards = [card["aria-labelledby"] for card in page.every("article")]
+
+    assert cards == ["why-recovery", "why-xid"]
+    assert page.text.count("Same finding: ecc , pcie ") == 1
+    assert page.text.count("Same finding") == 1
+
+
 def test_what_failed_stands_above_what_only_warns() -> None:
     """It may be a finding among measurements outside a milder limit."""
     slow = Measurement("rate", 9.0, "1/s", samples.GPUS[1].id)
