@@ -6,7 +6,7 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import click
@@ -260,11 +260,25 @@ def run_lines(run: Run) -> list[str]:
     judged, skips = skipped(worst_first(worst_rounds(run.results)))
     lines = [
         f"{r.verdict.name:5} {r.check}{_tallied(rounds[r.check])}: "
-        + " ".join(filter(None, cells(r, run)))
-        for r in judged
+        + " ".join(filter(None, row))
+        for r, row in told_once(judged, run)
     ]
     told = f"{run.node}: {run.verdict.name}{summary(run)}"
     return ["", *map(printable, [*lines, *skips]), "", printable(told)]
+
+
+def told_once(
+    results: Iterable[Result], run: Run
+) -> Iterator[tuple[Result, list[str]]]:
+    """Give *results* their :func:`cells`; a reason told before is not repeated."""
+    before: dict[str, str] = {}
+    for result in results:
+        row = cells(result, run)
+        reason = row[0].removeprefix("node: ")
+        if result.verdict is not Verdict.PASS and reason in before:
+            row = [f"the same as {before[reason]}", "", ""]
+        before.setdefault(reason, result.check)
+        yield result, row
 
 
 def skipped(results: Iterable[Result]) -> tuple[list[Result], list[str]]:

@@ -135,13 +135,11 @@ def results_table(run: Run, width: int) -> Table:
     for name in (*(["rounds"] if several else []), *columns):
         table.add_column(name, overflow="fold")
     judged, _ = plain.skipped(worst_first(worst_rounds(run.results)))
-    for result in judged:
-        row = plain.cells(result, run)
-        if narrow:
-            row = [" ".join(filter(None, row))]
-        if several:
-            row = [tally(rounds[result.check]), *row]
-        table.add_row(badge(result.verdict), Text(result.check), *map(_cell, row))
+    for result, row in plain.told_once(judged, run):
+        words = [" ".join(filter(None, row))] if narrow else row
+        count = [tally(rounds[result.check])] if several else []
+        told = [_cell(text) for text in (*count, *words)]
+        table.add_row(badge(result.verdict), Text(result.check), *told)
     return table
 
 

@@ -78,6 +78,25 @@ def test_checks_are_counted_and_not_their_rounds() -> None:
     assert len(lines) == 5
 
 
+def test_a_reason_that_another_check_gave_is_not_repeated() -> None:
+    results = [
+        a_result(check, verdict=Verdict.ERROR, reason=reason, findings=(), limits=())
+        for check, reason in {
+            "inventory": "node: NVML does not start",
+            "ecc": "NVML does not start",
+            "nvlink": "another",
+            "pcie": "NVML does not start",
+        }.items()
+    ]
+
+    assert run_lines(a_run(results=tuple(results)))[1:-2] == [
+        "ERROR inventory: node: NVML does not start",
+        "ERROR ecc: the same as inventory",
+        "ERROR nvlink: another",
+        "ERROR pcie: the same as inventory",
+    ]
+
+
 def test_what_was_skipped_comes_last_in_one_line_for_each_reason() -> None:
     """A required check that was skipped counts as ERROR, and stands above."""
     results = (

@@ -222,7 +222,7 @@ def _reasons(run: Run) -> Iterator[Reason]:
         # A skip, which counts where the check is required, has a reason and no
         # complaint.
         first, *others = clauses(result, run.inventory) or [result.reason]
-        text = first or BECAUSE[result.cause]
+        text = first.removeprefix("node: ") or BECAUSE[result.cause]
         alike.setdefault(text, []).append(result)
         told.setdefault(text, []).extend(others)
     for text, results in alike.items():
