@@ -185,6 +185,17 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     assert "Machine: Dell Inc. PowerEdge XE9680, serial number J90J6Y3." in seen
 
 
+def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
+    torn, lost = samples.torn_node(), samples.GPUS[5].id
+    parts = tuple(
+        replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts
+    )
+    mute = replace(torn, inventory=replace(torn.inventory, parts=parts))
+    past = {lost: replace(OFTEN[lost], facts={"serial": "1654322051187"})}
+
+    assert f"id {lost}, serial number 1654322051187, first" in markdown(mute, past)
+
+
 def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     told = {
         p.get("name"): p.get("value") or ""
