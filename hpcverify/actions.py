@@ -212,9 +212,12 @@ def _complaint(
 
 
 def _of_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    parts = {part.id for part in inventory.parts}
     for short in result.shortfalls:
+        # It may be a worker's that stands for no part, as that of the telemetry.
+        where = short.where if short.where in parts else "node"
         text = short.reason.removeprefix(f"{inventory.label(short.where)}: ")
-        yield _said(result, short.where, text, Verdict.ERROR, short.remedy)
+        yield _said(result, where, text, Verdict.ERROR, short.remedy)
 
 
 def _said(

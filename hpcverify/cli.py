@@ -147,7 +147,7 @@ SUMMARIES = {
     "release": "Put nodes back into service by hand.",
     "adopt": "Take back what bears our mark, after the ledger was lost.",
     "forget": "Give up nodes that Slurm has no more.",
-    "breaker": "Say why nobody is acted on; reset it.",
+    "breaker": "Show or reset the breaker; show which checks are doubted.",
     "show": "Show one run: what was found, measured against what.",
     "history": "List the runs of a node.",
     "nodes": "List what is known of the nodes, worst first.",

@@ -15,7 +15,16 @@ from msgspec import Struct
 
 from hpcverify.actions import Affected, affected
 from hpcverify.check import applies, quantity
-from hpcverify.model import PLURAL, Limit, Measurement, Part, Result, Run, Verdict
+from hpcverify.model import (
+    PLURAL,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Result,
+    Run,
+    Verdict,
+)
 
 ELSEWHERE = {
     "heat": (
@@ -30,6 +39,10 @@ ELSEWHERE = {
 """What the soak (`thermal`) measures of causes that lie outside a part."""
 SOFTWARE = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
 """Facts that a fault may come from, and that like parts share."""
+
+
+LASTING = ("name", "model", "serial", "board", "part_number")
+"""Facts of a part that do not change, and that a vendor asks for first."""
 
 
 class Look(Struct, frozen=True, kw_only=True):
@@ -53,6 +66,8 @@ class Repetition(Struct, frozen=True, kw_only=True):
     """When the first began that failed it."""
     slots: tuple[str, ...] = ()
     """Other PCI addresses at which it failed."""
+    facts: dict[str, str] = {}
+    """What it told of itself before, as a GPU that answers no more: `LASTING`."""
 
 
 def looked(where: str, checks: Sequence[str], run: Run) -> Look | None:
@@ -81,6 +96,17 @@ def repetition(part: Affected, run: Run, before: Sequence[Look]) -> Repetition:
         first=min([run.started, *(look.started for look in failures)]),
         slots=tuple(slot for slot in slots if here and slot != here),
     )
+
+
+def remembered(part: Affected, before: Inventory | None) -> dict[str, str]:
+    """Take from the inventory *before* what *part* does not tell of itself any more."""
+    known = [p.facts for p in before.parts if p.id == part.where] if before else []
+    return {
+        name: facts[name]
+        for facts in known
+        for name in LASTING
+        if name in facts and name not in part.facts
+    }
 
 
 def ruled_out(part: Affected, run: Run, past: Repetition | None = None) -> list[str]:

@@ -248,6 +248,10 @@ class Inventory(Struct, frozen=True):
         return next((p.label for p in self.parts if p.id == where), where)
 
     def names(self, ids: Collection[str]) -> str:
+        """Write :meth:`name_each` of *ids* in one line."""
+        return ", ".join(self.name_each(ids))
+
+    def name_each(self, ids: Collection[str]) -> list[str]:
         """
         Say what a person calls the parts *ids*, in the order of the inventory.
 
@@ -260,7 +264,7 @@ class Inventory(Struct, frozen=True):
             every = kind in PLURAL and len(named) == len(like) >= ALL
             told += [f"all {len(like)} {PLURAL[kind]}"] if every else named
         known = {part.id for part in self.parts}
-        return ", ".join([*told, *(i for i in dict.fromkeys(ids) if i not in known)])
+        return [*told, *(i for i in dict.fromkeys(ids) if i not in known)]
 
     def of_kind(self, kind: str) -> tuple[Part, ...]:
         """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""

@@ -6,7 +6,7 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import click
@@ -14,9 +14,24 @@ import click
 from hpcverify.actions import Action, actions, brief
 from hpcverify.check import applies, margin, quantity
 from hpcverify.figures import figures
-from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict
+from hpcverify.model import (
+    Limit,
+    Measurement,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+    standing,
+)
 from hpcverify.orchestrator import Progress
-from hpcverify.rounds import by_check, extent, left_out, tally, worst_rounds
+from hpcverify.rounds import (
+    by_check,
+    extent,
+    left_out,
+    tally,
+    worst_first,
+    worst_rounds,
+)
 from hpcverify.suite import Plan, Step
 from hpcverify.terminal import printable
 
@@ -85,11 +100,6 @@ def headline(result: Result) -> str:
     which = f", round {result.round}" if result.round > 1 else ""
     took = f" {result.check} ({result.seconds:.1f} s{which})"
     return f"{took}: {result.reason}" if result.reason else took
-
-
-def worst_first(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by badness, and within it as they ran."""
-    return sorted(results, key=lambda r: r.verdict, reverse=True)
 
 
 def tightest(result: Result) -> tuple[Measurement, Limit] | None:
@@ -241,15 +251,49 @@ def summary(run: Run) -> str:
 
 
 def run_lines(run: Run) -> list[str]:
-    """Print the worst round of every check in a line, worst first, and the verdict."""
+    """
+    Print the worst round of every check in a line, worst first, and the verdict.
+
+    Checks that were skipped for the same reason share a line.
+    """
     rounds = by_check(run.results)
+    judged, skips = skipped(worst_first(worst_rounds(run.results)))
     lines = [
         f"{r.verdict.name:5} {r.check}{_tallied(rounds[r.check])}: "
-        + " ".join(filter(None, cells(r, run)))
-        for r in worst_first(worst_rounds(run.results))
+        + " ".join(filter(None, row))
+        for r, row in told_once(judged, run)
     ]
     told = f"{run.node}: {run.verdict.name}{summary(run)}"
-    return ["", *map(printable, lines), "", printable(told)]
+    return ["", *map(printable, [*lines, *skips]), "", printable(told)]
+
+
+def told_once(
+    results: Iterable[Result], run: Run
+) -> Iterator[tuple[Result, list[str]]]:
+    """Give *results* their :func:`cells`; a reason told before is not repeated."""
+    before: dict[str, str] = {}
+    for result in results:
+        row = cells(result, run)
+        reason = row[0].removeprefix("node: ")
+        if result.verdict is not Verdict.PASS and reason in before:
+            row = [f"the same as {before[reason]}", "", ""]
+        before.setdefault(reason, result.check)
+        yield result, row
+
+
+def skipped(results: Iterable[Result]) -> tuple[list[Result], list[str]]:
+    """Take out of *results* those that were skipped, and give a line to each reason."""
+    judged: list[Result] = []
+    reasons: dict[str, list[str]] = {}
+    for result in results:
+        if standing(result) is Verdict.SKIP:
+            reasons.setdefault(result.reason, []).append(result.check)
+        else:
+            judged.append(result)
+    return judged, [
+        f"{Verdict.SKIP.name:5} {', '.join(checks)}: {reason}"
+        for reason, checks in reasons.items()
+    ]
 
 
 def _tallied(rounds: Sequence[Result]) -> str:

@@ -37,6 +37,11 @@ def worst_rounds(results: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(map(worst_round, by_check(results).values()))
 
 
+def worst_first(results: Iterable[Result]) -> list[Result]:
+    """Order *results* by what they count as, skips last; the like stay in order."""
+    return sorted(results, key=_badness, reverse=True)
+
+
 def rounds_of(run: Run) -> int:
     """Count the rounds that *run* has results of."""
     return max((result.round for result in run.results), default=0)

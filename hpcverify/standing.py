@@ -179,7 +179,7 @@ def gate(path: str) -> int:
     """Print what the word in *path* means for jobs; return 0 if they may run, or 1."""
     word = read(path)
     if word is None:
-        print(f"ok: no word that stands in {path}, so jobs run")  # noqa: T201 - the answer
+        print(f"ok: {path} holds no valid word of the controller, so jobs run")  # noqa: T201 - the answer
         return 0
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(word.until))
     because = f": {word.reason}" if word.reason else ""

@@ -25,8 +25,8 @@ from rich.text import Text
 
 from hpcverify import plain
 from hpcverify.model import Result, Run, Verdict
-from hpcverify.plain import clock, turn, worst_first
-from hpcverify.rounds import by_check, tally, worst_rounds
+from hpcverify.plain import clock, turn
+from hpcverify.rounds import by_check, tally, worst_first, worst_rounds
 from hpcverify.suite import Plan, Step
 from hpcverify.terminal import printable
 
@@ -124,7 +124,7 @@ def badge(verdict: Verdict) -> Text:
 
 
 def results_table(run: Run, width: int) -> Table:
-    """Show every check, worst first, with what came nearest to its limit."""
+    """Show what was not skipped, worst first, with what came nearest to its limit."""
     narrow = width < NARROW
     rounds = by_check(run.results)
     several = any(len(some) > 1 for some in rounds.values())
@@ -134,13 +134,12 @@ def results_table(run: Run, width: int) -> Table:
     columns = ("measured",) if narrow else ("measured", "limit", "source")
     for name in (*(["rounds"] if several else []), *columns):
         table.add_column(name, overflow="fold")
-    for result in worst_first(worst_rounds(run.results)):
-        row = plain.cells(result, run)
-        if narrow:
-            row = [" ".join(filter(None, row))]
-        if several:
-            row = [tally(rounds[result.check]), *row]
-        table.add_row(badge(result.verdict), Text(result.check), *map(_cell, row))
+    judged, _ = plain.skipped(worst_first(worst_rounds(run.results)))
+    for result, row in plain.told_once(judged, run):
+        words = [" ".join(filter(None, row))] if narrow else row
+        count = [tally(rounds[result.check])] if several else []
+        told = [_cell(text) for text in (*count, *words)]
+        table.add_row(badge(result.verdict), Text(result.check), *told)
     return table
 
 
@@ -164,9 +163,18 @@ def show_run(run: Run, *, stderr: bool) -> None:
     """Print one table, worst first, and the verdict."""
     console = Console(stderr=stderr, highlight=False)
     console.print()
-    console.print(results_table(run, console.width))
+    show_results(run, console)
     console.print()
     console.print(conclusion(run))
+
+
+def show_results(run: Run, console: Console) -> None:
+    """Print what was judged as a table, and below it what was skipped, and why."""
+    judged, skips = plain.skipped(worst_first(worst_rounds(run.results)))
+    if judged:
+        console.print(results_table(run, console.width))
+    for line in skips:
+        console.print(Text(line, style=COLOURS[Verdict.SKIP]))
 
 
 def plain_table(

@@ -194,6 +194,24 @@ def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
+def test_a_worker_that_stands_for_no_part_is_not_called_one() -> None:
+    """All sensors are read by one worker; what it cannot do is the node's matter."""
+    short = Shortfall("telemetry", "NVML does not start", Cause.MISCONFIGURED)
+    found = Finding("driver", "node", "NVML does not start")
+    ruled = Result(
+        check="inventory",
+        verdict=Verdict.ERROR,
+        findings=(found,),
+        rulings={"driver": Ruling(Verdict.ERROR, Remedy.RERUN)},
+    )
+    (part,) = affected(
+        run(ruled, Result(check="ecc", verdict=Verdict.ERROR, shortfalls=(short,)))
+    )
+
+    assert (part.where, part.label) == ("node", "node")
+    assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
+
+
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
     skipped = Result(
         check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True

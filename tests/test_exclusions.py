@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from hpcverify.actions import Affected, affected
-from hpcverify.exclusions import Look, Repetition, looked, repetition, ruled_out
+from hpcverify.exclusions import (
+    Look,
+    Repetition,
+    looked,
+    remembered,
+    repetition,
+    ruled_out,
+)
 from hpcverify.model import (
     Covered,
     Inventory,
@@ -53,6 +60,16 @@ def ecc(*failing: str) -> Result:
 def night(*results: Result, at: datetime = NIGHTS[-1], node: Inventory = NODE) -> Run:
     verdict = max(r.verdict for r in results)
     return a_run(results=results, verdict=verdict, inventory=node, started=at)
+
+
+def test_a_part_that_answers_no_more_has_the_serial_that_it_told_before() -> None:
+    parts = [replace(p, facts=p.facts | {"serial": p.id[-1] * 3}) for p in PARTS]
+    before = Inventory(parts=tuple(parts))
+    part = accused(night(ecc(SICK)))
+
+    assert remembered(part, before) == {"serial": "555"}
+    assert remembered(replace(part, facts={"serial": "7"}), before) == {"name": "H100"}
+    assert remembered(part, None) == {}
 
 
 def accused(run: Run) -> Affected:

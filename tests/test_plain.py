@@ -78,6 +78,43 @@ def test_checks_are_counted_and_not_their_rounds() -> None:
     assert len(lines) == 5
 
 
+def test_a_reason_that_another_check_gave_is_not_repeated() -> None:
+    results = [
+        a_result(check, verdict=Verdict.ERROR, reason=reason, findings=(), limits=())
+        for check, reason in {
+            "inventory": "node: NVML does not start",
+            "ecc": "NVML does not start",
+            "nvlink": "another",
+            "pcie": "NVML does not start",
+        }.items()
+    ]
+
+    assert run_lines(a_run(results=tuple(results)))[1:-2] == [
+        "ERROR inventory: node: NVML does not start",
+        "ERROR ecc: the same as inventory",
+        "ERROR nvlink: another",
+        "ERROR pcie: the same as inventory",
+    ]
+
+
+def test_what_was_skipped_comes_last_in_one_line_for_each_reason() -> None:
+    """A required check that was skipped counts as ERROR, and stands above."""
+    results = (
+        a_result("p2p", verdict=Verdict.SKIP, reason="no GPU on this node"),
+        a_result("gemm"),
+        a_result("ecc", verdict=Verdict.SKIP, reason="no EDAC driver"),
+        a_result("xid", verdict=Verdict.SKIP, reason="no GPU on this node"),
+        a_result("smart", verdict=Verdict.SKIP, reason="denied", required=True),
+    )
+    first, second, *skipped = run_lines(a_run(results=results))[1:-2]
+
+    assert (first, second.split(":")[0]) == ("SKIP  smart: denied", "PASS  gemm")
+    assert skipped == [
+        "SKIP  p2p, xid: no GPU on this node",
+        "SKIP  ecc: no EDAC driver",
+    ]
+
+
 def test_an_interrupted_run_says_how_far_it_came() -> None:
     stopped = a_result(verdict=Verdict.ERROR, cause=Cause.INTERRUPTED, round=3)
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))

@@ -159,9 +159,7 @@ def look(
     for uuid, setup in heard.answers.items():
         yield from modes(uuid, setup)
         yield from power(uuid, setup, meant=uuid in agreed)
-        if setup.slowed_by:
-            text = f"its clock is held down right now: {', '.join(setup.slowed_by)}"
-            yield Finding("slowed_down", uuid, text)
+        yield from slowed_down(uuid, setup)
         yield Covered(uuid, described(setup))
     yield from odd_firmware(ctx, heard.answers)
     if host.sees_all():
@@ -200,6 +198,21 @@ def _of(value: float | None, whole: float | None, unit: str) -> str | None:
     if value is None:
         return None
     return f"{value:g} {unit}" if whole is None else f"{value:g} of {whole:g} {unit}"
+
+
+def slowed_down(uuid: str, setup: Setup) -> Iterator[Finding]:
+    """Yield what holds the clock down, and how far: what a later look cannot show."""
+    if not setup.slowed_by:
+        return
+    clock, celsius = setup.slowed_to
+    found = {
+        "clock": _of(clock, setup.clock_max_mhz, "MHz"),
+        "temperature": _of(celsius, None, "°C"),
+    }
+    numbers = {name: text for name, text in found.items() if text}
+    told = f" ({', '.join(numbers.values())})" if numbers else ""
+    text = f"its clock is held down right now: {', '.join(setup.slowed_by)}{told}"
+    yield Finding("slowed_down", uuid, text, numbers)
 
 
 def modes(uuid: str, setup: Setup) -> Iterator[Finding]:

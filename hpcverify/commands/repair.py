@@ -17,7 +17,7 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
     """
     Say that nodes were repaired: verified under a reservation, and then released.
 
-    They stay out of service all the while, and go back there if they fail again.
+    They stay out of service until they pass.
 
     \b
     Example:

@@ -17,7 +17,14 @@ from hpcverify.commands import _fleet
 from hpcverify.commands._since import DAY, began_by
 from hpcverify.config import node_name, state_dir
 from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
-from hpcverify.exclusions import Look, Repetition, looked, repetition, ruled_out
+from hpcverify.exclusions import (
+    Look,
+    Repetition,
+    looked,
+    remembered,
+    repetition,
+    ruled_out,
+)
 from hpcverify.model import Run, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.store import Store
@@ -151,8 +158,12 @@ def repetitions(
 ) -> dict[str, Repetition]:
     """Count how often each part that *run* fails has failed before, by its id."""
     read: dict[str, Run | None] = {}
+    before = store.previous(run.node)
     return {
-        part.where: repetition(part, run, looks(part, run, store, since, read))
+        part.where: msgspec.structs.replace(
+            repetition(part, run, looks(part, run, store, since, read)),
+            facts=remembered(part, before),
+        )
         for part in affected(run)
         if part.verdict is Verdict.FAIL
     }

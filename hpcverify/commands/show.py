@@ -12,11 +12,11 @@ from hpcverify.check import applies, quantity
 from hpcverify.config import state_dir
 from hpcverify.errors import ConfigError
 from hpcverify.model import Measurement, Result, Run
-from hpcverify.plain import bounds, worst_first
-from hpcverify.rounds import by_check, rounds_of, tally, worst_rounds
+from hpcverify.plain import bounds
+from hpcverify.rounds import by_check, rounds_of, tally, worst_first, worst_rounds
 from hpcverify.store import Store
 from hpcverify.suite import MOST_ROUNDS
-from hpcverify.view import Console, conclusion, headline, plain_table, results_table
+from hpcverify.view import Console, conclusion, headline, plain_table, show_results
 
 
 @click.command("show")
@@ -45,7 +45,7 @@ def command(run: str, number: int | None, *, as_json: bool) -> None:
     shown = found if number is None else only_round(found, number)
     rounds = by_check(shown.results)
     console = Console(highlight=False)
-    console.print(results_table(shown, console.width))
+    show_results(shown, console)
     for result in worst_first(worst_rounds(shown.results)):
         console.print()
         console.print(headline(result))

@@ -111,6 +111,9 @@ class Setup(Struct, frozen=True, kw_only=True):
     slowed_by: tuple[str, ...]
     """What holds the clock down right now: ``hw_thermal``, ``sw_thermal``,
     ``hw_power_brake``."""
+    slowed_to: tuple[float | None, float | None] = (None, None)
+    """SM clock in MHz and temperature in °C, read where something holds the clock
+    down."""
     memory_used: int | None
     """Bytes, without what the driver keeps for itself."""
     processes: tuple[Process, ...] | None

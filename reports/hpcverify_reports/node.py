@@ -13,9 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hpcverify.actions import clauses
+from hpcverify.actions import FORMER_LABEL, clauses
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, standing
-from hpcverify.rounds import by_check, rounds_of, tally, worst_round, worst_rounds
+from hpcverify.rounds import (
+    by_check,
+    rounds_of,
+    tally,
+    worst_first,
+    worst_round,
+    worst_rounds,
+)
 from hpcverify_reports.headline import decisive, lede
 from hpcverify_reports.history import History, before
 from hpcverify_reports.judged import Labels
@@ -41,7 +48,6 @@ from hpcverify_reports.words import (
     anchor,
     duration,
     moment,
-    worst_first,
 )
 
 TOLD = 4
@@ -150,7 +156,7 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
         speeds=tuple(speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_facts(run)),
         chips=tuple(_chip(r) for r in worst_rounds(run.results)),
-        why=tuple(sections[r.check] for r in blamed),
+        why=_told_once([sections[r.check] for r in blamed]),
         unseen=tuple(_unseen(r) for r in ordered if standing(r) is Verdict.SKIP),
         checks=tuple(sections.values()),
         history=before(run, others, label),
@@ -165,7 +171,14 @@ def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
 
 
 def _labels(run: Run) -> Labels:
-    labels = {part.id: part.label for part in run.inventory.parts}
+    """Name every part as people do; one that is gone as it was called before."""
+    gone = {
+        finding.where: finding.evidence[FORMER_LABEL]
+        for result in run.results
+        for finding in result.findings
+        if FORMER_LABEL in finding.evidence
+    }
+    labels = gone | {part.id: part.label for part in run.inventory.parts}
     return lambda where: labels.get(where, where)
 
 
@@ -188,6 +201,19 @@ def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
     )
 
 
+def _told_once(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Bring checks together that complain of the very same, as of one lost GPU."""
+    told: dict[object, list[Section]] = {}
+    for one in sections:
+        says = (one.mark, one.badges, one.why, one.cause, one.next, one.proofs)
+        key = one.id if one.complaints else says
+        told.setdefault(key, []).append(one)
+    return tuple(
+        replace(first, alike=tuple((other.id, other.check) for other in others))
+        for first, *others in told.values()
+    )
+
+
 def _reasons(run: Run) -> Iterator[Reason]:
     """Tell what decided the verdict; what several checks say alike is told once."""
     alike: dict[str, list[Result]] = {}
@@ -196,7 +222,7 @@ def _reasons(run: Run) -> Iterator[Reason]:
         # A skip, which counts where the check is required, has a reason and no
         # complaint.
         first, *others = clauses(result, run.inventory) or [result.reason]
-        text = first or BECAUSE[result.cause]
+        text = first.removeprefix("node: ") or BECAUSE[result.cause]
         alike.setdefault(text, []).append(result)
         told.setdefault(text, []).extend(others)
     for text, results in alike.items():

@@ -8,25 +8,13 @@ from itertools import groupby
 
 from hpcverify.model import Inventory
 
-PLURALS = {"cpu": "CPUs", "gpu": "GPUs", "nic": "NICs"}
-"""Kinds of parts that are not made plural by an s alone."""
-
 _NUMBERED = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
 """A label that ends in a number, and perhaps the tail of an id: GPU 3 (…4f21)."""
 
 
 def name_parts(places: Iterable[str], inventory: Inventory) -> str:
     """Name the parts at *places*, which are their ids, in as few words as possible."""
-    left = dict.fromkeys(places)
-    if len(left) == 1:
-        return inventory.label(*left)
-    named: list[str] = []
-    for kind in dict.fromkeys(part.kind for part in inventory.parts):
-        ids = {part.id for part in inventory.of_kind(kind)}
-        if len(ids) > 1 and ids <= left.keys():
-            named.append(f"all {len(ids)} {PLURALS.get(kind, f'{kind}s')}")
-            left = {place: None for place in left if place not in ids}
-    return ", ".join([*named, *_fold([inventory.label(place) for place in left])])
+    return ", ".join(_fold(inventory.name_each(list(places))))
 
 
 def _fold(labels: Sequence[str]) -> Iterator[str]:

@@ -105,21 +105,22 @@ def _names(action: Action, run: Run) -> str:
 
 def _row(part: Affected, run: Run, past: Repetition | None) -> Row:
     accused = part.verdict is Verdict.FAIL
+    known = (past.facts if past else {}) | part.facts
     return Row(
         label=part.label,
-        model=next((part.facts[f] for f in MODEL if f in part.facts), ""),
+        model=next((known[f] for f in MODEL if f in known), ""),
         id=part.where if part.where != part.label else "",
-        facts=(*_facts(part), *([("first failed", _first(past))] if accused else [])),
+        facts=(*_facts(known), *([("first failed", _first(past))] if accused else [])),
         evidence=_evidence(part),
         past=(_counted(past),) if past and past.runs > 1 else (),
         ruled_out=tuple(ruled_out(part, run, past)) if accused else (),
     )
 
 
-def _facts(part: Affected) -> Iterator[Fact]:
+def _facts(known: Mapping[str, str]) -> Iterator[Fact]:
     for fact, name in FACTS.items():
-        if fact in part.facts:
-            yield name, part.facts[fact]
+        if fact in known:
+            yield name, known[fact]
 
 
 def _first(past: Repetition | None) -> str:

@@ -123,6 +123,8 @@ class Section:
     unmet: tuple[str, ...]
     params: tuple[Fact, ...]
     round: int
+    alike: tuple[Fact, ...] = ()
+    """Where other checks are that complain of the very same, and their names."""
     shown: tuple[str, ...] = ()
     """Which of several rounds this is."""
     rounds: tuple[Section, ...] = ()
@@ -144,7 +146,12 @@ def section(
     verdict = standing(result)
     # No name has a slash in it once it is quoted.
     place = anchor(result.check) + ("" if main else f"/{result.round}")
-    mixed = _calls_for_several(result, inventory)
+    mixed = calls_for_several(result, inventory)
+    findings = sorted(
+        result.findings,
+        key=lambda finding: verdict_of_finding(finding, result),
+        reverse=True,
+    )
     broken = tuple(_complaints(result, everything, label, place, mixed=mixed))
     charted = main or verdict > Verdict.SKIP
     tables = grids(everything, inventory)
@@ -162,7 +169,7 @@ def section(
         next=() if mixed else (NEXT[result.remedy],),
         complaints=broken[:MOST],
         more=_more(len(broken) - MOST),
-        proofs=tuple(_proof(f, result, label, mixed=mixed) for f in result.findings),
+        proofs=tuple(_proof(f, result, label, mixed=mixed) for f in findings),
         parts=tuple(_parts(result, everything, label, place)),
         covered=tuple(_covered(result, inventory)),
         wide=tuple(table for table in tables if not table.tall),
@@ -222,7 +229,7 @@ def _complaints(
         yield from missing
 
 
-def _calls_for_several(result: Result, inventory: Inventory) -> bool:
+def calls_for_several(result: Result, inventory: Inventory) -> bool:
     """Whether the complaints of *result* call for different things."""
     return len({c.remedy for c in complaints(result, inventory)}) > 1
 
@@ -261,7 +268,7 @@ def proof(finding: Finding, verdict: Verdict | None, label: Labels) -> Proof:
         part=label(finding.where),
         code=finding.code,
         text=finding.text,
-        evidence=tuple((name, excerpt(v)) for name, v in finding.evidence.items()),
+        evidence=tuple((fact_name(n), excerpt(v)) for n, v in finding.evidence.items()),
     )
 
 

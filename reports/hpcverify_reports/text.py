@@ -9,8 +9,24 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.actions import brief
-from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, standing
-from hpcverify.rounds import by_check, extent, tally, worst_round, worst_rounds
+from hpcverify.model import (
+    Cause,
+    Inventory,
+    Remedy,
+    Result,
+    Ruling,
+    Run,
+    Verdict,
+    standing,
+)
+from hpcverify.rounds import (
+    by_check,
+    extent,
+    tally,
+    worst_first,
+    worst_round,
+    worst_rounds,
+)
 from hpcverify_reports.headline import lede
 from hpcverify_reports.judged import bound, held
 from hpcverify_reports.remedies import (
@@ -21,6 +37,7 @@ from hpcverify_reports.remedies import (
     machine,
     milder,
 )
+from hpcverify_reports.sections import calls_for_several
 from hpcverify_reports.words import (
     BECAUSE,
     MARKS,
@@ -29,7 +46,6 @@ from hpcverify_reports.words import (
     measured,
     moment,
     printable,
-    worst_first,
 )
 
 _ELEMENT = {
@@ -38,6 +54,8 @@ _ELEMENT = {
     Verdict.SKIP: "skipped",
 }
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
+UNRULED = Ruling(Verdict.ERROR, Remedy.FIX_CHECKER)
+"""What a finding means whose code no ruling names."""
 _SIGNS = {
     Verdict.PASS: "✓",
     Verdict.SKIP: "\N{EN DASH}",
@@ -57,7 +75,10 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     machine, and for each part what to do, how to find it, and why; *past* says how
     often it has failed.
     """
-    cases = [*map(_case, by_check(run.results).values()), *_unexplained(run)]
+    cases = [
+        *(_case(some, run.inventory) for some in by_check(run.results).values()),
+        *_unexplained(run),
+    ]
     suite = ET.Element(
         "testsuite",
         name=printable(f"hpcverify {run.suite}"),
@@ -128,7 +149,7 @@ def _count(cases: list[ET.Element], kind: str) -> str:
     return str(sum(case.find(kind) is not None for case in cases))
 
 
-def _case(rounds: Sequence[Result]) -> ET.Element:
+def _case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
     result = worst_round(rounds)
     case = ET.Element(
         "testcase",
@@ -137,7 +158,7 @@ def _case(rounds: Sequence[Result]) -> ET.Element:
         time=f"{sum(r.seconds for r in rounds):.3f}",
     )
     several = [f"{len(rounds)} rounds: {tally(rounds)}"] if len(rounds) > 1 else []
-    details = printable("\n".join([*several, *_details(result)]))
+    details = printable("\n".join([*several, *_details(result, inventory)]))
     kind = _ELEMENT.get(standing(result))
     if kind is not None:
         ET.SubElement(
@@ -166,22 +187,36 @@ def _unexplained(run: Run) -> Iterator[ET.Element]:
     yield case
 
 
-def _details(result: Result) -> Iterator[str]:
+def _details(result: Result, inventory: Inventory) -> Iterator[str]:
+    """Tell all that was found, and what to do where it is the same for all of it."""
     yield f"{MARKS[result.verdict].word}: {result.reason}"
     if result.cause is not Cause.NONE:
         yield BECAUSE[result.cause]
-    if result.remedy is not Remedy.NONE:
+    mixed = calls_for_several(result, inventory)
+    if result.remedy is not Remedy.NONE and not mixed:
         yield f"Next: {NEXT[result.remedy]}"
     for one in held(result):
-        for limit, _ in one.broken:
+        for limit, judgement in one.broken:
             value = measured(one.item.value, one.item.unit)
             yield (
                 f"{one.item.where}: {one.item.name} {value}, "
                 f"limit {bound(limit)} ({limit.source})"
+                f"{_apart(judgement.verdict, judgement.remedy, result, mixed=mixed)}"
             )
     for finding in result.findings:
-        yield f"{finding.where}: {finding.code}: {finding.text}"
+        ruling = result.rulings.get(finding.code, UNRULED)
+        apart = _apart(ruling.verdict, ruling.remedy, result, mixed=mixed)
+        yield f"{finding.where}: {finding.code}: {finding.text}{apart}"
         yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
+
+
+def _apart(verdict: Verdict, remedy: Remedy, result: Result, *, mixed: bool) -> str:
+    """Say what a complaint counts for, and calls for, where others differ in that."""
+    if verdict is Verdict.PASS:
+        return ""
+    milder = f" ({MARKS[verdict].word})" if verdict < result.verdict else ""
+    own = mixed and remedy is not Remedy.NONE
+    return f"{milder}: {NEXT[remedy]}" if own else milder
 
 
 def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
@@ -201,7 +236,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {NEXT[Remedy.NONE]}**\n\n" if passed else ""
     seen = milder(run)
-    more = "Also seen, and no part is accused of it:\n\n" if seen else ""
+    more = "Also seen. No part below has failed.\n\n" if seen else ""
     named = machine(run)
     heads = "".join(f"**Next: {_heading(g)}**{_parts(g)}" for g in demanded)
     tails = "".join(f"{_heading(g)}{_parts(g)}" for g in seen)

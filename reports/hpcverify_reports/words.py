@@ -8,13 +8,12 @@ survives a grey printer and an eye that takes red for green.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from hpcverify.check import quantity
-from hpcverify.model import Cause, Remedy, Result, Verdict, standing
+from hpcverify.model import Cause, Remedy, Verdict
 
 NEXT = {
     Remedy.NONE: "Nothing to do.",
@@ -170,11 +169,6 @@ def fact_name(fact: str) -> str:
 def anchor(*names: str) -> str:
     """Make the id of a place in the page from names alone: it outlives a rerun."""
     return ".".join(quote(printable(name), safe="") for name in names)
-
-
-def worst_first(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by what they count as; the like keep the suite's order."""
-    return sorted(results, key=standing, reverse=True)
 
 
 def moment(when: datetime) -> str:

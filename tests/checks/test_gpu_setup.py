@@ -124,6 +124,23 @@ def seen(tmp_path: Path, **changes: Any) -> list[Found]:
     return looked(a_node(tmp_path), a_host(tmp_path, 42), {"GPU-0": setup})
 
 
+@pytest.mark.parametrize(
+    ("slowed_to", "told"),
+    [
+        ((690.0, 90.0), "hw_thermal (690 of 1980 MHz, 90 °C)"),
+        ((None, 90.0), "hw_thermal (90 °C)"),
+        ((None, None), "hw_thermal"),
+    ],
+)
+def test_a_clock_that_is_held_down_is_told_with_its_heat(
+    tmp_path: Path, slowed_to: tuple[float | None, float | None], told: str
+) -> None:
+    found = seen(tmp_path, slowed_by=("hw_thermal",), slowed_to=slowed_to)
+    (slow,) = (f for f in found if isinstance(f, Finding))
+
+    assert slow.text == f"its clock is held down right now: {told}"
+
+
 def judged(found: Iterable[Found]) -> Judgement:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]

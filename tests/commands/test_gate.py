@@ -33,7 +33,7 @@ def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
     done = cli("gate")
 
     assert done.returncode == 0
-    assert f"no word that stands in {cli.state}/standing" in done.stdout
+    assert f"{cli.state}/standing holds no valid word" in done.stdout
 
 
 def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:

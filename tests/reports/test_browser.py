@@ -126,10 +126,11 @@ for (const [name, page] of Object.entries(PAGES)) for (const width of WIDTHS) {
     });
     const tiny = all(d, ".heat text").filter(
       e => parseFloat(getComputedStyle(e).fontSize) < LEGIBLE);
+    const cut = all(d, ".card .scroll").filter(e => e.scrollWidth > e.clientWidth + 1);
     const tell = some => some.slice(0, 3).map(e => e.outerHTML.slice(0, 90));
     const least = d.body.clientWidth - all(d, "main")[0].clientWidth;
     told.push({name, width, tall, wide: root.scrollWidth, unused: least,
-      thin: tell(thin), small: tell(small), tiny: tell(tiny)});
+      thin: tell(thin), cut: tell(cut), small: tell(small), tiny: tell(tiny)});
     if (told.length === Object.keys(PAGES).length * WIDTHS.length)
       document.body.textContent = "told" + JSON.stringify(told) + "told";
   };
@@ -182,6 +183,13 @@ def test_no_text_is_pressed_into_a_column_of_letters(
     layout: dict[tuple[str, int], Any], sample: tuple[str, int]
 ) -> None:
     assert layout[sample]["thin"] == []
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_failed_is_not_cut_off(
+    layout: dict[tuple[str, int], Any], sample: tuple[str, int]
+) -> None:
+    assert layout[sample]["cut"] == []
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -79,7 +79,7 @@ def next_boxes(page: str) -> list[tuple[str, str]]:
 def test_each_part_stands_under_its_own_action_with_its_own_evidence() -> None:
     page = render(samples.torn_node())
     (replaced, to_replace), (reset, rest) = next_boxes(page)
-    to_reset, seen = rest.split("Also seen, and no part is accused of it")
+    to_reset, seen = rest.split("Also seen. No part below has failed.")
 
     assert replaced.endswith("Take the part out of service and replace it")
     assert "1654322051187" in to_replace
@@ -270,6 +270,44 @@ def test_complaints_are_those_of_the_reason(made: Result) -> None:
     told = "; ".join(clauses(made, samples.INVENTORY))
 
     assert told == ("" if made.check in ("allreduce", "edac") else made.reason)
+
+
+def test_a_part_that_is_gone_is_called_what_it_was_called() -> None:
+    lost = Finding("gone", "GPU-1", "it is gone", {"was": "GPU 2", "board": "692"})
+    rulings = {"gone": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    shown = dom(samples.run(samples.result("inventory", [lost], (), rulings))).text
+
+    assert "GPU 2 : it is gone (gone)" in shown.replace("GPU 2:", "GPU 2 :")
+    assert "part number 692" in shown
+    assert "board" not in shown
+
+
+def test_what_several_checks_find_alike_has_one_card() -> None:
+    lost = Finding("lost", "node", "GPU with NVML index 2: GPU is lost")
+    other = Finding("lost", "node", "GPU with NVML index 3: GPU is lost")
+    rulings = {"lost": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    found = {"recovery": lost, "ecc": lost, "pcie": lost, "xid": other}
+    results = [samples.result(c, [f], (), rulings) for c, f in found.items()]
+    page = dom(samples.run(*results))
+    cards = [card["aria-labelledby"] for card in page.every("article")]
+
+    assert cards == ["why-recovery", "why-xid"]
+    assert page.text.count("Same finding: ecc , pcie ") == 1
+    assert page.text.count("Same finding") == 1
+
+
+def test_what_failed_stands_above_what_only_warns() -> None:
+    """It may be a finding among measurements outside a milder limit."""
+    slow = Measurement("rate", 9.0, "1/s", samples.GPUS[1].id)
+    limit = Limit(name="rate", high=1, otherwise=Verdict.WARN, source="default")
+    down = Finding("down", samples.GPUS[5].id, "a link is down")
+    noted = Finding("noted", samples.GPUS[4].id, "a link has errors")
+    rulings = {"down": Ruling(Verdict.FAIL), "noted": Ruling(Verdict.PASS)}
+    made = samples.result("nvlink", [noted, slow, down], (limit,), rulings)
+    why = dom(samples.run(made)).text.partition("Why nvlink")[2]
+
+    assert why.index("a link is down") < why.index("9 1/s")
+    assert why.index("a link is down") < why.index("a link has errors")
 
 
 def test_what_did_not_pass_is_told_worst_first() -> None:
@@ -672,7 +710,7 @@ def test_sensors_are_listed_with_the_parts_that_have_them() -> None:
     shown = dom(samples.run(inventory=parts)).text
 
     assert "GPU 3 (…4f21) power" in shown
-    assert "all 2 disks temperature" in shown
+    assert "nvme0n1, nvme1n1 temperature" in shown
 
 
 def test_facts_of_parts_bear_the_names_that_people_use() -> None:

@@ -21,7 +21,7 @@ CORES = Inventory()
         ([gpu.id for gpu in GPUS[1:]], "GPU 1-7"),
         ([GPUS[i].id for i in (7, 0, 1, 3, 4, 6)], "GPU 0-1, 3-4, 6-7"),
         ([GPUS[0].id, GPUS[0].id], "GPU 0 (…9a0c)"),
-        ([disk.id for disk in DISKS], "all 2 disks"),
+        ([disk.id for disk in DISKS], ", ".join(disk.label for disk in DISKS)),
         (["node", GPUS[2].id, GPUS[5].id], "node, GPU 2, 5"),
         (["cpu11", "cpu2", "cpu3"], "cpu2-3, 11"),
         ([], ""),

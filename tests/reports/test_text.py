@@ -112,8 +112,8 @@ def test_markdown_lists_the_worst_first() -> None:
     rows = [line.split("|")[2].strip() for line in lines if line.startswith("| ")]
 
     assert rows[1:] == [
-        *("gemm", "sdc", "allreduce", "thermal", "storage", "edac"),
-        *("inventory", "ecc"),
+        *("gemm", "sdc", "allreduce", "thermal", "storage"),
+        *("inventory", "ecc", "edac"),
     ]
 
 
@@ -170,7 +170,7 @@ OFTEN = {
 def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     shown = rendered(markdown(samples.torn_node(), OFTEN)).text
     replace_it, rest = shown.split("Next: Drain the node and reset the GPU. GPU 2")
-    reset_it, seen = rest.split("Also seen, and no part is accused of it:")
+    reset_it, seen = rest.split("Also seen. No part below has failed.")
 
     assert "Next: Take the part out of service and replace it. GPU 5" in replace_it
     assert IDENTITY in replace_it
@@ -183,6 +183,17 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     assert "1654322051187" not in reset_it
     assert "Inspect the part: seating, cabling, cooling, logs. GPU 1" in seen
     assert "Machine: Dell Inc. PowerEdge XE9680, serial number J90J6Y3." in seen
+
+
+def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
+    torn, lost = samples.torn_node(), samples.GPUS[5].id
+    parts = tuple(
+        replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts
+    )
+    mute = replace(torn, inventory=replace(torn.inventory, parts=parts))
+    past = {lost: replace(OFTEN[lost], facts={"serial": "1654322051187"})}
+
+    assert f"id {lost}, serial number 1654322051187, first" in markdown(mute, past)
 
 
 def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
@@ -199,6 +210,18 @@ def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     assert (
         "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
     )
+
+
+def test_junit_says_of_each_complaint_what_it_calls_for_where_they_differ() -> None:
+    """A part that only warns does not go back because another one does."""
+    told = suite_of(samples.torn_node()).findtext("testcase[@name='ecc']/failure", "")
+    by_part = {line.partition(":")[0]: line for line in told.splitlines()}
+
+    assert "Next" not in by_part
+    assert by_part[samples.GPUS[1].id].endswith(
+        "(warning): Inspect the part: seating, cabling, cooling, logs."
+    )
+    assert "limit ≤ 0 (NVIDIA): Take the part out of service and replace it." in told
 
 
 def test_a_ticket_of_a_node_that_passed_names_no_part() -> None:

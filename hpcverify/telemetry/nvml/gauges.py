@@ -16,7 +16,12 @@ from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import source
 from hpcverify.telemetry.nvml.events import XidEvents
 from hpcverify.telemetry.nvml.interview import Interview
-from hpcverify.telemetry.nvml.questions import memory_errors, nvlinks, times
+from hpcverify.telemetry.nvml.questions import (
+    memory_errors,
+    nvlinks,
+    temperature,
+    times,
+)
 from hpcverify.telemetry.reading import Reading
 
 NANO, MILLI = 1e-9, 1e-3
@@ -108,7 +113,7 @@ def _links(gpu: Interview) -> Iterator[Reading]:
 
 
 def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
-    celsius = _temperature(gpu)
+    celsius = temperature(gpu)
     yield "temperature", "°C", celsius
     yield "temperature.headroom", "°C", _headroom(gpu, celsius)
     yield "clock", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
@@ -122,15 +127,6 @@ def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
     for name, bit in EVENTS.items():
         value = None if reasons is None else float(bool(reasons & bit))
         yield f"event.{name}", "", value
-
-
-def _temperature(gpu: Interview) -> float | None:
-    new = gpu.ask(nv.nvmlDeviceGetTemperatureV, nv.NVML_TEMPERATURE_GPU)
-    if new is not None:
-        return float(new)
-    # Drivers before R570 know the old name only.
-    old = gpu.ask(nv.nvmlDeviceGetTemperature, nv.NVML_TEMPERATURE_GPU)
-    return None if old is None else float(old)
 
 
 def _headroom(gpu: Interview, celsius: float | None) -> float | None:

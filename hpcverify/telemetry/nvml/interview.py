@@ -143,7 +143,8 @@ class Interview:
     def findings(self) -> Iterator[Finding]:
         """Say in what way the GPU is in trouble; each way once."""
         for (trouble, code), calls in self._troubles.items():
-            others = f" and {len(calls) - 1} other calls" if calls[1:] else ""
+            more = len(calls) - 1
+            others = f" and {more} other call{'s' if more > 1 else ''}" if more else ""
             then = ", and answers the second time" if trouble == "gpu_flaky" else ""
             text = f"NVML says '{nv.NVMLError(code)}' to {calls[0]}{others}{then}"
             yield Finding(trouble, self.gpu.uuid, text, {"calls": " ".join(calls)})

@@ -221,6 +221,7 @@ def setup(gpu: Interview) -> Setup:
     mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
     ecc = gpu.fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
     mode = gpu.ask(nv.nvmlDeviceGetComputeMode)
+    slowed_by = _slowed_by(gpu)
     return Setup(
         persistence=_flag(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
         mig=_flag(mig[0]),
@@ -237,7 +238,8 @@ def setup(gpu: Interview) -> Setup:
         clock_applications_mhz=gpu.ask(
             nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM
         ),
-        slowed_by=_slowed_by(gpu),
+        slowed_by=slowed_by,
+        slowed_to=(_clock(gpu), temperature(gpu)) if slowed_by else (None, None),
         memory_used=_memory_used(gpu),
         processes=processes(gpu),
         firmware=_firmware(gpu),
@@ -255,6 +257,21 @@ SLOWED: Mapping[str, int] = {
 def _slowed_by(gpu: Interview) -> tuple[str, ...]:
     reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons) or 0
     return tuple(name for name, bit in SLOWED.items() if reasons & bit)
+
+
+def _clock(gpu: Interview) -> float | None:
+    clock = gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
+    return None if clock is None else float(clock)
+
+
+def temperature(gpu: Interview) -> float | None:
+    """Read the temperature of the chip, °C."""
+    new = gpu.ask(nv.nvmlDeviceGetTemperatureV, nv.NVML_TEMPERATURE_GPU)
+    if new is not None:
+        return float(new)
+    # Drivers before R570 know the old name only.
+    old = gpu.ask(nv.nvmlDeviceGetTemperature, nv.NVML_TEMPERATURE_GPU)
+    return None if old is None else float(old)
 
 
 def _flag(value: float | None) -> bool | None:

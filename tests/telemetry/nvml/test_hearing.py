@@ -184,6 +184,32 @@ def test_an_answer_that_comes_the_second_time_is_told_and_no_more(
     assert [f.code for f in findings] == ["gpu_flaky"]
 
 
+def test_only_of_a_gpu_that_is_slowed_down_clock_and_heat_are_read(lab: Lab) -> None:
+    lab.load("thermal-throttle", "freeze_t = 60")
+    ((answers, _, _),) = hear(lab, "setup")
+    slowed = [tuple(answer["slowed_to"]) for answer in answers.values()]
+
+    assert slowed.count((690.0, 90.0)) == 1
+    assert slowed.count((None, None)) == 7
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        (("ComputeMode",), "nvmlDeviceGetComputeMode"),
+        (("ComputeMode", "MigMode"), "1 other call"),
+        (("ComputeMode", "MigMode", "PersistenceMode"), "2 other calls"),
+    ],
+)
+def test_calls_that_fail_alike_are_counted(
+    lab: Lab, calls: tuple[str, ...], told: str
+) -> None:
+    lab.write(*(f"fault = nvmlDeviceGet{c} gpu=5 return=UNKNOWN" for c in calls))
+    ((_, findings, _),) = hear(lab, "setup")
+
+    assert [f.text.endswith(told) for f in findings] == [True]
+
+
 def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(
     lab: Lab,
 ) -> None:
