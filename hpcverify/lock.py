@@ -35,7 +35,7 @@ FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 UNKNOWN = -1
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """A process that holds the node; a number that cannot be seen is `UNKNOWN`."""
 
     pid: int = UNKNOWN
@@ -50,12 +50,12 @@ class Holder(NamedTuple):
         return f"process {process} of user {self.uid}"
 
 
-class Hold(NamedTuple):
+class NodeLock(NamedTuple):
     """How we came by the node."""
 
     waited: bool
     """Whether another run had it first."""
-    beside: Holder | None = None
+    beside: LockHolder | None = None
     """Another user's process that has the socket, and does not keep root from it."""
 
 
@@ -85,7 +85,7 @@ def node_lock(
     folder: Path = FOLDER,
     wait: float = 0.0,
     stopped: Callable[[], bool] = lambda: False,
-) -> Generator[Hold]:
+) -> Generator[NodeLock]:
     """
     Hold the node for as long as the block runs; say how we came by it.
 
@@ -103,23 +103,23 @@ def node_lock(
     ):
         if patience.sees(lambda: _is_bound(holder, name)):
             holder.listen()
-            yield Hold(patience.waited)
+            yield NodeLock(patience.waited)
             return
         peer = _peer(name)
         other = peer or _owner(name)
         if not alone or (peer is not None and peer.uid == ROOT):
             raise _refusal(other)
-        yield Hold(patience.waited, other)
+        yield NodeLock(patience.waited, other)
 
 
-def holder_of(name: str = NAME, *, folder: Path = FOLDER) -> Holder | None:
+def holder_of(name: str = NAME, *, folder: Path = FOLDER) -> LockHolder | None:
     """Say who holds the node now, if anybody does."""
     if (root := _root_holder(folder)) is not None:
         return root
     return (_peer(name) or _owner(name)) if _inode(name) else None
 
 
-def _refusal(holder: Holder) -> UnverifiedError:
+def _refusal(holder: LockHolder) -> UnverifiedError:
     return UnverifiedError(
         f"another run is under way on this node ({holder.said}): wait until it ends"
     )
@@ -146,7 +146,7 @@ def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
     """
     if os.geteuid() != ROOT:
         if not patience.sees(lambda: _root_holder(folder) is None):
-            raise _refusal(_root_holder(folder) or Holder())
+            raise _refusal(_root_holder(folder) or LockHolder())
         yield False
         return
     try:
@@ -158,7 +158,7 @@ def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
     path = _file(folder)
     taken: list[int] = []
     if not patience.sees(lambda: _take(path, taken)):
-        raise _refusal(_root_holder(folder) or Holder())
+        raise _refusal(_root_holder(folder) or LockHolder())
     try:
         yield True
     finally:
@@ -185,7 +185,7 @@ def _take(path: Path, taken: list[int]) -> bool:
     return False
 
 
-def _root_holder(folder: Path) -> Holder | None:
+def _root_holder(folder: Path) -> LockHolder | None:
     """Ask the kernel who holds root's file: see proc_locks(5)."""
     try:
         found = _file(folder).stat()
@@ -196,14 +196,14 @@ def _root_holder(folder: Path) -> Holder | None:
     for line in locks.splitlines():
         _, kind, _, _, pid, inode, *_ = line.split()
         if (kind, inode) == ("FLOCK", f"{device}:{found.st_ino}"):
-            return Holder(int(pid), ROOT)
+            return LockHolder(int(pid), ROOT)
     return None
 
 
 # -- whose the socket is
 
 
-def _peer(name: str) -> Holder | None:
+def _peer(name: str) -> LockHolder | None:
     """Ask the kernel who listens: it keeps the process and user that began to."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(HOLDER_SECONDS)
@@ -213,10 +213,10 @@ def _peer(name: str) -> Holder | None:
             return None
         peer = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, _ = struct.unpack("3i", peer)
-    return Holder(pid or UNKNOWN, uid)  # 0: in another process namespace
+    return LockHolder(pid or UNKNOWN, uid)  # 0: in another process namespace
 
 
-def _owner(name: str) -> Holder:
+def _owner(name: str) -> LockHolder:
     """
     Look for the process that has the socket open, as far as we may.
 
@@ -227,8 +227,8 @@ def _owner(name: str) -> Holder:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if link in _open_files(process):
-                return Holder(int(process.name), _user(process))
-    return Holder()
+                return LockHolder(int(process.name), _user(process))
+    return LockHolder()
 
 
 def _inode(name: str) -> str:

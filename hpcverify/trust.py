@@ -28,7 +28,7 @@ FOLDER_MODE = 0o755
 WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Entry(NamedTuple):
+class PathEntry(NamedTuple):
     """A name on the way to a path."""
 
     path: Path
@@ -50,7 +50,7 @@ class Reached(NamedTuple):
 
 @contextmanager
 def reached(
-    path: Path, visit: Callable[[Entry], None], *, make: bool = False
+    path: Path, visit: Callable[[PathEntry], None], *, make: bool = False
 ) -> Generator[Reached]:
     """
     Go to *path*, name by name, and *visit* each one that exists before it is followed.
@@ -70,7 +70,7 @@ def reached(
             name, at = todo[0], at / todo.popleft()
             found = _lstat(name, folder)
             if found is not None:
-                visit(Entry(at, found, os.fstat(folder)))
+                visit(PathEntry(at, found, os.fstat(folder)))
             if found is not None and stat.S_ISLNK(found.st_mode):
                 if (links := links + 1) > MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -98,7 +98,7 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
-def refuse_link_of_others(entry: Entry) -> None:
+def refuse_link_of_others(entry: PathEntry) -> None:
     """
     Refuse to follow a link that another user can have put where it is.
 
@@ -188,9 +188,9 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
 
 
 def _judge_whole(path: Path, *, shared: bool) -> None:
-    last: Entry | None = None
+    last: PathEntry | None = None
 
-    def visit(entry: Entry) -> None:
+    def visit(entry: PathEntry) -> None:
         nonlocal last
         last = entry
         loose = _is_loose(entry.found) and not _sticky(entry.found)

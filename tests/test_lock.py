@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import UnverifiedError
-from hpcverify.lock import Hold, Holder, holder_of, node_lock
+from hpcverify.lock import LockHolder, NodeLock, holder_of, node_lock
 
 SOMEBODY, ANOTHER = 4242, 4343
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
 
-Lock = Callable[..., AbstractContextManager[Hold]]
+Lock = Callable[..., AbstractContextManager[NodeLock]]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def lock(name: str, folder: Path) -> Lock:
 
 
 @contextmanager
-def another_process(uid: int, act: Callable[[], object]) -> Generator[Holder]:
+def another_process(uid: int, act: Callable[[], object]) -> Generator[LockHolder]:
     """Have a process of user *uid* do what *act* says, and stay until the end."""
     reading, writing = os.pipe()
     stays, goes = os.pipe()
@@ -57,7 +57,7 @@ def another_process(uid: int, act: Callable[[], object]) -> Generator[Holder]:
     os.close(writing)
     try:
         assert os.read(reading, 1) == b"."
-        yield Holder(pid, uid)
+        yield LockHolder(pid, uid)
     finally:
         for descriptor in (goes, stays, reading):
             os.close(descriptor)
@@ -125,7 +125,7 @@ def test_a_users_run_keeps_out_other_users_and_not_root(lock: Lock) -> None:
 @AS_ROOT
 def test_a_users_run_waits_for_root(lock: Lock) -> None:
     with lock() as hold:
-        assert hold == Hold(waited=False)
+        assert hold == NodeLock(waited=False)
         assert f"process {os.getpid()} of user 0" in as_user(SOMEBODY, lock)
     assert as_user(SOMEBODY, lock) == ""
 
@@ -150,7 +150,7 @@ def test_a_program_of_roots_that_has_the_socket_of_a_user_open_decides_nothing(
 ) -> None:
     stranger = bound(name, listens=False)  # as root's program would have inherited it
     with lock() as hold:
-        assert hold.beside == Holder(os.getpid(), 0)
+        assert hold.beside == LockHolder(os.getpid(), 0)
     stranger.close()
 
 
@@ -192,13 +192,13 @@ def test_who_waits_has_the_node_when_the_other_has_ended(lock: Lock) -> None:
             return False
 
         with lock(wait=60, stopped=stopped) as hold:
-            assert hold == Hold(waited=True)
+            assert hold == NodeLock(waited=True)
     assert asked == [True]
 
 
 def test_who_finds_the_node_free_has_not_waited(lock: Lock) -> None:
     with lock(wait=60) as hold:
-        assert hold == Hold(waited=False)
+        assert hold == NodeLock(waited=False)
 
 
 @pytest.mark.parametrize(("wait", "stopped"), [(0.01, False), (60, True)])

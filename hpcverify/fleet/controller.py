@@ -57,7 +57,7 @@ from hpcverify.quarantine.keeper import (
     marks_of,
     settle,
 )
-from hpcverify.quarantine.ledger import Change, Ledger
+from hpcverify.quarantine.ledger import Ledger, NodeChange
 from hpcverify.quarantine.life import Hold, Node, State, came_back, elapsed
 from hpcverify.quarantine.policy import (
     believes_no_more,
@@ -313,7 +313,7 @@ class Controller:
         """
         known = self.ledger.nodes()
         began = cache(self.keeper.began)
-        found: list[Change] = []
+        found: list[NodeChange] = []
         lost: list[Node] = []
         for name, there in seen.items():
             node = known[name]
@@ -334,7 +334,7 @@ class Controller:
         self._write([*found, *self._missing(known, seen)])
         self._give_up(lost)
 
-    def _write(self, changes: Collection[Change]) -> None:
+    def _write(self, changes: Collection[NodeChange]) -> None:
         """Write *changes* down; who is to be verified before jobs is kept at once."""
         self.ledger.put_all(changes)
         for each in changes:
@@ -349,7 +349,7 @@ class Controller:
 
     def _missing(
         self, known: Mapping[str, Node], seen: Collection[str]
-    ) -> Iterator[Change]:
+    ) -> Iterator[NodeChange]:
         """
         Note of the nodes that the scheduler did not name since when it does not.
 
@@ -360,14 +360,14 @@ class Controller:
             if not 0 < known[name].missing <= now:
                 missing = replace(known[name], missing=now)
                 told = "the scheduler's answer did not name it"
-                yield Change(node=missing, what="missing", detail=told)
+                yield NodeChange(node=missing, what="missing", detail=told)
 
     def _give_up(self, lost: Iterable[Node]) -> None:
         """Let the nodes be whose hold somebody else has lifted, if it is still so."""
         if not lost:
             return
         seen = self.keeper.look()
-        changes: list[Change] = []
+        changes: list[NodeChange] = []
         for node in lost:
             there = seen.get(node.name)
             if there is None:
@@ -379,7 +379,7 @@ class Controller:
                 changes.append(self._change(node, now))
         self._write(changes)
 
-    def _change(self, before: Node, after: Node) -> Change:
+    def _change(self, before: Node, after: Node) -> NodeChange:
         """Say what settling has made of a node, for the ledger."""
         now = self.clock()
         lost = is_lost(before, after)
@@ -391,7 +391,7 @@ class Controller:
             if self._takes_back(before):
                 after = kept_until_verified(after, now, self.ledger.last_ticket())
         what, detail = _changed(before, after)
-        return Change(node=after, what=what, detail=detail, lost=lost)
+        return NodeChange(node=after, what=what, detail=detail, lost=lost)
 
     def _takes_back(self, before: Node) -> bool:
         """
@@ -436,7 +436,7 @@ class Controller:
             if doubts and node.state is State.SUSPECT and node.enforced
         ]
         self.ledger.put_all(
-            Change(node=node, what="let go", detail=node.reason)
+            NodeChange(node=node, what="let go", detail=node.reason)
             for node in freed
             if not node.enforced
         )

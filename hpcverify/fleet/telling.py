@@ -31,7 +31,7 @@ from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.transition import Kind, Transition
+from hpcverify.quarantine.transition import Transition, TransitionKind
 from hpcverify.store import Store
 from hpcverify.trust import refuse_if_others_can_change
 
@@ -62,10 +62,10 @@ class AccusedPart(Struct, frozen=True, kw_only=True):
     remedy: Remedy
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class TransitionMessage(Struct, frozen=True, kw_only=True):
     """What the program reads. Fields are added, never renamed."""
 
-    event: Kind
+    event: TransitionKind
     number: int
     """The same if it is told again."""
     time: str
@@ -120,7 +120,7 @@ class Teller:
                 return
             self.ledger.told_of(number)
 
-    def _failure(self, said: Message) -> str:
+    def _failure(self, said: TransitionMessage) -> str:
         """Start the program on *said*; say what went wrong, if something did."""
         try:
             refuse_if_others_can_change(Path(self.program))
@@ -151,10 +151,10 @@ class Teller:
             return None
 
 
-def message(number: int, changed: Transition, run: Run | None) -> Message:
+def message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
     """Say what *changed*, with the parts that *run* speaks against."""
     parts = tuple(accused(run, changed.checks)) if run else ()
-    return Message(
+    return TransitionMessage(
         event=changed.kind,
         number=number,
         time=f"{datetime.fromtimestamp(changed.at, UTC):%Y-%m-%dT%H:%M:%SZ}",

@@ -33,8 +33,8 @@ from hpcverify.quarantine.transition import (
     FORGOTTEN,
     TRIPPED,
     TRUSTED,
-    Kind,
     Transition,
+    TransitionKind,
     shown,
     transition_of,
 )
@@ -156,7 +156,7 @@ class Ticket(Struct, frozen=True, kw_only=True):
     run: str
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class NodeChange(Struct, frozen=True, kw_only=True):
     """A node as it is from now on, and what was done about it."""
 
     node: Node
@@ -238,7 +238,7 @@ class Ledger:
             self._put(db, node)
             self._note(db, node.name, what, detail, actor)
 
-    def put_all(self, changes: Iterable[Change]) -> None:
+    def put_all(self, changes: Iterable[NodeChange]) -> None:
         """Write many nodes, and what was done about each, in one."""
         if not (found := list(changes)):
             return
@@ -342,7 +342,7 @@ class Ledger:
             )
             _set(db, FORGOTTEN_AT + node, repr(now))
             self._note(db, node, "forget", reason, actor)
-            told = self._changed(Kind.NODE, shown(known), FORGOTTEN, reason)
+            told = self._changed(TransitionKind.NODE, shown(known), FORGOTTEN, reason)
             self._queue(db, replace(told, node=node, by=actor))
 
     def forgotten(self) -> dict[str, float]:
@@ -511,7 +511,7 @@ class Ledger:
         with self._database(write=True) as db:
             _set(db, BREAKER, why)
             self._note(db, "", "breaker tripped", why)
-            told = self._changed(Kind.BREAKER, CLOSED, TRIPPED, why)
+            told = self._changed(TransitionKind.BREAKER, CLOSED, TRIPPED, why)
             self._queue(db, told)
 
     def reset(self, actor: str, reason: str) -> None:
@@ -521,7 +521,7 @@ class Ledger:
             db.execute("delete from holds")
             db.execute("delete from outcomes")
             self._note(db, "", "breaker reset", reason, actor)
-            told = self._changed(Kind.BREAKER, TRIPPED, CLOSED, reason)
+            told = self._changed(TransitionKind.BREAKER, TRIPPED, CLOSED, reason)
             self._queue(db, replace(told, by=actor))
 
     def doubt(self, doubts: Mapping[str, str]) -> list[str]:
@@ -534,12 +534,14 @@ class Ledger:
             _set(db, DOUBTS, msgspec.json.encode(dict(doubts)).decode())
             for check in sorted(new):
                 self._note(db, "", "check doubted", doubts[check])
-                told = self._changed(Kind.CHECK, TRUSTED, DOUBTED, doubts[check])
+                told = self._changed(
+                    TransitionKind.CHECK, TRUSTED, DOUBTED, doubts[check]
+                )
                 self._queue(db, replace(told, checks=(check,)))
             for check in sorted(over):
                 why = f"{check} fails on few enough nodes again"
                 self._note(db, "", "check trusted", why)
-                told = self._changed(Kind.CHECK, DOUBTED, TRUSTED, why)
+                told = self._changed(TransitionKind.CHECK, DOUBTED, TRUSTED, why)
                 self._queue(db, replace(told, checks=(check,)))
         return sorted(new)
 
@@ -678,7 +680,9 @@ class Ledger:
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
 
-    def _changed(self, kind: Kind, before: str, after: str, why: str) -> Transition:
+    def _changed(
+        self, kind: TransitionKind, before: str, after: str, why: str
+    ) -> Transition:
         return Transition(
             kind=kind, at=self.clock(), before=before, after=after, reason=why
         )

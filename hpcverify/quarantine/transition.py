@@ -23,7 +23,7 @@ TRUSTED, DOUBTED = "trusted", "doubted"
 """A check's."""
 
 
-class Kind(StrEnum):
+class TransitionKind(StrEnum):
     """What changed."""
 
     NODE = "node"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 class Transition(Struct, frozen=True, kw_only=True):
     """One change of state."""
 
-    kind: Kind
+    kind: TransitionKind
     at: float
     """Seconds since 1970, by the controller's clock."""
     before: str
@@ -62,7 +62,7 @@ def transition_of(before: Node, after: Node, at: float) -> Transition | None:
     if _seen(before) == _seen(after):
         return None
     return Transition(
-        kind=Kind.NODE,
+        kind=TransitionKind.NODE,
         at=at,
         node=after.name,
         before=shown(before),

@@ -18,8 +18,8 @@ from hpcverify.quarantine.ledger import (
     DAY,
     MIGRATIONS,
     TIMELY,
-    Change,
     Ledger,
+    NodeChange,
     Ticket,
 )
 from hpcverify.quarantine.life import Node, State
@@ -396,7 +396,7 @@ def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(
 def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
     nodes = [Node(name=f"n{i}", foreign="works") for i in range(3)]
 
-    ledger.put_all(Change(node=node, what="external") for node in nodes)
+    ledger.put_all(NodeChange(node=node, what="external") for node in nodes)
     ledger.put_all([])
 
     assert list(ledger.nodes().values()) == nodes
