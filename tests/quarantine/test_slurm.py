@@ -35,8 +35,13 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
     yield shared
     for name in shared.slurm.reservations():
         shared.slurm.unreserve(name)
-    shared.slurm.resume("n1")
-    shared.until(lambda: shared.idle("n1", "n2"))
+
+    def is_calm() -> bool:
+        # Again, for Slurm may yet find that it was rebooted, and set it down for that.
+        shared.slurm.resume("n1")
+        return shared.idle("n1", "n2")
+
+    shared.until(is_calm)
 
 
 @pytest.fixture
