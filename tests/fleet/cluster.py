@@ -66,6 +66,8 @@ class Fleet:
             "HPCVERIFY_STATE": str(self.folder / "controller"),
             "PYTHONPATH": str(SITE),
             "COLUMNS": "200",
+            # What a command that is killed leaves behind goes with the rest.
+            "TMPDIR": str(self.folder),
         }
 
     def prepare(self, quarantine: str = 'enforce = ["*"]', fleet: str = "") -> None:

@@ -145,6 +145,7 @@ class Doom:
     def turn(self, *, sweep: bool) -> None:
         """Be a controller that takes one turn."""
         os.environ.update(self.fleet.env)
+        tempfile.tempdir = None  # TMPDIR is read anew
         sys.path.insert(0, str(SITE))  # where the site's own checks are
         acting = controller(self.run)
         acting.ledger = Ledger(acting.state, self.clock)
