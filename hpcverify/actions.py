@@ -135,12 +135,6 @@ def affected(run: Run) -> Iterator[Affected]:
         yield _affected(where, by_part[where], run.inventory)
 
 
-def next_remedy(run: Run) -> Remedy:
-    """Say what to do first: the strongest remedy of what made the verdict."""
-    first = next(iter(actions(run)), None)
-    return first.remedy if first and first.verdict is run.verdict else Remedy.NONE
-
-
 def clauses(result: Result, inventory: Inventory) -> list[str]:
     """
     List what speaks for the verdict of *result*, in the order of its reason.

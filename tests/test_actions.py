@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.actions import actions, affected, brief, next_remedy
+from hpcverify.actions import actions, affected, brief
 from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
@@ -92,7 +92,7 @@ def test_each_part_stands_under_what_its_own_complaints_call_for() -> None:
         (Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"]),
         (Verdict.WARN, Remedy.INSPECT, ["gpu-1"]),
     ]
-    assert next_remedy(FOUR) is Remedy.CONTACT_VENDOR
+    assert actions(FOUR)[0].remedy is Remedy.CONTACT_VENDOR
 
 
 def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
@@ -116,7 +116,6 @@ def test_a_healthy_node_calls_for_nothing() -> None:
     )
 
     assert (well.verdict, actions(well)) == (Verdict.PASS, ())
-    assert next_remedy(well) is Remedy.NONE
 
 
 def test_what_several_checks_say_in_the_same_words_is_told_once() -> None:
@@ -235,4 +234,4 @@ def test_a_run_that_ended_early_asks_for_another(
     cut = run(*results, verdict=Verdict.ERROR, complete=False)
     (part,) = affected(cut)
 
-    assert (next_remedy(cut), part.complaints[0].text) == (Remedy.RERUN, text)
+    assert (actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)
