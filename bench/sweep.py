@@ -43,14 +43,14 @@ import time
 from collections.abc import Iterator
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
-from hpcverify.model import Found, Measurement
+from hpcverify.model import CheckItem, Measurement
 
 
 class Nothing(Params, frozen=True):
     """There is nothing to set."""
 
 
-def measure(ctx: Context, params: Nothing) -> Iterator[Found]:
+def measure(ctx: Context, params: Nothing) -> Iterator[CheckItem]:
     """Sleep."""
     time.sleep(1)
     yield Measurement("seconds", 1.0, "s")

@@ -121,9 +121,7 @@ def judge_result(
         cause=total.cause,
         remedy=total.remedy,
         limits=tuple(limits),
-        finding_rules={
-            code: rulings[code] for code in _list_finding_codes(result) if code in rulings
-        },
+        rulings={code: rulings[code] for code in _list_finding_codes(result) if code in rulings},
     )
 
 

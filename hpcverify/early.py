@@ -188,8 +188,8 @@ def _run_worker(worker: ModuleType, reading: int, files: WorkerFiles, parent: in
         os.dup2(files.log, 1)
         os.dup2(files.log, 2)
         _close_other_files(files)
-        worker.begin(parent, files.breadcrumb)
-        ahead = worker.see_ahead()
+        worker.become_worker(parent, files.breadcrumb)
+        ahead = worker.probe_ahead()
         _collect_garbage_again()
         worker.serve(files.requests, files.responses, ahead)
         status = 0

@@ -90,7 +90,7 @@ class WorkerServer:
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
             outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
         ended = msgspec.structs.replace(
-            outcome, start=start, end=time.monotonic(), spent=not release_memory(request)
+            outcome, start=start, end=time.monotonic(), is_worker_spent=not release_memory(request)
         )
         self._send(Response(number=request.number, outcome=ended))
 

@@ -12,7 +12,7 @@ from hpcverify import early
 lock, pipe = 500, 501  # which nobody opens by chance
 os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), lock)
 os.dup2(os.pipe()[0], pipe)
-os.environ[early.HOOKS_LOCK] = str(lock)
+os.environ[early.HOOKS_LOCK_VARIABLE] = str(lock)
 worker = early.fork()
 descriptors = f"/proc/{worker.pid}/fd"
 while str(pipe) in os.listdir(descriptors):

@@ -185,7 +185,7 @@ def test_who_waits_has_the_node_when_the_other_has_ended(lock: Lock) -> None:
             first.close()
             return False
 
-        with lock(wait=60, stopped=stopped) as hold:
+        with lock(wait=60, should_stop=stopped) as hold:
             assert hold == NodeLock(waited=True)
     assert asked == [True]
 
@@ -204,6 +204,6 @@ def test_waiting_ends_in_time_and_when_told_to_stop(
     with (
         lock(),
         pytest.raises(UnverifiedError, match=f"process {os.getpid()}"),
-        lock(wait=wait, stopped=lambda: stopped),
+        lock(wait=wait, should_stop=lambda: stopped),
     ):
         pass

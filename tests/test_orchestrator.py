@@ -362,7 +362,7 @@ def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:
     rulings = {"old": FindingRule(Verdict.WARN), "unseen": FindingRule(Verdict.FAIL)}
     executor = FakeExecutor(answers={"cpu": found(Finding("old", "cpu", "it is old"))})
-    result = only(verified(tmp_path, executor, step(rulings=rulings)))
+    result = only(verified(tmp_path, executor, step(finding_rules=rulings)))
 
     assert result.verdict is Verdict.WARN
     assert result.rulings == {"old": rulings["old"]}
@@ -568,7 +568,7 @@ def of_two(
     rulings: Mapping[str, FindingRule] | None = None,
 ) -> Run:
     """Go through two checks that may take 9 and 99 s, with 40 s left for the last."""
-    base = step(rulings=rulings or {})
+    base = step(finding_rules=rulings or {})
     first, last = (msgspec.structs.replace(base, name=name) for name in "ab")
     last = msgspec.structs.replace(last, timeout=99)
     slow = Slow(FAST, FAST, *answers)
@@ -683,7 +683,7 @@ def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(tmp_pa
 
 
 def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -> None:
-    run = verified(tmp_path, FakeExecutor(), rounds=9, room=2000)
+    run = verified(tmp_path, FakeExecutor(), rounds=9, max_bytes=2000)
 
     assert 1 < len(run.results) < 9
     assert documents.count_bytes(run.results) < 2000

@@ -240,7 +240,7 @@ def _join_logs(logs: Sequence[KernelLog], question: _LogQuery) -> KernelLog:
         whole,
         source=f"{kept[0].source} and {whole.source}",
         messages=(*past, *whole.messages),
-        looked_at=kept[0].message_count + whole.message_count,
+        message_count=kept[0].message_count + whole.message_count,
         first=kept[0].first,
         gap="; ".join(filter(None, (kept[0].gap, whole.gap))),
         unseen="",

@@ -139,24 +139,24 @@ def watch(*tracks: list[Sample]) -> Watch:
 ON_LAB = """
 import pathlib, sys
 import msgspec
-from hpcverify.model import Mark
+from hpcverify.model import CarryOver
 from hpcverify.telemetry import nvml
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, reply
+from hpcverify.wire import encode, make_response
 from hpcverify_checks import nvlink, pcie
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])
 inventory = probe(root)
 print(encode(inventory).decode(), end="")
-marks = msgspec.json.decode(sys.argv[3], type=tuple[Mark, ...])
-ctx = context(root.parent, inventory=inventory, marks=marks)
+marks = msgspec.json.decode(sys.argv[3], type=tuple[CarryOver, ...])
+ctx = context(root.parent, inventory=inventory, carry_overs=marks)
 if sys.argv[2] == "pcie":
-    found = pcie.of_links(nvml.source().pcie(), ctx, root)
+    found = pcie.report_links(nvml.get_source().read_pcie(), ctx, root)
 else:
     params = nvlink.NvlinkParams()
-    found = nvlink.of_linkage(nvml.source().links(), ctx, params, root)
+    found = nvlink.report_linkage(nvml.get_source().read_links(), ctx, params, root)
 for item in found:
-    print(encode(reply(1, item)).decode(), end="")
+    print(encode(make_response(1, item)).decode(), end="")
 """
 
 

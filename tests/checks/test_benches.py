@@ -221,7 +221,7 @@ def shipped_for_cpus() -> list[tuple[Family, ProductPlan, Shape]]:
 def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benches, "MENDED", 2)
+    monkeypatch.setattr(benches, "MAX_REPAIRED_ROWS", 2)
     seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
     assert not prepared.jobs

@@ -42,21 +42,21 @@ HOUR = 3600.0
 
 MEASURE = """
 import os, sys, pathlib, msgspec
-from hpcverify.model import Mark
+from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, reply
+from hpcverify.wire import encode, make_response
 from hpcverify_checks import _gpus, ecc
 from tests.doubles import context
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
-marks = msgspec.json.decode(marks, type=tuple[Mark, ...])
-ctx = context(root, inventory=probe(root), marks=marks)
+marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
+ctx = context(root, inventory=probe(root), carry_overs=marks)
 if later:
     scenario = pathlib.Path(os.environ["NVML_LAB_SCENARIO"])
     scenario.with_suffix(".new").write_text(later)
     scenario.with_suffix(".new").replace(scenario)
-ask = lambda: _gpus.source(ctx).memory_errors()
+ask = lambda: _gpus.open_gpu_source(ctx).read_memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
-    sys.stdout.buffer.write(encode(reply(1, found)))
+    sys.stdout.buffer.write(encode(make_response(1, found)))
 """
 
 
@@ -88,7 +88,7 @@ def a_gpu(tmp_path: Path, *marks: CarryOver, name: str = "NVIDIA H100 80GB HBM3"
     """Make the context of a node with one GPU, which its last run left *marks* of."""
     facts = {"driver": "580", "name": name}
     inventory = Inventory(parts=(Part("gpu", "GPU-0", "GPU 0", facts),))
-    return context(tmp_path, inventory=inventory, marks=marks)
+    return context(tmp_path, inventory=inventory, carry_overs=marks)
 
 
 def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
@@ -172,12 +172,12 @@ def test_what_the_host_counted_in_the_same_boot_is_new_only_once(tmp_path: Path)
     root = trees.edac(tmp_path / "root", uncorrected=1)
     first = on_host(context(tmp_path), root)
     trees.edac(root, uncorrected=2)
-    second = on_host(context(tmp_path, marks=marks_of(first)), root)
+    second = on_host(context(tmp_path, carry_overs=marks_of(first)), root)
     assert judged(first)[0] is Verdict.WARN
     verdict, remedy, why = judged(second)
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert "ecc.host.uncorrected.since 1 > 0" in why
-    third = on_host(context(tmp_path, marks=marks_of(second)), root)
+    third = on_host(context(tmp_path, carry_overs=marks_of(second)), root)
     assert judged(third)[0] is Verdict.WARN
 
 
@@ -185,7 +185,7 @@ def test_the_host_counts_from_zero_with_each_boot(tmp_path: Path) -> None:
     root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {ecc.BOOT_ID_PATH: "one"})
     marks = marks_of(on_host(context(tmp_path), root))
     trees.grow(root, {ecc.BOOT_ID_PATH: "two"})
-    found = on_host(context(tmp_path, marks=marks), root)
+    found = on_host(context(tmp_path, carry_overs=marks), root)
     since = [
         f.value
         for f in found

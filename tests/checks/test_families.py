@@ -19,7 +19,8 @@ from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, choose_pa
 
 PAIRED = """
 import torch
-from hpcverify_checks._families import EVEN_INT8, INT8
+from hpcverify_checks._families import EVEN_INT8_BOUND as EVEN_INT8
+from hpcverify_checks._families import INT8_BOUND as INT8
 
 torch.set_num_threads(1)
 for a, b in ((EVEN_INT8, EVEN_INT8), (INT8, 1), (1, INT8)):

@@ -488,16 +488,16 @@ def test_a_run_without_samples_says_nothing(tmp_path: Path) -> None:
 MEASURE = """
 import sys, pathlib
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, reply
+from hpcverify.wire import encode, make_response
 from hpcverify_checks import _gpus, gpu_setup
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])
 ctx = context(root, inventory=probe(root))
-host = gpu_setup.Host(proc=root / "proc", engine=10, alive=[42].__contains__)
+host = gpu_setup.ProcessTable(proc=root / "proc", engine=10, alive=[42].__contains__)
 params = gpu_setup.GpuSetupParams(exclusive=sys.argv[2] == "True")
-ask = _gpus.source(ctx).setup
-for found in gpu_setup.look(ctx, params, ask, host, pause=lambda _: None):
-    sys.stdout.buffer.write(encode(reply(1, found)))
+ask = _gpus.open_gpu_source(ctx).read_setup
+for found in gpu_setup.report_setup(ctx, params, ask, host, pause=lambda _: None):
+    sys.stdout.buffer.write(encode(make_response(1, found)))
 """
 
 

@@ -85,7 +85,7 @@ def later(before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100) -
     """Measure twice, with an hour between."""
     count = len(before)
     first = read(before, node(tmp_path, sheet, count), clock(tmp_path / "root", 100))
-    ctx = node(tmp_path, sheet, count, marks=marks(first))
+    ctx = node(tmp_path, sheet, count, carry_overs=marks(first))
     return read(after, ctx, clock(tmp_path / "root", 3700))
 
 
@@ -116,7 +116,7 @@ def test_healthy_gpus_of_every_part_pass_run_after_run(
 ) -> None:
     answers, told = all_of(healthy(sheet), count), tuple[CarryOver, ...]()
     for hour in range(1, 4):
-        ctx = node(tmp_path, sheet, count, marks=told)
+        ctx = node(tmp_path, sheet, count, carry_overs=told)
         root = clock(tmp_path / "root", 3600 * hour)
         if not sheet.nvlink_links:
             with pytest.raises(Skip, match="no GPU of this node has NVLink"):
@@ -253,7 +253,7 @@ def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(tmp_pat
 def test_replays_of_runs_that_come_often_add_up(tmp_path: Path) -> None:
     told, given = tuple[CarryOver, ...](), list[str]()
     for turn in range(6):
-        ctx = node(tmp_path, marks=told)
+        ctx = node(tmp_path, carry_overs=told)
         replays = {"replay": (25 if turn < 5 else 26) * turn}
         answers = all_of(g4=changed(11, errors=replays))
         found = read(answers, ctx, clock(tmp_path / "root", 50_000 + 3 * turn))
@@ -289,7 +289,7 @@ def test_a_bridge_that_went_dead_is_missed_until_it_is_said_to_be_right(tmp_path
     dead = all_of(linkage(0, 12, fabric=None), 2)
     found = later(all_of(healthy(sheet), 2), dead, tmp_path, sheet)
     for _ in range(2):
-        ctx = node(tmp_path, sheet, 2, marks=marks(found))
+        ctx = node(tmp_path, sheet, 2, carry_overs=marks(found))
         judgement = verdict(found, ctx)
         assert judgement.verdict is Verdict.FAIL
         assert "up in an earlier run" in judgement.reason
@@ -380,7 +380,7 @@ def test_counters_that_were_not_read_for_once_are_not_new_afterwards(tmp_path: P
     unread = all_of(g4=changed(11, errors={}))
     found = later(old, unread, tmp_path)
     assert number(found, "recovery.delta", "GPU-4") == 0
-    ctx = node(tmp_path, marks=marks(found))
+    ctx = node(tmp_path, carry_overs=marks(found))
     found = read(old, ctx, tmp_path / "root")
     assert number(found, "recovery.delta", "GPU-4") == 0
 

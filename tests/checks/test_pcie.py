@@ -65,7 +65,7 @@ def later(
 ) -> list[CheckItem]:
     """Measure twice, with so many hours between."""
     first = read(before, node(tmp_path), clock(tmp_path / "root", 1000))
-    ctx = node(tmp_path, marks=marks(first))
+    ctx = node(tmp_path, carry_overs=marks(first))
     return read(after, ctx, clock(tmp_path / "root", 1000 + 3600 * hours))
 
 
@@ -91,7 +91,7 @@ def test_idle_gpus_of_every_part_pass_run_after_run(
 ) -> None:
     root, told = clock(tmp_path / "root", 500), tuple[CarryOver, ...]()
     for _ in range(3):
-        ctx = node(tmp_path, sheet, count, marks=told)
+        ctx = node(tmp_path, sheet, count, carry_overs=told)
         found = read(links(count), ctx, root)
         assert passes(verdict(found, ctx))
         told = marks(found)
@@ -208,20 +208,20 @@ def test_counters_of_a_driver_that_was_started_anew_count_from_zero(tmp_path: Pa
 
 def test_after_a_reboot_nothing_is_new(tmp_path: Path) -> None:
     first = read(links(), node(tmp_path), clock(tmp_path / "root", 9000))
-    ctx = node(tmp_path, marks=marks(first))
+    ctx = node(tmp_path, carry_overs=marks(first))
     root = clock(tmp_path / "root", 60, boot="boot-2")
     found = read(links(counters={"non_fatal": 3}), ctx, root)
     assert passes(verdict(found, ctx))
 
 
 def test_a_mark_that_an_older_version_left_is_as_none(tmp_path: Path) -> None:
-    ctx = node(tmp_path, marks=(CarryOver("counters", "replays=3", "GPU-3"),))
+    ctx = node(tmp_path, carry_overs=(CarryOver("counters", "replays=3", "GPU-3"),))
     assert passes(verdict(read(links(), ctx, tmp_path), ctx))
 
 
 def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(tmp_path: Path) -> None:
     old, unread = links(counters={"fatal": 2}), links(counters={"replays": 1})
-    ctx = node(tmp_path, marks=marks(later(old, unread, tmp_path)))
+    ctx = node(tmp_path, carry_overs=marks(later(old, unread, tmp_path)))
     found = read(old, ctx, tmp_path / "root")
     assert number(found, "fatal.delta", "GPU-3") == 0
 
@@ -252,7 +252,7 @@ def test_an_error_at_the_port_above_is_its_gpus(tmp_path: Path) -> None:
     grow(root, {f"{port}/aer_dev_fatal": "DLP 0\nTOTAL_ERR_FATAL 0"})
     first = read(links(), node(tmp_path), root)
     grow(root, {f"{port}/aer_dev_fatal": "DLP 1\nTOTAL_ERR_FATAL 1"})
-    ctx = node(tmp_path, marks=marks(first))
+    ctx = node(tmp_path, carry_overs=marks(first))
     found = read(links(), ctx, root)
     judgement = verdict(found, ctx)
     assert judgement.verdict is Verdict.FAIL
@@ -279,7 +279,7 @@ def test_a_port_stays_the_nodes_when_a_gpu_below_it_hangs(tmp_path: Path) -> Non
     grow(clock(root, 1000), {f"{port}/aer_dev_fatal": "DLP 1"})
     first = read(links(), node(tmp_path), root)
     left = {w: k for w, k in links().answers.items() if w != "GPU-2"}
-    ctx = node(tmp_path, marks=marks(first))
+    ctx = node(tmp_path, carry_overs=marks(first))
     assert accused(verdict(read(GpuAnswers(answers=left), ctx, root), ctx)) == []
     grow(root, {f"{port}/aer_dev_fatal": "DLP 2"})
     judgement = verdict(read(GpuAnswers(answers=left), ctx, root), ctx)
@@ -290,7 +290,7 @@ def test_a_counter_that_was_never_read_before_is_not_new(tmp_path: Path) -> None
     before, after = links(counters={}), links(counters={"fatal": 0, "non_fatal": 9})
     found = later(before, after, tmp_path)
     assert passes(verdict(found, node(tmp_path)))
-    ctx = node(tmp_path, marks=marks(found))
+    ctx = node(tmp_path, carry_overs=marks(found))
     risen = links(counters={"fatal": 1, "non_fatal": 9})
     judgement = verdict(read(risen, ctx, clock(tmp_path / "root", 9000)), ctx)
     assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
@@ -300,7 +300,7 @@ def repeated(tmp_path: Path, name: str, each: int, runs: int, seconds: float) ->
     """Measure often, while a counter grows by so much *each* time; give the verdicts"""
     given, told = list[str](), tuple[CarryOver, ...]()
     for turn in range(runs):
-        ctx = node(tmp_path, marks=told)
+        ctx = node(tmp_path, carry_overs=told)
         root = clock(tmp_path / "root", 50_000 + seconds * turn)
         found = read(links(counters={name: 7 + each * turn}), ctx, root)
         given.append(verdict(found, ctx).verdict.value)
@@ -325,11 +325,11 @@ def test_a_rate_is_the_same_however_often_runs_come(
 
 def test_what_an_hour_held_is_forgotten_after_it(tmp_path: Path) -> None:
     found = later(links(), links(counters={"replays": 470}), tmp_path, hours=0.1)
-    ctx = node(tmp_path, marks=marks(found))
+    ctx = node(tmp_path, carry_overs=marks(found))
     found = read(links(counters={"replays": 480}), ctx, clock(tmp_path / "root", 5000))
     assert number(found, "replays.rate", "GPU-3") == pytest.approx(9.89, abs=0.01)
     for moment, rate in ((5003, 300), (5006, 600)):
-        ctx = node(tmp_path, marks=marks(found))
+        ctx = node(tmp_path, carry_overs=marks(found))
         heard = links(counters={"replays": 480 + rate})
         found = read(heard, ctx, clock(tmp_path / "root", moment))
         assert number(found, "replays.rate", "GPU-3") == rate
@@ -343,7 +343,7 @@ def test_looking_for_devices_is_no_error(tmp_path: Path) -> None:
     first = read(links(), node(tmp_path), clock(root, 1000))
     grow(root, {f"{port}/aer_dev_nonfatal": "UnsupReq 7"})
     grow(root, {f"{port}/aer_dev_correctable": "NonFatalErr 9000"})
-    ctx = node(tmp_path, marks=marks(first))
+    ctx = node(tmp_path, carry_overs=marks(first))
     assert passes(verdict(read(links(), ctx, root), ctx))
 
 

@@ -21,13 +21,13 @@ WELL = Recovery(
 MEASURE = """
 import sys, pathlib
 from hpcverify.model import Inventory, Part
-from hpcverify.wire import encode, reply
+from hpcverify.wire import encode, make_response
 from hpcverify_checks.recovery import CHECK
 from tests.doubles import context
 gpu = Part("gpu", "GPU-0", "GPU 0", {"driver": "565"})
 ctx = context(pathlib.Path(sys.argv[1]), inventory=Inventory(parts=(gpu,)))
 for found in CHECK.measure(ctx, CHECK.params()):
-    sys.stdout.buffer.write(encode(reply(1, found)))
+    sys.stdout.buffer.write(encode(make_response(1, found)))
 """
 
 

@@ -83,14 +83,14 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
 EXAMINED = """
 import os, sys
 from pathlib import Path
-from hpcverify.model import Covered, Finding
+from hpcverify.model import Coverage, Finding
 from hpcverify_checks import sdc
 from tests.doubles import context
 
 params = sdc.SdcParams(seconds=0.2, size=128, depth=128)
 for found in sdc.measure(context(Path(sys.argv[1])), params):
     if isinstance(found, Finding) or (
-        isinstance(found, Covered) and "environment" in found.text
+        isinstance(found, Coverage) and "environment" in found.text
     ):
         print(found.text)
 print(*(name for name in os.environ if name.startswith("ONEDNN")))
@@ -150,6 +150,6 @@ def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them(
 
 ASKED = """
 import torch
-from hpcverify_checks._torch import dtypes_of
-print(*dtypes_of(torch.device("cpu")))
+from hpcverify_checks._torch import list_native_dtypes
+print(*list_native_dtypes(torch.device("cpu")))
 """

@@ -470,8 +470,8 @@ def test_a_gpu_that_could_not_be_started_is_told_of(tmp_path: Path) -> None:
 
 def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
     first = measured(tmp_path, line(79))
-    second = measured(tmp_path, line(79), marks=(cursor(first),))
-    third = measured(tmp_path, line(79), line(95), marks=(cursor(second),))
+    second = measured(tmp_path, line(79), carry_overs=(cursor(first),))
+    third = measured(tmp_path, line(79), line(95), carry_overs=(cursor(second),))
     verdicts = [judged(found)[0] for found in (first, second, third)]
     assert verdicts == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert findings(third) == [("xid_95", "GPU-1")]
@@ -480,7 +480,7 @@ def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
 def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> None:
     failed = measured(tmp_path, line(79))
     marks = tuple(item for item in failed if isinstance(item, CarryOver))
-    again = measured(tmp_path, line(79), marks=marks)
+    again = measured(tmp_path, line(79), carry_overs=marks)
     verdict, remedy, reason = judged(again)
 
     assert (verdict, remedy) == (Verdict.WARN, Remedy.REBOOT)
@@ -494,13 +494,13 @@ def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path
     boot, when, code = stands.value.split()
     for old in (f"other {when} {code}", f"{boot} {float(when) - 90_000} {code}"):
         mark = CarryOver("standing", old, stands.where)
-        again = measured(tmp_path, line(79), marks=(cursor(failed), mark))
+        again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
         assert judged(again)[0] is Verdict.PASS
 
 
 def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     seen = cursor(measured(tmp_path, "x"))
-    ctx = context(tmp_path, inventory=BOARD, marks=(seen,))
+    ctx = context(tmp_path, inventory=BOARD, carry_overs=(seen,))
     found = list(xid.read_log(ctx, ring(tmp_path, record(900, "x"))))
     assert findings(found) == [("log_gap", "node")]
     verdict, remedy, reason = judged(found)
@@ -515,7 +515,7 @@ def after_a_reboot(tmp_path: Path, *lines: str) -> list[CheckItem]:
     if lines:
         logs.syslog(tmp_path, *lines)
     root = ring(tmp_path, record(0, "Linux"))
-    ctx = context(tmp_path, inventory=BOARD, marks=(mark,))
+    ctx = context(tmp_path, inventory=BOARD, carry_overs=(mark,))
     return list(xid.read_log(ctx, root))
 
 
@@ -563,7 +563,7 @@ def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> 
 
 def test_an_unreadable_log_is_an_error_and_keeps_its_place(tmp_path: Path) -> None:
     mark = cursor(measured(tmp_path, "x"))
-    ctx = context(tmp_path, inventory=BOARD, marks=(mark,))
+    ctx = context(tmp_path, inventory=BOARD, carry_overs=(mark,))
     reading = xid.read_log(ctx, tmp_path / "elsewhere")
     assert next(reading) == mark
     with pytest.raises(Unable, match="run as root") as unable:

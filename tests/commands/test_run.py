@@ -265,7 +265,7 @@ def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> N
     code = """
         import sys
         from hpcverify import worker
-        assert worker.see_ahead().inventory.of_kind("gpu")
+        assert worker.probe_ahead().inventory.of_kind("gpu")
         worker.get_ready(sys.argv[2].split())
         print(*sys.modules)
     """

@@ -243,7 +243,7 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
                 return super().read_holds()
             return {**seen, "n2": lies.pop()}
 
-    lies = [replace(seen["n2"], owns_drain=False, reason="", hold_id="")]
+    lies = [replace(seen["n2"], drained=False, reason="", hold_id="")]
     acting.backend = LiesOnce(acting.slurm)
     acting.reconcile()
 

@@ -32,7 +32,7 @@ def bad(check: str = "gemm", *, hard: bool = True) -> Result:
         verdict=Verdict.FAIL,
         reason="a wrong word",
         findings=(Finding("corruption", "cpu", "a wrong word"),),
-        finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
     )
 
 

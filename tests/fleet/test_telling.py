@@ -227,7 +227,7 @@ def is_alive(pid: str) -> bool:
 def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
 
-    site.tell(room=-1.0)
+    site.tell(time_budget=-1.0)
 
     assert (site.told, site.untold()) == ([], 1)
     site.tell()

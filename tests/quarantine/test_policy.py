@@ -456,7 +456,7 @@ def test_a_pass_of_another_suite_says_nothing_of_a_check_that_it_lacks(
 
 
 REPAIRED = in_state(
-    State.VERIFYING, by="ann", checks=("gemm", "pcie"), reason="new riser", passed=1.0
+    State.VERIFYING, by="ann", checks=("gemm", "pcie"), reason="new riser", last_pass_at=1.0
 )
 PCIE_KNOWN = replace(ENFORCING, suppress=(known("pcie"),))
 

@@ -128,12 +128,12 @@ def test_what_the_driver_wants_done_is_named(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("call", "question"),
     [
-        ("nvmlDeviceGetFieldValues", "memory_errors"),
-        ("nvmlDeviceGetRowRemapperHistogram", "memory_errors"),
-        ("nvmlDeviceGetGpuFabricInfoV", "links"),
-        ("nvmlDeviceGetMaxPcieLinkWidth", "pcie"),
-        ("nvmlDeviceGetVbiosVersion", "setup"),
-        ("nvmlDeviceGetRepairStatus", "recovery"),
+        ("nvmlDeviceGetFieldValues", "read_memory_errors"),
+        ("nvmlDeviceGetRowRemapperHistogram", "read_memory_errors"),
+        ("nvmlDeviceGetGpuFabricInfoV", "read_links"),
+        ("nvmlDeviceGetMaxPcieLinkWidth", "read_pcie"),
+        ("nvmlDeviceGetVbiosVersion", "read_setup"),
+        ("nvmlDeviceGetRepairStatus", "read_recovery"),
     ],
 )
 def test_whichever_call_it_is_that_an_unwell_gpu_answers_no_more_it_is_found(
