@@ -33,7 +33,7 @@ test-all: test
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[cluster,report]" hypothesis pytest; \
 	./.ci/apart pytest -p no:cacheprovider \
-		tests/slurm tests/executors/test_slurm.py tests/fleet tests/quarantine'
+		tests/slurm tests/fleet'
 
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
@@ -82,4 +82,4 @@ faults: $(VENV)/tests-installed
 
 # So do the tables of what the sdc check finds: the trials are run for it.
 sdc-table: $(VENV)/tests-installed
-	$(BIN)/python -m tests.checks.sdc_page
+	$(BIN)/python -m tests.checks.sdc.page

@@ -25,12 +25,12 @@ from typing import Any
 
 import msgspec
 
-from hpcverify import catalog
 from hpcverify.check import Check, Context, Skip, Unable, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
+from hpcverify.plan import catalog
 from hpcverify.telemetry import cpu
-from hpcverify_checks._load import make_product_step
+from hpcverify_checks.common.timing import make_product_step
 
 RUNS, MINUTES = 100, 60.0
 SETTINGS: tuple[dict[str, str], ...] = (

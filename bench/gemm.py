@@ -18,7 +18,7 @@ from time import perf_counter
 
 import torch
 
-from hpcverify_checks._load import choose_timer, make_product_step
+from hpcverify_checks.common.timing import choose_timer, make_product_step
 from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
 from pairs import compare
 

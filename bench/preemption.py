@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.executors.slurm import JobSpec, build_job_name, submit  # noqa: E402 - below the path
+from hpcverify.slurm.submit import JobSpec, build_job_name, submit  # noqa: E402 - below the path
 from tests.cli import COMMAND, make_cli  # noqa: E402 - a site belongs to the tests
 from tests.slurm_lab.lab import Cluster, a_cluster  # noqa: E402 - as does the lab
 

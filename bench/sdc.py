@@ -28,10 +28,11 @@ import torch
 
 from hpcverify.check import Context
 from hpcverify.model import Device, Inventory
-from hpcverify_checks._benches import DeviceTask, prepare
-from hpcverify_checks._exact import Shape, view_shifted
-from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, multiply
-from hpcverify_checks._hunt import (
+from hpcverify_checks.common.device import list_native_dtypes, use_float32_precision
+from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multiply
+from hpcverify_checks.common.exact import Shape, view_shifted
+from hpcverify_checks.sdc.kernels import choose_comparison
+from hpcverify_checks.sdc.loop import (
     CANARY_PRODUCTS,
     Compare,
     ProductBench,
@@ -39,8 +40,7 @@ from hpcverify_checks._hunt import (
     compare,
     hunt,
 )
-from hpcverify_checks._kernels import choose_comparison
-from hpcverify_checks._torch import list_native_dtypes, use_float32_precision
+from hpcverify_checks.sdc.prepare import DeviceTask, prepare
 from pairs import compare as in_pairs
 
 SHAPES = {"cpu": Shape(2048, 2048), "cuda": Shape(4096, 32768)}

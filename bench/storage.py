@@ -18,9 +18,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from hpcverify_checks import _fio
-from hpcverify_checks._fio import MIB, Fio
-from hpcverify_checks._fio_jobs import cut_to_written, read_back, write
+from hpcverify_checks.storage import fio_runner
+from hpcverify_checks.storage.fio_runner import MIB, Fio
+from hpcverify_checks.storage.jobs import cut_to_written, read_back, write
 from pairs import compare
 
 TOLERANCE = 0.03
@@ -40,7 +40,7 @@ READ = " --rw=read --verify_fatal=1"
 def ours(way: str, folder: Path, mib: int) -> float:
     """Give what the check measures, in MB/s."""
     fio = Fio(folder=folder, engine="libaio", direct=True)
-    room = _fio.lay_out(folder, mib * MIB, STREAMS, RNG)
+    room = fio_runner.lay_out(folder, mib * MIB, STREAMS, RNG)
     wrote = write(fio, room, RNG)
     report = wrote if way == "write" else read_back(fio, cut_to_written(room, wrote))
     empty(folder)

@@ -23,11 +23,11 @@ from pairs import compare
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.config import Fleet  # noqa: E402 - below the path
-from hpcverify.executors.slurm import JOB_NAME_PREFIX  # noqa: E402 - as this
 from hpcverify.fleet.schedule import HOUR_S, plan_sweep  # noqa: E402 - as this
-from hpcverify.quarantine.life import Node, State  # noqa: E402 - as this
+from hpcverify.fleet.states import Node, State  # noqa: E402 - as this
+from hpcverify.plan.config import Fleet  # noqa: E402 - below the path
 from hpcverify.slurm import Host  # noqa: E402 - as this
+from hpcverify.slurm.submit import JOB_NAME_PREFIX  # noqa: E402 - as this
 from tests.slurm_lab.lab import Cluster, a_cluster  # noqa: E402 - it belongs to the tests
 
 HPCVERIFY = str(Path(sys.executable).with_name("hpcverify"))
@@ -67,7 +67,7 @@ CHECK = Check(
 )
 '''
 
-PROCESSES = ("hpcverify.commands._run", "hpcverify.worker", "hpcverify.worker")
+PROCESSES = ("hpcverify.commands._run", "hpcverify.run.worker", "hpcverify.run.worker")
 """What a run starts, by the module that each loads: engine, telemetry, node."""
 
 

@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
-from hpcverify.terminal import make_printable
+from hpcverify.summary.printable import make_printable
 
 COMMANDS = (
     "run",
@@ -201,7 +201,7 @@ def main() -> None:
         if short := explain_shortage(exc):
             say(f"hpcverify cannot go on: {short}")
             sys.exit(status)
-        from hpcverify.bug import keep_log  # noqa: PLC0415 - nobody should need it
+        from hpcverify.records.bug_log import keep_log  # noqa: PLC0415 - nobody should need it
 
         say(
             f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "

@@ -31,9 +31,15 @@ def main() -> None:
 
 def _run_command() -> None:
     if sys.argv[1:] == ["gate"]:
-        from hpcverify import standing  # noqa: PLC0415 - not for other commands
+        from hpcverify import gate  # noqa: PLC0415 - not for other commands
 
-        sys.exit(standing.print_gate(standing.find_gate_path()))
-    from hpcverify.early import main as early  # noqa: PLC0415 - not for `gate`
+        sys.exit(gate.print_gate(gate.find_gate_path()))
+    from hpcverify.run.early import run_beside_worker  # noqa: PLC0415 - not for `gate`
 
-    early()
+    run_beside_worker(_run_command_line)
+
+
+def _run_command_line() -> None:
+    from hpcverify.cli import main as run_cli  # noqa: PLC0415 - not in the worker
+
+    run_cli()

@@ -29,7 +29,6 @@ from msgspec import Struct
 from hpcverify.check import Unable
 from hpcverify.errors import SHORTAGE_HINTS, explain_shortage
 from hpcverify.model import Cause, Remedy
-from hpcverify.telemetry import sysfs
 
 if TYPE_CHECKING:
     import subprocess
@@ -203,7 +202,7 @@ def list_session_members(leaders: Collection[int]) -> Iterator[int]:
 
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
-    _, _, rest = (sysfs.read_text(proc / str(pid) / "stat") or "").rpartition(")")
+    _, _, rest = _read_proc(proc / str(pid) / "stat").rpartition(")")
     return rest.split()[:1] in (["T"], ["t"])
 
 
@@ -234,7 +233,14 @@ def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
     """
     channels = {
         name
-        for task in sysfs.list_entries(proc / str(pid) / "task")
-        if (name := sysfs.read_text(task / "wchan")) and name != "0"
+        for task in (proc / str(pid) / "task").glob("*")
+        if (name := _read_proc(task / "wchan")) not in {"", "0"}
     }
     return ", ".join(sorted(channels)) or "a place that /proc does not name"
+
+
+def _read_proc(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:  # the process has ended
+        return ""

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from hpcverify.check import Context
-from hpcverify.executors import Answer
 from hpcverify.model import (
     CheckItem,
     Coverage,
@@ -26,8 +25,9 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify.suite import Plan, Step
-from hpcverify.wire import GpuHolder, Outcome, Probe, Response, Task, make_response
+from hpcverify.plan.suite import Plan, Step
+from hpcverify.run.executor import Answer
+from hpcverify.run.wire import GpuHolder, Outcome, Probe, Response, Task, make_response
 
 CPU = Device(kind="cpu", part="cpu", label="CPU")
 

@@ -1,4 +1,4 @@
-"""Who may import whom: the arrows that docs/design.md draws."""
+"""Who may import whom: the floors that docs/design.md draws."""
 
 from __future__ import annotations
 
@@ -9,69 +9,92 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-ALLOWED = {
-    "checks/hpcverify_checks": (
-        "hpcverify.check",
-        "hpcverify.model",
-        "hpcverify.processes",
-        "hpcverify.telemetry",
-        "hpcverify.limits.specs",
-        "hpcverify_checks",
-    ),
-    "reports/hpcverify_reports": (
-        "hpcverify.actions",
-        "hpcverify.check",
-        "hpcverify.exclusions",
-        "hpcverify.figures",
-        "hpcverify.fleet.overview",
-        "hpcverify.fleet.said",
-        "hpcverify.model",
-        "hpcverify.rounds",
-        "hpcverify.telemetry.thinning",
-        "hpcverify_reports",
-    ),
-    "hpcverify/telemetry": (
-        "hpcverify.check",
-        "hpcverify.model",
-        "hpcverify.processes",
-        "hpcverify.telemetry",
-    ),
+PACKAGES = {
+    "hpcverify": ROOT / "hpcverify",
+    "hpcverify_checks": ROOT / "checks/hpcverify_checks",
+    "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
-"""What the files of a room may import of ours."""
+FLOORS = (
+    ("model", "errors", "breadcrumb", "gate"),
+    ("check", "units", "trust"),
+    ("processes", "limits", "plan"),
+    ("telemetry", "slurm", "summary"),
+    ("records",),
+    ("run", "cli"),
+    ("fleet", "entry"),
+    ("commands",),
+)
+"""The rooms of the engine from the ground up: each imports only from floors below its own."""
+FROM_OUTSIDE = {
+    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits"},
+    "hpcverify_reports": {"check", "model", "summary", "telemetry", "records", "fleet"},
+}
+"""The rooms of the engine that checks and reports may import."""
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Name the modules of ours that *path* imports, at its top or within."""
+def list_imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Name the package and the room of ours that *path* imports, at its top or within."""
     for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module,) if node.module.startswith("hpcverify") else ()
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.startswith("hpcverify"))
+            names = [alias.name for alias in node.names]
+        for package, room, *_ in ([*name.split("."), ""] for name in names):
+            if package in PACKAGES and room:
+                yield package, room
 
 
-@pytest.mark.parametrize("room", ALLOWED)
-def test_a_room_imports_only_what_it_may(room: str) -> None:
+def list_arrows(package: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each file of *package* with its room, and the package and room it imports."""
+    folder = PACKAGES[package]
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder)
+        for target, room in list_imports(path):
+            yield str(place), place.parts[0].removesuffix(".py"), target, room
+
+
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def test_every_room_of_the_engine_has_a_floor() -> None:
+    rooms = {p.name.removesuffix(".py") for p in PACKAGES["hpcverify"].iterdir()}
+
+    assert rooms - {"__init__", "__pycache__", "py.typed"} == set(FLOOR_OF)
+
+
+def test_no_arrow_of_the_engine_runs_up_or_along_a_floor() -> None:
     strays = {
-        f"{path.name} -> {module}"
-        for path in (ROOT / room).glob("*.py")
-        for module in imports(path)
-        if not module.startswith(ALLOWED[room]) and module != "hpcverify"
+        f"{file} -> {target}"
+        for file, room, package, target in list_arrows("hpcverify")
+        if package == "hpcverify" and room != target and FLOOR_OF[target] >= FLOOR_OF[room]
     }
 
     assert strays == set()
 
 
-def test_the_model_imports_nothing_of_ours() -> None:
-    assert list(imports(ROOT / "hpcverify/model.py")) == []
-
-
 def test_the_engine_knows_checks_and_reports_by_name_only() -> None:
-    named = {
-        module
-        for path in (ROOT / "hpcverify").rglob("*.py")
-        for module in imports(path)
-        if module.startswith(("hpcverify_checks", "hpcverify_reports"))
+    strays = {f"{f} -> {p}" for f, _, p, _ in list_arrows("hpcverify") if p != "hpcverify"}
+
+    assert strays == set()
+
+
+@pytest.mark.parametrize("package", FROM_OUTSIDE)
+def test_checks_and_reports_import_only_what_they_may(package: str) -> None:
+    strays = {
+        f"{file} -> {target}.{room}"
+        for file, _, target, room in list_arrows(package)
+        if target != package and (target != "hpcverify" or room not in FROM_OUTSIDE[package])
     }
 
-    assert named == set()
+    assert strays == set()
+
+
+def test_a_check_stands_on_what_checks_share_and_on_no_other_check() -> None:
+    strays = {
+        f"{file} -> {target}"
+        for file, room, package, target in list_arrows("hpcverify_checks")
+        if package == "hpcverify_checks" and target not in {room, "common"}
+    }
+
+    assert strays == set()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
-from hpcverify_checks import _collective
-from hpcverify_checks._collective import (
+from hpcverify_checks.common import collective
+from hpcverify_checks.common.collective import (
     MAX_RANKS,
     AllreduceJob,
     MessageTimes,
@@ -27,10 +27,10 @@ from hpcverify_checks._collective import (
     reduce_messages,
     use_thread_share,
 )
-from hpcverify_checks._crowd import CpuUsage
-from hpcverify_checks._peers import start_peers
-from hpcverify_checks._stats import percentile
-from hpcverify_checks._torch import find_torch_device, report_overrides
+from hpcverify_checks.common.contention import CpuUsage
+from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.stats import percentile
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ def _measure_processes(
     ctx: Context, job: AllreduceJob, device: torch.device, reduce: Reduce
 ) -> Iterator[CheckItem]:
     crowd = CpuUsage.read()
-    with start_peers(job, _collective.__name__) as others:
+    with start_peers(job, collective.__name__) as others:
         with use_thread_share(job), join_group(job, 0, device):
             timed = list(reduce_messages(job, 0, device, reduce))
         yield from report_wrong_sums(timed, 0, ctx.device.part)

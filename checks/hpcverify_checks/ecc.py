@@ -58,7 +58,7 @@ from hpcverify.model import (
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
-from hpcverify_checks import _gpus
+from hpcverify_checks.common import gpu_source
 
 RUN_COUNTERS = (
     "ecc.corrected",
@@ -124,7 +124,7 @@ class EccParams(Params, frozen=True):
 def measure(ctx: Context, params: EccParams) -> Iterator[CheckItem]:
     """Yield what the counters show, and by how much they rose since the last run."""
     yield from read_counters(
-        ctx, Path("/"), lambda: _gpus.open_gpu_source(ctx).read_memory_errors()
+        ctx, Path("/"), lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
     )
 
 

@@ -12,7 +12,7 @@ Python nor a wait falls into what is measured. On a CPU each core is also timed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -21,21 +21,27 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
-from hpcverify.limits.specs import DTYPES, find_spec
+from hpcverify.limits.specs import DTYPES
 from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series, Verdict
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
-from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks._crowd import CpuUsage
-from hpcverify_checks._load import PRODUCT_FORMATS, choose_timer, make_product_step, time_on_host
-from hpcverify_checks._stats import percentile
-from hpcverify_checks._torch import (
+from hpcverify_checks.common.contention import CpuUsage
+from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.device import (
     find_torch_device,
     list_native_dtypes,
     list_unused_dtypes,
     report_overrides,
     require_memory,
     use_float32_precision,
+)
+from hpcverify_checks.common.peaks import Peak, find_peak
+from hpcverify_checks.common.stats import percentile
+from hpcverify_checks.common.timing import (
+    PRODUCT_FORMATS,
+    choose_timer,
+    make_product_step,
+    time_on_host,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +62,6 @@ MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
 """For all cores, one after the other; more of them wait for the node's next run."""
 GIGA = 1e9
-LANE_BITS = {"fp64": 64, "fp32": 32}
-"""Bits of a lane."""
-FMA_UNITS = 2
-OPERATIONS_OF_FMA = 2
 
 
 class GemmParams(Params, frozen=True):
@@ -136,15 +138,6 @@ def choose_size(dtype: str, device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """The most that the part can compute in theory (GFLOP/s), and where from."""
-
-    value: float
-    derived: bool
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class GemmLoad:
     """What was computed where, with how many operations a step, and the peak."""
 
@@ -194,39 +187,6 @@ def drop_first_half(steps: Sequence[float]) -> Sequence[float]:
     half = sum(steps) / 2
     late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
     return late or steps
-
-
-def find_peak(ctx: Context, dtype: str) -> Peak | None:
-    """Find the dense peak of the part: of its data sheet, or derived for a CPU."""
-    if ctx.device.kind == "cpu":
-        return derive_peak(cpu.describe_cpu().facts, cpu.read_cpuinfo(), dtype)
-    part = next((p for p in ctx.inventory.parts if p.id == ctx.device.part), None)
-    spec = find_spec(part) if part else None
-    if spec is None or dtype not in spec.peaks:
-        return None
-    return Peak(spec.peaks[dtype], False, f"the data sheet of {spec.name}")  # noqa: FBT003 - named in the class
-
-
-def derive_peak(facts: Mapping[str, str], info: Mapping[str, str], dtype: str) -> Peak | None:
-    """
-    Multiply cores, clock and vector width, where all are known (fp32 and fp64).
-
-    Two FMA units a core are supposed, as most server cores have: some have one for
-    their widest vectors, and a virtual machine may tell neither clock nor cores
-    right. So it is shown, and never judged by.
-    """
-    clock = facts.get("max_mhz") or info.get("cpu MHz")
-    if dtype not in LANE_BITS or clock is None or "cores" not in facts:
-        return None
-    lanes = int(facts["vector_bits"]) // LANE_BITS[dtype]
-    per_cycle = lanes * FMA_UNITS * OPERATIONS_OF_FMA
-    cores, mhz = int(facts["cores"]), float(clock)
-    return Peak(
-        cores * mhz * per_cycle / 1e3,
-        True,  # noqa: FBT003 - named in the class
-        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations a cycle "
-        f"({FMA_UNITS} FMA units of {lanes} lanes supposed)",
-    )
 
 
 def _describe_work(

@@ -43,7 +43,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
-from hpcverify_checks import _gpus
+from hpcverify_checks.common import gpu_source
 
 ROUNDING_WATTS = 1.0
 """Watts by which two limits may differ and be the same."""
@@ -135,7 +135,7 @@ class ProcessTable(Struct, frozen=True):
 
 def measure(ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
     """Yield how the GPUs are set up, and what is left on them."""
-    yield from report_setup(ctx, params, _gpus.open_gpu_source(ctx).read_setup, ProcessTable())
+    yield from report_setup(ctx, params, gpu_source.open_gpu_source(ctx).read_setup, ProcessTable())
 
 
 def report_setup(
@@ -164,7 +164,7 @@ def report_setup(
         yield from report_users(heard.answers, host, exclusive=params.exclusive)
     else:
         yield Coverage("node", CONTAINER_NOTICE)
-    yield from _gpus.report_troubles(heard)
+    yield from gpu_source.report_troubles(heard)
 
 
 def describe_setup(setup: Setup) -> str:

@@ -32,7 +32,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify_checks._mounts import MOUNT_KIND, compare_mounts
+from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
 COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 

@@ -39,8 +39,8 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
-from hpcverify_checks import _gpus
-from hpcverify_checks._links import (
+from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.counters import (
     HOUR_SECONDS,
     LINKS_PER_BRIDGE,
     compute_growth,
@@ -82,7 +82,7 @@ class NvlinkParams(Params, frozen=True):
 
 def measure(ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
     """Read the links and the fabric, and what they counted since the last run."""
-    yield from report_linkage(_gpus.open_gpu_source(ctx).read_links(), ctx, params, Path("/"))
+    yield from report_linkage(gpu_source.open_gpu_source(ctx).read_links(), ctx, params, Path("/"))
 
 
 def report_linkage(
@@ -97,7 +97,7 @@ def report_linkage(
     }
     if not (linked or heard.findings):
         raise Skip("no GPU of this node has NVLink")
-    yield from _gpus.report_troubles(heard)
+    yield from gpu_source.report_troubles(heard)
     yield from report_unread(linked, missed)
     yield from report_active_links(linked, missed, ctx, params)
     for where, linkage in linked.items():

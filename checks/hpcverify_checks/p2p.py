@@ -43,11 +43,11 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify_checks import _gpus
-from hpcverify_checks._links import is_fully_linked, look_up_spec
-from hpcverify_checks._load import choose_timer
-from hpcverify_checks._torch import find_torch_device, require_memory
-from hpcverify_checks._transfers import (
+from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
+from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.timing import choose_timer
+from hpcverify_checks.common.transfers import (
     WORD_BYTES,
     Copy,
     WrongWords,
@@ -109,7 +109,7 @@ class Rig:
 
 def applies(ctx: Context) -> None:
     """Raise `Skip` where there is no pair."""
-    _gpus.require_gpus(ctx)
+    gpu_source.require_gpus(ctx)
     if len(list_gpus(ctx)) < 2:  # noqa: PLR2004 - a pair
         raise Skip("fewer than two GPUs: no pair to copy between")
 

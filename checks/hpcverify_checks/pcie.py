@@ -39,8 +39,8 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
-from hpcverify_checks import _gpus
-from hpcverify_checks._links import (
+from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.counters import (
     HOUR_SECONDS,
     SUPERCHIP_KEY_PREFIXES,
     Growth,
@@ -69,14 +69,14 @@ class PcieParams(Params, frozen=True):
 
 def measure(ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
     """Read the links as they are now, and what they counted since the last run."""
-    yield from report_links(_gpus.open_gpu_source(ctx).read_pcie(), ctx, Path("/"))
+    yield from report_links(gpu_source.open_gpu_source(ctx).read_pcie(), ctx, Path("/"))
 
 
 def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
     if not (heard.answers or heard.findings):
         raise Skip("no GPU tells of its PCIe link", Cause.NOT_OBSERVABLE)
-    yield from _gpus.report_troubles(heard)
+    yield from gpu_source.report_troubles(heard)
     yield from measure_widths(heard.answers, ctx)
     for where, link in heard.answers.items():
         yield from report_platform_limits(link, ctx, where)

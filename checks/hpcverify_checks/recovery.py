@@ -16,7 +16,7 @@ from hpcverify.check import Check, Context, Params, Placement
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Remedy, Verdict
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
-from hpcverify_checks import _gpus
+from hpcverify_checks.common import gpu_source
 
 RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
     "gpu_reset": (
@@ -54,7 +54,7 @@ class RecoveryParams(Params, frozen=True):
 
 def measure(ctx: Context, params: RecoveryParams) -> Iterator[CheckItem]:
     """Yield what the driver wants done about the GPUs of this node."""
-    yield from report_recovery(_gpus.open_gpu_source(ctx).read_recovery())
+    yield from report_recovery(gpu_source.open_gpu_source(ctx).read_recovery())
 
 
 def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
@@ -62,7 +62,7 @@ def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
     for uuid, recovery in heard.answers.items():
         yield from report_action(uuid, recovery)
         yield from report_repairs(uuid, recovery)
-    yield from _gpus.report_troubles(heard)
+    yield from gpu_source.report_troubles(heard)
 
 
 def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:

@@ -10,19 +10,19 @@ from pathlib import Path
 import msgspec
 
 from hpcverify.cli import say
-from hpcverify.config import Site, load_site, state_dir
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
 from hpcverify.fleet.brakes import describe_brakes
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.mistakes import refuse_mistakes
-from hpcverify.quarantine.keeper import HoldBackend, HoldReading, apply_reading, read_hold_history
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Node
+from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Node
+from hpcverify.fleet.validate import refuse_mistakes
+from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.pace import RateLimitedRun
-from hpcverify.store import Store
 
 
 def make_controller(run: RunCommand = run_command) -> Controller:
@@ -70,10 +70,10 @@ def _refuse_spool(site: Site) -> None:
 def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
     """Choose what takes nodes out of service."""
     if site.quarantine.backend == "command":
-        from hpcverify.quarantine.command import ScriptBackend
+        from hpcverify.fleet.holds_script import ScriptBackend
 
         return ScriptBackend(Path(site.quarantine.command))
-    from hpcverify.quarantine.slurm import SlurmBackend
+    from hpcverify.fleet.holds_slurm import SlurmBackend
 
     return SlurmBackend(slurm)
 

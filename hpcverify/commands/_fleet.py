@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from hpcverify import documents
-from hpcverify.config import load_site
 from hpcverify.errors import StoreError
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import FAILURE_WINDOW_S, Overview, build_overview, choose_page_results
-from hpcverify.fleet.said import LastResult
 from hpcverify.model import Run
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.store import RunEntry, Store
+from hpcverify.plan.config import load_site
+from hpcverify.records import documents
+from hpcverify.records.last_result import LastResult
+from hpcverify.records.store import RunEntry, Store
 
 MAX_CLOCK_LEAD = timedelta(days=1)
 """A run that is dated further ahead is of a node whose clock was wrong."""

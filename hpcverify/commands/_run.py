@@ -14,22 +14,24 @@ import click
 import msgspec
 from msgspec import Struct
 
-from hpcverify import documents, plain
 from hpcverify.cli import ignore_closed_pipe, say
-from hpcverify.conclusion import list_hard_evidence
-from hpcverify.config import Site, load_site, node_name, state_dir
-from hpcverify.documents import STDOUT_NAME
-from hpcverify.early import ForkedWorker
 from hpcverify.errors import StoreError, UnusableError
-from hpcverify.executors.local import LocalExecutor
-from hpcverify.folders import temporary_folder
-from hpcverify.lock import node_lock
 from hpcverify.model import Run, Verdict
-from hpcverify.orchestrator import TELEMETRY_WORKER, NodeHistory, Progress, Verification
-from hpcverify.plain import PlainProgress, TolerantProgress
-from hpcverify.stop import StopFlag, stop_on_signals
-from hpcverify.store import Store
-from hpcverify.suite import Plan, load_suite, make_plan, refuse_endless
+from hpcverify.plan.config import Site, load_site, node_name, state_dir
+from hpcverify.plan.suite import Plan, load_suite, make_plan, refuse_endless
+from hpcverify.records import documents
+from hpcverify.records.documents import STDOUT_NAME
+from hpcverify.records.store import Store
+from hpcverify.run.conclude import list_hard_evidence
+from hpcverify.run.folders import temporary_folder
+from hpcverify.run.local import LocalExecutor
+from hpcverify.run.lock import node_lock
+from hpcverify.run.orchestrator import TELEMETRY_WORKER, NodeHistory, Verification
+from hpcverify.run.process import ForkedWorker
+from hpcverify.run.stop import StopFlag, stop_on_signals
+from hpcverify.summary import wording
+from hpcverify.summary.progress import Progress
+from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
 EXIT_STATUSES = {
     Verdict.PASS: 0,
@@ -138,11 +140,11 @@ def exchange_with_spool(run: Run, spool: Path) -> None:
     The token is in that copy alone: whoever may read this node's runs has no business
     with it.
     """
-    from hpcverify import spool as room
-    from hpcverify import standing
+    from hpcverify import gate
+    from hpcverify.records import spool as room
 
     # First: what we are told must not depend on whether we can say something.
-    standing.fetch(spool, state_dir(), run.node)
+    gate.fetch(spool, state_dir(), run.node)
     room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
 
 
@@ -227,7 +229,7 @@ def choose_progress() -> Generator[Progress]:
     if not sys.stderr.isatty():
         yield TolerantProgress(PlainProgress())
         return
-    from hpcverify.view import LiveProgress
+    from hpcverify.summary.terminal import LiveProgress
 
     with LiveProgress() as progress:
         yield TolerantProgress(progress)
@@ -237,12 +239,12 @@ def show(run: Run, *, to_stderr: bool) -> None:
     """Print all results, worst first, and the verdict: a table, or lines in a log."""
     stream = sys.stderr if to_stderr else sys.stdout
     if stream.isatty():
-        from hpcverify.view import show_run
+        from hpcverify.summary.terminal import show_run
 
         with ignore_closed_pipe(stream):
             show_run(run, stderr=to_stderr)
     else:
-        print_to("\n".join(plain.format_run(run)), stream)
+        print_to("\n".join(wording.format_run(run)), stream)
 
 
 def write_json(run: Run, file: str) -> None:

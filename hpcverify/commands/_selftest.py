@@ -13,19 +13,19 @@ import click
 import msgspec
 from msgspec import Struct, field
 
-from hpcverify import catalog
 from hpcverify.check import Check, Context, Placement, Trial
 from hpcverify.cli import say
-from hpcverify.config import load_site, node_name, state_dir
 from hpcverify.errors import ConfigError, UnverifiedError
-from hpcverify.executors import Answer, Executor
-from hpcverify.executors.local import LocalExecutor
-from hpcverify.folders import temporary_folder
-from hpcverify.lock import node_lock
 from hpcverify.model import Coverage, Device, Inventory, Shortfall, Verdict
-from hpcverify.orchestrator import answer_for_unreachable, assign_workers, probe_node
-from hpcverify.stop import stop_on_signals
-from hpcverify.wire import Response, RunSelftest
+from hpcverify.plan import catalog
+from hpcverify.plan.config import load_site, node_name, state_dir
+from hpcverify.run.executor import Answer, Executor
+from hpcverify.run.folders import temporary_folder
+from hpcverify.run.local import LocalExecutor
+from hpcverify.run.lock import node_lock
+from hpcverify.run.orchestrator import answer_for_unreachable, assign_workers, probe_node
+from hpcverify.run.stop import stop_on_signals
+from hpcverify.run.wire import Response, RunSelftest
 
 SOUND_STATUS, UNSOUND_STATUS, UNTRIED_STATUS = 0, 1, 3
 """The exit statuses."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from hpcverify.store import RunEntry
+from hpcverify.records.store import RunEntry
 
 SINCE_TYPE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 

@@ -12,15 +12,15 @@ from msgspec import Struct
 
 from hpcverify.cli import say
 from hpcverify.commands._acting import make_controller, refuse_unknown, report_brakes
-from hpcverify.config import Site
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
+from hpcverify.plan.config import Site
+from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
-from hpcverify.stop import StopFlag, stop_on_signals
-from hpcverify.suite import load_suite, make_plan
-from hpcverify.view import Console, print_table
+from hpcverify.summary.terminal import Console, print_table
 
 POLL_S = 0.1
 """Between looks at whether we are to end."""

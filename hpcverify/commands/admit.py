@@ -29,7 +29,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Hold, Node, State
+    from hpcverify.fleet.states import Hold, Node, State
 
     acting = make_controller()
     acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now

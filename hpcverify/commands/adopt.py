@@ -32,7 +32,6 @@ def command(hostlist: str | None, reason: str) -> None:
       hpcverify adopt
       hpcverify adopt n[17-19] --reason "the disk of ctl1 died"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify import catalog
     from hpcverify.cli import say
     from hpcverify.commands._acting import (
         choose_status,
@@ -40,8 +39,9 @@ def command(hostlist: str | None, reason: str) -> None:
         make_controller,
         refuse_unknown,
     )
-    from hpcverify.fleet.adoption import adopt, find_unowned, is_taken_over
-    from hpcverify.quarantine.life import State
+    from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
+    from hpcverify.fleet.states import State
+    from hpcverify.plan import catalog
     from hpcverify.slurm.hostlist import expand, fold
 
     acting = make_controller()

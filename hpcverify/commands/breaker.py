@@ -22,9 +22,9 @@ def command(ctx: click.Context) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
-    from hpcverify.config import load_site, state_dir
     from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.quarantine.ledger import Ledger
+    from hpcverify.fleet.ledger import Ledger
+    from hpcverify.plan.config import load_site, state_dir
 
     ledger = Ledger(state_dir())
     why = ledger.read_trip_reason()
@@ -39,10 +39,10 @@ def command(ctx: click.Context) -> None:
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
     from hpcverify.commands._acting import identify_caller
-    from hpcverify.config import load_site, state_dir
     from hpcverify.errors import ActionError
     from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.quarantine.ledger import Ledger
+    from hpcverify.fleet.ledger import Ledger
+    from hpcverify.plan.config import load_site, state_dir
     from hpcverify.slurm.hostlist import fold
 
     ledger = Ledger(state_dir())

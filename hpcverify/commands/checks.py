@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.catalog import list_check_names, load_check
-from hpcverify.config import load_site
-from hpcverify.view import Console, print_table
+from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.plan.config import load_site
+from hpcverify.summary.terminal import Console, print_table
 
 
 @click.command("checks")

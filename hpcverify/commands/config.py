@@ -10,8 +10,8 @@ from socket import gethostname
 
 import click
 
-from hpcverify.config import Site, load_site, state_dir
-from hpcverify.suite import list_suites, load_suite, make_plan, refuse_endless
+from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 
 
 @click.group("config")
@@ -31,7 +31,7 @@ def check() -> None:
     Example:
       HPCVERIFY_CONFIG=./site.toml hpcverify config check
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.fleet.mistakes import list_notes, refuse_mistakes
+    from hpcverify.fleet.validate import list_notes, refuse_mistakes
 
     site = load_site()
     refuse_mistakes(site)
@@ -51,8 +51,8 @@ def _check_surroundings(site: Site) -> Iterator[str]:
     """Yield what may surprise in Slurm and in the spool."""
     from hpcverify.errors import HpcverifyError
     from hpcverify.fleet.claim import check_claim
+    from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
     from hpcverify.fleet.partitions import check_slurm
-    from hpcverify.quarantine.ledger import LEDGER_FILE_NAME, Ledger
     from hpcverify.slurm.client import Slurm
 
     yield from check_slurm(site.fleet, Slurm(user=site.fleet.user))

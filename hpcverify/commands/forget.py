@@ -33,7 +33,7 @@ def command(hostlist: str, reason: str) -> None:
         refuse_unknown,
     )
     from hpcverify.errors import ActionError, StoreError
-    from hpcverify.fleet.farewell import forget, list_known_nodes
+    from hpcverify.fleet.forget import forget, list_known_nodes
     from hpcverify.slurm.hostlist import expand, fold
 
     acting = make_controller()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from hpcverify import standing
-from hpcverify.config import node_name, state_dir
+from hpcverify import gate
+from hpcverify.plan.config import node_name, state_dir
 
 
 @click.command("gate")
@@ -32,5 +32,5 @@ def command(spool: Path | None) -> None:
       hpcverify gate || echo "no job starts here"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if spool is not None:
-        standing.fetch(spool, state_dir(), node_name())
-    sys.exit(standing.print_gate(standing.find_gate_path()))
+        gate.fetch(spool, state_dir(), node_name())
+    sys.exit(gate.print_gate(gate.find_gate_path()))

@@ -6,12 +6,12 @@ import click
 import msgspec
 
 from hpcverify.cli import say
-from hpcverify.config import node_name, state_dir
 from hpcverify.errors import NO_RUNS_MESSAGE, UnknownNameError
 from hpcverify.model import Verdict
-from hpcverify.plain import explain_verdict, format_duration
-from hpcverify.store import RunEntry, Store
-from hpcverify.view import Console, print_table
+from hpcverify.plan.config import node_name, state_dir
+from hpcverify.records.store import RunEntry, Store
+from hpcverify.summary.terminal import Console, print_table
+from hpcverify.summary.wording import explain_verdict, format_duration
 
 MIN_WIDE_COLUMNS = 100
 """Columns from which there is room for the time, which the id of a run says too."""

@@ -7,16 +7,16 @@ from datetime import datetime
 import click
 import msgspec
 
-from hpcverify.catalog import list_check_names
 from hpcverify.cli import say
 from hpcverify.commands._since import SINCE_TYPE, started_since
-from hpcverify.conclusion import rejudge_result
-from hpcverify.config import Site, load_site, state_dir
 from hpcverify.model import Result, Run
-from hpcverify.rounds import group_by_check
-from hpcverify.store import Store
-from hpcverify.suite import Step, list_suites, load_suite, make_plan
-from hpcverify.view import Console, print_table
+from hpcverify.plan.catalog import list_check_names
+from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan
+from hpcverify.records.store import Store
+from hpcverify.run.conclude import rejudge_result
+from hpcverify.summary.rounds import group_by_check
+from hpcverify.summary.terminal import Console, print_table
 
 
 class Change(msgspec.Struct, frozen=True):

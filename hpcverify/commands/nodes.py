@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.commands import _fleet
-from hpcverify.config import state_dir
 from hpcverify.errors import UnknownNameError
+from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.overview import NodeRow, Overview, count_states, format_age, summarize_fleet
-from hpcverify.plain import shorten
-from hpcverify.quarantine.ledger import AuditEntry, Ledger
-from hpcverify.store import Store
-from hpcverify.view import Console, print_table, render_badge
+from hpcverify.plan.config import state_dir
+from hpcverify.records.store import Store
+from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.summary.wording import shorten
 
 NO_NODES_TEXT = "no node is known yet: hpcverify sweep, or hpcverify run"
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")

@@ -26,7 +26,7 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Node, State, add_return
+    from hpcverify.fleet.states import Node, State, add_return
 
     acting = make_controller()
 

@@ -11,13 +11,16 @@ from types import ModuleType
 import click
 import msgspec
 
-from hpcverify import documents
-from hpcverify.actions import AffectedPart, list_actions, list_affected_parts
 from hpcverify.commands import _fleet
 from hpcverify.commands._since import SINCE_TYPE, started_since
-from hpcverify.config import node_name, state_dir
 from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
-from hpcverify.exclusions import (
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.model import Run, Verdict
+from hpcverify.plan.config import node_name, state_dir
+from hpcverify.records import documents
+from hpcverify.records.store import Store
+from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
+from hpcverify.summary.exclusions import (
     PastVerdict,
     Repetition,
     count_repetition,
@@ -25,9 +28,6 @@ from hpcverify.exclusions import (
     list_ruled_out,
     recall_facts,
 )
-from hpcverify.model import Run, Verdict
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.store import Store
 
 MAX_HISTORY_RUNS = 30
 """Earlier runs that a report shows."""

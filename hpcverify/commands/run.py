@@ -51,8 +51,8 @@ def command(
       hpcverify run --check sdc --json -
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify import early
     from hpcverify.commands._run import RunRequest, carry_out
+    from hpcverify.run import early
 
     wish = RunRequest(
         suite=suite,

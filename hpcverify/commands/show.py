@@ -9,20 +9,26 @@ import msgspec
 from rich.text import Text
 
 from hpcverify.check import applies, format_quantity
-from hpcverify.config import state_dir
 from hpcverify.errors import ConfigError
 from hpcverify.model import Measurement, Result, Run
-from hpcverify.plain import format_bounds
-from hpcverify.rounds import (
+from hpcverify.plan.config import state_dir
+from hpcverify.plan.suite import MAX_SUITE_ROUNDS
+from hpcverify.records.store import Store
+from hpcverify.summary.rounds import (
     choose_worst_rounds,
     count_rounds,
     format_tally,
     group_by_check,
     sort_results,
 )
-from hpcverify.store import Store
-from hpcverify.suite import MAX_SUITE_ROUNDS
-from hpcverify.view import Console, print_table, render_conclusion, render_headline, show_results
+from hpcverify.summary.terminal import (
+    Console,
+    print_table,
+    render_conclusion,
+    render_headline,
+    show_results,
+)
+from hpcverify.summary.wording import format_bounds
 
 
 @click.command("show")

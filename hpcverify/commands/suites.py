@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.plain import format_duration
-from hpcverify.suite import list_suites, load_suite
-from hpcverify.view import Console, print_table
+from hpcverify.plan.suite import list_suites, load_suite
+from hpcverify.summary.terminal import Console, print_table
+from hpcverify.summary.wording import format_duration
 
 
 @click.command("suites")

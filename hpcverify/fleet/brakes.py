@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from hpcverify.config import Quarantine
+from hpcverify.fleet.breaker import find_doubted_checks, predict_doubt_end
 from hpcverify.fleet.intake import HOUR_S
-from hpcverify.quarantine.breaker import find_doubted_checks, predict_doubt_end
-from hpcverify.quarantine.ledger import Ledger
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.plan.config import Quarantine
 
 
 class Doubt(Struct, frozen=True, kw_only=True):

@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpcverify import standing
+from hpcverify import gate
 from hpcverify.errors import ActionError, StoreError
-from hpcverify.quarantine.ledger import Ledger
+from hpcverify.fleet.ledger import Ledger
 
 CLAIM_FILE_NAME = ".claim"
 """In the controller's folder of the spool; no node can be called so."""
@@ -49,7 +49,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 def build_claim_path(spool: Path) -> Path:
     """Say where the claim of *spool* lies."""
-    return spool / standing.GATE_NAME / CLAIM_FILE_NAME
+    return spool / gate.GATE_NAME / CLAIM_FILE_NAME
 
 
 def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:

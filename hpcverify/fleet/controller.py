@@ -19,19 +19,10 @@ from socket import gethostname
 
 from msgspec.structs import replace
 
-from hpcverify import spool
-from hpcverify.config import Site
 from hpcverify.errors import ActionError, HpcverifyError, SlurmError, SpoolError, StoreError
 from hpcverify.fleet import claim
-from hpcverify.fleet.intake import DAY_S, HOUR_S, Intake, JudgedRun
-from hpcverify.fleet.lock import hold_controller_lock
-from hpcverify.fleet.orders import Dispatcher, look_up_uid
-from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
-from hpcverify.fleet.telling import TransitionNotifier
-from hpcverify.fleet.words import publish_job_gates
-from hpcverify.model import Run
-from hpcverify.quarantine.breaker import compute_allowance, explain_trip, find_doubted_checks
-from hpcverify.quarantine.keeper import (
+from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubted_checks
+from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
     HoldBackend,
     HoldHistory,
@@ -43,17 +34,26 @@ from hpcverify.quarantine.keeper import (
     settle,
     take_over_hook_drain,
 )
-from hpcverify.quarantine.ledger import Ledger, NodeChange
-from hpcverify.quarantine.life import Hold, Node, State, add_return, compute_elapsed
-from hpcverify.quarantine.policy import (
+from hpcverify.fleet.intake import DAY_S, HOUR_S, Intake, JudgedRun
+from hpcverify.fleet.ledger import Ledger, NodeChange
+from hpcverify.fleet.lock import hold_controller_lock
+from hpcverify.fleet.notify import TransitionNotifier
+from hpcverify.fleet.orders import Dispatcher, look_up_uid
+from hpcverify.fleet.publish import publish_job_gates
+from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
+from hpcverify.fleet.states import Hold, Node, State, add_return, compute_elapsed
+from hpcverify.fleet.transitions import (
     explains_refusal,
     keep_until_verified,
     quarantine_refused,
     release_if_doubted,
 )
+from hpcverify.model import Run
+from hpcverify.plan.config import Site
+from hpcverify.records import spool
+from hpcverify.records.store import Store
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
-from hpcverify.store import Store
 
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""

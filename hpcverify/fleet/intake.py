@@ -15,14 +15,14 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpcverify.config import Site
+from hpcverify.fleet.breaker import explain_trip, find_doubted_checks, restrain_hold
+from hpcverify.fleet.evidence import Evidence, extract_evidence
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Hold, Node
+from hpcverify.fleet.transitions import FAILED_STATES, apply_evidence
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import explain_trip, find_doubted_checks, restrain_hold
-from hpcverify.quarantine.evidence import Evidence, extract_evidence
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Hold, Node
-from hpcverify.quarantine.policy import FAILED_STATES, apply_evidence
-from hpcverify.store import Store
+from hpcverify.plan.config import Site
+from hpcverify.records.store import Store
 
 DAY_S = timedelta(days=1).total_seconds()
 HOUR_S = timedelta(hours=1).total_seconds()

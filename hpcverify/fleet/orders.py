@@ -17,9 +17,16 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from hpcverify.config import Fleet, Site
 from hpcverify.errors import ConfigError
-from hpcverify.executors.slurm import (
+from hpcverify.fleet.holds_slurm import RESERVATION_FORMAT
+from hpcverify.fleet.ledger import Ledger, Ticket
+from hpcverify.fleet.states import Hold, Node, State, compute_elapsed
+from hpcverify.fleet.transitions import Purpose
+from hpcverify.plan.config import Fleet, Site
+from hpcverify.plan.suite import load_suite
+from hpcverify.slurm import Host, Job, Partition
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.submit import (
     JOB_NAME_PREFIX,
     MAX_ARRIVAL_S,
     Ending,
@@ -30,13 +37,6 @@ from hpcverify.executors.slurm import (
     describe_ending,
     submit,
 )
-from hpcverify.quarantine.ledger import Ledger, Ticket
-from hpcverify.quarantine.life import Hold, Node, State, compute_elapsed
-from hpcverify.quarantine.policy import Purpose
-from hpcverify.quarantine.slurm import RESERVATION_FORMAT
-from hpcverify.slurm import Host, Job, Partition
-from hpcverify.slurm.client import Slurm
-from hpcverify.suite import load_suite
 
 GHOST_S = 20.0
 """After its document was judged no job of ours is still at work."""

@@ -15,12 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.said import LastResult
+from hpcverify.fleet import transition_log
+from hpcverify.fleet.states import REPAIR_ADVICE, Node, State, is_gone, needs_repair
 from hpcverify.model import Verdict
-from hpcverify.quarantine import transition
-from hpcverify.quarantine.life import REPAIR_ADVICE, Node, State, is_gone, needs_repair
+from hpcverify.records.last_result import LastResult
+from hpcverify.records.store import RunEntry
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
-from hpcverify.store import RunEntry
 
 DAY_S = 86400.0
 DEFAULT_OVERDUE_S = 7 * DAY_S
@@ -31,7 +31,7 @@ GONE_REASON = "the scheduler has no such node any more"
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a run that failed is told, where no full pass came after it."""
 NEVER = "never"
-EXTERNAL_STATE = transition.EXTERNAL_STATE
+EXTERNAL_STATE = transition_log.EXTERNAL_STATE
 FAILED_STATES = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
 """What a node is in because it failed."""
 STATE_RANKS = {
@@ -296,7 +296,7 @@ def _build_row(
     lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
     return NodeRow(
         node=node,
-        state=transition.get_shown_state(node),
+        state=transition_log.get_shown_state(node),
         verdict=verdict,
         attention=node.state in FAILED_STATES
         or bool(node.owed_checks)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
-from hpcverify.config import Fleet
 from hpcverify.errors import HpcverifyError, SlurmError
-from hpcverify.executors.slurm import compute_minutes
+from hpcverify.plan.config import Fleet
+from hpcverify.plan.suite import load_suite
 from hpcverify.slurm import Partition, Preemption
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hostlist import expand, fold
-from hpcverify.suite import load_suite
+from hpcverify.slurm.submit import compute_minutes
 
 PREEMPT_BY_PARTITION, PREEMPT_BY_QOS = "preempt/partition_prio", "preempt/qos"
 ZERO_EXEMPT_TIMES = frozenset({"00:00:00", "0", "NONE"})

@@ -15,9 +15,9 @@ from math import ceil, inf
 
 from msgspec import Struct
 
-from hpcverify.config import Fleet
-from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Hold, Node, State, compute_elapsed, is_watched
+from hpcverify.fleet.ledger import Ticket
+from hpcverify.fleet.states import Hold, Node, State, compute_elapsed, is_watched
+from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 
 HOUR_S = 3600.0

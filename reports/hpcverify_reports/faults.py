@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpcverify.fleet.overview import NodeRow, cap_verdict
-from hpcverify.fleet.said import LastResult
 from hpcverify.model import Remedy, Verdict
+from hpcverify.records.last_result import LastResult
 
 COMMON_CAUSE_THRESHOLDS = ((3, 0.1), (50, 0.02))
 """

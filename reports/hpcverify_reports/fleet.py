@@ -29,12 +29,12 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
-from hpcverify.fleet.said import LastResult
 from hpcverify.model import Remedy, Verdict
+from hpcverify.records.last_result import LastResult
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
+from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.words import ICONS, REMEDY_SENTENCES, Icon, format_time, make_anchor
 
 MAX_NODE_ROWS = 2000
 """More nodes than these are shown by rack: a row for each would be too long to read."""

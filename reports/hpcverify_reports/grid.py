@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from hpcverify.model import Inventory, Limit, Verdict
 from hpcverify_reports.judged import JudgedMeasurement, format_range
+from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
 from hpcverify_reports.parts import name_parts
 from hpcverify_reports.svg import Strip, draw_strip, is_drawable
-from hpcverify_reports.words import ICONS, Icon, format_number, format_unit
 
 MAX_PART_COLUMNS = 10
 """Parts that still fit in one row of a page."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcverify.model import Result, Run, Verdict, effective_verdict
-from hpcverify.rounds import choose_worst_rounds, explain_left_out
+from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
 
 _VERDICT_VERBS = {
     Verdict.PASS: "passed",

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from hpcverify.model import Verdict
-from hpcverify_reports.words import ICONS, Icon
+from hpcverify_reports.labels import ICONS, Icon
 
 PITCH_PIXELS = 24
 """Pixels from one square to the next, in both directions: room for a finger."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcverify.check import Judgement, applies, judge
 from hpcverify.model import Finding, Limit, Measurement, Result, Verdict
-from hpcverify_reports.words import format_number
+from hpcverify_reports.labels import format_number
 
 Labeler = Callable[[str], str]
 """Turns the id of a part into what a person calls it."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hpcverify.actions import FORMER_LABEL, list_clauses
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.rounds import (
+from hpcverify.summary.actions import FORMER_LABEL, list_clauses
+from hpcverify.summary.rounds import (
     choose_worst_round,
     choose_worst_rounds,
     count_rounds,
@@ -26,6 +26,16 @@ from hpcverify.rounds import (
 from hpcverify_reports.headline import list_decisive_results, write_lede
 from hpcverify_reports.history import History, build_history
 from hpcverify_reports.judged import Labeler
+from hpcverify_reports.labels import (
+    CAUSE_SENTENCES,
+    ICONS,
+    INFO_ICON,
+    REMEDY_SENTENCES,
+    Icon,
+    format_duration,
+    format_time,
+    make_anchor,
+)
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.parts import name_parts
 from hpcverify_reports.remedies import (
@@ -45,16 +55,6 @@ from hpcverify_reports.sections import (
     build_section,
 )
 from hpcverify_reports.speeds import Speed, list_speeds
-from hpcverify_reports.words import (
-    CAUSE_SENTENCES,
-    ICONS,
-    INFO_ICON,
-    REMEDY_SENTENCES,
-    Icon,
-    format_duration,
-    format_time,
-    make_anchor,
-)
 
 MAX_REASONS = 4
 """Reasons at the top of the page."""

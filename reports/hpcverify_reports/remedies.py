@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcverify.actions import Action, AffectedPart, Complaint, list_actions
-from hpcverify.exclusions import Repetition, list_ruled_out
 from hpcverify.model import Run, Verdict
+from hpcverify.summary.actions import Action, AffectedPart, Complaint, list_actions
+from hpcverify.summary.exclusions import Repetition, list_ruled_out
+from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time
 from hpcverify_reports.sections import Fact
-from hpcverify_reports.words import ICONS, REMEDY_SENTENCES, Icon, format_time
 
 Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""

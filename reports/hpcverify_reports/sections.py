@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpcverify.actions import list_complaints
 from hpcverify.model import (
     Cause,
     Finding,
@@ -20,6 +19,7 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
+from hpcverify.summary.actions import list_complaints
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
@@ -30,9 +30,7 @@ from hpcverify_reports.judged import (
     judge_measurements,
     list_accused,
 )
-from hpcverify_reports.parts import name_parts
-from hpcverify_reports.svg import Chart, LimitLine, Strip, Trace, draw_chart
-from hpcverify_reports.words import (
+from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
@@ -43,6 +41,8 @@ from hpcverify_reports.words import (
     label_fact,
     make_anchor,
 )
+from hpcverify_reports.parts import name_parts
+from hpcverify_reports.svg import Chart, LimitLine, Strip, Trace, draw_chart
 
 MAX_COMPLAINTS = 16
 """Complaints of one check that the top of the page shows; the rest is below."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpcverify.figures import Figure, choose_figures
 from hpcverify.model import Run
-from hpcverify.rounds import choose_worst_rounds
+from hpcverify.summary.figures import Figure, choose_figures
+from hpcverify.summary.rounds import choose_worst_rounds
 from hpcverify_reports.judged import Labeler
-from hpcverify_reports.words import make_anchor
+from hpcverify_reports.labels import make_anchor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcverify.telemetry.thinning import thin
-from hpcverify_reports.words import Icon, format_number, format_with_unit
+from hpcverify_reports.labels import Icon, format_number, format_with_unit
 
 MAX_POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""

@@ -8,7 +8,6 @@ from datetime import UTC
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.actions import summarize_reason
 from hpcverify.model import (
     Cause,
     FindingRule,
@@ -19,7 +18,8 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.rounds import (
+from hpcverify.summary.actions import summarize_reason
+from hpcverify.summary.rounds import (
     choose_worst_round,
     choose_worst_rounds,
     format_round_count,
@@ -29,6 +29,15 @@ from hpcverify.rounds import (
 )
 from hpcverify_reports.headline import write_lede
 from hpcverify_reports.judged import format_range, judge_measurements
+from hpcverify_reports.labels import (
+    CAUSE_SENTENCES,
+    ICONS,
+    REMEDY_SENTENCES,
+    format_duration,
+    format_time,
+    format_with_unit,
+    make_printable,
+)
 from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
@@ -38,15 +47,6 @@ from hpcverify_reports.remedies import (
     group_milder,
 )
 from hpcverify_reports.sections import has_mixed_remedies
-from hpcverify_reports.words import (
-    CAUSE_SENTENCES,
-    ICONS,
-    REMEDY_SENTENCES,
-    format_duration,
-    format_time,
-    format_with_unit,
-    make_printable,
-)
 
 _JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")

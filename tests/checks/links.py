@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hpcverify.check import Check, Context, Judgement, Sample, Watch, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     CarryOver,
@@ -22,7 +22,7 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
-from hpcverify.wire import Response
+from hpcverify.run.wire import Response
 from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
@@ -142,7 +142,7 @@ import msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry import nvml
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, make_response
+from hpcverify.run.wire import encode, make_response
 from hpcverify_checks import nvlink, pcie
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])

@@ -26,7 +26,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import allreduce
-from hpcverify_checks._collective import (
+from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
     RankGroup,
@@ -34,8 +34,8 @@ from hpcverify_checks._collective import (
     all_reduce,
     join_group,
 )
-from hpcverify_checks._peers import start_peers
-from hpcverify_checks._stats import percentile
+from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.stats import percentile
 from tests.doubles import CPU, context
 
 KIB, MIB = 2**10, 2**20
@@ -150,7 +150,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
 
 def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
     impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
-    with start_peers(impatient, "hpcverify_checks._collective") as started:
+    with start_peers(impatient, "hpcverify_checks.common.collective") as started:
         assert [peer.rank for peer in started] == [1]
         assert (tmp_path / "rank1.ready").exists()
 

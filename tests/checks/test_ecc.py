@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import (
     CarryOver,
@@ -26,11 +26,11 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
-from hpcverify.wire import Response
 from hpcverify_checks import ecc
 from hpcverify_checks.ecc import CHECK, EccParams
 from tests.doubles import context
@@ -44,8 +44,9 @@ MEASURE = """
 import os, sys, pathlib, msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, make_response
-from hpcverify_checks import _gpus, ecc
+from hpcverify.run.wire import encode, make_response
+from hpcverify_checks.common import gpu_source
+from hpcverify_checks import ecc
 from tests.doubles import context
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
@@ -54,7 +55,7 @@ if later:
     scenario = pathlib.Path(os.environ["NVML_LAB_SCENARIO"])
     scenario.with_suffix(".new").write_text(later)
     scenario.with_suffix(".new").replace(scenario)
-ask = lambda: _gpus.open_gpu_source(ctx).read_memory_errors()
+ask = lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
     sys.stdout.buffer.write(encode(make_response(1, found)))
 """

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hpcverify.check import Unable, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -24,7 +24,13 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import gemm
-from hpcverify_checks._load import MIN_STEPS, PRODUCT_FORMATS, make_product_step, time_on_host
+from hpcverify_checks.common import peaks
+from hpcverify_checks.common.timing import (
+    MIN_STEPS,
+    PRODUCT_FORMATS,
+    make_product_step,
+    time_on_host,
+)
 from tests.doubles import context
 
 TINY = gemm.GemmParams(
@@ -116,7 +122,7 @@ def test_what_others_do_on_a_core_does_not_count_as_its_own_time() -> None:
     assert max(slow) < 0.01
 
 
-def load(where: str = "GPU-1", peak: gemm.Peak | None = None) -> gemm.GemmLoad:
+def load(where: str = "GPU-1", peak: peaks.Peak | None = None) -> gemm.GemmLoad:
     return gemm.GemmLoad("bf16", where, 2e12, peak)
 
 
@@ -138,7 +144,7 @@ def test_of_peak_is_a_share_of_the_data_sheet(tmp_path: Path) -> None:
     device = Device("cuda", "GPU-1", "GPU 0")
     part = Part("gpu", "GPU-1", "GPU 0", {"pci_device_id": "2330"})
     this = context(tmp_path, device=device, inventory=Inventory(parts=(part,), devices=(device,)))
-    peak = gemm.find_peak(this, "bf16")
+    peak = peaks.find_peak(this, "bf16")
     assert peak is not None
     assert (peak.value, peak.derived) == (989_000, False)
     found = numbers(list(gemm.report_steps(load(peak=peak), [0.004], [0.004], 0.0)))
@@ -148,12 +154,12 @@ def test_of_peak_is_a_share_of_the_data_sheet(tmp_path: Path) -> None:
 
 def test_a_cpus_peak_is_cores_times_clock_times_width() -> None:
     facts = {"cores": "64", "max_mhz": "3000", "vector_bits": "512"}
-    peak = gemm.derive_peak(facts, {}, "fp64")
+    peak = peaks.derive_peak(facts, {}, "fp64")
     assert peak is not None
     assert peak.value == pytest.approx(64 * 3.0 * 8 * 2 * 2)
     assert "64 cores x 3000 MHz" in peak.source
-    assert gemm.derive_peak(facts, {}, "bf16") is None
-    assert gemm.derive_peak({"cores": "64"}, {}, "fp64") is None
+    assert peaks.derive_peak(facts, {}, "bf16") is None
+    assert peaks.derive_peak({"cores": "64"}, {}, "fp64") is None
 
 
 def no_past(_name: str, _where: str) -> Sequence[float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcverify.check import Skip, Unable, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -24,24 +24,24 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify_checks import _memory_march as marching
 from hpcverify_checks import gpu_memory
-from hpcverify_checks._load import time_on_host
-from hpcverify_checks._memory_march import (
-    BACKGROUND_NAMES,
-    HARDWARE,
-    MarchPass,
-    Memory,
-    MemorySeams,
-)
-from hpcverify_checks._memory_room import (
+from hpcverify_checks.common.timing import time_on_host
+from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, PassTally
+from hpcverify_checks.gpu_memory import march as marching
+from hpcverify_checks.gpu_memory.allocate import (
     MAX_CHUNK_BYTES,
     MIN_CHUNK_BYTES,
     RESERVE_BYTES,
     DeviceMemory,
     allocate_chunks,
 )
-from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, PassTally
+from hpcverify_checks.gpu_memory.march import (
+    BACKGROUND_NAMES,
+    HARDWARE,
+    MarchPass,
+    Memory,
+    MemorySeams,
+)
 from tests.doubles import context
 
 GPU = "GPU-1"

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Sample, Watch, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     Cause,
@@ -27,9 +27,9 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
-from hpcverify.wire import Response
 from hpcverify_checks import gpu_setup
 from hpcverify_checks.gpu_setup import CHECK, GpuSetupParams, ProcessTable
 from tests.doubles import context
@@ -488,14 +488,15 @@ def test_a_run_without_samples_says_nothing(tmp_path: Path) -> None:
 MEASURE = """
 import sys, pathlib
 from hpcverify.telemetry.probe import probe
-from hpcverify.wire import encode, make_response
-from hpcverify_checks import _gpus, gpu_setup
+from hpcverify.run.wire import encode, make_response
+from hpcverify_checks.common import gpu_source
+from hpcverify_checks import gpu_setup
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])
 ctx = context(root, inventory=probe(root))
 host = gpu_setup.ProcessTable(proc=root / "proc", engine=10, alive=[42].__contains__)
 params = gpu_setup.GpuSetupParams(exclusive=sys.argv[2] == "True")
-ask = _gpus.open_gpu_source(ctx).read_setup
+ask = gpu_source.open_gpu_source(ctx).read_setup
 for found in gpu_setup.report_setup(ctx, params, ask, host, pause=lambda _: None):
     sys.stdout.buffer.write(encode(make_response(1, found)))
 """

@@ -22,7 +22,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import p2p
-from hpcverify_checks._transfers import Copy, WrongWords, copy, make_pattern
+from hpcverify_checks.common.transfers import Copy, WrongWords, copy, make_pattern
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, convert_busy_errors, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, judged, node, number, passes
 from tests.doubles import context

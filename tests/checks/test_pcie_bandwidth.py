@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcverify.check import Context, Judgement, Skip
 from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
 from hpcverify.telemetry.aer import Link
-from hpcverify_checks._transfers import Copy, compare_words, copy, make_pattern
+from hpcverify_checks.common.transfers import Copy, compare_words, copy, make_pattern
 from hpcverify_checks.pcie_bandwidth import (
     CHECK,
     PcieBandwidthParams,

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from hpcverify.check import Judgement, judge
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Remedy, Verdict
+from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
-from hpcverify.wire import Response
 from hpcverify_checks.recovery import CHECK, report_recovery
 from tests.nvml_lab.nvmllab import Lab
 
@@ -21,7 +21,7 @@ WELL = Recovery(
 MEASURE = """
 import sys, pathlib
 from hpcverify.model import Inventory, Part
-from hpcverify.wire import encode, make_response
+from hpcverify.run.wire import encode, make_response
 from hpcverify_checks.recovery import CHECK
 from tests.doubles import context
 gpu = Part("gpu", "GPU-0", "GPU 0", {"driver": "565"})

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Unable, judge
-from hpcverify.limits import resolve
+from hpcverify.limits.resolve import resolve
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -41,9 +41,17 @@ from hpcverify.model import (
 from hpcverify.telemetry.blockdev import Mount
 from hpcverify.telemetry.smart import Health
 from hpcverify.units import UNIT_FACTORS
-from hpcverify_checks import _fio
-from hpcverify_checks._fio import MIB, FaultError, FileExtent, Fio, FioReport
-from hpcverify_checks._fio_jobs import (
+from hpcverify_checks.storage import (
+    CHECK,
+    StorageParams,
+    explain_fault,
+    fio_runner,
+    measure,
+    report_health,
+    run_small_files,
+)
+from hpcverify_checks.storage.fio_runner import MIB, FaultError, FileExtent, Fio, FioReport
+from hpcverify_checks.storage.jobs import (
     cut_to_written,
     flush,
     read_back,
@@ -51,7 +59,7 @@ from hpcverify_checks._fio_jobs import (
     write,
     write_random,
 )
-from hpcverify_checks._scratch import (
+from hpcverify_checks.storage.scratch import (
     ScratchSite,
     Space,
     describe_site,
@@ -60,15 +68,7 @@ from hpcverify_checks._scratch import (
     require_writable,
     space_of,
 )
-from hpcverify_checks._storm import CallTimes, time_small_files
-from hpcverify_checks.storage import (
-    CHECK,
-    StorageParams,
-    explain_fault,
-    measure,
-    report_health,
-    run_small_files,
-)
+from hpcverify_checks.storage.small_files import CallTimes, time_small_files
 from tests.doubles import INVENTORY, context
 
 SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
@@ -108,7 +108,7 @@ def disk(image: Path, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fio(disk: Path) -> Fio:
-    return Fio(folder=disk, engine=_fio.find_engine(), direct=True)
+    return Fio(folder=disk, engine=fio_runner.find_engine(), direct=True)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def site(folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object)
 
 
 def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[FileExtent, ...]:
-    room = _fio.lay_out(fio.folder, mib * MIB, 2, rng)
+    room = fio_runner.lay_out(fio.folder, mib * MIB, 2, rng)
     return cut_to_written(room, write(fio, room, rng))
 
 
@@ -166,7 +166,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[CheckItem]]:
 
 
 def test_checkpoints_that_a_busy_disk_spreads_are_shown_and_not_judged() -> None:
-    numbers = [Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in _fio.DIRECTIONS]
+    numbers = [
+        Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in fio_runner.DIRECTIONS
+    ]
     limits = resolve(CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
     assert judge(numbers, limits, CHECK.finding_rules).verdict is Verdict.PASS
     assert all(CHECK.find_metric(number.name) for number in numbers)
@@ -384,7 +386,7 @@ def test_a_random_read_verifies(fio: Fio, rng: random.Random) -> None:
 def test_a_write_that_time_cuts_short_is_read_back_as_far_as_it_went(
     fio: Fio, rng: random.Random
 ) -> None:
-    room = _fio.lay_out(fio.folder, 1024 * MIB, 2, rng)
+    room = fio_runner.lay_out(fio.folder, 1024 * MIB, 2, rng)
     wrote = write(fio, room, rng, seconds=0.05)
     extents = cut_to_written(room, wrote)
 
@@ -406,7 +408,7 @@ def test_a_colon_in_the_scratch_directory_is_no_list_of_files(
 ) -> None:
     folder = disk / "a:b"
     folder.mkdir()
-    fio = Fio(folder=folder, engine=_fio.find_engine(), direct=True)
+    fio = Fio(folder=folder, engine=fio_runner.find_engine(), direct=True)
 
     read_back(fio, filled(fio, rng, mib=2))
 
@@ -436,7 +438,7 @@ def test_a_file_system_that_runs_full_is_no_fault_of_the_disk(
     tmp_path: Path, rng: random.Random
 ) -> None:
     with mounted("-t", "tmpfs", "-o", "size=4M", "tmpfs", tmp_path / "m") as point:
-        fio = Fio(folder=point, engine=_fio.find_engine(), direct=False)
+        fio = Fio(folder=point, engine=fio_runner.find_engine(), direct=False)
         with pytest.raises(FaultError) as caught:
             filled(fio, rng)
 
@@ -563,7 +565,7 @@ def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
     monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, limited))
 
     with pytest.raises(Unable, match=r"fio does not start .*ulimit") as caught:
-        _fio.find_engine()
+        fio_runner.find_engine()
 
     assert caught.value.cause is Cause.MISCONFIGURED
 
@@ -619,7 +621,7 @@ def test_an_engine_is_chosen_of_those_that_this_fio_has(
     (tmp_path / "fio").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert _fio.find_engine() == chosen
+    assert fio_runner.find_engine() == chosen
 
 
 def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
@@ -630,14 +632,14 @@ def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(Unable, match="libaio, io_uring"):
-        _fio.find_engine()
+        fio_runner.find_engine()
 
 
 def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, before[1]))
     try:
-        extents = _fio.lay_out(Path("/scratch"), 8 * MIB, 2, rng)
+        extents = fio_runner.lay_out(Path("/scratch"), 8 * MIB, 2, rng)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -27,10 +27,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
-from hpcverify_checks import _xid_lines, _xid_policy, xid
 from hpcverify_checks import recovery as recovery_check
-from hpcverify_checks._xid_policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
-from hpcverify_checks.xid import CHECK
+from hpcverify_checks import xid
+from hpcverify_checks.xid import CHECK, policy
+from hpcverify_checks.xid import lines as kernel_lines
+from hpcverify_checks.xid.policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
 from tests.doubles import context
 from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
@@ -117,7 +118,7 @@ def cursor(found: Iterable[CheckItem]) -> CarryOver:
     return mark
 
 
-def example_of(row: _xid_policy.XidRow) -> str:
+def example_of(row: policy.XidRow) -> str:
     """Write a line that *row* is about, by the columns of the table alone."""
     number, when = row.xid or 0, row.when[:1]
     if number == 154:
@@ -136,7 +137,7 @@ XIDS = [row for row in load_rows().values() if row.xid is not None]
 
 @pytest.mark.parametrize("row", XIDS, ids=[row.code for row in XIDS])
 def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
-    tmp_path: Path, row: _xid_policy.XidRow
+    tmp_path: Path, row: policy.XidRow
 ) -> None:
     found = measured(tmp_path, *HEALTHY, example_of(row))
     assert findings(found) == [(row.code, "GPU-1")]
@@ -163,7 +164,7 @@ def test_the_table_is_sound() -> None:
 
 
 def test_no_two_rows_speak_for_the_same_line() -> None:
-    with _xid_policy.TABLE_PATH.open(encoding="utf-8") as file:
+    with policy.TABLE_PATH.open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     signs = [(x["xid"], sign) for x in lines for sign in x["when"].split("|") if sign]
     assert len({x["code"] for x in lines}) == len(lines)
@@ -183,14 +184,14 @@ def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
 
 @given(st.integers(0, 2**20))
 def test_a_code_that_nobody_knows_is_never_silent(number: int) -> None:
-    (event,) = _xid_lines.read_events([KernelMessage(line(number), None, "0")])
+    (event,) = kernel_lines.read_events([KernelMessage(line(number), None, "0")])
     known = f"xid_{number}" in load_rows()
     assert event.row.code == (f"xid_{number}" if known else "xid_unknown")
 
 
 @given(st.text(st.characters(exclude_characters="\n"), max_size=60))
 def test_a_line_that_cannot_be_read_is_never_silent(rest: str) -> None:
-    (event,) = _xid_lines.read_events([KernelMessage(f"NVRM: Xid {rest}", None, "0")])
+    (event,) = kernel_lines.read_events([KernelMessage(f"NVRM: Xid {rest}", None, "0")])
     assert event.row.code.startswith("xid_")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify import documents
+from hpcverify.records import documents
 from tests.cli import Cli
 from tests.doubles import a_run
 

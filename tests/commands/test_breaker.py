@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Node
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Node
 from tests.cli import Cli
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.catalog import list_check_names
+from hpcverify.plan.catalog import list_check_names
 from tests.cli import Cli
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.lock import SOCKET_NAME
+from hpcverify.run.lock import SOCKET_NAME
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
-from tests.test_lock import another_process, bound
+from tests.run.test_lock import another_process, bound
 
 
 def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from hpcverify.standing import JobGate, write
+from hpcverify.gate import JobGate, write
 from tests.cli import Cli
 
 LATER = 99_999_999_999
@@ -66,7 +66,7 @@ def test_gate_loads_nothing_that_takes_time(cli: Cli) -> None:
     )
     loaded = set(output.partition("LOADED")[2].split())
 
-    ours = {"hpcverify", "hpcverify.entry", "hpcverify.standing"}
+    ours = {"hpcverify", "hpcverify.entry", "hpcverify.gate"}
     assert loaded - {"__future__", "time", "stat"} == ours
 
 

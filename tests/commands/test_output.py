@@ -11,10 +11,10 @@ from typing import IO
 
 import pytest
 
-from hpcverify import documents
 from hpcverify.model import Coverage, Finding, Inventory, Measurement, Part, Verdict
-from hpcverify.plain import format_run
-from hpcverify.store import Store
+from hpcverify.records import documents
+from hpcverify.records.store import Store
+from hpcverify.summary.wording import format_run
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify import documents
 from hpcverify.commands.report import MAX_READ_DOCUMENTS, add_actions, count_repetitions
 from hpcverify.commands.report import format_json as in_words
-from hpcverify.exclusions import Repetition
 from hpcverify.model import Inventory, Limit, Measurement, Part, Remedy, Result, Run, Verdict
-from hpcverify.store import Store
+from hpcverify.records import documents
+from hpcverify.records.store import Store
+from hpcverify.summary.exclusions import Repetition
 from tests.doubles import a_run
 
 FIRST = datetime(2026, 10, 1, 2, tzinfo=UTC)

@@ -239,10 +239,10 @@ def test_a_log_has_each_result_in_one_line_and_no_colour(cli: Cli) -> None:
 def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) -> None:
     code = """
         import gc, sys
-        from hpcverify import early
+        from hpcverify import entry
         sys.argv = ["hpcverify", "run", "--suite", "prolog"]
         try:
-            early.main()
+            entry.main()
         except SystemExit as end:
             assert end.code in (0, 3), end.code
         print("FROZEN", gc.isenabled() and gc.get_freeze_count())
@@ -256,7 +256,7 @@ def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) 
 
     heavy = {"torch", "pandas", "numpy", "jinja2", "rich", "pynvml", "random"}
     heavy |= {"dataclasses", "difflib", "shutil", "statistics", "subprocess"}
-    assert "hpcverify.orchestrator" in loaded
+    assert "hpcverify.run.orchestrator" in loaded
     assert heavy.isdisjoint(loaded.split())
     assert int(frozen) > MANY  # what was imported is not searched for garbage
 
@@ -264,9 +264,9 @@ def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) 
 def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> None:
     code = """
         import sys
-        from hpcverify import worker
+        from hpcverify.run import worker
         assert worker.probe_ahead().inventory.of_kind("gpu")
-        worker.get_ready(sys.argv[2].split())
+        worker.preload_checks(sys.argv[2].split())
         print(*sys.modules)
     """
     loaded = lab.python(code, PASSIVE).split()
@@ -374,8 +374,8 @@ def test_a_bug_of_ours_leaves_a_log_and_says_where(cli: Cli) -> None:
     (cli.state / "runs").mkdir(parents=True)
     (cli.state / "work").touch()  # what should be a directory is none
     code = (
-        "import hpcverify.lock, hpcverify.cli, sys\n"
-        "hpcverify.lock.socket = None\n"
+        "import hpcverify.run.lock, hpcverify.cli, sys\n"
+        "hpcverify.run.lock.socket = None\n"
         "sys.argv = ['hpcverify', 'run', '--check', 'steady']\n"
         "hpcverify.cli.main()"
     )

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from hpcverify.model import Run
-from hpcverify.spool import Arrival, gather
-from hpcverify.store import Store
+from hpcverify.records.spool import Arrival, gather
+from hpcverify.records.store import Store
 from tests.cli import Cli
 from tests.doubles import a_run
 
@@ -188,13 +188,13 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
 
 def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:
     code = (
-        "import sys; from hpcverify import early\n"
+        "import sys; from hpcverify import entry\n"
         "sys.argv = ['hpcverify', 'run', '--suite', 'prolog', '--json', '-']\n"
-        "try: early.main()\nexcept SystemExit: pass\n"
+        "try: entry.main()\nexcept SystemExit: pass\n"
         "print('LOADED', *sys.modules)"
     )
     output = subprocess.check_output([sys.executable, "-c", code], env=cli.environment, text=True)
     run, _, loaded = output.partition("LOADED")
 
     assert json.loads(run)["suite"] == "prolog"
-    assert {"hpcverify.spool", "hpcverify.standing"}.isdisjoint(loaded.split())
+    assert {"hpcverify.records.spool", "hpcverify.gate"}.isdisjoint(loaded.split())

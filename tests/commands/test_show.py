@@ -7,9 +7,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hpcverify import documents
 from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
-from hpcverify.store import Store
+from hpcverify.records import documents
+from hpcverify.records.store import Store
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
 

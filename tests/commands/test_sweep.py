@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.commands._sweep import warn_if_passive
-from hpcverify.config import Site
+from hpcverify.plan.config import Site
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from statistics import fmean
 import msgspec
 
 from hpcverify.check import Context, Placement, Watch
-from hpcverify.conclusion import conclude
-from hpcverify.config import Site
-from hpcverify.executors import Answer
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Device, Inventory, Result
-from hpcverify.suite import Step, load_suite, make_plan
-from hpcverify.wire import Outcome, Response, make_response
-from hpcverify_checks import _soak
-from hpcverify_checks._soak import LoadRecord, StretchResult
+from hpcverify.plan.config import Site
+from hpcverify.plan.suite import Step, load_suite, make_plan
+from hpcverify.run.conclude import conclude
+from hpcverify.run.executor import Answer
+from hpcverify.run.wire import Outcome, Response, make_response
+from hpcverify_checks.thermal import plan
+from hpcverify_checks.thermal.plan import LoadRecord, StretchResult
 from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import PROBE
@@ -65,7 +65,7 @@ def _leave_account(watch: Watch, ctx: Context) -> None:
     per_clock = (sheet and (sheet.sms or 100) * (sheet.flop_per_clk_per_sm or 0)) or 4e5
     flop = GOOD * per_clock * fmean(clocks) * 1e6 * (watch.end - watch.start)
     done = StretchResult(0.0, watch.start, watch.end, int(watch.end) * 1000, flop, wrong=0)
-    _soak.write_record(ctx.shared, ctx.rank, LoadRecord((done,)))
+    plan.write_record(ctx.shared, ctx.rank, LoadRecord((done,)))
 
 
 def _contexts(step: Step, inventory: Inventory, folder: Path) -> Iterator[Context]:

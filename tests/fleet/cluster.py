@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Node, State
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Node, State
 from hpcverify.slurm import Host
 from tests.slurm_lab.lab import Cluster
 

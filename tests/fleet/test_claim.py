@@ -18,7 +18,7 @@ from hpcverify.fleet.claim import (
     take_claim,
     write_claim,
 )
-from hpcverify.quarantine.ledger import Ledger
+from hpcverify.fleet.ledger import Ledger
 
 NOW = 1_800_000_000.0
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.config import Fleet, Quarantine, Site
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.holds_slurm import SlurmBackend
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import build_overview
+from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.quarantine.slurm import SlurmBackend
+from hpcverify.plan.config import Fleet, Quarantine, Site
+from hpcverify.records.spool import deposit
+from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
-from hpcverify.spool import deposit
-from hpcverify.store import Store
 from tests.doubles import a_result, a_run
 from tests.fleet.paper import PaperJob, PaperNode, PaperSlurm
 

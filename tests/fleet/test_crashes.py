@@ -21,11 +21,11 @@ from hpcverify.commands._acting import make_controller
 from hpcverify.commands._sweep import Sweep, SweepRequest
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import SLURMCTLD_SAVE_S
+from hpcverify.fleet.ledger import Ledger, Ticket
 from hpcverify.fleet.orders import MAX_SUBMISSION_DELAY_S
 from hpcverify.fleet.schedule import LOST_RETRY_S
-from hpcverify.quarantine.ledger import Ledger, Ticket
+from hpcverify.run.stop import StopFlag
 from hpcverify.slurm.command import run_command
-from hpcverify.stop import StopFlag
 from tests.fleet.cluster import SITE, Fleet
 from tests.slurm_lab.lab import a_cluster
 
@@ -181,7 +181,17 @@ def has_settled(fleet: Fleet) -> bool:
     [
         ("before", {"create", "state=drain", "delete", "squeue"}),
         ("after", {"sbatch", "create", "state=drain", "delete", "squeue"}),
-        ("writing", {"issue", "judge", "intend", "outcome", "ended", "healthy"}),
+        (
+            "writing",
+            {
+                "issue_ticket",
+                "record_judgment",
+                "record_intent",
+                "record_outcome",
+                "close_ticket",
+                "healthy",
+            },
+        ),
     ],
 )
 def test_a_controller_killed_at_each_step_comes_to_the_same_end(
@@ -298,7 +308,7 @@ def test_a_drain_in_which_slurmctld_was_killed_is_made_good_by_the_next_collect(
     [
         ("before", {"state=drain"}),
         ("after", {"state=drain"}),
-        ("writing", {"intend", "outcome", "put"}),
+        ("writing", {"record_intent", "record_outcome", "put"}),
     ],
 )
 def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.config import Quarantine, Site
 from hpcverify.fleet.intake import Intake, JudgedRun
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.model import Cause, Finding, FindingRule, Remedy, Result, Run, Verdict
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.store import Store
+from hpcverify.plan.config import Quarantine, Site
+from hpcverify.records.store import Store
 from tests.doubles import a_result, a_run
 
 NOW = 1_800_000_000.0

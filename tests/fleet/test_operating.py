@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from hpcverify.fleet.claim import build_claim_path
-from hpcverify.quarantine.life import Node, State
+from hpcverify.fleet.states import Node, State
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site

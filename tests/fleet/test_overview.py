@@ -21,8 +21,8 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
+from hpcverify.fleet.states import Node, State
 from hpcverify.model import Remedy, Verdict
-from hpcverify.quarantine.life import Node, State
 from tests.reports.fleets import NOW, bad, said, well
 
 

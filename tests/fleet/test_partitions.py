@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcverify.config import Fleet
 from hpcverify.fleet.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
+from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Partition, Preemption
 
 FLEET = Fleet(suite="prolog")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Node, State
+from hpcverify.fleet.ledger import Ticket
+from hpcverify.fleet.states import Node, State
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.config import Fleet
+from hpcverify.fleet.ledger import Ticket
 from hpcverify.fleet.schedule import (
     DAY_S,
     HOUR_S,
@@ -21,8 +21,8 @@ from hpcverify.fleet.schedule import (
     is_rerun_due,
     plan_sweep,
 )
-from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Node, State
+from hpcverify.fleet.states import Node, State
+from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 
 NOW = 1_800_000_000.0
@@ -318,7 +318,7 @@ def test_a_rerun_is_due_once_and_then_again_after_a_while(
     assert is_rerun_due(suspect, last, NOW) is due
 
 
-@pytest.mark.parametrize("name", ["passed", "since"])
+@pytest.mark.parametrize("name", ["last_pass_at", "since"])
 @pytest.mark.parametrize(("days", "waited"), [(1, False), (8, True), (-1000, True)])
 def test_a_node_has_waited_if_nothing_is_known_to_have_come_of_it_lately(
     name: str, days: float, *, waited: bool

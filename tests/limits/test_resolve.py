@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.check import Rule
-from hpcverify.limits import MIN_BASELINE_RUNS, resolve
+from hpcverify.limits.resolve import MIN_BASELINE_RUNS, resolve
 from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
 
 H100 = {"pci_device_id": "2330", "name": "NVIDIA H100 80GB HBM3"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hpcverify.fleet.overview import Overview, build_overview
-from hpcverify.fleet.said import LastResult
+from hpcverify.fleet.states import Node, State
 from hpcverify.model import Cause, Remedy, Verdict
-from hpcverify.quarantine.life import Node, State
+from hpcverify.records.last_result import LastResult
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
 HOUR = 3600.0

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.overview import Overview, build_overview
+from hpcverify.fleet.states import Node, State
 from hpcverify.model import Remedy, Verdict
-from hpcverify.quarantine.life import Node, State
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
     MAX_LISTED_ROWS,

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.actions import list_clauses
 from hpcverify.check import format_quantity
-from hpcverify.exclusions import Repetition
 from hpcverify.model import (
     Cause,
     Coverage,
@@ -32,11 +30,13 @@ from hpcverify.model import (
     Shortfall,
     Verdict,
 )
+from hpcverify.summary.actions import list_clauses
+from hpcverify.summary.exclusions import Repetition
 from hpcverify_reports.grid import MAX_PART_COLUMNS
+from hpcverify_reports.labels import format_number
 from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
 from hpcverify_reports.remedies import MAX_OPEN_PARTS
 from hpcverify_reports.sections import EXCERPT_CHARACTERS, MAX_COMPLAINTS
-from hpcverify_reports.words import format_number
 from tests.reports import samples
 from tests.reports.dom import Dom
 

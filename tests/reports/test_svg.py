@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify.model import Verdict
+from hpcverify_reports.labels import ICONS
 from hpcverify_reports.svg import (
     CHART_HEIGHT,
     CHART_WIDTH,
@@ -29,7 +30,6 @@ from hpcverify_reports.svg import (
     thin_trace,
     write_path,
 )
-from hpcverify_reports.words import ICONS
 
 FINITE = st.floats(-1e6, 1e6)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from hpcverify.exclusions import Repetition
 from hpcverify.model import Cause, Limit, Measurement, Result, Run, Verdict
+from hpcverify.summary.exclusions import Repetition
 from hpcverify_reports.text import escape, junit, markdown
 from tests.reports import samples
 from tests.reports.dom import Dom

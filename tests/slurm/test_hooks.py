@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcverify import standing
-from hpcverify.standing import JobGate
+from hpcverify import gate
+from hpcverify.gate import JobGate
 from tests.fuse import silent_file_system
 from tests.slurm.hooks import HERE, LATER, Hooks
-from tests.test_standing import CORRUPT
+from tests.test_gate import CORRUPT
 
 HOOKS = ("prolog", "epilog", "healthcheck")
 SHELLS = {"sh": ("dash",), "bash": ("bash", "--posix")}
@@ -134,7 +134,7 @@ LINES = st.sampled_from(
 def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None:
     file = tmp_path / "standing"
     file.write_bytes(content.encode(errors="replace"))
-    word = standing.read(file) or JobGate("", 0)
+    word = gate.read(file) or JobGate("", 0)
     says = bool(word.refuses_jobs or word.checks) and word.until > 0
     conf = tmp_path / "hooks.conf"
     conf.write_text(f"HPCVERIFY_STATE={tmp_path}\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.standing import JobGate, read, write
+from hpcverify.gate import JobGate, read, write
 from tests.cli import COMMAND
 from tests.nvml_lab.nvmllab import Lab
 from tests.slurm.hooks import LATER, Hooks

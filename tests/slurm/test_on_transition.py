@@ -14,10 +14,10 @@ from threading import Thread
 
 import pytest
 
-from hpcverify.fleet.telling import TransitionNotifier
-from hpcverify.quarantine.ledger import Ledger
-from hpcverify.quarantine.life import Node, State
-from hpcverify.store import Store
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.notify import TransitionNotifier
+from hpcverify.fleet.states import Node, State
+from hpcverify.records.store import Store
 
 SLURM = Path(__file__).parents[2] / "slurm"
 GENEROUS_S = 60.0

@@ -22,12 +22,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcverify.telemetry.nvml.hearing import NvmlSource
+    from hpcverify.telemetry.nvml.poll import NvmlSource
 
 
 @cache
 def get_source() -> NvmlSource:
     """Give this process's session with NVML, which remembers who hangs."""
-    from hpcverify.telemetry.nvml.hearing import NvmlSource  # noqa: PLC0415 - 30 ms, for nothing without a GPU
+    from hpcverify.telemetry.nvml.poll import NvmlSource  # noqa: PLC0415 - 30 ms, for nothing without a GPU
 
     return NvmlSource()

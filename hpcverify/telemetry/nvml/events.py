@@ -14,9 +14,9 @@ from typing import Any
 
 import pynvml as nv
 
-from hpcverify import trail
-from hpcverify.telemetry.nvml.interview import Gpu
-from hpcverify.telemetry.nvml.patience import TimedCalls
+from hpcverify import breadcrumb
+from hpcverify.telemetry.nvml.query import Gpu
+from hpcverify.telemetry.nvml.watchdog import TimedCalls
 from hpcverify.telemetry.reading import Reading
 
 EVENTS_TIMEOUT_SECONDS = 3.0
@@ -50,7 +50,7 @@ class XidEvents:
             yield from found
 
     def _register(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
-        trail.leave("nvmlDeviceRegisterEvents")
+        breadcrumb.leave("nvmlDeviceRegisterEvents")
         with suppress(nv.NVMLError):  # no events on this driver: the kernel log has it
             self._set = nv.nvmlEventSetCreate()
             for gpu in gpus:
@@ -62,7 +62,7 @@ class XidEvents:
         return []
 
     def _drain(self) -> list[Reading]:
-        trail.leave("nvmlEventSetWait")
+        breadcrumb.leave("nvmlEventSetWait")
         found: list[Reading] = []
         with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
             while True:

@@ -15,7 +15,7 @@ from hpcverify.model import Finding
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.events import XidEvents
-from hpcverify.telemetry.nvml.interview import GpuQuery
+from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.nvml.questions import (
     read_memory_errors,
     read_nvlinks,

@@ -14,7 +14,7 @@ from typing import Any
 import pynvml as nv
 
 from hpcverify.telemetry.gpus import Fabric, Linkage, NvLink, PcieLink, Process, Recovery, Setup
-from hpcverify.telemetry.nvml.interview import GpuQuery
+from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.reading import Reading
 
 MEMORY_FIELDS: Mapping[int, str] = {

@@ -8,12 +8,12 @@ from typing import Any
 import pynvml as nv
 from msgspec import Struct
 
-from hpcverify import trail
+from hpcverify import breadcrumb
 from hpcverify.model import Finding
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
-from hpcverify.telemetry.nvml.interview import UNWELL_CODES, Gpu, code_of
-from hpcverify.telemetry.nvml.patience import TimedCalls
+from hpcverify.telemetry.nvml.query import UNWELL_CODES, Gpu, code_of
+from hpcverify.telemetry.nvml.watchdog import TimedCalls
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,
@@ -93,7 +93,7 @@ def _build_start_error(code: str, why: str) -> NotStartedError:
 
 
 def _init_nvml(name: str) -> tuple[int, str]:
-    trail.leave(name)
+    breadcrumb.leave(name)
     nv.nvmlInit()
     return int(nv.nvmlDeviceGetCount()), str(nv.nvmlSystemGetDriverVersion())
 
@@ -107,7 +107,7 @@ def _read_name(handle: Any) -> str:
 
 def _find_gpu(index: int) -> Gpu | Finding:
     """Find the GPU at *index*, or say why it has no handle."""
-    trail.leave(f"nvmlDeviceGetHandleByIndex({index})")
+    breadcrumb.leave(f"nvmlDeviceGetHandleByIndex({index})")
     try:
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nv.nvmlDeviceGetUUID(handle))

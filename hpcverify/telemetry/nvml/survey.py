@@ -12,17 +12,17 @@ from pathlib import Path
 import pynvml as nv
 from msgspec import Struct
 
-from hpcverify import trail
+from hpcverify import breadcrumb
 from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.gauges import read_gauges
-from hpcverify.telemetry.nvml.hearing import GPU_TIMEOUT_SECONDS
-from hpcverify.telemetry.nvml.interview import Gpu, GpuQuery, code_of
-from hpcverify.telemetry.nvml.patience import TimedCalls
+from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
+from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
 from hpcverify.telemetry.nvml.questions import list_processes
 from hpcverify.telemetry.nvml.session import UNLISTED_CODES
+from hpcverify.telemetry.nvml.watchdog import TimedCalls
 from hpcverify.telemetry.reading import Reading
 
 UNUSABLE_CODES = frozenset(
@@ -144,7 +144,7 @@ def _explain_unlisted(
 
 
 def _explain_missing_gpu(address: str, root: Path, environ: Mapping[str, str]) -> Finding:
-    trail.leave(f"nvmlDeviceGetHandleByPciBusId({address})")
+    breadcrumb.leave(f"nvmlDeviceGetHandleByPciBusId({address})")
     try:
         nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByPciBusId(address))
     except nv.NVMLError as err:

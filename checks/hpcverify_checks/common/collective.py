@@ -1,0 +1,358 @@
+"""
+Ranks that meet by a file, and one rank of an all-reduce: timed, every sum verified.
+
+Rank r gives 2^r times a pattern of small integers, so that the sum is known exactly,
+in whatever order it is made, and a wrong one tells whose share is missing or double.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+from hpcverify_checks.common.device import use_threads
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ELEMENT_BYTES = 4
+"""Bytes of a float32."""
+PATTERN_PERIOD = 97
+"""Of the pattern: prime, so that no chunk of a ring is like its neighbour."""
+MAX_RANKS = 17
+"""PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
+WARM_UPS = 5
+MIN_STEPS, MAX_STEPS = 10, 2000
+
+POLL_SECONDS = 0.02
+MEMORY_FACTOR = 4
+"""Memory needed, as a multiple of a message: two buffers and temporaries."""
+
+Reduce = Callable[["Tensor"], object]
+"""Sums a tensor over all ranks, in place; tests put faulty ones here."""
+
+
+class RankGroup(Struct, frozen=True):
+    """What ranks need to know to meet, whatever they do together."""
+
+    folder: str
+    """Where they meet; left as it is found by whoever made it."""
+    world: int
+    backend: str
+    timeout: float
+    """Seconds after which a peer that does not answer is taken for lost."""
+
+
+class AllreduceJob(RankGroup, frozen=True):
+    """What the ranks of one all-reduce have in common."""
+
+    sizes: tuple[int, ...]
+    """Of the messages, in bytes."""
+    seconds: float
+    """For all sizes together."""
+
+
+class WrongReduction(Struct, frozen=True):
+    """The first sum of a size that was wrong, and how many elements of it were."""
+
+    step: int
+    elements: int
+    index: int
+    found: float
+    expected: float
+
+
+class MessageTimes(Struct, frozen=True):
+    """What one rank measured at one size: the time of each step, in seconds."""
+
+    size: int
+    times: tuple[float, ...]
+    checked: int
+    """Results verified, those of the warm-up among them."""
+    wrong: WrongReduction | None = None
+
+
+def all_reduce(tensor: Tensor) -> None:
+    """Sum *tensor* over all ranks, in place."""
+    import torch.distributed as dist
+
+    dist.all_reduce(tensor)
+
+
+def file_of(group: RankGroup, name: str) -> Path:
+    """Name a file of *group* that all its ranks can see."""
+    return Path(group.folder) / name
+
+
+def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
+    """
+    Tell all ranks of *group* a *word* on *name*; give what each of them has told.
+
+    By files, so that nobody has to have joined anything.
+
+    Raises:
+        Unable: A rank did not tell in time; says which.
+
+    """
+    new = file_of(group, f"{name}{rank}.new")
+    new.write_bytes(message)
+    new.replace(file_of(group, f"{name}{rank}"))  # whoever sees it sees it whole
+    paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
+    deadline = monotonic() + group.timeout
+    while missing := [r for r, path in enumerate(paths) if not path.exists()]:
+        if monotonic() > deadline:
+            raise _build_timeout(group, missing)
+        sleep(POLL_SECONDS)
+    return [path.read_bytes() for path in paths]
+
+
+def _build_timeout(group: RankGroup, missing: Collection[int] = ()) -> Unable:
+    names = ", ".join(map(str, missing))
+    return Unable(
+        f"one of {group.world} ranks did not come or answer within {group.timeout:g} s"
+        + (f": no sign of rank {names}" if names else ""),
+        Cause.TIMEOUT,
+        Remedy.RERUN,
+    )
+
+
+@contextmanager
+def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
+    """
+    Be *rank* of the *group* for a while.
+
+    All come together before anybody calls a library: NCCL, once it is waiting for a
+    rank that never comes, cannot be told to stop.
+
+    Raises:
+        Unable: A peer did not come, or did not answer, in time.
+
+    """
+    import torch.distributed as dist
+
+    exchange_messages(group, rank, "here")
+    meeting = str(file_of(group, "rendezvous"))
+    # Public and documented, but torch does not list it as exported.
+    store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    with ExitStack() as stack:
+        stack.enter_context(_convert_timeouts(group))
+        with _use_loopback(), _reset_group_count():
+            dist.init_process_group(
+                group.backend,
+                store=store,
+                rank=rank,
+                world_size=group.world,
+                timeout=timedelta(seconds=group.timeout),
+                device_id=device if device.type == "cuda" else None,
+            )
+        stack.callback(dist.destroy_process_group)
+        yield
+
+
+@contextmanager
+def _reset_group_count() -> Generator[None]:
+    """
+    Have torch forget the group that could not be made.
+
+    It names groups by counting them, ranks meet by the name, and the count goes back
+    only when a group ends: after one that never began, this process would be alone in
+    every later one.
+    """
+    import torch.distributed as dist
+
+    try:
+        yield
+    except RuntimeError:
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
+
+
+@contextmanager
+def _convert_timeouts(group: RankGroup) -> Generator[None]:
+    """Make an `Unable` of the errors by which gloo and torch tell of a time-out."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
+            raise
+        raise _build_timeout(group) from exc
+
+
+@contextmanager
+def use_thread_share(group: RankGroup) -> Generator[None]:
+    """Compute with this rank's share of the threads, or ranks would spin in turns."""
+    import torch
+
+    with use_threads(max(1, torch.get_num_threads() // group.world)):
+        yield
+
+
+@contextmanager
+def _use_loopback() -> Generator[None]:
+    """Have ranks of one node meet on its loopback, whatever its name resolves to."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    added = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "lo"))
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def run_rank(rank: int, order: str) -> Iterator[bytes]:
+    """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
+    import torch
+
+    job, device = msgspec.json.decode(order, type=AllreduceJob), torch.device("cpu")
+    with use_thread_share(job), join_group(job, rank, device):
+        yield msgspec.json.encode(list(reduce_messages(job, rank, device, all_reduce)))
+
+
+def reduce_messages(
+    job: AllreduceJob, rank: int, device: torch.device, reduce: Reduce
+) -> Iterator[MessageTimes]:
+    """Reduce messages of each size that fits, all ranks in step."""
+    import torch
+
+    everyone = reduce_minimum(_read_free_bytes(device), device)
+    for size in job.sizes:
+        if MEMORY_FACTOR * size <= everyone:
+            yield MessageBenchmark(job.world, rank, size, device, reduce).measure(
+                job.seconds / len(job.sizes)
+            )
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _read_free_bytes(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def reduce_minimum(value: int, device: torch.device) -> int:
+    """Give the smallest *value* of all ranks, so that they decide alike."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor(value, dtype=torch.int64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+    return int(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBenchmark:
+    """Messages of one size, reduced again and again."""
+
+    world: int
+    rank: int
+    size: int
+    device: torch.device
+    reduce: Reduce
+
+    def measure(self, seconds: float) -> MessageTimes:
+        """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
+        import torch
+
+        elements = max(1, self.size // ELEMENT_BYTES)
+        period = torch.arange(1.0, PATTERN_PERIOD + 1, device=self.device)
+        pattern = period.repeat(elements // PATTERN_PERIOD + 1)[:elements]
+        buffers = ReduceBuffers(pattern, torch.empty_like(pattern))
+        start = perf_counter()
+        warm = self._run_steps(WARM_UPS, buffers)
+        fit = int(seconds * WARM_UPS / (perf_counter() - start))
+        count = reduce_minimum(min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
+        timed = self._run_steps(count, buffers)
+        wrong = warm.wrong or timed.wrong
+        return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong)
+
+    def _run_steps(self, count: int, buffers: ReduceBuffers) -> MessageTimes:
+        import torch
+
+        log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
+        marks: list[tuple[Any, Any]] = []
+        for row in log:
+            torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
+            self._synchronize()
+            before = record_event(self.device)
+            self.reduce(buffers.message)
+            marks.append((before, record_event(self.device)))
+            buffers.verify(self.total, row)
+        rows = log.tolist()  # waits for the last step
+        times = tuple(compute_elapsed(before, after) for before, after in marks)
+        return MessageTimes(self.size, times, count, self._find_first_wrong(rows))
+
+    @property
+    def total(self) -> float:
+        """What the sum must be, as a multiple of the pattern."""
+        return 2.0**self.world - 1
+
+    def _synchronize(self) -> None:
+        # Else the time of a step would hold what a peer still verifies of the last.
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.zeros(1, device=self.device))
+
+    def _find_first_wrong(self, rows: Sequence[Sequence[float]]) -> WrongReduction | None:
+        for step, (elements, index, found) in enumerate(rows):
+            if elements:
+                expected = (index % PATTERN_PERIOD + 1) * self.total
+                return WrongReduction(step, int(elements), int(index), found, expected)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceBuffers:
+    """The pattern that every message is a multiple of, and the message."""
+
+    pattern: Tensor
+    message: Tensor
+
+    def verify(self, total: float, row: Tensor) -> None:
+        """Note in *row* how many elements are wrong, and the first, without a wait."""
+        import torch
+
+        self.message.sub_(self.pattern, alpha=total)
+        # Integers, so that any difference at all is an error; NaN differs from zero.
+        first = (self.message != 0).view(torch.uint8).argmax()[None]
+        row[0] = torch.count_nonzero(self.message)
+        row[1] = first[0]
+        off = self.message.index_select(0, first)
+        row[2] = (off.double() + total * self.pattern.index_select(0, first))[0]
+
+
+def record_event(device: torch.device) -> Any:
+    """Note the time: of the host, or an event among the work of a GPU."""
+    import torch
+
+    if device.type == "cpu":
+        return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def compute_elapsed(before: Any, after: Any) -> float:
+    """Give the seconds between two marks."""
+    if isinstance(before, float):
+        return float(after - before)
+    return float(before.elapsed_time(after)) / 1e3

@@ -1,0 +1,231 @@
+"""
+The types of operands, and the plans whose products are exact with each.
+
+Every type has an accumulator that holds integers exactly up to some magnitude, and
+operands that hold integers up to another. Both bound what a plan may be; what proves
+that it stayed within is the certificate of its very operands (see `_exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from hpcverify_checks.common.exact import ProductPlan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SINGLE_LIMIT = 2**24 - 1
+"""fp32 holds every integer up to here and one more, and tensor cores sum bf16, fp16
+and tf32 in fp32 registers that lose nothing up to here; one more is too many for Volta,
+which aligns to 23 bits (arXiv 2511.10909 for Volta to Blackwell)."""
+DOUBLE_LIMIT = 2**53
+FP8_LIMIT = 2**14 - 1
+"""Hopper and Ada keep 13 fractional bits of a sum of fp8 products, until it is moved
+to fp32: when that happens is for the library to choose (arXiv 2511.10909)."""
+INT_LIMIT = 2**31 - 1
+NARROW_LIMIT = 2**8
+"""bf16 holds every integer up to here: below it even sums that a CPU's library rounds
+to bf16 under way are exact."""
+
+BYTE_BOUND, FINE_BOUND = 255, 2047
+"""The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
+FP8_BOUND, INT8_BOUND, DOUBLE_BOUND = 15, 127, 2**20 - 1
+PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
+"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and takes
+one operand as unsigned: 128 is added to it (vpmaddubsw; oneDNN does so below AVX2_VNNI
+and AVX512_CORE_VNNI). Which operand it is, is the library's choice."""
+EVEN_INT8_BOUND = 79
+"""The largest bound that both operands may have: see `fits_pairs`."""
+SMALL_FP8_BOUND, FP8_BIAS = 7, 2**13
+"""What leaves room for a bias in 14 bits, and the bias."""
+SINGLE_POWERS = range(-14, 9)
+"""By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
+FP8_POWERS = range(-6, 5)
+"""1 to 15 stay normal numbers of e4m3, whose largest is 448."""
+DOUBLE_POWERS = range(-60, 61)
+MAX_SIGMAS = 6
+"""By how many standard deviations the largest of all outputs may differ from zero."""
+NORM_SPREAD = 4.0
+"""Times the root of the depth: by how much the largest norm exceeds the mean."""
+
+PlanMaker = Callable[[int], tuple[ProductPlan, ...]]
+"""Makes the plans for products of some depth."""
+
+
+def make_bf16_plans(depth: int) -> tuple[ProductPlan, ...]:
+    """Make the plans that are exact with 8-bit operands and an fp32 accumulator."""
+    wide = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT, BYTE_BOUND)
+    half = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT // 2, BYTE_BOUND)
+    return (
+        ProductPlan("plain", 1, BYTE_BOUND, wide, SINGLE_LIMIT),
+        ProductPlan("bias+", 2, BYTE_BOUND, half, SINGLE_LIMIT, bias=2**23),
+        ProductPlan("bias-", 3, half, BYTE_BOUND, SINGLE_LIMIT, bias=-(2**23)),
+        ProductPlan("scaled", 4, wide, BYTE_BOUND, SINGLE_LIMIT, powers=SINGLE_POWERS),
+    )
+
+
+def make_fp32_plans(depth: int) -> tuple[ProductPlan, ...]:
+    """Add plans that use the 11 bits of fp16 and tf32, first of A and then of B."""
+    wide = choose_partner_bound(depth, FINE_BOUND, SINGLE_LIMIT, FINE_BOUND)
+    return (
+        *make_bf16_plans(depth),
+        ProductPlan("fine a", 5, FINE_BOUND, wide, SINGLE_LIMIT),
+        ProductPlan("fine b", 6, wide, FINE_BOUND, SINGLE_LIMIT),
+    )
+
+
+def make_fp64_plans(depth: int) -> tuple[ProductPlan, ...]:
+    """Make the plans for an fp64 accumulator."""
+    wide = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT, DOUBLE_BOUND)
+    half = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT // 2, DOUBLE_BOUND)
+    return (
+        ProductPlan("double", 7, DOUBLE_BOUND, wide, DOUBLE_LIMIT),
+        ProductPlan("double+", 8, DOUBLE_BOUND, half, DOUBLE_LIMIT, bias=2**52),
+        ProductPlan("double-", 9, half, DOUBLE_BOUND, DOUBLE_LIMIT, bias=-(2**52)),
+        ProductPlan("double scaled", 10, wide, DOUBLE_BOUND, DOUBLE_LIMIT, powers=DOUBLE_POWERS),
+    )
+
+
+def make_fp8_plans(depth: int) -> tuple[ProductPlan, ...]:
+    """Make the plans for e4m3 operands and Hopper's 14-bit accumulator."""
+    wide = choose_partner_bound(depth, FP8_BOUND, FP8_LIMIT, FP8_BOUND)
+    half = choose_partner_bound(depth, SMALL_FP8_BOUND, FP8_LIMIT - FP8_BIAS, SMALL_FP8_BOUND)
+    return (
+        ProductPlan("fp8 a", 11, FP8_BOUND, wide, FP8_LIMIT),
+        ProductPlan("fp8 b", 12, wide, FP8_BOUND, FP8_LIMIT),
+        ProductPlan("fp8 scaled", 13, FP8_BOUND, wide, FP8_LIMIT, powers=FP8_POWERS),
+        ProductPlan("fp8 bias", 18, SMALL_FP8_BOUND, half, FP8_LIMIT, bias=FP8_BIAS),
+    )
+
+
+def make_int8_plans(_depth: int) -> tuple[ProductPlan, ...]:
+    """Make the plans for int8 operands and sums of pairs that fit into 16 bits."""
+    return (
+        ProductPlan("int8", 20, EVEN_INT8_BOUND, EVEN_INT8_BOUND, INT_LIMIT),
+        ProductPlan("int8 a", 21, INT8_BOUND, 1, INT_LIMIT),
+        ProductPlan("int8 b", 22, 1, INT8_BOUND, INT_LIMIT),
+    )
+
+
+def fits_pairs(a: int, b: int) -> bool:
+    """
+    Whether any two products of int8 operands within +-*a* and +-*b* sum in 16 bits.
+
+    With the zero point added, an operand within +-a lies within 128 - a and 128 + a, so
+    that two products come to 2 (128 + a) b at most; the library may take either one.
+    """
+    largest = 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a)
+    return largest <= PAIR_LIMIT
+
+
+def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
+    """Make the plans whose sums bf16 itself holds."""
+    wide = choose_partner_bound(depth, 1, NARROW_LIMIT, BYTE_BOUND)
+    half = choose_partner_bound(depth, 1, NARROW_LIMIT // 2, BYTE_BOUND)
+    return (
+        ProductPlan("narrow", 16, 1, wide, NARROW_LIMIT),
+        ProductPlan("narrow scaled", 17, wide, 1, NARROW_LIMIT, powers=SINGLE_POWERS),
+        ProductPlan("narrow bias", 19, 1, half, NARROW_LIMIT, bias=NARROW_LIMIT // 2),
+    )
+
+
+def choose_partner_bound(depth: int, a: int, limit: int, max_bound: int) -> int:
+    """
+    Choose the largest bound for B, up to *most*, that goes with the bound *a* for A.
+
+    Raises:
+        ValueError: products of this *depth* leave no *room* for any.
+
+    """
+    low, high = 0, max_bound
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high) if estimate_certificate(depth, a, middle) <= limit else (low, middle - 1)
+        )
+    if not low:
+        raise ValueError(f"no product of depth {depth} is exact with operands of {a}")
+    return low
+
+
+def estimate_certificate(depth: int, a: int, b: int) -> float:
+    """Estimate the certificate of a plan: half of the norms' product and the output."""
+    power = sqrt(a * (a + 1) * b * (b + 1)) / 3
+    norms = depth * power * (1 + NORM_SPREAD / sqrt(depth))
+    return (norms + MAX_SIGMAS * sqrt(depth) * power) / 2 + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A type of operands, the plans that are exact with it, and the output's type."""
+
+    name: str
+    operand: str
+    """As torch calls it, like *output*."""
+    make_plans: PlanMaker
+    depth: int
+    """Of products on a GPU."""
+    output: str = "float32"
+    precision: str = "highest"
+    by_columns: bool = False
+    """Whether the library wants B stored by columns."""
+
+
+MAX_DEPTH = 2**15
+"""The cost of comparing does not grow with the depth: here it is a fortieth of a
+product in bf16 on an H100."""
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("bf16", "bfloat16", make_bf16_plans, MAX_DEPTH),
+        Family("fp16", "float16", make_fp32_plans, MAX_DEPTH),
+        Family("tf32", "float32", make_fp32_plans, MAX_DEPTH, precision="high"),
+        Family("fp32", "float32", make_fp32_plans, MAX_DEPTH),
+        Family("fp64", "float64", make_fp64_plans, 2**12, output="float64"),
+        Family("fp8", "float8_e4m3fn", make_fp8_plans, 2**11, by_columns=True),
+        Family("int8", "int8", make_int8_plans, MAX_DEPTH, output="int32", by_columns=True),
+    )
+}
+CPU_DEPTH, NARROW_DEPTH = 2048, 128
+CPU_FAMILIES = {
+    "fp32": FAMILIES["fp32"],
+    "fp64": FAMILIES["fp64"],
+    "int8": FAMILIES["int8"],
+    "bf16": Family("bf16", "bfloat16", make_narrow_plans, NARROW_DEPTH, output="bfloat16"),
+}
+"""What a CPU multiplies if it has units for it. There torch rounds products of 16-bit
+operands to 16 bits, and does not promise to do so only once."""
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """
+    Multiply on the device, into the type of *out*.
+
+    A CPU multiplies operands of fp8, and of 16 bits, as fp32: torch has no product of
+    16-bit operands with an fp32 output there, and makes that of fp8 by a reference
+    kernel on some CPUs, thousands of times slower. fp32 holds each of their products,
+    and up to `SINGLE_LIMIT` each sum, so an exact product stays the same to the bit.
+    """
+    import torch
+
+    if a.dtype == torch.int8:
+        torch.ops.aten._int_mm.out(a, b, out=out)  # noqa: SLF001 - torch has no public one
+    elif a.dtype == out.dtype:
+        torch.mm(a, b, out=out)
+    elif a.device.type == "cpu":
+        torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
+    elif a.dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device=a.device)
+        torch.ops.aten._scaled_mm.out(  # noqa: SLF001 - torch has no public one
+            a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out
+        )
+    else:  # a 16-bit output would hide the low bits of the sums
+        torch.mm(a, b, out.dtype, out=out)
+
+
+Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]
+"""Writes the product of the first two into the third: what is under examination."""

@@ -1,0 +1,35 @@
+"""
+A rank on the CPU, in a process of its own.
+
+``python -m hpcverify_checks.common.rank_main WORK RANK PARENT ORDER`` does what the module WORK
+has ``run_rank`` for, with its peers, and writes each thing that it finds into the folder
+of their group at once: what comes later may end it. It dies with its parent, however
+that dies.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import msgspec
+
+from hpcverify.processes import die_with_parent
+from hpcverify_checks.common.collective import RankGroup, file_of
+
+
+def main() -> None:
+    """Be one rank until its work is done."""
+    work, rank, parent, order = sys.argv[1:]
+    die_with_parent(int(parent))
+    group = msgspec.json.decode(order, type=RankGroup)
+    module = import_module(work)
+    import_module("torch")  # takes seconds, for which no other rank is to wait
+    file_of(group, f"rank{rank}.ready").touch()
+    with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
+        for found in module.run_rank(int(rank), order):
+            out.write(found + b"\n")
+
+
+if __name__ == "__main__":
+    main()

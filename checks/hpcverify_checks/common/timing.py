@@ -1,0 +1,123 @@
+"""Loads that are timed step by step: products of each type, on a CPU or a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+MAX_STEPS_AHEAD = 16
+"""Steps that the host is ahead of a GPU: enough never to let it wait."""
+MIN_STEPS = 3
+INT8_DEVIATION = 32
+"""The standard deviation of int8 operands: uses all bits and clips few."""
+
+Step = Callable[[], object]
+Timer = Callable[[Step, float], list[float]]
+"""Repeats a step for some seconds and gives the time of each, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductFormat:
+    """How a type is multiplied: the types that torch gives in and out, and how."""
+
+    operand: str
+    output: str
+    transposed: bool = False
+    """Whether the second operand must be stored by columns."""
+    precision: str = "highest"
+
+
+PRODUCT_FORMATS = {
+    "fp64": ProductFormat("float64", "float64"),
+    "fp32": ProductFormat("float32", "float32"),
+    "tf32": ProductFormat("float32", "float32", precision="high"),
+    "fp16": ProductFormat("float16", "float16"),
+    "bf16": ProductFormat("bfloat16", "bfloat16"),
+    "fp8": ProductFormat("float8_e4m3fn", "bfloat16", transposed=True),
+    "int8": ProductFormat("int8", "int32", transposed=True),
+}
+
+
+def make_product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]:
+    """Make a step: one product of *size* in each dimension, into a fixed output."""
+    import torch
+
+    form = PRODUCT_FORMATS[dtype]
+    generator = torch.Generator(device).manual_seed(1)
+    operands = [_make_normal(form.operand, size, device, generator) for _ in range(2)]
+    a, b = operands[0], operands[1].T if form.transposed else operands[1]
+    out = torch.empty(size, size, dtype=getattr(torch, form.output), device=device)
+    if dtype == "int8":
+        return partial(torch.ops.aten._int_mm.out, a, b, out=out)  # noqa: SLF001 - torch has no public one
+    if dtype == "fp8":
+        one = torch.ones((), device=device)
+        return partial(
+            torch.ops.aten._scaled_mm.out,  # noqa: SLF001 - torch has no public one
+            a,
+            b,
+            one,
+            one,
+            out_dtype=out.dtype,
+            use_fast_accum=True,
+            out=out,
+        )
+    return partial(torch.mm, a, b, out=out)
+
+
+def _make_normal(dtype: str, size: int, device: torch.device, generator: torch.Generator) -> Tensor:
+    import torch
+
+    normal = torch.randn(size, size, device=device, generator=generator)
+    if dtype == "int8":
+        normal = (INT8_DEVIATION * normal).round().clamp(-127, 127)
+    return normal.to(getattr(torch, dtype))
+
+
+def choose_timer(device: torch.device) -> Timer:
+    """Choose how steps are timed on *device*."""
+    return time_on_host if device.type == "cpu" else time_on_gpu
+
+
+def time_on_host(
+    step: Step, seconds: float, clock: Callable[[], float] = perf_counter
+) -> list[float]:
+    """Repeat *step*, which is over when it returns, and time each run by *clock*."""
+    ends, until = [clock()], perf_counter() + seconds
+    while perf_counter() < until or len(ends) <= MIN_STEPS:
+        step()
+        ends.append(clock())
+    return [after - before for before, after in pairwise(ends)]
+
+
+def time_on_gpu(step: Step, seconds: float) -> list[float]:
+    """Repeat *step*, which only starts, and time each run by events on the GPU."""
+    import torch
+
+    def record_event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    events = [record_event()]
+    until = perf_counter() + seconds
+    while perf_counter() < until or len(events) <= MIN_STEPS:
+        step()
+        events.append(record_event())
+        if len(events) > MAX_STEPS_AHEAD:  # the queue stays full: this waits for an old step
+            events[-MAX_STEPS_AHEAD].synchronize()
+    events[-1].synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
+
+
+def find_next_edge(now: float, period: float) -> float:
+    """Say when the load is next switched on: at a multiple of *period*."""
+    return (math.floor(now / period) + 1) * period

@@ -1,0 +1,71 @@
+"""Words that are copied between memories and compared, and how fast that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcverify_checks.common.bits import mix_bits
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+WORD_BYTES = 8
+"""Bytes of a word: an int64."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_SIGN_BIT = 2**63
+
+Copy = Callable[["Tensor", "Tensor"], None]
+"""Begins to copy the second into the first; tests put a faulty one here."""
+
+
+def copy(target: Tensor, source: Tensor) -> None:
+    """Begin to copy *source* into *target*, in the streams of their devices."""
+    target.copy_(source, non_blocking=True)
+
+
+def make_pattern(key: int, words: range, device: torch.device) -> Tensor:
+    """Make the *words* of pattern *key*: a hash of the key and of their places."""
+    import torch
+
+    start = (key * _GOLDEN + words.start + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
+    place = torch.arange(len(words), dtype=torch.int64, device=device)
+    return mix_bits(place.add_(start))  # sums wrap around, alike on all devices
+
+
+@dataclass(frozen=True, slots=True)
+class WrongWords:
+    """How many words differ, and the first of them."""
+
+    words: int
+    index: int
+    found: int
+    expected: int
+
+    def to_evidence(self) -> dict[str, str]:
+        """Say it as a finding's evidence does; the offset is in bytes."""
+        return {
+            "wrong_words": str(self.words),
+            "offset": str(self.index * WORD_BYTES),
+            "found": format_word(self.found),
+            "expected": format_word(self.expected),
+        }
+
+
+def format_word(word: int) -> str:
+    """Print the 64 bits of *word*."""
+    return f"0x{word % (2 * _SIGN_BIT):016x}"
+
+
+def compare_words(found: Tensor, expected: Tensor) -> WrongWords | None:
+    """Compare bit by bit, where both are."""
+    import torch
+
+    unequal = torch.ne(found, expected)
+    words = int(torch.count_nonzero(unequal))
+    if not words:
+        return None
+    index = int(unequal.view(torch.uint8).argmax())
+    return WrongWords(words, index, int(found[index]), int(expected[index]))

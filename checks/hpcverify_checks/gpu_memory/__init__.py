@@ -1,0 +1,282 @@
+"""
+Test nearly all memory of a GPU with moving inversions, and measure its bandwidth.
+
+The memory is taken in chunks until only a small reserve is free, and the share that
+was tested is itself judged: what could not be allocated was not tested and does not
+pass. All of it is written before any of it is compared, with words that hash their
+own address, then with other backgrounds while time lasts (see `_memory_march`); the
+first pass is always a whole one. The GPU compares by itself; after each pass a canary,
+one flipped bit, proves that the comparison is awake.
+
+Where the memory has ECC a bad cell is corrected in silence (the `ecc` check counts
+that) or ends our work with an error, which is a finding here too. A word that is
+wrong without either was spoilt past the ECC, on its way or by its address, or there
+is none: no row can be remapped for it and no reset repairs it, so the part has to be
+replaced.
+
+Reading is a sum of float32 numbers, writing a fill, copying a negation into another
+buffer, which counts both ways as STREAM does. All three are kernels: a plain copy is
+the driver's, which may leave it to the copy engines and be slower than the memory (2
+instead of 3.3 TB/s on an H20: NVIDIA/cuda-samples issue 366). The sum was seen to read
+3136 GB/s on an H100 SXM, 94 % of its data sheet (pytorch issue 132964).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Remedy,
+    Verdict,
+)
+from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.timing import Step, Timer, choose_timer
+from hpcverify_checks.gpu_memory.allocate import (
+    RESERVE_BYTES,
+    DeviceMemory,
+    allocate_chunks,
+    query_gpu_memory,
+)
+from hpcverify_checks.gpu_memory.march import (
+    BACKGROUND_NAMES,
+    MarchPass,
+    Memory,
+    find_wrong_pieces,
+    generate_backgrounds,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+BUFFER_BYTES = 2**32
+"""Bytes to read, write or copy at a time: the largest cache is 3 % of it."""
+FLOAT_BYTES = 4
+WARM_UP_SECONDS = 0.3
+MAX_DESCRIBED_WORDS = 3
+"""Wrong words that are described; all are counted."""
+ECC_ERROR_TEXT = "uncorrectable ECC error"
+"""How CUDA words cudaErrorECCUncorrectable."""
+FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
+GIGA = 1e9
+GIB = 2**30
+
+
+class GpuMemoryParams(Params, frozen=True):
+    """How long to take (seconds)."""
+
+    seconds: float = 20.0
+    """For the patterns; the first pass is made however long it takes."""
+    bandwidth_seconds: float = 1.0
+    """For each of reading, writing and copying."""
+
+
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for the host."""
+    if ctx.device.kind == "cpu":
+        raise Skip("the memory of the host is not tested by this check")
+
+
+def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
+    """Measure the bandwidth, then fill the memory and test it."""
+    applies(ctx)
+    device, where = find_torch_device(ctx), ctx.device.part
+    yield from convert_memory_errors(where, _measure_gpu(device, where, ctx.seed, params))
+
+
+def _measure_gpu(
+    device: torch.device, where: str, seed: int, params: GpuMemoryParams
+) -> Iterator[CheckItem]:
+    require_own_memory(device)
+    require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
+    timer = choose_timer(device)
+    yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
+    room = query_gpu_memory(device)
+    memory = Memory(allocate_chunks(room))
+    yield from examine_memory(memory, where, room, seed, _make_deadline(params.seconds))
+
+
+def require_own_memory(device: torch.device) -> None:
+    """Raise `Skip` if the memory of the GPU is that of the host, which needs it."""
+    import torch
+
+    if torch.cuda.get_device_properties(device).is_integrated:
+        raise Skip("this GPU has no memory of its own: it shares that of the host")
+
+
+def _make_deadline(seconds: float) -> Callable[[], bool]:
+    end = perf_counter() + seconds
+    return lambda: perf_counter() >= end
+
+
+def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:
+    """
+    Pass on what was *found*, and make a finding of an ECC error that ended it.
+
+    Raises:
+        Unable: The memory ran out under way, as someone else took of it.
+
+    """
+    import torch
+
+    try:
+        yield from found
+    except torch.OutOfMemoryError as exc:
+        raise Unable(
+            f"the memory of the GPU ran out under way: {FREE_MEMORY_FIX}", Cause.NO_SPACE
+        ) from exc
+    except torch.AcceleratorError as exc:
+        if ECC_ERROR_TEXT not in str(exc):
+            raise
+        text = "CUDA met an uncorrectable ECC error and ended the test of the memory"
+        yield Finding("ecc_uncorrectable", where, text)
+
+
+def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
+    """Make a step of each kind, with the bytes that it moves."""
+    import torch
+
+    floats = size // FLOAT_BYTES
+    source, target = (torch.empty(floats, device=device).normal_() for _ in range(2))
+    return {
+        "read": (partial(torch.sum, source), size),
+        "write": (partial(target.fill_, 1.5), size),
+        "copy": (partial(torch.neg, source, out=target), 2 * size),
+    }
+
+
+def measure_bandwidths(
+    steps: Mapping[str, tuple[Step, int]], where: str, seconds: float, timer: Timer
+) -> Iterator[CheckItem]:
+    """Time each of *steps* for *seconds*; the median time counts."""
+    for name, (step, moved) in steps.items():
+        timer(step, WARM_UP_SECONDS)
+        rate = moved / median(timer(step, seconds)) / GIGA
+        yield Measurement(f"memory.{name}", rate, "GB/s", where)
+    size = steps["read"][1] / GIB
+    yield Coverage(
+        where,
+        f"bandwidth of buffers of {size:g} GiB: a float32 sum reads, a fill writes, a "
+        f"negation copies (both ways counted), {seconds:g} s each",
+    )
+
+
+@dataclass(slots=True)
+class PassTally:
+    """What came of the passes so far."""
+
+    passes: Counter[str] = field(default_factory=Counter[str])
+    mismatches: int = 0
+    places: set[int] = field(default_factory=set[int])
+    """Of the wrong words that were described."""
+
+
+def examine_memory(
+    memory: Memory, where: str, room: DeviceMemory, seed: int, enough: Callable[[], bool]
+) -> Iterator[CheckItem]:
+    """
+    Make passes over *memory* until it is *enough* or a pass found something wrong.
+
+    Raises:
+        Unable: None of the memory could be had, or a canary was not noticed.
+
+    """
+    if not memory.chunks:
+        raise Unable(
+            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: {FREE_MEMORY_FIX}",
+            Cause.NO_SPACE,
+        )
+    tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
+    pieces = sum(map(len, memory.split_pieces()))
+    for background in generate_backgrounds(memory.words_per_piece, pieces, seed):
+        march = memory.start_pass(background)
+        yield from run_pass(march, where, tally)
+        if tally.mismatches:
+            break
+        march.require_canary(chance)
+        if enough():
+            break
+    yield from report_tally(memory, where, room, tally)
+
+
+def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
+    """Make one pass and describe the first words that were wrong in it."""
+    for wrong in find_wrong_pieces(march):
+        tally.mismatches += wrong.words
+        if wrong.place not in tally.places and len(tally.places) < MAX_DESCRIBED_WORDS:
+            tally.places.add(wrong.place)
+            yield march.build_finding(where, wrong)
+    tally.passes[march.background.name] += 1
+    if not tally.mismatches and not march.is_table_intact():
+        tally.mismatches += 1
+        text = "the table of what the memory should hold changed in GPU memory"
+        yield Finding("memory_corrupted", where, text)
+
+
+def report_tally(
+    memory: Memory, where: str, room: DeviceMemory, tally: PassTally
+) -> Iterator[CheckItem]:
+    """Say how much was tested, how, and how many words were wrong."""
+    yield Measurement("covered", memory.size / room.total, "ratio", where)
+    yield Measurement("passes", tally.passes.total(), "", where)
+    yield Measurement("mismatches", tally.mismatches, "", where)
+    done = ", ".join(f"{kind} {n}" for kind, n in tally.passes.items())
+    left = ", ".join(kind for kind in BACKGROUND_NAMES if kind not in tally.passes)
+    text = (
+        f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB, every word written "
+        f"three times and compared three times in a pass; passes of moving inversions: "
+        f"{done}"
+    )
+    yield Coverage(where, f"{text}; no time for: {left}" if left else text)
+
+
+CHECK = Check(
+    summary="GPU memory: patterns over nearly all of it, and its bandwidth",
+    measure=measure,
+    applies=applies,
+    params=GpuMemoryParams,
+    metrics={
+        "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),
+        "covered": Metric(unit="ratio", meaning="share of the memory that was tested"),
+        "passes": Metric(unit="", meaning="passes of moving inversions"),
+        "mismatches": Metric(unit="", meaning="64-bit words that were found wrong"),
+    },
+    rules={
+        "mismatches": Rule(
+            high=0, remedy=Remedy.REPLACE, hard=True, source="memory holds what was written"
+        ),
+        "covered": Rule(
+            low=0.9,
+            otherwise=Verdict.ERROR,
+            cause=Cause.NO_SPACE,
+            remedy=Remedy.FIX_CONFIGURATION,
+            source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
+        ),
+        "memory.*": Rule(
+            of_spec=0.85,
+            of_siblings=0.95,
+            of_baseline=0.9,
+            optional=True,
+            source="hpcverify default: the memory clock of a healthy GPU is fixed",
+        ),
+    },
+    finding_rules={
+        "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "ecc_uncorrectable": FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+    },
+    placement=Placement.DEVICES,
+    timeout=600.0,
+)

@@ -1,0 +1,71 @@
+"""Take nearly all memory of a device, in chunks that get smaller towards the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcverify_checks.gpu_memory.march import WORD_BYTES, WORDS_PER_PIECE
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+MAX_CHUNK_BYTES = 2**30
+MIN_CHUNK_BYTES = WORDS_PER_PIECE * WORD_BYTES
+RESERVE_BYTES = 2**29
+"""Bytes left free: for a table, what is compared with it, and kernels still to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory of a device; in bytes."""
+
+    total: int
+    free: Callable[[], int]
+    """What can be had now, by whoever asks first."""
+    allocate: Callable[[int], Tensor]
+    """Gives 64-bit words; raises torch's OutOfMemoryError."""
+
+
+def query_gpu_memory(device: torch.device) -> DeviceMemory:
+    """Say what the driver has, after torch gave back what it keeps for later."""
+    import torch
+
+    torch.cuda.empty_cache()
+
+    def free() -> int:
+        return torch.cuda.mem_get_info(device)[0]
+
+    def allocate(size: int) -> Tensor:
+        return torch.empty(size // WORD_BYTES, dtype=torch.int64, device=device)
+
+    return DeviceMemory(torch.cuda.mem_get_info(device)[1], free, allocate)
+
+
+def allocate_chunks(
+    room: DeviceMemory,
+    largest: int = MAX_CHUNK_BYTES,
+    smallest: int = MIN_CHUNK_BYTES,
+    reserve: int = RESERVE_BYTES,
+) -> tuple[Tensor, ...]:
+    """Allocate until less than *smallest* and the *reserve* is free."""
+    chunks: list[Tensor] = []
+    size = largest
+    while size >= smallest:
+        chunk = _try_allocate(room, size) if room.free() - reserve >= size else None
+        if chunk is None:
+            size //= 2
+        else:
+            chunks.append(chunk)
+    return tuple(chunks)
+
+
+def _try_allocate(room: DeviceMemory, size: int) -> Tensor | None:
+    import torch
+
+    try:
+        return room.allocate(size)
+    except torch.OutOfMemoryError:  # in pieces, or someone else was faster
+        return None

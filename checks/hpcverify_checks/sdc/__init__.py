@@ -1,0 +1,418 @@
+"""
+Look for silent data corruption: products that must be right to the last bit.
+
+The operands are integers whose product is known exactly (see `_exact`), so a single
+changed bit in any output is found in the product in which it happens, and a healthy
+part cannot be accused. The reference is proven on the host and is not just the part's
+own first answer, with which a stuck unit would agree for ever. Several plans take
+turns in the same outputs, so that a tile which is not written shows, and the operands
+move through the lanes from one product to the next. The part itself compares, without
+waiting for the host; canaries prove that the comparison is awake (see `_hunt`). On a
+mismatch memory is told from arithmetic, and three repetitions tell persistent from
+intermittent (see `_mismatch`).
+
+Integers toggle fewer wires than random numbers and draw less power. So a second part
+of the time goes to random numbers under square-wave load, compared with the part's
+own first answer and with those of the other parts (`_stress`, `_vote`), and a third
+to copies (`_copies`). A CPU is examined core by core, alone and all at once.
+
+No test of this kind covers all of a part: what is reported is what was covered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import log2
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable, Watch
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Remedy,
+    Verdict,
+)
+from hpcverify.telemetry import cpu
+from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    list_unused_dtypes,
+    report_overrides,
+    require_memory,
+    use_float32_precision,
+    use_threads,
+)
+from hpcverify_checks.common.dtypes import CPU_DEPTH, MAX_DEPTH, Family
+from hpcverify_checks.common.exact import (
+    PAD_DEPTH,
+    SHIFT_COUNT,
+    SHIFT_STEP,
+    Shape,
+    find_constant_bits,
+)
+from hpcverify_checks.common.stats import compute_excluded_rate
+from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.sdc.copies import check_copies
+from hpcverify_checks.sdc.kernels import choose_comparison
+from hpcverify_checks.sdc.loop import BlindComparison, ProductJob, ProductSeams
+from hpcverify_checks.sdc.prepare import (
+    DeviceTask,
+    PartResult,
+    ProvenJob,
+    ReferenceCache,
+    list_families,
+    prepare_each,
+)
+from hpcverify_checks.sdc.stress import run_stress
+from hpcverify_checks.sdc.trials import selftest
+
+if TYPE_CHECKING:
+    import torch
+
+CPU_SIZE, GPU_SIZE = 512, 4096
+GPU_MEMORY_BYTES = 10 * 2**30
+"""Bytes for the fp32 plans, the largest, with their references and temporaries."""
+LARGE_GPU_BYTES = 12 * 2**30
+"""Of a GPU that is large enough for them: a smaller one gets smaller products."""
+MAX_SIZE = 2**14
+EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
+"""Of the time."""
+MIN_HUNT_SHARE = 0.25
+"""Of the time for a type: so much is hunted however long it took to prepare."""
+SIZE_STEP = 16
+"""What sizes and depths are multiples of, for the sake of one-byte operands."""
+MAX_CORES = 64
+"""Cores at a time: past this, Python's lock is busier than the cores are."""
+WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
+"""For many cores, and for one: with less for each, some wait for the next run."""
+
+
+class SdcParams(Params, frozen=True):
+    """How long to look in all (seconds), and at what products."""
+
+    seconds: Annotated[float, Meta(gt=0)] = 20.0
+    size: Annotated[int, Meta(ge=0, le=MAX_SIZE, multiple_of=SIZE_STEP)] = 0
+    """Rows and columns of the product; 0 takes the default of the part."""
+    depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH, multiple_of=SIZE_STEP)] = 0
+    """The inner dimension, likewise, and no more than is exact with a type."""
+    fresh: bool = False
+    """Whether to draw operands that no run has had; else they are those whose
+    products ship with hpcverify."""
+
+
+def measure(
+    ctx: Context, params: SdcParams, seams: ProductSeams | None = None
+) -> Iterator[CheckItem]:
+    """Examine the device with exact products, with random ones, and with copies."""
+    device = find_torch_device(ctx)
+    yield from report_overrides(ctx)
+    seams = seams or ProductSeams(compare=choose_comparison(device))
+    with use_threads(choose_thread_count(ctx)):
+        try:
+            yield from check_exact_products(ctx, device, params, seams)
+            yield from run_stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+        except BlindComparison as exc:
+            yield Finding("blind", exc.where, str(exc))
+            raise
+        yield from check_copies(ctx, device, COPY_SHARE * params.seconds)
+
+
+def choose_thread_count(ctx: Context) -> int:
+    """
+    Say how many threads of the host make operands and proofs.
+
+    Each GPU's worker has its share. The CPU's has one: on a busy node several would
+    spin while they wait for each other, a hundred times as long as one takes.
+    """
+    import torch
+
+    if ctx.device.kind == "cpu":
+        return 1
+    return max(1, torch.get_num_threads() // len(ctx.peers))
+
+
+def check_exact_products(
+    ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
+) -> Iterator[CheckItem]:
+    """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
+    chosen, library = list_families(device), ReferenceCache()
+    done: list[FamilyResult] = []
+    for family in chosen:
+        shape = choose_shape(family, device, params)
+        draw = ctx.seed if params.fresh else 0
+        task = DeviceTask(ctx, family, shape, device, seams, draw, library)
+        done.append(FamilyResult(task))
+        # At once: a part that errs may not live to tell of it later.
+        for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
+            done[-1].outcomes.append(outcome)
+            if outcome.corruption:
+                yield outcome.corruption
+        yield Coverage(ctx.device.part, done[-1].summarize())
+    for unused in list_unused_dtypes(device):
+        yield Coverage(ctx.device.part, unused.text)
+    yield from sum_by_part(done)
+
+
+def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Shape:
+    """Choose the shape of the products, and never one too deep to be exact."""
+    if device.type == "cpu":
+        usual = Shape(CPU_SIZE, CPU_DEPTH)
+    else:
+        usual = Shape(choose_size(device), family.depth)
+    depth = params.depth or usual.depth
+    if depth < PAD_DEPTH:
+        raise Unable(
+            f"sdc: depth {depth} is too small: give {PAD_DEPTH} or more", Cause.MISCONFIGURED
+        )
+    return Shape(params.size or usual.size, min(family.depth, depth))
+
+
+def choose_size(device: torch.device) -> int:
+    """Choose the size of products on a GPU: smaller where there is little memory."""
+    import torch
+
+    _, total = torch.cuda.mem_get_info(device)
+    size = GPU_SIZE if total >= LARGE_GPU_BYTES else GPU_SIZE // 2
+    require_memory(device, GPU_MEMORY_BYTES * size // GPU_SIZE)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyResult:
+    """What is done with one type of operands, and what comes of it."""
+
+    task: DeviceTask
+    outcomes: list[PartResult] = field(default_factory=list[PartResult])
+    exercise_notes: list[str] = field(default_factory=list[str])
+    """The plans, and the bits in which no fault that holds them could show."""
+
+    def summarize(self) -> str:
+        """Say in a sentence what was exercised, and what no fault in it excludes."""
+        products = sum(outcome.products for outcome in self.outcomes)
+        size, depth = self.task.shape.size, self.task.shape.depth
+        text = (
+            f"{self.task.family.name}{_describe_cores(self.task, self.outcomes)}: {products} "
+            f"products of {size} x {depth} x {size} "
+            f"({products * self.task.shape.operations:.3g} operations) compared bit "
+            f"by bit in {sum(self.list_seconds()):.1f} {_name_unit(self.task)}; "
+            f"{'; '.join((_describe_data(self.task), *self.exercise_notes))}"
+        )
+        least = min(self.list_seconds(), default=0.0)
+        if any(outcome.mismatched_words for outcome in self.outcomes) or not least:
+            return text
+        each = "on each core " if self.task.device.type == "cpu" else ""
+        rate = f"more than {compute_excluded_rate(least):,.0f} wrong products an hour"
+        return f"{text}; {each}{rate} are excluded at 95 %"
+
+    def list_seconds(self) -> list[float]:
+        """Give the time for which each part or core was examined."""
+        times: dict[str, float] = {}
+        for outcome in self.outcomes:
+            times[outcome.where] = times.get(outcome.where, 0.0) + outcome.seconds
+        return [seconds for seconds in times.values() if seconds]
+
+
+def _name_unit(task: DeviceTask) -> str:
+    return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
+
+
+def _describe_plans(ready: Sequence[ProvenJob]) -> str:
+    plans = (f"{r.job.name} (sums to 2^{log2(r.certificate):.2f})" for r in ready)
+    return f"plans {', '.join(plans)}"
+
+
+def _describe_data(task: DeviceTask) -> str:
+    kind = f"drawn afresh ({task.draw})" if task.draw else "those of every run"
+    return f"data {kind}, at {SHIFT_COUNT} offsets of {SHIFT_STEP} lanes"
+
+
+def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
+    if task.device.type != "cpu":
+        return ""
+    wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
+    done = format_ranges(sorted(map(int, wheres)))
+    return f" on cores {done} of {format_ranges(cpu.read_cores().allowed)}"
+
+
+def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
+    names = {
+        "output": find_constant_bits(job.reference for job in jobs),
+        "A": find_constant_bits(job.a for job in jobs),
+        "B": find_constant_bits(job.b for job in jobs),
+    }
+    bits = ", ".join(f"{name} {format_ranges(bits) or 'none'}" for name, bits in names.items())
+    return f"bits that no product changes: {bits}"
+
+
+def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
+    """
+    Prepare and hunt with one type; its operands are let go of at the end.
+
+    To prepare takes its time out of the *seconds*.
+    """
+    task, ready = done.task, list[ProvenJob]()
+    began = perf_counter()
+    with use_float32_precision(task.family.precision):
+        for item in prepare_each(task):
+            if isinstance(item, PartResult):
+                yield item
+            else:
+                ready.append(item)
+        jobs = tuple(item.job for item in ready)
+        if not jobs:
+            return
+        done.exercise_notes.extend((_describe_plans(ready), _describe_constant_bits(jobs)))
+        spent = perf_counter() - began
+        yield from hunt_on_parts(task, jobs, seconds, compute_hunt_seconds(seconds, spent))
+
+
+def compute_hunt_seconds(seconds: float, spent: float) -> float:
+    """Say how much of the *seconds* for a type is left once some were *spent*."""
+    return max(seconds - spent, MIN_HUNT_SHARE * seconds)
+
+
+def hunt_on_parts(
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, left: float
+) -> Iterator[PartResult]:
+    """
+    Hunt on the GPU; on the CPU on each core alone, and all at once.
+
+    As many cores have a turn as fit into *seconds*, and share what is *left* of them.
+    """
+    if task.device.type != "cpu":
+        yield task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
+        return
+    cores, half = cpu.read_cores().allowed, seconds / 2
+    alone = [
+        (core,)
+        for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), _get_rotation(task))
+    ]
+    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), _get_rotation(task))
+    waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
+    for load, groups in (("alone", alone), ("all at once", waves)):
+        for group in groups:
+            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups))
+            for outcome in run_on_each(group, work):
+                yield add_load(load, outcome)
+
+
+def add_load(load: str, outcome: PartResult) -> PartResult:
+    """Say under what load cores were examined, where one was wrong."""
+    found = outcome.corruption
+    if found is None:
+        return outcome
+    told = msgspec.structs.replace(
+        found,
+        text=f"{found.text}, cores {load}",
+        evidence={**found.evidence, "load": f"cores {load}"},
+    )
+    return dataclasses.replace(outcome, corruption=told)
+
+
+def _count_fitting(seconds: float, least: float) -> int:
+    return max(1, int(seconds / least))
+
+
+def _get_rotation(task: DeviceTask) -> int:
+    return task.ctx.rotation
+
+
+def _hunt_on_core(
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, core: int
+) -> PartResult:
+    return task.hunt(f"cpu{core}", jobs, _make_deadline(seconds))
+
+
+def _make_deadline(seconds: float) -> Callable[[int], bool]:
+    end = perf_counter() + seconds
+    return lambda _: perf_counter() >= end
+
+
+def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
+    """Add up, for each part or core, what was done with all types."""
+    every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
+    for where in dict.fromkeys(outcome.where for _, outcome in every):
+        mine = [(shape, outcome) for shape, outcome in every if outcome.where == where]
+        wrong = sum(o.mismatched_words for _, o in mine)
+        operations = sum(o.products * shape.operations for shape, o in mine)
+        yield Measurement("mismatched_words", wrong, "", where)
+        yield Measurement("products", sum(o.products for _, o in mine), "", where)
+        yield Measurement("checked_operations", operations, "", where)
+
+
+def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[CheckItem]:
+    """Say how warm the device was meanwhile: many faults show only when it is hot."""
+    for where, samples in watch.group_by_part("temperature"):
+        if where == ctx.device.part and samples:
+            low, high = (f(s.value for s in samples) for f in (min, max))
+            yield Coverage(where, f"at {low:.0f} to {high:.0f} °C")
+
+
+CHECK = Check(
+    summary="silent data corruption: products that must be right to the last bit",
+    measure=measure,
+    params=SdcParams,
+    metrics={
+        "mismatched_words": Metric(unit="", meaning="64-bit words that were wrong"),
+        "products": Metric(unit="", meaning="products compared with a proven one"),
+        "checked_operations": Metric(unit="", meaning="operations in those products"),
+        "disputed_words": Metric(
+            unit="", meaning="words in which all parts agree against the proof"
+        ),
+        "stress.mismatched": Metric(
+            unit="", meaning="words that differed from the part's own first answer"
+        ),
+        "stress.disputed": Metric(
+            unit="", meaning="words in which all parts agree against their first answer"
+        ),
+        "stress.products": Metric(unit="", meaning="products compared with that"),
+        "copied_bytes": Metric(unit="B", meaning="copied and compared"),
+        "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
+    },
+    rules={
+        "mismatched_words": Rule(
+            high=0,
+            remedy=Remedy.REPLACE,
+            optional=True,  # where all parts agree, the words are disputed instead
+            hard=True,
+            source="an exact product has one right answer",
+        ),
+        "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
+        "stress.mismatched": Rule(
+            high=0,
+            remedy=Remedy.REPLACE,
+            optional=True,
+            hard=True,
+            source="the same product of the same part has the same bits",
+        ),
+        "copied_wrong_words": Rule(
+            high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
+        ),
+    },
+    finding_rules={
+        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
+        "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+        "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+        "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+        "answer": FindingRule(Verdict.PASS, Remedy.NONE),
+    },
+    placement=Placement.DEVICES,
+    timeout=600.0,
+    observe=observe,
+    reconcile=reconcile,
+    selftest=selftest,
+)

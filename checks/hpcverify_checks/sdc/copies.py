@@ -1,0 +1,415 @@
+"""
+Copies between memories, of many sizes and alignments, with every byte compared.
+
+What is copied is a hash of its place, so that a byte that changed, moved, or came twice
+shows. What it is copied over is first filled with the complement of what must come, so
+that a copy that did nothing, or stopped short, shows in every byte; and what lies
+around each copy must stay as it was, so that one that went too far shows. They are
+compared where they arrive: by a GPU in its own memory, with a hash that it made itself
+and without the host waiting, and by the host in the host's. On every lap the copies are
+drawn anew, from one byte to half of the room, and a canary, one flipped bit, proves
+that the comparison is awake.
+
+A GPU copies from and to pinned memory by its copy engines, from and to pageable memory
+by way of the driver's buffers, and within its own memory. A CPU copies core by core:
+with torch, and with the C library's memmove, which goes around the caches when a copy
+is large (non-temporal stores). Memory that a copy comes from is taken as it is where
+both ends are the same memory: that it holds what was written is for other checks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hpcverify.check import Context, Unable
+from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Remedy
+from hpcverify.telemetry import cpu
+from hpcverify_checks.common.bits import view_words
+from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.transfers import WORD_BYTES, Copy, copy, make_pattern
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
+"""Bytes of each memory that is copied from or to."""
+MAX_CORES = 32
+"""Cores at a time: together they take a GiB, and fill the memory's bandwidth."""
+MAX_COPIES = 24
+"""In one lap on one way, at most."""
+ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
+"""Of where copies begin, in bytes."""
+GUARD_BYTES = 64
+"""Bytes in front of a copy and behind it that must stay as they were."""
+GUARD_FILL = 0xA5
+"""What they hold."""
+CHUNK_BYTES = 4 * 2**20
+"""Bytes compared at a time: comparing takes as much again."""
+RERUNS = 3
+HOST_DEVICE = "cpu"
+
+CountUnequal = Callable[["Tensor", "Tensor"], "Tensor"]
+"""Counts the words in which two rows of bytes differ: a scalar where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCopy:
+    """A copy of *size* bytes, from an offset in one memory to one in another."""
+
+    source: int
+    target: int
+    size: int
+
+    @property
+    def source_slice(self) -> slice:
+        """The bytes that are copied."""
+        return slice(self.source, self.source + self.size)
+
+    @property
+    def target_slice(self) -> slice:
+        """The bytes that they are copied over."""
+        return slice(self.target, self.target + self.size)
+
+    @property
+    def guard_before(self) -> slice:
+        """The bytes in front of those: no more than lie there."""
+        return slice(max(0, self.target - GUARD_BYTES), self.target)
+
+    @property
+    def guard_after(self) -> slice:
+        """The bytes after those."""
+        return slice(self.target + self.size, self.target + self.size + GUARD_BYTES)
+
+
+def draw_copies(chance: random.Random, room: int) -> list[PlannedCopy]:
+    """
+    Draw copies between memories of *room* bytes: first half of it, then ever less.
+
+    Their sizes are as often of one order of magnitude as of any other that fits.
+    """
+    pieces: list[PlannedCopy] = []
+    end, size = 0, room // 2
+    while len(pieces) < MAX_COPIES and size:
+        target = _align_up(end, chance) + chance.choice(ALIGNMENTS)
+        source = -_align_up(-chance.randrange(room - size), chance)
+        pieces.append(PlannedCopy(source, target, size))
+        end = pieces[-1].guard_after.stop
+        left = room - end - 2 * max(ALIGNMENTS) - GUARD_BYTES
+        size = int(left ** chance.random()) if left > 1 else 0
+    return pieces
+
+
+def _align_up(offset: int, chance: random.Random) -> int:
+    """Round *offset* up to a multiple of one of the alignments."""
+    step = chance.choice(ALIGNMENTS)
+    return -(-offset // step) * step
+
+
+def count_unequal_words(found: Tensor, expected: Tensor) -> Tensor:
+    """Count the words in which two rows of bytes differ, without a wait for them."""
+    import torch
+
+    total = torch.zeros((), dtype=torch.int64, device=found.device)
+    for start in range(0, len(found), CHUNK_BYTES):
+        chunk = slice(start, start + CHUNK_BYTES)
+        unequal = torch.ne(found[chunk], expected[chunk])
+        if lacking := -len(unequal) % WORD_BYTES:
+            unequal = torch.cat([unequal, unequal.new_zeros(lacking)])
+        total += torch.count_nonzero(view_words(unequal))
+    return total
+
+
+def copy_with_memmove(target: Tensor, source: Tensor) -> None:
+    """Copy *source* into *target*, both on the host, as the C library does."""
+    ctypes.memmove(target.data_ptr(), source.data_ptr(), len(target))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPath:
+    """A way to copy, between two memories of the same room: rows of bytes."""
+
+    name: str
+    source: Tensor
+    target: Tensor
+    expected: Tensor
+    """What *source* must hold, where *target* is."""
+    copy: Copy
+    count_unequal: CountUnequal = count_unequal_words
+
+    def poison(self, piece: PlannedCopy) -> None:
+        """Put the complement of what must come where it must come."""
+        import torch
+
+        torch.bitwise_not(self.expected[piece.source_slice], out=self.target[piece.target_slice])
+        for guard in (piece.guard_before, piece.guard_after):
+            self.target[guard].fill_(GUARD_FILL)
+
+    def count_wrong(self, piece: PlannedCopy) -> Tensor:
+        """Count the words that came wrong, or changed around the copy."""
+        wrong = self.count_unequal(
+            self.target[piece.target_slice], self.expected[piece.source_slice]
+        )
+        for place in (piece.guard_before, piece.guard_after):
+            guard = self.target[place]
+            wrong += self.count_unequal(guard, guard.new_full((), GUARD_FILL).expand_as(guard))
+        return wrong
+
+    def make_copies(self, pieces: Sequence[PlannedCopy]) -> None:
+        """Make the copies over their complements."""
+        for piece in pieces:
+            self.poison(piece)
+        for piece in pieces:
+            self.copy(self.target[piece.target_slice], self.source[piece.source_slice])
+        wait_for_copy(self.source, self.target)
+
+    def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
+        """Make the copies, and count for each of them the words that are wrong."""
+        import torch
+
+        self.make_copies(pieces)
+        return torch.stack([self.count_wrong(piece) for piece in pieces]).tolist()
+
+    def require_awake(self, piece: PlannedCopy, chance: random.Random) -> None:
+        """
+        Flip a bit of a copy that came right.
+
+        Raises:
+            Unable: the comparison does not count one wrong word.
+
+        """
+        place = piece.target + chance.randrange(piece.size)
+        self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
+        counted = int(self.count_wrong(piece))
+        if counted != 1:
+            raise Unable(
+                f"copies {self.name}: of one flipped bit the comparison made {counted} "
+                "wrong words: do not trust its other answers",
+                Cause.CHECKER,
+                Remedy.FIX_CHECKER,
+            )
+
+
+def wait_for_copy(source: Tensor, target: Tensor) -> None:
+    """Wait for what a GPU was told to copy into the host's memory."""
+    import torch
+
+    if source.device.type == "cuda" and target.device.type == HOST_DEVICE:
+        torch.cuda.synchronize(source.device)
+
+
+@dataclass(slots=True)
+class CopyTally:
+    """What was copied on the part or core *where*, and what came of it."""
+
+    where: str
+    copies: int = 0
+    bytes: int = 0
+    wrong_words: int = 0
+    """Words of 8 bytes."""
+    findings: tuple[Finding, ...] = ()
+    error: Exception | None = None
+    """What ended it early."""
+
+
+def check_copies(
+    ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
+) -> Iterator[CheckItem]:
+    """
+    Copy for *seconds* on all ways that a device has, and compare.
+
+    All cores of a CPU work at the same time, or as many as can, and those left out
+    come in another run.
+    """
+    run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
+    if ctx.device.kind == "cpu":
+        sent = make_source(ctx.seed, ROOM_BYTES["cpu"], device)
+        cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
+        tallies = list(run_on_each(cores, partial(copy_on_core, run, sent, copy)))
+        text = f"on cores {format_ranges(cores)}, with torch and with memmove"
+    else:
+        ways = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
+        tallies = [run(ways, ctx.device.part)]
+        text = ", ".join(way.name for way in ways)
+    yield Coverage(ctx.device.part, f"{describe_copies(tallies, get_max_copy_bytes(ctx))} {text}")
+    for tally in tallies:
+        yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
+        yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)
+        yield from tally.findings
+    for tally in tallies:
+        if tally.error:
+            raise tally.error
+
+
+def copy_on_core(
+    run: Callable[[Sequence[CopyPath], str], CopyTally], sent: Tensor, copy: Copy, core: int
+) -> CopyTally:
+    """Copy on one core of the CPU."""
+    return run(make_core_paths(sent, copy), f"cpu{core}")
+
+
+def get_max_copy_bytes(ctx: Context) -> int:
+    """Say how many bytes the largest copy has."""
+    return ROOM_BYTES[ctx.device.kind] // 2
+
+
+def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
+    """Say in words how much was copied."""
+    number = sum(tally.copies for tally in tallies)
+    size = sum(tally.bytes for tally in tallies)
+    return (
+        f"{number} copies ({size / 2**30:.3g} GiB) of 1 byte to {largest / 2**20:g} "
+        "MiB, on odd and even offsets, compared byte by byte:"
+    )
+
+
+def make_source(seed: int, room: int, device: torch.device | str) -> Tensor:
+    """Make *room* bytes of the hash of their places."""
+    import torch
+
+    return make_pattern(seed, range(room // WORD_BYTES), torch.device(device)).view(torch.uint8)
+
+
+def make_core_paths(sent: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
+    """Give the ways to copy on a core: all cores copy from the same memory."""
+    import torch
+
+    into = torch.empty_like(sent)
+    return (
+        CopyPath("with torch", sent, into, sent, copy),
+        CopyPath("with memmove", sent, into, sent, copy_with_memmove),
+    )
+
+
+def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tuple[CopyPath, ...]:
+    """Give the ways to copy from, to and within a GPU's memory."""
+    import torch
+
+    here, there = make_source(seed, room, HOST_DEVICE), make_source(seed, room, device)
+    pinned = torch.empty_like(here, pin_memory=device.type == "cuda")
+    pinned.copy_(here)
+    arrived, back = torch.empty_like(there), torch.empty_like(here)
+    into_pinned = torch.empty_like(pinned, pin_memory=device.type == "cuda")
+    return (
+        CopyPath("from pinned memory to the GPU", pinned, arrived, there, copy),
+        CopyPath("from pageable memory to the GPU", here, arrived, there, copy),
+        CopyPath("within the GPU's memory", there, arrived, there, copy),
+        CopyPath("from the GPU to pinned memory", there, into_pinned, here, copy),
+        CopyPath("from the GPU to pageable memory", there, back, here, copy),
+    )
+
+
+def copy_for_seconds(
+    ways: Sequence[CopyPath], where: str, *, seed: int, seconds: float
+) -> CopyTally:
+    """Go on with all *ways* in turn for *seconds*, and leave one that errs."""
+    tally = CopyTally(where)
+    try:
+        _copy_until(tally, ways, seed, time.monotonic() + seconds)
+    except (Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
+        tally.error = exc
+    return tally
+
+
+def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: float) -> None:
+    where, good = tally.where, list(ways)
+    chance = random.Random(f"{seed} {where}")  # noqa: S311 - no secret
+    while good:
+        for way in tuple(good):
+            pieces = draw_copies(chance, len(way.target))
+            counts = way.copy_and_count(pieces)
+            tally.copies += len(pieces)
+            tally.bytes += sum(piece.size for piece in pieces)
+            tally.wrong_words += sum(counts)
+            if any(counts):
+                good.remove(way)
+                tally.findings += (investigate_miscopy(way, pieces, counts, seed, where),)
+            else:
+                way.require_awake(chance.choice(pieces), chance)
+        if time.monotonic() >= until:
+            break
+
+
+def rerun(way: CopyPath, piece: PlannedCopy) -> str:
+    """Say how often the copy is wrong again."""
+    again = 0
+    try:
+        for _ in range(RERUNS):
+            way.make_copies([piece])
+            again += bool(way.count_wrong(piece))
+    except RuntimeError as exc:  # as CUDA's: it must not hide what was found
+        return f"not possible: {exc}"
+    kind = "persistent" if again == RERUNS else "intermittent"
+    return f"{kind}: {again} of {RERUNS} reruns wrong"
+
+
+def investigate_miscopy(
+    way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
+) -> Finding:
+    """Find out more about the first of the copies that came wrong."""
+    number = next(i for i, count in enumerate(counts) if count)
+    piece = pieces[number]
+    evidence = {
+        "way": way.name,
+        "copy": f"{number + 1} of {len(pieces)}",
+        "bytes": str(piece.size),
+        "from": str(piece.source),
+        "to": str(piece.target),
+        "wrong_words": str(counts[number]),
+        **trace_error(way, piece, remake_bytes(piece, seed)),
+    }
+    evidence["reruns"] = rerun(way, piece)
+    text = (
+        f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
+        f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
+    )
+    return Finding("miscopied", where, text, evidence)
+
+
+def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
+    """Make the bytes of a copy once more, on the host."""
+    import torch
+
+    first, last = (
+        piece.source_slice.start // WORD_BYTES,
+        -(-piece.source_slice.stop // WORD_BYTES),
+    )
+    whole = make_pattern(seed, range(first, last), torch.device(HOST_DEVICE)).view(torch.uint8)
+    return whole[piece.source - first * WORD_BYTES :][: piece.size]
+
+
+def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, str]:
+    """Say what is wrong with a copy, where first, and where that was lost."""
+    import torch
+
+    found = way.target[piece.target_slice].cpu()
+    places = torch.ne(found, right).nonzero().flatten()
+    evidence = {"place": _locate_fault(way, piece, right)}
+    if not len(places):
+        return evidence | {"what": "what lies around it was overwritten"}
+    first = int(places[0])
+    stale = bool((found[places] == ~right[places]).all())
+    around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
+    return evidence | {
+        "what": f"{len(places)} bytes, {'never written' if stale else 'changed'}, the "
+        f"first at {first} and the last at {int(places[-1])}",
+        "offset": str(first),
+        "found": bytes(found[around].tolist()).hex(" "),
+        "expected": bytes(right[around].tolist()).hex(" "),
+    }
+
+
+def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor) -> str:
+    import torch
+
+    if not torch.equal(way.source[piece.source_slice].cpu(), right):
+        return "memory that it was copied from"
+    if not torch.equal(way.expected[piece.source_slice].cpu(), right):
+        return "memory that it was compared with"
+    return "the copy, or the memory that it was copied to"

@@ -1,0 +1,319 @@
+"""Benches for the hunt: operands on a device, and products that the host has proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from hpcverify.check import Context, Unable
+from hpcverify.model import Cause, Finding, Remedy
+from hpcverify.telemetry import cpu
+from hpcverify_checks.common.bits import compute_digest, view_words
+from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.device import list_native_dtypes
+from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.common.exact import (
+    HOST_DEVICE,
+    Operands,
+    ProductPlan,
+    ProductProof,
+    Shape,
+    prove_by_freivalds,
+    view_shifted,
+)
+from hpcverify_checks.sdc.digests import find_shipped
+from hpcverify_checks.sdc.evidence import investigate_corruption
+from hpcverify_checks.sdc.loop import (
+    HARDWARE_SEAMS,
+    ProductBench,
+    ProductJob,
+    ProductSeams,
+    ShouldStop,
+    WrongProduct,
+    count_outputs,
+    hunt,
+    poison,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+T = TypeVar("T")
+
+
+def list_families(device: torch.device) -> list[Family]:
+    """List the types of operands that *device* has units for."""
+    known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
+    native = list_native_dtypes(device)
+    return [family for name, family in known.items() if name in native]
+
+
+MAX_REPAIRED_ROWS = 512
+"""Rows of a wrong product that the host computes, to say what they should be."""
+WITNESS_CORES = 2
+"""Cores of the host that must each find a product wrong before a part is accused."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What a hunt on one part or core came to."""
+
+    where: str
+    products: int = 0
+    seconds: float = 0.0
+    mismatched_words: int = 0
+    """Words of 64 bits."""
+    corruption: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A product that is right, where it is compared with."""
+
+    product: Tensor
+    digest: int
+    """Taken on the host."""
+    certificate: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCache:
+    """The references that several types of operands share on one device."""
+
+    references: dict[tuple[ProductPlan, Shape], Reference] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTask:
+    """One type of operands with which to examine one device."""
+
+    ctx: Context
+    family: Family
+    shape: Shape
+    device: torch.device
+    seams: ProductSeams = HARDWARE_SEAMS
+    draw: int = 0
+    library: ReferenceCache = field(default_factory=ReferenceCache)
+
+    def make_output(self) -> Tensor:
+        """Make room for one product."""
+        import torch
+
+        return torch.empty(
+            self.shape.size,
+            self.shape.size,
+            dtype=getattr(torch, self.family.output),
+            device=self.device,
+        )
+
+    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
+        """Make outputs for the part or core *where*."""
+        outputs = [self.make_output() for _ in range(count_outputs(len(jobs), self.device))]
+        return ProductBench(
+            where, self.family.name, jobs, tuple(outputs), self.ctx.seed, self.seams
+        )
+
+    @property
+    def first_core(self) -> int:
+        """The core that makes the first products on a CPU: another one in each run."""
+        return pick_cores(cpu.read_cores().allowed, 1, self.ctx.rotation)[0]
+
+    @property
+    def first_where(self) -> str:
+        """The part or core that makes the first products, and answers for them."""
+        on_cpu = self.device.type == "cpu"
+        return f"cpu{self.first_core}" if on_cpu else self.ctx.device.part
+
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """Do *work* where the first products are made: on a CPU, pinned to a core."""
+        if self.device.type != "cpu":
+            return work()
+        (done,) = run_on_each((self.first_core,), lambda _: work())
+        return done
+
+    def hunt(self, where: str, jobs: tuple[ProductJob, ...], should_stop: ShouldStop) -> PartResult:
+        """Hunt on the part or core *where*."""
+        bench = self.make_bench(where, jobs)
+        bag = hunt(bench, should_stop)
+        return make_part_result(bench, bag.wrong, bag.products, bag.seconds)
+
+
+def make_part_result(
+    bench: ProductBench, wrong: Sequence[WrongProduct], products: int, seconds: float
+) -> PartResult:
+    """Say what came of so many *products*, and look into the first *wrong* one."""
+    mismatched = sum(one.words for one in wrong)
+    found = investigate_corruption(bench, wrong[0]) if wrong else None
+    return PartResult(bench.where, products, seconds, mismatched, found)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJobs:
+    """The jobs of a task, with what was wrong already when they were made."""
+
+    jobs: tuple[ProductJob, ...]
+    certificates: tuple[int, ...]
+    failures: tuple[PartResult, ...] = ()
+
+
+def prepare(task: DeviceTask) -> PreparedJobs:
+    """Put all plans of *task* on its device, and prove a product of each."""
+    made = list(prepare_each(task))
+    ready = [item for item in made if isinstance(item, ProvenJob)]
+    return PreparedJobs(
+        tuple(item.job for item in ready),
+        tuple(item.certificate for item in ready),
+        tuple(item for item in made if isinstance(item, PartResult)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenJob:
+    """A job whose product is proven, and what bounds its partial sums."""
+
+    job: ProductJob
+    certificate: int
+
+
+def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
+    """
+    Put the plans of *task* on its device one by one, and prove a product of each.
+
+    A wrong product is put right by the host. Where more of it is wrong than that is
+    done in seconds, its plan is left out of the hunt, and only the first such plan
+    is looked into: the part is accused by then.
+
+    Raises:
+        Unable: The host contradicts itself, and nobody can be accused.
+
+    """
+    accused = False
+    for plan in task.family.make_plans(task.shape.depth):
+        made = Operands(plan, task.shape, task.draw)
+        job = _make_unproven_job(task, made)
+        reference = task.library.references.get((plan, task.shape))
+        if reference is None:
+            host = job.reference.cpu()
+            proof = prove_product(made, host, task.ctx.seed)
+            rows = len(proof.wrong_rows)
+            if rows > MAX_REPAIRED_ROWS and accused:
+                yield PartResult(task.first_where, 1, 0.0, rows)
+                continue
+            if rows:
+                if not accused:
+                    _require_witnesses(made, host, proof, task.ctx)
+                host, again = _repair_rows(made, host, proof, task.ctx.seed)
+                yield _accuse_first_product(task, job, host)
+                accused = True
+                if again.wrong_rows:
+                    continue
+                proof, job = again, replace(job, reference=host.to(task.device))
+            kept = Reference(job.reference, compute_digest(host), proof.certificate)
+            reference = task.library.references[plan, task.shape] = kept
+        yield ProvenJob(
+            replace(job, reference=reference.product, digest=reference.digest),
+            reference.certificate,
+        )
+
+
+def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
+    """Store the operands of *made*, with their first product, if it is wanted."""
+    import torch
+
+    dtype = getattr(torch, task.family.operand)
+    stored = partial(made.store, dtype, by_columns=task.family.by_columns)
+    a, b = stored(task.device)
+    first = task.make_output()
+    if (made.plan, made.shape) not in task.library.references:
+        poison(first)
+        task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, 0), first))
+    return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
+
+
+def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> PartResult:
+    """
+    Accuse the part of its first product, which should have been *right*.
+
+    Raises:
+        Unable: It is: the host has disproved what it computes the same way itself.
+
+    """
+    found = job.reference
+    reference = right.to(task.device)
+    judged = replace(job, reference=reference, digest=compute_digest(right))
+    wrong = WrongProduct(0, int((view_words(found) != view_words(reference)).sum()), found)
+    _require(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
+    bench = task.make_bench(task.first_where, (judged,))
+    return task.run_on_first(partial(make_part_result, bench, [wrong], 1, 0.0))
+
+
+def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx: Context) -> None:
+    """
+    Prove *product* again, on cores of the host that each do so by themselves.
+
+    Raises:
+        Unable: One of them finds other rows wrong than *proof* says.
+
+    """
+    cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, ctx.rotation)
+    again = run_on_each(cores, lambda core: prove_by_freivalds(made, product, ctx.seed + 1 + core))
+    _require(
+        all(other.wrong_rows == proof.wrong_rows for other in again),
+        f"cores {format_ranges(cores)} of the host do not agree on whether the product of "
+        f"plan {made.plan.name} is right",
+    )
+
+
+def prove_product(made: Operands, product: Tensor, seed: int) -> ProductProof:
+    """
+    Prove *product*, on the host: name the rows that are wrong.
+
+    Where the digest of the right product is shipped, it proves the product by itself;
+    else Freivalds' check does.
+
+    Raises:
+        Unable: The plan is not exact with these operands, or the digest that holds
+            everywhere is contradicted: then it is the host that computes wrongly. Or
+            the product has zeros with a sign, which may be how the unit rounds.
+
+    """
+    shipped = find_shipped(made)
+    if shipped and compute_digest(product) == shipped[1]:
+        return ProductProof((), shipped[0])
+    proof = prove_by_freivalds(made, product, seed)
+    if not proof.wrong_rows:
+        name = made.plan.name
+        _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
+        _require(proof.certificate <= made.plan.limit, f"plan {name} is inexact")
+        _require(not shipped, f"the product of plan {name} contradicts its digest")
+    return proof
+
+
+def _repair_rows(
+    made: Operands, product: Tensor, proof: ProductProof, seed: int
+) -> tuple[Tensor, ProductProof]:
+    """
+    Put the first wrong rows of *product* right, and prove that.
+
+    Raises:
+        Unable: The host disproves what it has computed itself.
+
+    """
+    rows = list(proof.wrong_rows[:MAX_REPAIRED_ROWS])
+    right = product.clone()
+    right[rows] = made.compute_exact_rows(rows).to(product.dtype)
+    again = prove_by_freivalds(made, right, seed + 1)
+    contradicted = set(again.wrong_rows) & set(rows)
+    name = made.plan.name
+    _require(not contradicted, f"the host disproves its own product of plan {name}")
+    return right, again
+
+
+def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
+    if not sound:
+        raise Unable(
+            f"{otherwise}: the check itself is unsound here", Cause.CHECKER, Remedy.FIX_CHECKER
+        )

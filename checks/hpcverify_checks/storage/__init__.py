@@ -1,0 +1,408 @@
+"""
+Load the disk under the scratch directory with fio, and prove what it gives back.
+
+Only files in the run's own scratch directory are touched, never a raw device. All
+data is fresh, written past the page cache, and checked by checksum and place when
+it is read back (see `_fio`), so that a flipped bit, a lost write and a misdirected
+write are found, and are told from an error that the disk admits. What is written
+is bounded by a size as well as by a time, for the sake of the flash.
+
+Where the file system refuses O_DIRECT, or is memory, the same is done through the
+page cache: wrong data and errors are found all the same, but the speeds are those
+of memory as much as of a disk. They are named ``cached.*`` and never judged. A
+stall or an error of a network file system may be its server's fault: it is named
+``remote.*`` and never condemns this node.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Remedy,
+    Series,
+    Verdict,
+)
+from hpcverify.telemetry import smart
+from hpcverify_checks.common.mounts import require_mounted
+from hpcverify_checks.storage import fio_runner
+from hpcverify_checks.storage.fio_runner import (
+    CORRUPTION_ERRNOS,
+    MIB,
+    FaultError,
+    FileExtent,
+    Fio,
+    FioReport,
+)
+from hpcverify_checks.storage.jobs import (
+    cut_to_written,
+    flush,
+    read_back,
+    read_random,
+    write,
+    write_random,
+)
+from hpcverify_checks.storage.scratch import (
+    ScratchSite,
+    describe_site,
+    find_site,
+    require_space,
+    require_writable,
+    space_of,
+)
+from hpcverify_checks.storage.small_files import FILE_CONTENT, time_small_files
+
+JOURNAL_BYTES = 16 * MIB
+"""The file that is written and flushed 4 KiB at a time, as a database does."""
+
+NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+DENIED_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
+IO_ERROR_ERRNOS = frozenset(
+    {
+        errno.EIO,
+        errno.ENODATA,  # a medium error (blk_status_to_errno in block/blk-core.c)
+        errno.EREMOTEIO,  # an error of the target
+        errno.ENOLINK,  # an error of the transport
+        errno.ETIMEDOUT,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.EUCLEAN,  # ext4, xfs and btrfs: the structure is damaged
+        errno.EBADMSG,  # the same, found by a checksum
+        errno.EROFS,  # was writable at first: turned read-only upon an error
+    }
+)
+
+
+class StorageParams(Params, frozen=True):
+    """How much to write and read, and for how long."""
+
+    size_mib: Annotated[int, Meta(ge=1)] = 2048
+    """Written in sequence, read, and read and written at random."""
+    checkpoint_mib: Annotated[int, Meta(ge=1)] = 512
+    """Written and flushed at once, and read back."""
+    repeats: Annotated[int, Meta(ge=2)] = 4
+    """Checkpoints."""
+    seconds: Annotated[float, Meta(gt=0)] = 3.0
+    """How long the sequential write and each random phase last at most."""
+    streams: Annotated[int, Meta(ge=1)] = 4
+    """Files that are written at the same time; never more than there are cores."""
+    files: Annotated[int, Meta(ge=1)] = 2000
+    """Small files."""
+
+
+def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
+    """Refuse what cannot be measured, load the disk, and ask it how it fared."""
+    engine = fio_runner.find_engine()
+    require_mounted(ctx)
+    require_space(ctx.scratch, compute_needed_bytes(params), space_of(ctx.scratch))
+    direct = require_writable(ctx.scratch)
+    site = find_site(ctx.scratch, ctx.inventory, direct=direct)
+    yield describe_site(site)
+    before = smart.read(site.disk)
+    fio = Fio(folder=ctx.scratch, engine=engine, direct=site.direct)
+    try:
+        yield from run_phases(site, fio, params, random.Random(ctx.seed))  # noqa: S311 - data to write, no secret
+    except FaultError as fault:
+        yield explain_fault(fault, site)
+    yield from report_health(before, smart.read(site.disk), site)
+
+
+def compute_needed_bytes(params: StorageParams) -> int:
+    """Say how many bytes lie in the scratch directory when it is fullest."""
+    mib = max(params.size_mib, params.checkpoint_mib)
+    return max(mib * MIB, JOURNAL_BYTES, params.files * len(FILE_CONTENT))
+
+
+def run_phases(
+    site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
+) -> Iterator[CheckItem]:
+    """
+    Go through all phases, one after the other; each removes what it wrote.
+
+    Raises:
+        FaultError: an access failed, or did not verify; no more phases follow.
+
+    """
+    streams = min(params.streams, len(os.sched_getaffinity(0)))
+    yield from _run_blocks(site, fio, params, streams, rng)
+    yield from _run_flushes(site, fio, params)
+    yield from _run_checkpoints(site, fio, params, streams, rng)
+    yield from run_small_files(site, params)
+
+
+def _run_blocks(
+    site: ScratchSite, fio: Fio, params: StorageParams, streams: int, rng: random.Random
+) -> Iterator[CheckItem]:
+    room = fio_runner.lay_out(fio.folder, params.size_mib * MIB, streams, rng)
+    wrote = write(fio, room, rng, params.seconds)
+    yield from _report_bandwidth(site, "seq_write", wrote, "write")
+    filled = cut_to_written(room, wrote)
+    yield from _report_bandwidth(site, "seq_read", read_back(fio, filled), "read")
+    looked = read_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_read", looked, "read")
+    changed = write_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_write", changed, "write")
+    read_back(fio, filled)
+    _remove(room)
+    yield site.make_covered(
+        f"{_format_mib(wrote, 'write')} in {streams} streams written, read back and verified "
+        f"by CRC-32C and place; {_format_mib(looked, 'read')} read at random and verified; "
+        f"{_format_mib(changed, 'write')} written at random and verified"
+    )
+
+
+def _run_flushes(site: ScratchSite, fio: Fio, params: StorageParams) -> Iterator[CheckItem]:
+    journal = FileExtent(fio.folder / "journal", 0, JOURNAL_BYTES)
+    flushed = flush(fio, journal, params.seconds)
+    for name, quantile in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
+        yield _make_measurement(
+            site, f"fsync.{name}", flushed.compute_latency("sync", quantile), "ms"
+        )
+    yield _make_longest(site, "fsync", flushed.find_longest())
+    _remove([journal])
+
+
+def _run_checkpoints(
+    site: ScratchSite, fio: Fio, params: StorageParams, streams: int, rng: random.Random
+) -> Iterator[CheckItem]:
+    start = time.monotonic()
+    t: list[float] = []
+    speeds: dict[str, list[float]] = {way: [] for way in fio_runner.DIRECTIONS}
+    longest = 0.0
+    for _ in range(params.repeats):
+        room = fio_runner.lay_out(fio.folder, params.checkpoint_mib * MIB, streams, rng)
+        t.append(time.monotonic() - start)
+        reports = {"write": write(fio, room, rng), "read": read_back(fio, room)}
+        for way, report in reports.items():
+            speeds[way].append(report.compute_bandwidth(way))
+            longest = max(longest, report.find_longest())
+        _remove(room)
+    for way, values in speeds.items():
+        yield from _report_repeats(site, f"checkpoint.{way}", t, values)
+    yield _make_longest(site, "checkpoint", longest)
+    yield site.make_covered(
+        f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, "
+        "flushed, read back and verified"
+    )
+
+
+def _report_repeats(
+    site: ScratchSite, name: str, t: Sequence[float], values: Sequence[float]
+) -> Iterator[CheckItem]:
+    spread = statistics.stdev(values) / statistics.mean(values)
+    yield _make_measurement(site, name, statistics.median(values), "MB/s")
+    yield _make_measurement(site, f"{name}.cv", spread, "ratio")
+    yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
+
+
+def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckItem]:
+    """
+    Give the rate and the tail of each step that a small file goes through.
+
+    Raises:
+        FaultError: one of them failed.
+
+    """
+    try:
+        times = time_small_files(site.folder / "files", params.files)
+    except OSError as exc:
+        raise FaultError(exc.errno or errno.EIO, f"small files: {exc}") from exc
+    for step, calls in times.items():
+        yield _make_measurement(site, f"files.{step}", calls.rate, "1/s")
+        yield _make_measurement(site, f"files.{step}.p99", calls.p99, "ms")
+    slowest = max(max(calls.seconds) for calls in times.values())
+    yield _make_longest(site, "files", slowest)
+    yield site.make_covered(f"{params.files} files of 4 KiB made, looked at and removed")
+
+
+def _report_bandwidth(
+    site: ScratchSite, phase: str, report: FioReport, way: str
+) -> Iterator[Measurement]:
+    yield _make_measurement(site, f"{phase}.bandwidth", report.compute_bandwidth(way), "MB/s")
+    yield _make_longest(site, phase, report.find_longest())
+
+
+def _report_accesses(
+    site: ScratchSite, phase: str, report: FioReport, way: str
+) -> Iterator[Measurement]:
+    yield _make_measurement(site, f"{phase}.iops", report.compute_rate(way), "1/s")
+    yield _make_measurement(site, f"{phase}.p99", report.compute_latency(way, 0.99), "ms")
+    yield _make_longest(site, phase, report.find_longest())
+
+
+def _make_measurement(site: ScratchSite, name: str, value: float | None, unit: str) -> Measurement:
+    return Measurement(site.name_metric(name), value, unit, site.part)
+
+
+def _make_longest(site: ScratchSite, phase: str, seconds: float) -> Measurement:
+    return Measurement(site.name_stall(phase), seconds, "s", site.part)
+
+
+def _format_mib(report: FioReport, way: str) -> str:
+    return f"{sum(report.list_moved_bytes(way)) / MIB:.0f} MiB"
+
+
+def _remove(extents: Sequence[FileExtent]) -> None:
+    for extent in extents:
+        extent.path.unlink()
+
+
+def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
+    """
+    Say what an access that failed means.
+
+    Raises:
+        Unable: it says nothing of the disk, as when that is full.
+        FaultError: the error is none that we know.
+
+    """
+    if fault.number in NO_SPACE_ERRNOS:
+        raise Unable(
+            f"{site.folder} ran full while it was written ({fault}): free some space, "
+            "or raise the quota",
+            Cause.NO_SPACE,
+        ) from fault
+    if fault.number in DENIED_ERRNOS:
+        raise Unable(
+            f"{site.folder} cannot be used ({fault}): correct its permissions", Cause.DENIED
+        ) from fault
+    if fault.number in CORRUPTION_ERRNOS:
+        text = f"data did not read back as they were written: {fault}"
+        return Finding("corruption", site.part, text, fault.evidence)
+    if fault.number in IO_ERROR_ERRNOS:
+        code = "remote_io_error" if site.remote else "io_error"
+        text = f"{os.strerror(fault.number)}: {fault}"
+        return Finding(code, site.part, text, fault.evidence)
+    raise fault
+
+
+def report_health(
+    before: smart.Health, after: smart.Health, site: ScratchSite
+) -> Iterator[Measurement | Coverage]:
+    """Give what the disk says of itself, and which counts grew under our load."""
+    if after.unread_reason:
+        yield site.make_covered(f"SMART is not observable: {after.unread_reason}")
+    for name, value in after.values.items():
+        unit = smart.METRICS[name].unit
+        yield Measurement(f"smart.{name}", value, unit, site.part)
+    for name, grown in after.compute_growth(before).items():
+        yield Measurement(f"smart.{name}.delta", grown, "", site.part)
+
+
+PHASES = ("seq_write", "seq_read", "rand_read", "rand_write", "fsync", "checkpoint", "files")
+FILE_STEPS = ("create", "write", "stat", "unlink")
+
+LINUX_TIMEOUT_SOURCE = "the time after which Linux gives up on a SCSI or NVMe command"
+
+SPEED_METRICS = {
+    "seq_write.bandwidth": Metric(unit="MB/s", meaning="fresh data, 1 MiB blocks"),
+    "seq_read.bandwidth": Metric(unit="MB/s", meaning="the same read and verified"),
+    "rand_read.iops": Metric(unit="1/s", meaning="4 KiB reads, verified, 32 in flight"),
+    "rand_read.p99": Metric(unit="ms", meaning="99th percentile of these"),
+    "rand_write.iops": Metric(unit="1/s", meaning="4 KiB writes, 32 in flight"),
+    "rand_write.p99": Metric(unit="ms", meaning="99th percentile of these"),
+    "fsync.p50": Metric(unit="ms", meaning="median flush after a write of 4 KiB"),
+    "fsync.p99": Metric(unit="ms", meaning="99th percentile of these"),
+    "fsync.p999": Metric(unit="ms", meaning="99.9th percentile of these"),
+    "checkpoint.write": Metric(unit="MB/s", meaning="median of written and flushed"),
+    "checkpoint.read": Metric(unit="MB/s", meaning="median of read and verified"),
+    "checkpoint.write.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
+    "checkpoint.read.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
+    **{f"files.{s}": Metric(unit="1/s", meaning=f"{s} of small files") for s in FILE_STEPS},
+    **{f"files.{s}.p99": Metric(unit="ms", meaning=f"99th percentile of {s}") for s in FILE_STEPS},
+}
+
+
+# The spread of checkpoints has no limit: a disk that others use, or that is shared with
+# the guests of other nodes, makes it as large as it likes.
+SPEED_RULES = {
+    "fsync.p99": Rule(
+        high=1000,
+        otherwise=Verdict.WARN,
+        optional=True,
+        source="hpcverify default: a hundred times what etcd asks of a disk",
+    ),
+    **{
+        f"{phase}.longest": Rule(high=30, optional=True, source=LINUX_TIMEOUT_SOURCE)
+        for phase in PHASES
+    },
+    "remote.*.longest": Rule(
+        high=30, otherwise=Verdict.WARN, optional=True, source=LINUX_TIMEOUT_SOURCE
+    ),
+    **{
+        name: Rule(of_baseline=0.5, otherwise=Verdict.WARN, optional=True)
+        for name in ("seq_*.bandwidth", "rand_*.iops", "checkpoint.write", "checkpoint.read")
+    },
+}
+
+SMART_RULES = {
+    "smart.failing": Rule(
+        high=0, remedy=Remedy.REPLACE, optional=True, source="the disk's own prediction"
+    ),
+    "smart.critical_warning": Rule(
+        high=0, remedy=Remedy.REPLACE, optional=True, source="NVMe critical warning"
+    ),
+    "smart.temperature_warning": Rule(
+        high=0, otherwise=Verdict.WARN, optional=True, source="NVMe critical warning, temperature"
+    ),
+    "smart.spare_margin": Rule(
+        low=0,
+        remedy=Remedy.REPLACE,
+        optional=True,
+        source="the disk's own threshold of spare blocks",
+    ),
+    # Past 100 % too a disk may work: NVMe says that it is no sign of failure.
+    "smart.percentage_used": Rule(
+        high=80, otherwise=Verdict.WARN, optional=True, source="gcm check_blockdev"
+    ),
+    "smart.pending": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    "smart.uncorrectable": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    # A sector that is remapped in time has lost nothing; the other three have.
+    "smart.reallocated.delta": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    **{
+        f"smart.{name}.delta": Rule(
+            high=0,
+            remedy=Remedy.REPLACE,
+            optional=True,
+            hard=True,
+            source="hpcverify default: no new errors under our load",
+        )
+        for name in ("media_errors", "pending", "uncorrectable")
+    },
+}
+
+CHECK = Check(
+    summary="speed, tail latency and truth of the scratch disk, and its SMART health",
+    measure=measure,
+    params=StorageParams,
+    metrics={
+        **SPEED_METRICS,
+        **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
+        "*.longest": Metric(unit="s", meaning="the one slowest access or flush"),
+        **{f"smart.{name}": metric for name, metric in smart.METRICS.items()},
+        "smart.*.delta": Metric(unit="", meaning="growth of a count under our load"),
+    },
+    rules={**SPEED_RULES, **SMART_RULES},
+    finding_rules={
+        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+        "remote_io_error": FindingRule(Verdict.ERROR, Remedy.INSPECT),
+    },
+    placement=Placement.NODE,
+    timeout=1800,
+)

@@ -1,0 +1,283 @@
+"""
+Soak all parts of a kind in heat and square waves, and watch how each of them bears it.
+
+The load is the product of two large matrices again and again, which is the hottest
+thing these parts do in their daily work, with the next batch queued before the last
+one ends. In the middle of it all parts together go on and off, at several periods:
+the edges make supply voltages droop. Every product is compared with the first. Then
+the load ends, and how fast the part cools is watched too.
+
+Slowing down is measured twice: by the hardware's own account (seconds throttled, by
+cause, from counters that run on between samples) and by the work that gets done.
+Work over clock tells a part that is held down (low clock, as much work in each tick
+as its siblings) from one that is defective (the same clock, less work).
+
+A heavy load runs into the power cap of a healthy GPU; that is listed and not held
+against it. Heat, an external power brake and their hardware slowdown are faults of
+the cooling, of the power supply or of the part. A sampled event counts for the
+time until the next sample, and only if the next one shows it still: "hardware
+slowdown" comes up for an instant when a GPU changes its clock.
+
+Siblings are compared by the rise of temperature over idle, for each kilowatt that
+they draw more: the thermal resistance of their cooling. Degrees would accuse those
+that sit behind others and breathe their warm air, which they do idle as well as under
+load; and a part that heat has throttled draws less and would look cool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Remedy,
+    Series,
+    Verdict,
+)
+from hpcverify.telemetry import name_sensor, problems
+from hpcverify.telemetry.thinning import thin
+from hpcverify_checks.common.device import find_torch_device, reserve_gpu_cores
+from hpcverify_checks.thermal import load, plan, response
+from hpcverify_checks.thermal.load import STEADY_SIZES, WAVE_SIZES, LoopPace
+from hpcverify_checks.thermal.plan import LoadRecord, Meter, Stretch, StretchResult
+from hpcverify_checks.thermal.response import GAUGES, MIN_SAMPLES, compute_sag
+
+MIN_POINTS = 16
+"""Of the rate over time, however short the soak."""
+
+
+class ThermalParams(Params, frozen=True):
+    """How long to load the device and how, and how long to watch it cool."""
+
+    seconds: Annotated[float, Meta(gt=0)] = 60.0
+    """Of load, the waves among them."""
+    wave_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """The share of the load that is a square wave."""
+    wave_periods: tuple[Annotated[float, Meta(gt=0)], ...] = (0.5, 0.05, 0.005)
+    """Seconds; half of each the load is on. Power supplies hold over some 20 ms, and
+    their regulation, the boards' and the chips' answer ever faster."""
+    recovery_seconds: Annotated[float, Meta(ge=0)] = 10.0
+    """To watch the device cool, which also lets the next check begin on a cool one."""
+
+
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for a device that nothing is seen of."""
+    if not has_gauge(ctx, ctx.device.part):
+        raise Skip(
+            f"no temperature, clock or throttle sensor for {ctx.device.label} on this machine",
+            Cause.NOT_OBSERVABLE,
+        )
+
+
+def measure(ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
+    """Load the device for the wanted time and yield how the work went."""
+    applies(ctx)
+    began = time.monotonic()
+    paces = prepare_loads(ctx)
+    watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
+    table = plan.plan_stretches(
+        plan.wait_for_all(ctx.shared, ctx.rank, watched),
+        params.seconds,
+        params.wave_share,
+        params.wave_periods,
+    )
+    meter = Meter(min(plan.METER_PERIOD_SECONDS, params.seconds / MIN_POINTS))
+    with reserve_gpu_cores(ctx):
+        account = LoadRecord(tuple(run_stretch(paces, stretch, meter) for stretch in table))
+    plan.write_record(ctx.shared, ctx.rank, account)
+    yield from report_work(ctx.device.part, account, meter, began)
+    yield from find_mismatches(ctx.device.part, account, paces)
+    yield Coverage(ctx.device.part, describe_coverage(account, paces))
+    time.sleep(params.recovery_seconds)
+
+
+def has_gauge(ctx: Context, where: str) -> bool:
+    """Whether any sensor can tell how the part *where* bears its load."""
+    return any(name_sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
+
+
+def prepare_loads(ctx: Context) -> tuple[LoopPace, LoopPace]:
+    """Make the steady load and that of the waves, and find out how fast they are."""
+    device = find_torch_device(ctx)
+    return (
+        LoopPace.measure(load.build_loop(STEADY_SIZES[device.type], device)),
+        LoopPace.measure(load.build_loop(WAVE_SIZES[device.type], device, wide=True)),
+    )
+
+
+def run_stretch(paces: tuple[LoopPace, LoopPace], stretch: Stretch, meter: Meter) -> StretchResult:
+    """Load the device as the *stretch* says."""
+    if stretch.period:
+        return load.run_wave(paces[1], stretch)
+    return load.run_steady(paces[0], stretch, meter)
+
+
+def report_work(
+    where: str, account: LoadRecord, meter: Meter, began: float
+) -> Iterator[Series | Measurement]:
+    """Yield how fast the work went, over time and late against early."""
+    t, rates = thin([moment - began for moment in meter.t], meter.rates)
+    yield Series("work", "GFLOP/s", where, tuple(t), tuple(rates))
+    if account.rate:
+        yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", where)
+    if len(meter.rates) >= MIN_SAMPLES:
+        yield Measurement("rate_sag", compute_sag(meter.rates), "ratio", where)
+    edges = [d.edges for d in account.done if d.period]
+    if edges:
+        yield Measurement("wave.edges", sum(edges), "", where)
+
+
+def find_mismatches(
+    where: str, account: LoadRecord, paces: tuple[LoopPace, LoopPace]
+) -> Iterator[Finding]:
+    """Yield which loads made products that were not bitwise the first one."""
+    for waves, pace in enumerate(paces):
+        done = [d for d in account.done if bool(d.period) is bool(waves)]
+        wrong = sum(d.wrong for d in done)
+        if not wrong:
+            continue
+        code = "wave_mismatch" if waves else "heat_mismatch"
+        text = (
+            f"{wrong} of {sum(d.products for d in done)} {pace.loop.text} were not "
+            "bitwise the first one"
+        )
+        periods = [f"{d.period:g} s" for d in done if d.wrong and waves]
+        if periods:
+            text += f", under square waves of {', '.join(periods)}"
+        yield Finding(code, where, text)
+
+
+def describe_coverage(account: LoadRecord, paces: tuple[LoopPace, LoopPace]) -> str:
+    """Say what was exercised."""
+    steady = sum(d.products for d in account.steady)
+    text = f"{steady} {paces[0].loop.text} in {sum_seconds(account.steady):.1f} s"
+    for done in account.done:
+        if done.period:
+            text += (
+                f"; {done.edges} edges of a square wave of {done.period:g} s, "
+                f"{done.products} {paces[1].loop.text}"
+            )
+    return f"{text}; each compared bitwise with the first"
+
+
+def sum_seconds(done: Sequence[StretchResult]) -> float:
+    """Add up the time that stretches took."""
+    return sum(d.seconds for d in done)
+
+
+def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
+    """Yield what was sampled of the device before, under and after its load."""
+    if has_gauge(ctx, ctx.device.part):
+        yield from response.observe_soak(watch, ctx, plan.read_record(ctx.shared, ctx.rank))
+
+
+CHECK = Check(
+    summary="a soak in heat and square waves: throttling, cooling, siblings, droop",
+    measure=measure,
+    applies=applies,
+    observe=observe,
+    params=ThermalParams,
+    metrics={
+        "samples": Metric(unit="", meaning="samples of the part's best-read sensor"),
+        "loaded": Metric(unit="ratio", meaning="share of the soak seen at work"),
+        "rate.mean": Metric(unit="GFLOP/s", meaning="throughput under steady load"),
+        "rate_sag": Metric(unit="ratio", meaning="loss of speed, late against early"),
+        "wave.edges": Metric(unit="", meaning="times that the load was switched on"),
+        "clock.mean": Metric(unit="MHz", meaning="clock under steady load"),
+        "clock.sag": Metric(unit="ratio", meaning="loss of clock, late against early"),
+        "work_per_clock": Metric(
+            unit="", meaning="operations of the whole part in a tick of its clock"
+        ),
+        "efficiency": Metric(unit="ratio", meaning="work_per_clock against the data sheet's"),
+        "energy_per_work": Metric(unit="J", meaning="energy of 1e15 operations"),
+        "held_back": Metric(unit="ratio", meaning="lack of both clock and power against siblings"),
+        "recovery": Metric(unit="s", meaning="time to cool half-way to idle, as far as watched"),
+        "temperature.rise_per_kW": Metric(
+            unit="°C", meaning="rise over idle for each kW more: thermal resistance"
+        ),
+        "temperature.*": Metric(unit="°C", meaning="before, under and after the load"),
+        "temperature.headroom.min": Metric(unit="°C", meaning="left until slowdown"),
+        "power.*": Metric(unit="W", meaning="power under load"),
+        "throttled.*.share": Metric(unit="ratio", meaning="share of the load's time held back"),
+        "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
+    },
+    rules={
+        "samples": Rule(
+            low=2, otherwise=Verdict.ERROR, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
+        ),
+        "loaded": Rule(
+            low=0.9,
+            otherwise=Verdict.ERROR,
+            cause=Cause.UNMEASURED,
+            remedy=Remedy.RERUN,
+            optional=True,
+            source="hpcverify default: else the load did not run as it should",
+        ),
+        "throttled.hw_thermal": Rule(high=1, optional=True),
+        "throttled.hw_slowdown": Rule(high=1, optional=True),
+        "throttled.hw_power_brake": Rule(
+            high=1,
+            optional=True,
+            source="hpcverify default: the power supply or the chassis brakes",
+        ),
+        "throttled.sw_thermal.share": Rule(high=0.01, optional=True),
+        "throttled.cores.share": Rule(high=0.01, otherwise=Verdict.WARN, optional=True),
+        "temperature.headroom.min": Rule(low=2, otherwise=Verdict.WARN, optional=True),
+        "temperature.memory.max": Rule(
+            high=95,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the A100's maximum operating temperature of memory",
+        ),
+        "temperature.rise_per_kW": Rule(
+            of_siblings=1.4, otherwise=Verdict.WARN, optional=True, source="hpcverify default"
+        ),
+        "temperature.memory.rise": Rule(of_siblings=1.5, otherwise=Verdict.WARN, optional=True),
+        "recovery": Rule(
+            high=60,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: heat sinks settle within a minute",
+        ),
+        "clock.mean": Rule(
+            of_siblings=0.85,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)",
+        ),
+        "power.mean": Rule(
+            of_siblings=0.75,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the least that DCGM's targeted_power takes for its target",
+        ),
+        "held_back": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
+        "work_per_clock": Rule(of_siblings=0.9, of_baseline=0.8, optional=True),
+        "efficiency": Rule(
+            low=0.5,
+            otherwise=Verdict.WARN,
+            optional=True,
+            source="the least that any part in gpu_fractions.csv can have had",
+        ),
+        "energy_per_work": Rule(of_siblings=1.25, otherwise=Verdict.WARN, optional=True),
+        "rate_sag": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
+        "clock.sag": Rule(high=0.2, otherwise=Verdict.WARN, optional=True),
+    },
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "heat_mismatch": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "wave_mismatch": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+    },
+    placement=Placement.ALL_DEVICES,  # heat and current of a node add up
+    timeout=900,
+)

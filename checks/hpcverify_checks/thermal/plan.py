@@ -1,0 +1,194 @@
+"""
+The plan of a soak, what became of it, and how the devices of a node begin together.
+
+Steady load frames a time of square waves: load on, load off, with edges at multiples
+of the period. CLOCK_MONOTONIC is one clock for all processes of a machine, so the
+edges of all devices fall together without a word between them, and the node's power
+supply sees their sum. Only the beginning is agreed upon, by files.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+SETTLE_SECONDS = 3.0
+"""Between the last device that is ready and the load: idle samples to start from."""
+READY_TIMEOUT_SECONDS = 60.0
+"""For the slowest device to be ready: one that crashed must not stop the others."""
+POLL_SECONDS = 0.05
+RAMP_SECONDS = 1.0
+"""After which sampled power and utilization, means over up to 1 s, are of the load."""
+LAG_SECONDS = 0.5
+"""A sample dated t is read that much later at most: eight GPUs take their time."""
+METER_PERIOD_SECONDS = 1.0
+MAX_STEADY_SECONDS = 1200.0
+"""The longest stretch of steady load: so often it is looked whether all was right."""
+RECENT_SECONDS = 1500.0
+"""Before the end, in which the sampler has kept every sample and means are true."""
+
+
+class Stretch(Struct, frozen=True):
+    """A time of one kind of load, on the monotonic clock."""
+
+    start: float
+    end: float
+    period: float = 0.0
+    """Of the square wave, in seconds; 0 is steady load."""
+
+
+class StretchResult(Struct, frozen=True):
+    """What was done in a stretch."""
+
+    period: float
+    """As in the plan."""
+    began: float
+    """When the first product was sent, on the monotonic clock."""
+    ended: float
+    """When the last one was over."""
+    products: int
+    flop: float
+    wrong: int
+    """Products that were not bitwise the first one."""
+    edges: int = 0
+    """How often the load was switched on, of a square wave."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+    def contains(self, t: float) -> bool:
+        """Whether a sample taken at *t* is of this load, and of nothing else."""
+        return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
+
+
+class LoadRecord(Struct, frozen=True):
+    """What a device did in a soak, as its worker leaves it for the telemetry."""
+
+    done: tuple[StretchResult, ...]
+
+    @property
+    def start(self) -> float:
+        """When the load began."""
+        return self.done[0].began
+
+    @property
+    def end(self) -> float:
+        """When the load ended."""
+        return self.done[-1].ended
+
+    @property
+    def steady(self) -> tuple[StretchResult, ...]:
+        """The stretches of steady load in which anything was done."""
+        return tuple(d for d in self.done if not d.period and d.products)
+
+    @property
+    def recent(self) -> tuple[StretchResult, ...]:
+        """Those of them whose samples are all there: of a short soak, all."""
+        since = self.end - RECENT_SECONDS
+        return tuple(d for d in self.steady if d.began >= since)
+
+    @property
+    def rate(self) -> float | None:
+        """Operations a second of recent steady load, if there was any."""
+        seconds = sum(d.seconds for d in self.recent)
+        return sum(d.flop for d in self.recent) / seconds if seconds else None
+
+
+def plan_stretches(
+    start: float, seconds: float, wave_share: float, periods: Sequence[float]
+) -> tuple[Stretch, ...]:
+    """
+    Plan a soak of so many *seconds*: steady, waves of all *periods*, steady.
+
+    The waves come when the parts are warm, which is when their circuits are slowest;
+    the steady load after them shows what heat took from the part, and is what it then
+    recovers from.
+    """
+    waving = wave_share * seconds if periods else 0.0
+    half = (seconds - waving) / 2
+    pieces = math.ceil(half / MAX_STEADY_SECONDS)
+    steady = [(half / pieces, 0.0)] * pieces if pieces else []
+    waves = [(waving / len(periods), period) for period in periods if waving]
+    plan = [*steady, *waves, *steady]
+    ends = accumulate((length for length, _ in plan), initial=start)
+    return tuple(
+        Stretch(begin, end, period)
+        for (begin, end), (_, period) in zip(pairwise(ends), plan, strict=True)
+    )
+
+
+@dataclass(slots=True)
+class Meter:
+    """The rate of work over time, in 16 bytes for each *period* seconds of it."""
+
+    period: float
+    t: array[float] = field(default_factory=lambda: array("d"))
+    rates: array[float] = field(default_factory=lambda: array("d"))
+    """GFLOP/s."""
+    _since: float = 0.0
+    _flop: float = 0.0
+
+    def begin(self, t: float) -> None:
+        """Start anew at *t*, after a time that does not count."""
+        self._since, self._flop = t, 0.0
+
+    def add(self, t: float, flop: float) -> None:
+        """Count *flop* operations that were over at *t*."""
+        self._flop += flop
+        if t - self._since >= self.period:
+            self.t.append(t)
+            self.rates.append(self._flop / (t - self._since) / 1e9)
+            self.begin(t)
+
+
+def choose_start(ready: Collection[float], *, complete: bool) -> float:
+    """Say when all begin who know when each was *ready*; late if one never was."""
+    return max(ready) + SETTLE_SECONDS + (0.0 if complete else READY_TIMEOUT_SECONDS)
+
+
+def wait_for_all(
+    folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float] = time.monotonic
+) -> float:
+    """Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin."""
+    _write(folder / f"ready{rank}", repr(clock()).encode())
+    paths = [folder / f"ready{r}" for r in ranks]
+    until = clock() + READY_TIMEOUT_SECONDS
+    while not all(path.exists() for path in paths) and clock() < until:
+        time.sleep(POLL_SECONDS)
+    times = [float(path.read_text()) for path in paths if path.exists()]
+    return choose_start(times, complete=len(times) == len(paths))
+
+
+def write_record(folder: Path, rank: int, account: LoadRecord) -> None:
+    """Leave the *account* of a device where `read_record` looks for it."""
+    _write(_path(folder, rank), msgspec.json.encode(account))
+
+
+def read_record(folder: Path, rank: int) -> LoadRecord | None:
+    """Read the account of a device; None if its worker did not come to its end."""
+    try:
+        written = _path(folder, rank).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(written, type=LoadRecord)
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"account{rank}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the file at once: whoever sees it sees it whole."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)

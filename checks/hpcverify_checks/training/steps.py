@@ -1,0 +1,497 @@
+"""
+Training steps, replayed from the same state and compared bit by bit.
+
+A replay is some steps of forward, backward and AdamW from the same parameters with the
+same batches. Of every step it leaves digests: of the batch, the loss, each group of
+gradients and the parameters. They are computed where the tensors are, and the host
+looks at them once, when the replay is over. The batch has two: one is taken on the
+host, before the device has seen it.
+
+Several ranks train on the same data, so that all must come to the same gradients. They
+sum them in a type so wide that the sum of equal values is exact in any order, and each
+compares the sum with its own gradients, times the ranks. It goes on with its own: what
+one rank computes wrongly must not make the others look wrong, too.
+
+What differs is told before any rank waits for another: a part that errs is often lost
+next, and its peers with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify_checks.common.bits import (
+    digest_on_device,
+    make_integers,
+    mix_bits,
+    view_integers,
+    view_words,
+)
+from hpcverify_checks.common.collective import (
+    RankGroup,
+    Reduce,
+    all_reduce,
+    compute_elapsed,
+    join_group,
+    record_event,
+    reduce_minimum,
+)
+from hpcverify_checks.common.device import use_float32_precision, use_threads
+from hpcverify_checks.training.transformer import (
+    Layout,
+    ModelShape,
+    Multiply,
+    Transformer,
+    make_initial,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+RERUNS = 3
+"""After a replay that differs: to tell persistent from intermittent."""
+MIN_REPLAYS = 2
+"""Compared with the first, however short the time."""
+LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
+BETAS = (0.9, 0.999)
+"""What torch.optim.AdamW has by default."""
+BIN_COUNT = 2**12
+WIDER_DTYPES = {"bfloat16": "float32", "float32": "float64"}
+"""Holds the sum of n equal values exactly, up to 2^16 and 2^29 of them. In the type
+itself three times a value is rounded, and eight times it may come out wrong."""
+KEYS_PER_SEED = 2**16
+"""Keys of the hash for one seed: one for the parameters, one for each step's batch."""
+
+HOST_BATCH, INITIAL_PARAMETERS = "batch on the host", "initial parameters"
+DEVICE_BATCH, GRADIENT_SCATTER = "batch", "scatter of gradients"
+"""Of what rounds nothing, as copies and sums of integers."""
+GRADIENTS_PREFIX = "gradients of "
+WRONG_SUMS = "wrong sums"
+"""Is 0 in every replay, where digests need only be the same."""
+INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
+
+
+class TrainingJob(RankGroup, frozen=True):
+    """What all ranks of a training have in common."""
+
+    shape: ModelShape
+    dtype: str
+    """Of weights, activations and gradients, as torch calls it."""
+    steps: int
+    """In a replay."""
+    seconds: float
+    seed: int
+    threads: int
+    """On a CPU, for each rank: sums are split between them, and rounded otherwise."""
+    alike: bool
+    """Whether all ranks compute on the same kind of part."""
+
+
+Feed = Callable[[TrainingJob, int], "Tensor"]
+"""Makes the batch of a step, on the host: int64 tokens, batch x (sequence + 1)."""
+
+
+def draw_batch(job: TrainingJob, step: int) -> Tensor:
+    """Draw the batch of *step* from the seed: the same on every rank."""
+    shape = job.shape
+    rows, bound = range(shape.batch), shape.vocabulary
+    drawn = make_integers(job.seed * KEYS_PER_SEED + step, rows, shape.sequence + 1, bound, "cpu")
+    return drawn % shape.vocabulary
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices, or batches of them."""
+    return a @ b
+
+
+def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
+    """Start copying *batch* to *device*; the host does not wait."""
+    return batch.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSeams:
+    """What feeds, copies, multiplies and sums; tests put faulty ones here."""
+
+    feed: Feed = draw_batch
+    copy: Callable[[Tensor, torch.device], Tensor] = copy_to_device
+    multiply: Multiply = matmul
+    reduce: Reduce = all_reduce
+
+
+HARDWARE = TrainingSeams()
+
+DigestRecord = dict[str, int]
+"""What a replay left: 64-bit digests by what they are of, in the order of computing."""
+PhaseTimes = dict[str, float]
+"""The seconds of one step by phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTimer:
+    """Times the phases of steps where they run; waits for nothing."""
+
+    device: torch.device
+    intervals: list[tuple[int, str, Any, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def time_phase(self, step: int, name: str) -> Generator[None]:
+        """Count what is done meanwhile to the phase *name* of *step*."""
+        before = record_event(self.device)
+        yield
+        self.intervals.append((step, name, before, record_event(self.device)))
+
+    def sum_phases(self) -> list[PhaseTimes]:
+        """Add up the phases of each step, all of which must be over."""
+        steps: dict[int, PhaseTimes] = {}
+        for step, name, before, after in self.intervals:
+            times = steps.setdefault(step, {})
+            times[name] = times.get(name, 0.0) + compute_elapsed(before, after)
+        return list(steps.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """Parameters, gradients and moments, each flat, and the model that uses them."""
+
+    job: TrainingJob
+    device: torch.device
+    seams: TrainingSeams
+    layout: Layout
+    model: Transformer
+    beginning: Tensor
+    parameters: Tensor
+    """fp32, as the optimizer keeps them."""
+    working: Tensor
+    """The same in the type of the job: what the model's weights are views of."""
+    gradients: Tensor
+    moments: Tensor
+    """First and second, one row each."""
+    total: Tensor | None
+    """The gradients of all ranks together, if there are several."""
+
+    @classmethod
+    def build(cls, job: TrainingJob, device: torch.device, seams: TrainingSeams) -> Trainer:
+        """Allocate everything, and make the parameters to begin with."""
+        import torch
+
+        layout, dtype = Layout(job.shape), getattr(torch, job.dtype)
+        beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
+        # Two tensors: autograd would take a gradient's change for one of the weights.
+        working = torch.zeros(layout.size, dtype=dtype, device=device)
+        gradients = torch.zeros_like(working)
+        weights = make_leaves(layout, working, gradients)
+        wide = getattr(torch, WIDER_DTYPES[job.dtype])
+        square = torch.ones(2 * (job.shape.sequence,), device=device)
+        return cls(
+            job=job,
+            device=device,
+            seams=seams,
+            layout=layout,
+            model=Transformer(job.shape, weights, seams.multiply, square.triu(1).bool()),
+            beginning=beginning,
+            parameters=torch.empty_like(beginning),
+            working=working,
+            gradients=gradients,
+            moments=torch.empty(2, layout.size, device=device),
+            total=gradients.to(wide) if job.world > 1 else None,
+        )
+
+    def replay(self, clock: PhaseTimer) -> dict[str, Tensor]:
+        """Train from the beginning, and leave what a `DigestRecord` is made of."""
+        self.parameters.copy_(self.beginning)
+        self.moments.zero_()
+        left = {INITIAL_PARAMETERS: digest_on_device(self.parameters)}
+        for step in range(self.job.steps):
+            found = self._train_step(step, clock)
+            left |= {f"step {step + 1}: {name}": value for name, value in found}
+        return left
+
+    def _train_step(self, step: int, clock: PhaseTimer) -> Iterator[tuple[str, Tensor]]:
+        with clock.time_phase(step, INPUT):
+            drawn = self.seams.feed(self.job, step)
+            # What the device reads: a copy that went wrong before is the host's.
+            drawn = drawn.pin_memory() if self.device.type == "cuda" else drawn
+            batch = self.seams.copy(drawn, self.device)
+        yield HOST_BATCH, digest_on_device(drawn)
+        yield DEVICE_BATCH, digest_on_device(batch)
+        with clock.time_phase(step, COMPUTE):
+            loss = self._backward(batch)
+        yield "loss", view_integers(loss).long()
+        for group, part in reversed(self.layout.groups.items()):
+            yield f"{GRADIENTS_PREFIX}{group}", digest_on_device(self.gradients[part])
+        scattering = self.layout.groups["perceptron 0"]
+        yield (GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering])))
+        if self.total is not None:
+            with clock.time_phase(step, COMMUNICATION):
+                self.total.copy_(self.gradients)
+                self.seams.reduce(self.total)
+            if self.job.alike:
+                yield WRONG_SUMS, self._count_wrong_sums(self.total)
+        with clock.time_phase(step, COMPUTE):
+            apply_adamw(self.parameters, self.gradients.float(), self.moments, step + 1)
+        yield "parameters", digest_on_device(self.parameters)
+
+    def _backward(self, batch: Tensor) -> Tensor:
+        """Leave the gradients of the loss, which is given back."""
+        self.working.copy_(self.parameters)
+        self.gradients.zero_()
+        loss = self.model.compute_loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _count_wrong_sums(self, total: Tensor) -> Tensor:
+        """Count the elements of *total* that are not this rank's, times the ranks."""
+        import torch
+
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        for part in self.layout.groups.values():  # for the sake of memory
+            expected = self.gradients[part].to(total.dtype) * self.job.world
+            wrong += torch.count_nonzero(total[part] != expected)
+        return wrong
+
+
+def make_leaves(
+    layout: Layout, working: Tensor, gradients: Tensor
+) -> dict[tuple[str, str], Tensor]:
+    """Make weights that autograd knows, with their gradients in *gradients*."""
+    views = layout.view_parameters(gradients)
+    weights = layout.view_parameters(working)
+    for key, weight in weights.items():
+        weight.requires_grad_()
+        weight.grad = views[key]
+    return weights
+
+
+def apply_adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:
+    """Take *step* (from 1) of AdamW (Loshchilov and Hutter, 2019) as torch does."""
+    first, second = moments
+    parameters.mul_(1 - LEARNING_RATE * WEIGHT_DECAY)
+    first.lerp_(gradients, 1 - BETAS[0])
+    second.mul_(BETAS[1]).addcmul_(gradients, gradients, value=1 - BETAS[1])
+    corrections = 1 - BETAS[0] ** step, 1 - BETAS[1] ** step
+    root = (second.sqrt() / corrections[1] ** 0.5).add_(EPSILON)
+    parameters.addcdiv_(first, root, value=-LEARNING_RATE / corrections[0])
+
+
+def scatter_words(tensor: Tensor) -> Tensor:
+    """
+    Add the words of *tensor* up in bins that they choose themselves.
+
+    A GPU does so by atomic operations, in an order that nobody knows: with integers
+    modulo 2^64 every order gives the same.
+    """
+    import torch
+
+    source = view_words(tensor)
+    bins = torch.zeros(BIN_COUNT, dtype=torch.int64, device=tensor.device)
+    with set_determinism(required=False):  # which would sort them first, not add
+        return bins.scatter_add_(0, mix_bits(source.clone()) & (BIN_COUNT - 1), source)
+
+
+@contextmanager
+def set_determinism(*, required: bool) -> Generator[None]:
+    """
+    Have torch refuse what it does not do the same way each time, or not, for a while.
+
+    New tensors are not filled first, as torch then does by default: nothing here reads
+    what it has not written, and the time of a step would hold it.
+    """
+    import torch
+    from torch.utils import deterministic
+
+    settings: Any = deterministic  # whose attribute no type checker sees
+    before = torch.get_deterministic_debug_mode()
+    filled = settings.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("error" if required else "default")
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+        settings.fill_uninitialized_memory = filled
+
+
+class Difference(Struct, frozen=True):
+    """How a replay differed from the first one, and how many after it did."""
+
+    replay: int
+    """0 is the first, which then differed from all others."""
+    what: str
+    """The first of the digests that differed."""
+    expected: int
+    found: int
+    digests: int
+    """How many of all differed."""
+    gradients: tuple[str, ...] = ()
+    """Of the replay that differed, as `digest_gradients` gives them."""
+    again: int | None = None
+    """Of `RERUN_COUNT` more; None as long as there was none."""
+
+
+class WrongSum(Struct, frozen=True):
+    """The first sum over the ranks that was wrong, and in how many elements."""
+
+    replay: int
+    what: str
+    elements: int
+
+
+class TrainingOutcome(Struct, frozen=True):
+    """What a rank found and measured, so far or in all."""
+
+    first: DigestRecord
+    """The first replay, which also warms up and is not timed."""
+    replays: int
+    """Compared with the first."""
+    seconds: float
+    steps: tuple[PhaseTimes, ...]
+    difference: Difference | None = None
+    wrong_sum: WrongSum | None = None
+
+    @property
+    def digest(self) -> str:
+        """Digest the first replay, the sums left out: they are not this rank's."""
+        own = {k: v for k, v in self.first.items() if not k.endswith(WRONG_SUMS)}
+        return digest_record(own)
+
+    @property
+    def batches(self) -> str:
+        """Digest what the host fed to the first replay."""
+        return digest_record({k: v for k, v in self.first.items() if k.endswith(HOST_BATCH)})
+
+
+def digest_record(record: DigestRecord) -> str:
+    """Make one short digest of those of a *record*."""
+    return blake2b(msgspec.json.encode(record), digest_size=8).hexdigest()
+
+
+def digest_gradients(record: DigestRecord) -> tuple[str, ...]:
+    """Digest the gradients of each step: equal where their sum has to be exact."""
+    steps: dict[str, DigestRecord] = {}
+    for name, value in record.items():
+        step, _, what = name.partition(": ")
+        if what.startswith(GRADIENTS_PREFIX):
+            steps.setdefault(step, {})[name] = value
+    return tuple(map(digest_record, steps.values()))
+
+
+def train(
+    job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams = HARDWARE
+) -> Iterator[TrainingOutcome]:
+    """
+    Be *rank* of *job* until its time is over, or something differs anywhere.
+
+    Yields the outcome so far whenever there is something new in it, and the last one.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(set_determinism(required=True))
+        stack.enter_context(use_float32_precision("highest"))
+        stack.enter_context(use_threads(job.threads))
+        if job.world > 1:
+            stack.enter_context(join_group(job, rank, device))
+        yield from replay_and_compare(Trainer.build(job, device, seams))
+
+
+def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
+    """Replay and compare until the time is over, or something differs."""
+    first, _ = run_replay(trainer)
+    wrong, steps, number = find_wrong_sum(first, 0), list[PhaseTimes](), 0
+    yield TrainingOutcome(first, 0, 0.0, (), None, wrong)
+    start = perf_counter()
+    while True:
+        number += 1
+        record, times = run_replay(trainer)
+        steps += times
+        found = compare_replay(first, record, number)
+        wrong = wrong or find_wrong_sum(record, number)
+        seconds = perf_counter() - start
+        sound = found is None and wrong is None
+        if not sound:  # a peer may be lost in what comes now, and this rank with it
+            yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+        early = seconds < trainer.job.seconds or number < MIN_REPLAYS
+        if not _agree_all(trainer, sound and early):
+            break
+    if not _agree_all(trainer, found is None):
+        again = [run_replay(trainer)[0] for _ in range(RERUNS)]
+        if found is not None:
+            first, found = resolve_difference(first, record, found, again)
+    seconds = perf_counter() - start
+    yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+
+
+def _agree_all(trainer: Trainer, each: bool) -> bool:  # noqa: FBT001 - what each rank says
+    """Whether *each* rank says so, for all of them must do the same."""
+    if trainer.job.world == 1:
+        return each
+    return bool(reduce_minimum(each, trainer.device))
+
+
+def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
+    """Do one replay, and wait for what it left: the host's one look."""
+    import torch
+
+    clock = PhaseTimer(trainer.device)
+    left = trainer.replay(clock)
+    there = [name for name, value in left.items() if value.device == trainer.device]
+    values: list[int] = torch.stack([left[name] for name in there]).tolist()
+    read = dict(zip(there, values, strict=True))
+    host = {name: int(left[name]) for name in left.keys() - read.keys()}
+    known = read | host
+    return {name: known[name] for name in left}, clock.sum_phases()
+
+
+def resolve_difference(
+    first: DigestRecord, record: DigestRecord, found: Difference, again: Sequence[DigestRecord]
+) -> tuple[DigestRecord, Difference]:
+    """
+    Say which replay is right, and what differs from it, after some more were made.
+
+    Where the *first* is like none of them and all others are alike, it was the first
+    that went wrong, once, and not all that came after it.
+    """
+    alike = all(compare_replay(record, other, 0) is None for other in again)
+    odd = compare_replay(record, first, 0)
+    if found.replay == 1 and alike and odd is not None:
+        return record, msgspec.structs.replace(odd, again=0)
+    count = sum(compare_replay(first, other, 0) is not None for other in again)
+    return first, msgspec.structs.replace(found, again=count)
+
+
+def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
+    """Compare the replay *number* with the *first* one."""
+    unequal = [
+        name
+        for name, value in record.items()
+        if value != first[name] and not name.endswith(WRONG_SUMS)
+    ]
+    if not unequal:
+        return None
+    what = unequal[0]
+    expected, found, steps = first[what], record[what], digest_gradients(record)
+    return Difference(number, what, expected, found, len(unequal), steps)
+
+
+def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:
+    """Find the first wrong sum of the replay *number*."""
+    for name, value in record.items():
+        if name.endswith(WRONG_SUMS) and value:
+            return WrongSum(number, name, value)
+    return None
+
+
+def run_rank(rank: int, order: str) -> Iterator[bytes]:
+    """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
+    import torch
+
+    job = msgspec.json.decode(order, type=TrainingJob)
+    yield from map(msgspec.json.encode, train(job, rank, torch.device("cpu")))

@@ -1,0 +1,185 @@
+"""
+What a run says of its node, as far as it matters for the node's life.
+
+Only stable checks count, and of several rounds the worst. A failure that a person has
+suppressed is known, and neither a failure nor a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from hpcverify.check import Placement
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.ledger import Ticket
+from hpcverify.model import Cause, Maturity, Result, Run, Verdict, effective_verdict
+from hpcverify.plan import catalog
+from hpcverify.plan.config import Site
+from hpcverify.run.conclude import list_hard_evidence
+from hpcverify.slurm.hostlist import expand
+from hpcverify.summary.rounds import choose_worst_rounds
+
+PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
+ALL_CHECKS = "*"
+"""As the name of a check: all of them."""
+
+
+class Failure(Struct, frozen=True):
+    """A check that failed."""
+
+    check: str
+    reason: str
+    hard: bool
+    """Whether a rerun could not take it back."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a run says, as far as it matters here."""
+
+    run: str
+    node: str
+    suite: str
+    ticket: int
+    """0: without one, or with one that was used before."""
+    conclusive: bool
+    """Whether it came to its end."""
+    passive: bool
+    """Whether nothing in it loaded the node."""
+    verdict: Verdict
+    failures: tuple[Failure, ...]
+    suppressed_checks: tuple[str, ...]
+    """Checks that failed and are suppressed."""
+    passed_checks: frozenset[str]
+    not_applicable: frozenset[str]
+    """Checks of parts that the node does not have, or not any more."""
+    unanswered_checks: dict[str, str]
+    """Checks that had a turn and gave no answer that counts, and why."""
+    unjudged: tuple[tuple[Cause, str], ...]
+    """Why it could not be judged, each with a sentence."""
+
+    @property
+    def is_full_pass(self) -> bool:
+        """
+        Whether it is a full pass: ours, whole, and without a failure or an error.
+
+        Passive checks alone never make one: they saw the node at rest.
+        """
+        return self._is_pass and not self.passive
+
+    @property
+    def _is_pass(self) -> bool:
+        return bool(self.ticket) and self.conclusive and self.verdict in PASSING_VERDICTS
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all of it was judged, and nothing failed that was not known."""
+        judged = bool(self.suppressed_checks and not self.failures and not self.unjudged)
+        return self._is_pass or judged
+
+    @property
+    def settled_checks(self) -> frozenset[str]:
+        """The checks whose failure, if they had failed before, holds no longer."""
+        return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
+
+    @property
+    def failed_by_check(self) -> dict[str, bool]:
+        """Which checks gave an answer that counts, and whether they failed."""
+        if not (self.ticket and self.conclusive):
+            return {}
+        failed = {f.check for f in self.failures}
+        return {check: check in failed for check in (*self.passed_checks, *failed)}
+
+
+def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
+    """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
+    worst = list(choose_worst_rounds(run.results))
+    bad = [r for r in worst if r.verdict is Verdict.FAIL]
+    counting = [r for r in bad if r.maturity is Maturity.STABLE]
+    silenced = list_suppressed_checks(run.node, site, now)
+    failed = {r.check for r in counting}
+    absent = {r.check for r in worst if _is_absent(r)}
+    ours = ticket is not None and not ticket.run and ticket.suite == run.suite
+    return Evidence(
+        run=run.id,
+        node=run.node,
+        suite=run.suite,
+        ticket=ticket.number if ours and ticket is not None else 0,
+        conclusive=run.complete,
+        passive=_is_passive(run, site),
+        verdict=run.verdict,
+        failures=tuple(
+            Failure(r.check, r.reason, bool(_gather_hard_evidence(r, run)))
+            for r in counting
+            if r.check not in silenced
+        ),
+        suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
+        passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
+        not_applicable=frozenset(absent),
+        unanswered_checks={
+            r.check: r.reason
+            for r in worst
+            if r.verdict not in PASSING_VERDICTS and r.check not in failed | absent
+        },
+        unjudged=tuple(
+            (r.cause, f"{r.check}: {r.reason}")
+            for r in worst
+            if effective_verdict(r) is Verdict.ERROR
+        ),
+    )
+
+
+def _is_passive(run: Run, site: Site) -> bool:
+    """Whether nothing loaded the node; of an old document its checks tell."""
+    if run.passive is not None:
+        return run.passive
+    asked = {r.check for r in run.results if r.verdict is not Verdict.SKIP}
+    return all(_reads_only(check, site) for check in asked)
+
+
+def _reads_only(check: str, site: Site) -> bool:
+    """Whether *check* is passive; one that is not here any more is taken for none."""
+    try:
+        return catalog.load_check(check, site.packages).placement is Placement.PASSIVE
+    except (ConfigError, UnknownNameError):
+        return False
+
+
+def _is_absent(result: Result) -> bool:
+    """Whether the node has no such part, and the suite does not say that it must."""
+    skipped = effective_verdict(result) is Verdict.SKIP
+    return skipped and result.cause is Cause.NOT_APPLICABLE
+
+
+def _gather_hard_evidence(result: Result, run: Run) -> tuple[str, ...]:
+    """Gather the hard evidence of all rounds, not only of the worst one."""
+    return tuple(
+        text
+        for each in run.results
+        if each.check == result.check
+        for text in list_hard_evidence(each, run.inventory)
+    )
+
+
+def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
+    """Name by node the checks whose failure there is known and not acted on, today."""
+    today = datetime.fromtimestamp(now, UTC).date()
+    found: dict[str, set[str]] = {}
+    for each in site.suppress:
+        if today <= each.until:
+            for name in expand(each.nodes):
+                found.setdefault(name, set()).add(each.check)
+    return found
+
+
+def list_suppressed_checks(node: str, site: Site, now: float) -> set[str]:
+    """Name those of *node*."""
+    return list_suppressions(site, now).get(node, set())
+
+
+def is_enforced(checks: Collection[str], site: Site) -> bool:
+    """Whether a failure of one of *checks* takes a node out of service."""
+    on = set(site.quarantine.enforce)
+    return ALL_CHECKS in on or not on.isdisjoint(checks)

@@ -1,0 +1,716 @@
+"""
+What the controller has decided and done about nodes, and why: SQLite, by hand.
+
+It is not made of run documents and cannot be built again from them: keep it. Every
+change of a node is written together with its line in the audit log, or not at all; a
+write to the scheduler is an intent before and has an outcome after, so that whoever
+comes after a controller that died knows what may have been done.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.errors import StoreError
+from hpcverify.fleet.holds import Intent
+from hpcverify.fleet.states import Node
+from hpcverify.fleet.transition_log import (
+    BREAKER_CLOSED,
+    BREAKER_TRIPPED,
+    CHECK_DOUBTED,
+    CHECK_TRUSTED,
+    FORGOTTEN_STATE,
+    Transition,
+    TransitionKind,
+    build_transition,
+    get_shown_state,
+)
+from hpcverify.model import Run
+from hpcverify.records.sqlite import migrate, read_version, transaction
+
+MIGRATIONS = (
+    """
+create table nodes (name text primary key, record blob not null);
+create table tickets (
+    number integer primary key autoincrement, node text not null, token text not null,
+    purpose text not null, suite text not null, made real not null,
+    job integer not null default 0, ended real not null default 0,
+    ending text not null default '', run text not null default ''
+);
+create index tickets_open on tickets (ended, node);
+create table judged (run text primary key, at real not null);
+create table outcomes (
+    node text not null, name text not null, at real not null, failed integer not null,
+    primary key (node, name)
+);
+create table holds (at real not null, node text not null);
+create table intents (
+    number integer primary key autoincrement, at real not null, node text not null,
+    act text not null, reason text not null, before text not null,
+    outcome text not null default ''
+);
+create table facts (name text primary key, value text not null);
+create table audit (
+    number integer primary key autoincrement, at real not null, actor text not null,
+    node text not null, what text not null, detail text not null
+);
+create index audit_by_node on audit (node, number);
+create index intents_by_node on intents (node, number);
+create trigger audit_stays before update on audit
+begin select raise(abort, 'the audit log is not rewritten'); end;
+create trigger audit_remains before delete on audit
+begin select raise(abort, 'the audit log is not shortened'); end;
+create trigger audit_grows before insert on audit
+when exists (select 1 from audit where number = new.number)
+begin select raise(abort, 'the audit log is not rewritten'); end;
+""",
+    # Which drain stood after a write. Of those made before this was kept, its outcome
+    # tells in words. And a node that one answer had left out was no stranger's.
+    """
+alter table intents add column stood text;
+update intents set stood = case
+    when instr(outcome, 'drained') = 0 then ''
+    when act = 'drain' and instr(outcome, reason) > 0 then reason
+    when instr(outcome, before) > 0 then before
+    else '' end
+where outcome <> '';
+update nodes set record = cast(
+    json_replace(cast(record as text), '$.foreign', '') as blob)
+where json_extract(cast(record as text), '$.foreign')
+    = 'the scheduler has no such node any more';
+""",
+    """
+create table transitions (
+    number integer primary key autoincrement, at real not null, record blob not null,
+    tries integer not null default 0
+);
+""",
+)
+LEDGER_FILE_NAME = "fleet.sqlite"
+"""The ledger, in the state directory of the controller."""
+CONTROLLER_ACTOR = "hpcverify"
+"""The actor of what no person did."""
+DAY_S = timedelta(days=1).total_seconds()
+"""By which clocks may be apart."""
+BREAKER_RETENTION_S = 90 * DAY_S
+"""What the breaker counts is kept for so long, beyond any window of use."""
+MAX_RUN_AGE_S = 14 * DAY_S
+"""
+How old a run may be that nobody ordered: as old as the holidays of who looks after
+the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
+rows of `judged` in that time, of 70 bytes.
+"""
+BREAKER_FACT = "tripped"
+"""The fact that says why the breaker acts on nobody."""
+DOUBTS_FACT = "doubted"
+"""The fact that names the checks in doubt, as JSON: check and why."""
+FOUND_ACT = "found"
+"""As the act of an intent: it is none, but what was found to stand."""
+SEED_FACT = "seed"
+FORGOTTEN_FACT_PREFIX = "forgotten:"
+"""Begins the facts that say when a node was forgotten."""
+NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("intents", "node"))
+"""What is known of a node, by table and column."""
+IDENTITY_FACT = "identity"
+HOST_FACT = "host"
+BEGAN_FACT = "began"
+
+
+class Ticket(Struct, frozen=True, kw_only=True):
+    """
+    The order for one verification of a node, by which its run is known again.
+
+    Numbers rise in the order in which they were given out, which is all that decides
+    what came after what: the clocks of nodes do not matter.
+    """
+
+    number: int
+    node: str
+    token: str
+    """Nobody but the job and the controller knows it."""
+    purpose: str
+    """sweep, confirm, return or admission."""
+    suite: str
+    made: float
+    job: int
+    """0: whether the scheduler took it is not known yet."""
+    ended: float
+    """0: it is under way."""
+    ending: str
+    run: str
+
+
+class NodeChange(Struct, frozen=True, kw_only=True):
+    """A node as it is from now on, and what was done about it."""
+
+    node: Node
+    what: str
+    detail: str = ""
+    lost: bool = False
+    """Whether it has lost the hold that we had on it."""
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """A line of the audit log."""
+
+    when: float
+    actor: str
+    node: str
+    what: str
+    detail: str
+
+
+class Ledger:
+    """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
+
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open it, or make it."""
+        self.path = state / LEDGER_FILE_NAME
+        self.clock = clock
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)  # the tokens are in it
+        except PermissionError as exc:
+            raise StoreError(
+                f"the books of the fleet, {self.path}, are for their owner alone: be "
+                "root, or who it is"
+            ) from exc
+        except OSError as exc:
+            raise StoreError(
+                f"the state directory {state} cannot be written: {exc.strerror}; "
+                "set HPCVERIFY_STATE to one that can"
+            ) from exc
+        with self._open_database() as db:
+            current = read_version(db)
+        if current != len(MIGRATIONS):
+            with self._open_database(write=True) as db:
+                migrate(db, self.path, MIGRATIONS)
+
+    # -- nodes
+
+    def list_nodes(self) -> dict[str, Node]:
+        """List the nodes that anything is known of, by name."""
+        with self._open_database() as db:
+            rows = db.execute("select record from nodes order by name").fetchall()
+        found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
+        return {node.name: node for node in found}
+
+    def read_node(self, name: str) -> Node:
+        """Read what is known of *name*, which may be nothing."""
+        with self._open_database() as db:
+            row = db.execute("select record from nodes where name = ?", (name,)).fetchone()
+        if row is None:
+            return Node(name=name)
+        return msgspec.json.decode(row[0], type=Node)
+
+    def put(
+        self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
+    ) -> None:
+        """Write *node*, and what was done, in one; *held* as in `record_judgment`."""
+        with self._open_database(write=True) as db:
+            if held:
+                row = (self.clock(), node.name)
+                db.execute("insert into holds values (?, ?)", row)
+            self._put(db, node)
+            self._add_audit_line(db, node.name, what, detail, actor)
+
+    def put_all(self, changes: Iterable[NodeChange]) -> None:
+        """Write many nodes, and what was done about each, in one."""
+        if not (found := list(changes)):
+            return
+        with self._open_database(write=True) as db:
+            for each in found:
+                if each.lost:
+                    self._record_found_drain(db, each.node.name, "")
+                self._put(db, each.node)
+                self._add_audit_line(db, each.node.name, each.what, each.detail)
+
+    def add_nodes(self, names: Iterable[str]) -> None:
+        """Make a row for each of *names*: the scheduler has just named it first."""
+        now = self.clock()
+        new = [Node(name=name, first_seen_at=now) for name in sorted(names)]
+        rows = [(node.name, msgspec.json.encode(node)) for node in new]
+        with self._open_database(write=True) as db:
+            db.executemany("insert or ignore into nodes values (?, ?)", rows)
+
+    def record_judgment(
+        self,
+        node: Node,
+        run: str,
+        outcomes: Mapping[str, bool],
+        what: str,
+        detail: str = "",
+        *,
+        ticket: int = 0,
+        held: bool = False,
+    ) -> bool:
+        """
+        Write what *run* has made of *node*, unless it was judged before.
+
+        *outcomes* says of each of its checks whether it failed; *ticket* which one it
+        has used up; *held* that the node is newly held, which the breaker counts.
+        """
+        now = self.clock()
+        with self._open_database(write=True) as db:
+            new = db.execute("insert or ignore into judged values (?, ?)", (run, now))
+            if not new.rowcount:
+                return False
+            end = now - MAX_RUN_AGE_S - DAY_S
+            old = (_format_run_prefix(end), end)
+            db.execute("delete from judged where run < ? and at < ?", old)
+            for counted in ("outcomes", "holds"):
+                db.execute(f"delete from {counted} where at < ?", (now - BREAKER_RETENTION_S,))  # noqa: S608 - our own words
+            db.executemany(
+                "insert or replace into outcomes values (?, ?, ?, ?)",
+                [(node.name, name, now, failed) for name, failed in outcomes.items()],
+            )
+            db.execute("update tickets set run = ? where number = ?", (run, ticket))
+            if held:
+                db.execute("insert into holds values (?, ?)", (now, node.name))
+            self._put(db, node)
+            if what:
+                self._add_audit_line(db, node.name, what, detail)
+        return True
+
+    def is_judged(self, run: str) -> bool:
+        """Whether *run* has been acted on, or was found not to call for it."""
+        with self._open_database() as db:
+            found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
+        return found is not None
+
+    def read_judged_time(self, run: str) -> float:
+        """Say when *run* was judged, 0 if it was not."""
+        with self._open_database() as db:
+            row = db.execute("select at from judged where run = ?", (run,)).fetchone()
+        return 0.0 if row is None else float(row[0])
+
+    def explain_untimely(self, run: Run) -> str:
+        """
+        Say why *run* is not to be judged, if it is not known whether it was before.
+
+        That a run was judged is forgotten when it is dated more than `MAX_RUN_AGE_S`
+        back, by its id, and was judged as long ago. So a run with such a date is
+        refused, and one dated more than a day ahead of our clock, for it could come
+        again when it was forgotten. Not so with a ticket that it is the first to use
+        up: it is new, however wrong the clock of its node may be.
+        """
+        now = self.clock()
+        if _format_run_prefix(now - MAX_RUN_AGE_S) <= run.id <= _format_run_prefix(now + DAY_S):
+            return ""
+        ticket = self.find_ticket(run.node, run.token)
+        if ticket is not None and not ticket.run and ticket.suite == run.suite:
+            return ""
+        return (
+            f"it is dated {run.id[:8]}, more than {MAX_RUN_AGE_S / DAY_S:g} days ago or ahead "
+            "of our clock: see whether that of the node is right"
+        )
+
+    def forget(self, node: str, actor: str, reason: str) -> None:
+        """Forget *node*, which is gone; its lines in the audit log stay."""
+        known = self.read_node(node)
+        now = self.clock()
+        with self._open_database(write=True) as db:
+            for table, column in NODE_TABLES:
+                db.execute(f"delete from {table} where {column} = ?", (node,))  # noqa: S608 - our own words
+            db.execute(
+                "update tickets set ended = ?, ending = ? where node = ? and ended = 0",
+                (now, FORGOTTEN_STATE, node),
+            )
+            _set_fact(db, FORGOTTEN_FACT_PREFIX + node, repr(now))
+            self._add_audit_line(db, node, "forget", reason, actor)
+            told = self._make_transition(
+                TransitionKind.NODE, get_shown_state(known), FORGOTTEN_STATE, reason
+            )
+            self._queue_transition(db, replace(told, node=node, by=actor))
+
+    def list_forgotten(self) -> dict[str, float]:
+        """Say when nodes were last forgotten: what ran there before is not shown."""
+        with self._open_database() as db:
+            rows = db.execute(
+                "select substr(name, ?), value from facts where name glob ?",
+                (len(FORGOTTEN_FACT_PREFIX) + 1, f"{FORGOTTEN_FACT_PREFIX}*"),
+            ).fetchall()
+        return {node: float(at) for node, at in rows}
+
+    # -- tickets
+
+    def issue_ticket(self, node: str, purpose: str, suite: str) -> Ticket:
+        """Give out a ticket: the intent to verify *node*, before anything is asked."""
+        with self._open_database(write=True) as db:
+            made = db.execute(
+                "insert into tickets (node, token, purpose, suite, made)"
+                " values (?, ?, ?, ?, ?) returning *",
+                (node, secrets.token_hex(16), purpose, suite, self.clock()),
+            )
+            return _build_ticket(made.fetchone())
+
+    def record_job(self, ticket: Ticket, job: int) -> None:
+        """Write down the scheduler's number for it."""
+        with self._open_database(write=True) as db:
+            db.execute("update tickets set job = ? where number = ?", (job, ticket.number))
+
+    def close_ticket(self, ticket: Ticket, ending: str) -> None:
+        """Write down what became of it; the first word stands."""
+        with self._open_database(write=True) as db:
+            done = db.execute(
+                "update tickets set ended = ?, ending = ? where number = ? and ended = 0",
+                (self.clock(), ending, ticket.number),
+            )
+            if done.rowcount:
+                detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
+                self._add_audit_line(db, ticket.node, "verification ended", detail)
+
+    def list_open_tickets(self) -> list[Ticket]:
+        """List those under way, the oldest first."""
+        return self._select_tickets("where ended = 0 order by number")
+
+    def find_tickets(self, numbers: Iterable[int]) -> list[Ticket]:
+        """Find the tickets of these *numbers*."""
+        asked = ",".join(map(str, numbers))
+        return self._select_tickets(f"where number in ({asked}) order by number")
+
+    def find_ticket(self, node: str, token: str) -> Ticket | None:
+        """Find the ticket of *node* with *token*, if we gave it out."""
+        if not token:
+            return None
+        found = self._select_tickets("where node = ? and token = ?", (node, token))
+        return found[0] if found else None
+
+    def find_last_ended(self) -> dict[str, Ticket]:
+        """Find each node's newest ticket among those that ended."""
+        newest = "where number in (select max(number) from tickets"
+        tickets = self._select_tickets(f"{newest} where ended > 0 group by node)")
+        return {ticket.node: ticket for ticket in tickets}
+
+    def read_last_ticket_number(self) -> int:
+        """Say the number of the newest ticket."""
+        with self._open_database() as db:
+            row = db.execute("select max(number) from tickets").fetchone()
+        return row[0] or 0
+
+    def _select_tickets(self, where: str, values: tuple[Any, ...] = ()) -> list[Ticket]:
+        with self._open_database() as db:
+            rows = db.execute(f"select * from tickets {where}", values).fetchall()  # noqa: S608 - our own words
+        return [_build_ticket(row) for row in rows]
+
+    # -- intents, as `backend.settle` writes them
+
+    def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
+        """Write down what is about to be done, and the reason that stands there now."""
+        with self._open_database(write=True) as db:
+            made = db.execute(
+                "insert into intents (at, node, act, reason, before) values (?, ?, ?, ?, ?)",
+                (self.clock(), node, act, reason, before),
+            )
+            assert made.lastrowid is not None  # noqa: S101 - narrows the type
+            return made.lastrowid
+
+    def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
+        """
+        Write down what came of it, here and in the audit log; see
+        `Intent.drain_after`.
+        """
+        with self._open_database(write=True) as db:
+            row = db.execute(
+                "update intents set outcome = ?, stood = ? where number = ?"
+                " returning node, act, reason",
+                (text, drain_after, intent),
+            ).fetchone()
+            node, act, reason = row
+            self._add_audit_line(db, node, act, f"{text}: {reason}" if reason else text)
+
+    def record_found_drain(self, node: str, drain_reason: str) -> None:
+        """Write down which drain of ours was found on *node*; empty: there is none."""
+        with self._open_database(write=True) as db:
+            self._record_found_drain(db, node, drain_reason)
+
+    def list_intents(self, node: str) -> list[Intent]:
+        """List every write to *node* that was ever meant to be made, in order."""
+        with self._open_database() as db:
+            rows = db.execute(
+                "select number, act, reason, before, stood, at from intents"
+                " where node = ? order by number",
+                (node,),
+            ).fetchall()
+        names = Intent.__struct_fields__
+        return [Intent(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def has_given_hold_id(self, node: str, mark: str) -> bool:
+        """Whether a write of ours was ever meant to put *mark* on *node*."""
+        with self._open_database() as db:
+            found = db.execute(
+                "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1",
+                (node, mark),
+            ).fetchone()
+        return found is not None
+
+    def read_last_write_time(self, node: str) -> float:
+        """Say when the last write to *node* was about to be made; 0: there is none."""
+        with self._open_database() as db:
+            row = db.execute(
+                "select max(at) from intents where node = ? and act <> ?", (node, FOUND_ACT)
+            )
+            return float(row.fetchone()[0] or 0)
+
+    # -- the breaker
+
+    def list_newly_held(self, since: float) -> set[str]:
+        """
+        Name the nodes that were newly held since then, or since the last reset.
+
+        What is dated in the future, by a clock that has been set back, does not count.
+        """
+        with self._open_database() as db:
+            rows = db.execute(
+                "select distinct node from holds where at > ? and at <= ?", (since, self.clock())
+            )
+            return {node for (node,) in rows}
+
+    def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
+        """
+        Say by check which nodes ran it, and whether they failed it; as
+        `list_newly_held`.
+        """
+        found: dict[str, dict[str, bool]] = {}
+        with self._open_database() as db:
+            rows = db.execute(
+                "select name, node, failed from outcomes where at > ? and at <= ?",
+                (since, self.clock()),
+            )
+            for name, node, failed in rows:
+                found.setdefault(name, {})[node] = bool(failed)
+        return found
+
+    def read_trip_reason(self) -> str:
+        """Say why the breaker acts on nobody; empty if it does not."""
+        return self.read_fact(BREAKER_FACT)
+
+    def trip(self, why: str) -> None:
+        """Act on nobody any more, until a person says so."""
+        with self._open_database(write=True) as db:
+            _set_fact(db, BREAKER_FACT, why)
+            self._add_audit_line(db, "", "breaker tripped", why)
+            told = self._make_transition(
+                TransitionKind.BREAKER, BREAKER_CLOSED, BREAKER_TRIPPED, why
+            )
+            self._queue_transition(db, told)
+
+    def reset(self, actor: str, reason: str) -> None:
+        """Act again, on what is found from now on: what was before counts no more."""
+        with self._open_database(write=True) as db:
+            _set_fact(db, BREAKER_FACT, "")
+            db.execute("delete from holds")
+            db.execute("delete from outcomes")
+            self._add_audit_line(db, "", "breaker reset", reason, actor)
+            told = self._make_transition(
+                TransitionKind.BREAKER, BREAKER_TRIPPED, BREAKER_CLOSED, reason
+            )
+            self._queue_transition(db, replace(told, by=actor))
+
+    def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
+        """Write down which checks are in doubt now, and why; name the new ones."""
+        known = msgspec.json.decode(self.read_fact(DOUBTS_FACT) or "{}", type=dict[str, str])
+        new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
+        if not new and not over:
+            return []
+        with self._open_database(write=True) as db:
+            _set_fact(db, DOUBTS_FACT, msgspec.json.encode(dict(doubts)).decode())
+            for check in sorted(new):
+                self._add_audit_line(db, "", "check doubted", doubts[check])
+                told = self._make_transition(
+                    TransitionKind.CHECK, CHECK_TRUSTED, CHECK_DOUBTED, doubts[check]
+                )
+                self._queue_transition(db, replace(told, checks=(check,)))
+            for check in sorted(over):
+                why = f"{check} fails on few enough nodes again"
+                self._add_audit_line(db, "", "check trusted", why)
+                told = self._make_transition(
+                    TransitionKind.CHECK, CHECK_DOUBTED, CHECK_TRUSTED, why
+                )
+                self._queue_transition(db, replace(told, checks=(check,)))
+        return sorted(new)
+
+    def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
+        """
+        List when which node last ran *check*, and whether it failed; as
+        `list_newly_held`.
+        """
+        with self._open_database() as db:
+            rows = db.execute(
+                "select at, node, failed from outcomes"
+                " where name = ? and at > ? and at <= ? order by at",
+                (check, since, self.clock()),
+            ).fetchall()
+        return [(at, node, bool(failed)) for at, node, failed in rows]
+
+    # -- what the site's own program is told
+
+    def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
+        """List transitions that nobody was told of, the least often tried first."""
+        with self._open_database() as db:
+            rows = db.execute(
+                "select number, record from transitions order by tries, number limit ?", (limit,)
+            ).fetchall()
+        return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
+
+    def remove_transition(self, number: int) -> None:
+        """Take a transition off the queue: somebody was told."""
+        with self._open_database(write=True) as db:
+            db.execute("delete from transitions where number = ?", (number,))
+
+    def count_failed_delivery(self, number: int) -> None:
+        """Write down that to tell it was tried once more, in vain."""
+        with self._open_database(write=True) as db:
+            db.execute("update transitions set tries = tries + 1 where number = ?", (number,))
+
+    def drop_old_transitions(self, before: float) -> int:
+        """Drop the transitions from *before* that time; say how many there were."""
+        stale = "from transitions where at < ?"
+        with self._open_database() as db:
+            row = db.execute(f"select count(*) {stale}", (before,)).fetchone()
+        if row[0]:
+            with self._open_database(write=True) as db:
+                db.execute(f"delete {stale}", (before,))
+        return int(row[0])
+
+    def read_fact(self, name: str) -> str:
+        """Read the fact *name*, empty if it was never set."""
+        with self._open_database() as db:
+            row = db.execute("select value from facts where name = ?", (name,)).fetchone()
+        return "" if row is None else str(row[0])
+
+    def read_seed(self) -> int:
+        """Give the fleet's own number, made once, by which turns are spread out."""
+        return int(self._get_or_set_fact(SEED_FACT, str(secrets.randbelow(2**31))))
+
+    def read_fleet_start(self) -> float:
+        """
+        Say when this was first asked: no node was waited for any sooner.
+
+        What a clock wrote that was ahead, and has been set back, counts from now on.
+        """
+        now = self.clock()
+        began = float(self._get_or_set_fact(BEGAN_FACT, repr(now)))
+        if began > now:
+            with self._open_database(write=True) as db:
+                _set_fact(db, BEGAN_FACT, repr(now))
+        return min(began, now)
+
+    def read_identity(self) -> str:
+        """Give the id of this ledger, made once, by which its copies are known."""
+        return self._get_or_set_fact(IDENTITY_FACT, secrets.token_hex(8))
+
+    def read_host(self) -> str:
+        """Name the host that the controller of this ledger last acted on, if any."""
+        return self.read_fact(HOST_FACT)
+
+    def record_host(self, host: str) -> None:
+        """Write down which host the controller acts on."""
+        if host != self.read_host():
+            with self._open_database(write=True) as db:
+                _set_fact(db, HOST_FACT, host)
+
+    def _get_or_set_fact(self, name: str, value: str) -> str:
+        """Make *value* the fact *name*, unless it has one; give what it is."""
+        if known := self.read_fact(name):
+            return known
+        with self._open_database(write=True) as db:
+            db.execute("insert or ignore into facts values (?, ?)", (name, value))
+        return self.read_fact(name)
+
+    # -- the audit log
+
+    def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
+        """Read the log, of *node* or of all, the newest first."""
+        with self._open_database() as db:
+            rows = db.execute(
+                "select at, actor, node, what, detail from audit"
+                " where ?1 is null or node = ?1 order by number desc limit ?2",
+                (node, limit),
+            ).fetchall()
+        names = AuditEntry.__struct_fields__
+        return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def add_audit_line(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
+        """Add a line to the log."""
+        with self._open_database(write=True) as db:
+            self._add_audit_line(db, node, what, detail, actor)
+
+    def count_quarantines(self, node: str, since: float) -> int:
+        """Count how often *node* was quarantined since then; as `list_newly_held`."""
+        with self._open_database() as db:
+            row = db.execute(
+                "select count(*) from audit where node = ? and at > ? and at <= ?"
+                " and what in ('quarantined', 'lemon')",
+                (node, since, self.clock()),
+            ).fetchone()
+        return int(row[0])
+
+    def _record_found_drain(self, db: Connection, node: str, drain_reason: str) -> None:
+        db.execute(
+            "insert into intents (at, node, act, reason, before, outcome, stood)"
+            " values (?, ?, ?, '', '', 'as it is', ?)",
+            (self.clock(), node, FOUND_ACT, drain_reason),
+        )
+
+    def _put(self, db: Connection, node: Node) -> None:
+        row = db.execute("select record from nodes where name = ?", (node.name,)).fetchone()
+        known = msgspec.json.decode(row[0], type=Node) if row else Node(name=node.name)
+        if changed := build_transition(known, node, self.clock()):
+            self._queue_transition(db, changed)
+        record = msgspec.json.encode(node)
+        db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
+
+    def _make_transition(
+        self, kind: TransitionKind, before: str, after: str, why: str
+    ) -> Transition:
+        return Transition(kind=kind, at=self.clock(), before=before, after=after, reason=why)
+
+    def _queue_transition(self, db: Connection, changed: Transition) -> None:
+        """Have the site's own program told, in the write that makes the change."""
+        db.execute(
+            "insert into transitions (at, record) values (?, ?)",
+            (changed.at, msgspec.json.encode(changed)),
+        )
+
+    def _add_audit_line(
+        self, db: Connection, node: str, what: str, detail: str, actor: str = ""
+    ) -> None:
+        db.execute(
+            "insert into audit (at, actor, node, what, detail) values (?, ?, ?, ?, ?)",
+            (self.clock(), actor or CONTROLLER_ACTOR, node, what, detail),
+        )
+
+    @contextmanager
+    def _open_database(self, *, write: bool = False) -> Generator[Connection]:
+        damaged = "bring it back from a backup; without it nothing is released by itself"
+        with transaction(self.path, if_damaged=damaged, write=write) as db:
+            yield db
+
+
+def _build_ticket(row: tuple[Any, ...]) -> Ticket:
+    columns = (
+        *("number", "node", "token", "purpose", "suite"),
+        *("made", "job", "ended", "ending", "run"),
+    )
+    return Ticket(**dict(zip(columns, row, strict=True)))
+
+
+def _format_run_prefix(when: float) -> str:
+    """Write *when* as the id of a run that began then starts."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
+
+
+def _set_fact(db: Connection, name: str, value: str) -> None:
+    db.execute("insert or replace into facts values (?, ?)", (name, value))

@@ -1,0 +1,179 @@
+"""
+Tells the site's own program what changed: ``[quarantine] on_transition``.
+
+The program is started once for each transition, with one JSON object on its standard
+input. The ledger queues a transition in the write that makes the change, and it leaves
+the queue when the program ended with 0. So none is lost, whenever the controller is
+killed; one may be told twice, under the same ``number``.
+
+The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a turn
+starts none after `TIME_BUDGET_S`. The first failure ends the telling of that turn; the
+next turn begins with those that were tried least, so that one transition that the
+program cannot take keeps no other back. What is a day old is given up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Unable
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.transition_log import Transition, TransitionKind
+from hpcverify.model import Remedy, Run, Verdict
+from hpcverify.processes import run_tool
+from hpcverify.records import documents
+from hpcverify.records.store import Store
+from hpcverify.summary.actions import list_affected_parts
+from hpcverify.trust import refuse_if_others_can_change
+
+PROGRAM_TIMEOUT_S = 10.0
+"""For one start of the program."""
+TIME_BUDGET_S = 30.0
+"""After which a turn starts it no more: an operator may wait for the turn to end."""
+RETRY_PAUSE_S = 60.0
+"""Between a failure and the next try: a sweep may take a turn every other second."""
+EXPIRY_S = 86400.0
+"""How long a transition is kept that nobody could be told of."""
+MAX_TRANSITIONS = 10_000
+"""Transitions that are looked at in one turn."""
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+}
+"""All that the program has of ours: the rest may hold secrets, or sway it."""
+
+
+class AccusedPart(Struct, frozen=True, kw_only=True):
+    """A part that the evidence speaks against."""
+
+    id: str
+    """What survives a reseat: a UUID, a serial number, an address; or "node"."""
+    label: str
+    """What a person calls it."""
+    remedy: Remedy
+
+
+class TransitionMessage(Struct, frozen=True, kw_only=True):
+    """What the program reads. Fields are added, never renamed."""
+
+    event: TransitionKind
+    number: int
+    """The same if it is told again."""
+    time: str
+    """When it changed: UTC, ISO 8601."""
+    node: str
+    before: str
+    after: str
+    enforced: bool
+    """Whether it is acted on; a site that observes is told too."""
+    reason: str
+    part: str
+    """The labels of `parts`, for people."""
+    parts: tuple[AccusedPart, ...]
+    remedy: Remedy
+    """The strongest that the evidence calls for."""
+    checks: tuple[str, ...]
+    run: str
+    by: str
+
+
+@dataclass
+class TransitionNotifier:
+    """Tells *program* what the *ledger* has queued; empty: there is none."""
+
+    program: str
+    ledger: Ledger
+    store: Store
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+    timeout: float = PROGRAM_TIMEOUT_S
+    time_budget: float = TIME_BUDGET_S
+    _paused_until: float = -math.inf
+
+    def notify(self) -> None:
+        """Tell what is due; what goes wrong is one line, and never an error."""
+        if not self.program:
+            self.ledger.drop_old_transitions(math.inf)
+            return
+        began = time.monotonic()
+        if began < self._paused_until:
+            return
+        if lost := self.ledger.drop_old_transitions(self.clock() - EXPIRY_S):
+            them = "1 transition was" if lost == 1 else f"{lost} transitions were"
+            self.say(f"{them} given up: {self.program} did not take it for a day")
+        for number, changed in self.ledger.list_pending_transitions(MAX_TRANSITIONS):
+            if time.monotonic() - began > self.time_budget:
+                return
+            if why := self._run_program(build_message(number, changed, self._read_run(changed))):
+                self.ledger.count_failed_delivery(number)
+                self.say(f"on_transition: {why}; the next turn tries again")
+                self._paused_until = time.monotonic() + RETRY_PAUSE_S
+                return
+            self.ledger.remove_transition(number)
+
+    def _run_program(self, said: TransitionMessage) -> str:
+        """Start the program on *said*; say what went wrong, if something did."""
+        try:
+            refuse_if_others_can_change(Path(self.program))
+            done = run_tool(
+                [self.program],
+                timeout=self.timeout,
+                cwd=Path("/"),
+                env=ENVIRONMENT,
+                stdin=msgspec.json.encode(said) + b"\n",
+            )
+        except (ConfigError, Unable) as exc:
+            return str(exc)
+        except OSError as exc:
+            return f"{self.program} cannot be run: {exc.strerror}"
+        if done.returncode == 0:
+            return ""
+        # The last line: a script's traceback ends in what went wrong.
+        lines = done.stderr.decode(errors="replace").strip().split("\n")
+        return f"{self.program}: {lines[-1] or f'exit status {done.returncode}'}"
+
+    def _read_run(self, changed: Transition) -> Run | None:
+        """Read the run that *changed* rests on, if it can be read."""
+        if not (changed.run and changed.checks):
+            return None
+        try:
+            return documents.read(self.store.get_document_path(changed.run))
+        except StoreError:  # the reason stands in the transition all the same
+            return None
+
+
+def build_message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
+    """Say what *changed*, with the parts that *run* speaks against."""
+    parts = tuple(list_accused_parts(run, changed.checks)) if run else ()
+    return TransitionMessage(
+        event=changed.kind,
+        number=number,
+        time=f"{datetime.fromtimestamp(changed.at, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        node=changed.node,
+        before=changed.before,
+        after=changed.after,
+        enforced=changed.enforced,
+        reason=changed.reason,
+        part=", ".join(part.label for part in parts),
+        parts=parts,
+        remedy=max((part.remedy for part in parts), key=[*Remedy].index, default=Remedy.NONE),
+        checks=changed.checks,
+        run=changed.run,
+        by=changed.by,
+    )
+
+
+def list_accused_parts(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
+    """Yield the parts that failed one of *checks* in *run*, each once."""
+    for part in list_affected_parts(run):
+        if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
+            yield AccusedPart(id=part.where, label=part.label, remedy=part.remedy)

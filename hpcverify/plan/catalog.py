@@ -1,0 +1,52 @@
+"""Find checks by name without importing the ones that are not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from hpcverify.check import Check
+from hpcverify.errors import ConfigError, UnknownNameError
+
+BUILTIN_PACKAGE = "hpcverify_checks"
+SHARED_FOLDER = "common"
+"""What checks share lies in a folder of this name, which is no check."""
+
+
+def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Check[Any]:
+    """Import the check *name* from the first of *packages* that has it."""
+    for package in packages:
+        path = f"{package}.{name}"
+        if name.startswith("_") or not name.isidentifier():
+            continue
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError as exc:
+            if exc.name == path:
+                continue
+            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
+        except (ImportError, SyntaxError) as exc:
+            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
+        check: Check[Any] | None = getattr(module, "CHECK", None)
+        if not isinstance(check, Check):
+            raise ConfigError(f"{path}: CHECK is not a Check; see CONTRIBUTING.md")
+        return check
+    raise UnknownNameError("check", name, list_check_names(packages))
+
+
+def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator[str]:
+    """List the checks by their files; nothing but the package is imported."""
+    from pkgutil import iter_modules  # noqa: PLC0415 - no worker lists them
+
+    for package in packages:
+        try:
+            path = import_module(package).__path__
+        except (ImportError, AttributeError, TypeError) as exc:
+            raise ConfigError(
+                f"check package {package!r} cannot be imported: install it, or take "
+                "it out of check_packages"
+            ) from exc
+        for module in iter_modules(path):
+            if module.name != SHARED_FOLDER and not module.name.startswith("_"):
+                yield module.name

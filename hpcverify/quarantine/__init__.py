@@ -1,1 +1,0 @@
-"""The life of a node: what state it is in, why, and how it is held out of service."""

@@ -1,0 +1,51 @@
+"""A log of a bug of ours, to paste in a report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from hpcverify.errors import ConfigError
+from hpcverify.plan.config import state_dir
+
+
+def keep_log(exc: BaseException) -> Path:
+    """Write what is needed to understand *exc*; return where."""
+    now = datetime.now(UTC)
+    text = "\n".join(
+        [
+            "```",
+            f"hpcverify {version('hpcverify')}, {now:%Y-%m-%d %H:%M:%S} UTC",
+            f"Python {platform.python_version()}, {platform.platform()}",
+            f"arguments: {sys.argv[1:]}",
+            "".join(traceback.format_exception(exc)).rstrip(),
+            "```",
+            "",
+        ]
+    )
+    name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    for folder in _list_log_folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Only a new file: in /tmp another user may have put a link in its place.
+            with (folder / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return folder / name
+    sys.stderr.write(text)
+    return Path("what is printed above")
+
+
+def _list_log_folders() -> Iterator[Path]:
+    with suppress(ConfigError):
+        yield state_dir() / "logs"
+    yield Path(tempfile.gettempdir())

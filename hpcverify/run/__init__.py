@@ -1,0 +1,1 @@
+"""One run on one node: workers measure, the engine judges."""

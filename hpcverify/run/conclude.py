@@ -1,0 +1,176 @@
+"""
+Make one result of what all workers said about one check.
+
+What a check found is judged by the limits that hold now; that a worker could not
+do its part is an ERROR beside it, and hides no FAIL that was found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hpcverify.check import Judgement, Rule, applies, combine_judgements, judge, list_judgements
+from hpcverify.limits.resolve import PastValues, resolve
+from hpcverify.model import (
+    CarryOver,
+    Cause,
+    Coverage,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Maturity,
+    Measurement,
+    Remedy,
+    Result,
+    Series,
+    Shortfall,
+    Verdict,
+)
+from hpcverify.plan.config import to_json_types
+from hpcverify.plan.suite import Step
+from hpcverify.run.executor import Answer
+
+
+def conclude(
+    step: Step,
+    answers: Mapping[str, Answer],
+    inventory: Inventory,
+    past: PastValues,
+    seconds: float,
+) -> Result:
+    """
+    Judge what was found by *step*; *answers* are by the part that gave them.
+
+    A check that was skipped on every device is a skip; one skipped on some says so
+    in its coverage.
+    """
+    outcomes = {part: answer.outcome for part, answer in answers.items()}
+    found = [item for answer in answers.values() for item in answer.items]
+    skipped = {
+        part: outcome for part, outcome in outcomes.items() if outcome.verdict is Verdict.SKIP
+    }
+    result = Result(
+        check=step.name,
+        verdict=Verdict.PASS,
+        maturity=step.check.maturity,
+        required=step.required,
+        seconds=round(seconds, 3),
+        coverage=(
+            *(item for item in found if isinstance(item, Coverage)),
+            *(Coverage(p, f"skipped: {o.reason}") for p, o in skipped.items()),
+        ),
+        measurements=tuple(i for i in found if isinstance(i, Measurement)),
+        findings=tuple(i for i in found if isinstance(i, Finding)),
+        series=tuple(i for i in found if isinstance(i, Series)),
+        marks=tuple(i for i in found if isinstance(i, CarryOver)),
+        params=to_json_types(msgspec.to_builtins(step.params)),
+    )
+    if skipped and len(skipped) == len(outcomes):
+        causes = {outcome.cause for outcome in skipped.values()}
+        return msgspec.structs.replace(
+            result,
+            verdict=Verdict.SKIP,
+            reason="; ".join(dict.fromkeys(o.reason for o in skipped.values())),
+            cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
+            coverage=(),
+        )
+    shortfalls = tuple(
+        Shortfall(
+            where=part,
+            reason=_prefix_label(inventory.find_label(part), outcome.reason, len(outcomes)),
+            cause=outcome.cause,
+            remedy=outcome.remedy,
+        )
+        for part, outcome in outcomes.items()
+        if outcome.verdict is Verdict.ERROR
+    )
+    result = msgspec.structs.replace(result, shortfalls=shortfalls)
+    return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
+
+
+def _prefix_label(label: str, reason: str, parts: int) -> str:
+    """Name the part only where there are several."""
+    return reason if parts == 1 else f"{label}: {reason}"
+
+
+def judge_result(
+    result: Result,
+    rules: Mapping[str, Rule],
+    rulings: Mapping[str, FindingRule],
+    inventory: Inventory,
+    past: PastValues,
+) -> Result:
+    """Judge *result* by today's *rules* and *rulings*; its shortfalls stand."""
+    limits = resolve(rules, result.measurements, inventory, past)
+    short = [
+        Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
+        for s in result.shortfalls
+    ]
+    holding = [lim for lim in limits if not short or _is_measured(lim, result)]
+    verdict = judge(
+        (*result.measurements, *result.findings), holding, rulings, inventory.format_names
+    )
+    total = combine_judgements([verdict, *short])
+    return msgspec.structs.replace(
+        result,
+        verdict=total.verdict,
+        reason=total.reason,
+        cause=total.cause,
+        remedy=total.remedy,
+        limits=tuple(limits),
+        rulings={code: rulings[code] for code in _list_finding_codes(result) if code in rulings},
+    )
+
+
+def rejudge_result(
+    result: Result,
+    rules: Mapping[str, Rule],
+    rulings: Mapping[str, FindingRule],
+    inventory: Inventory,
+    past: PastValues,
+) -> Result:
+    """Judge a stored result again; a check that was skipped stays skipped."""
+    if result.verdict is Verdict.SKIP:
+        return result
+    return judge_result(result, rules, rulings, inventory, past)
+
+
+def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
+    """
+    List what failed in *result* that a rerun cannot take back, a sentence each.
+
+    By the limits and rulings that it was judged by. A check in beta gives none: it can
+    do no more than warn.
+    """
+    if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
+        return ()
+    found: list[Measurement | Finding] = [*result.measurements, *result.findings]
+    told = list_judgements(found, result.limits, result.rulings, inventory.format_names)
+    return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
+
+
+def build_not_run_result(
+    step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
+) -> Result:
+    """Say that *step* had no turn, and why."""
+    return Result(
+        check=step.name,
+        verdict=Verdict.ERROR,
+        reason=reason,
+        cause=cause,
+        remedy=remedy,
+        shortfalls=(Shortfall("node", reason, cause, remedy),),
+        maturity=step.check.maturity,
+        required=step.required,
+    )
+
+
+def _list_finding_codes(result: Result) -> list[str]:
+    return sorted({finding.code for finding in result.findings})
+
+
+def _is_measured(limit: Limit, result: Result) -> bool:
+    return any(applies(limit, item) for item in result.measurements)

@@ -1,0 +1,358 @@
+"""
+Run tasks on this machine, each device's in a worker process of its own.
+
+A worker that crashes, hangs or overruns is ended and replaced, and only the task
+in hand suffers. Each one leads a session of its own, so that its children end with
+it, and writes to files, so that nobody waits on a pipe. A process in uninterruptible
+sleep cannot be ended by anyone: it is abandoned after a bounded wait and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, field
+
+from hpcverify.breadcrumb import read as read_breadcrumb
+from hpcverify.errors import explain_shortage
+from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.processes import (
+    STOPPED_REASON,
+    is_stopped,
+    list_session_members,
+    name_signal,
+    signal_sessions,
+)
+from hpcverify.run.executor import Answer
+from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
+from hpcverify.run.wire import Outcome, Request, Response, Task, decode, encode
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "hpcverify.run.worker")
+"""Without -P whatever lies in the current directory could be imported."""
+WORKER_GRACE_SECONDS = 1.0
+"""Seconds between TERM and KILL for a worker that overran."""
+REAP_SECONDS = 2.0
+"""Seconds to wait for a killed worker before it is abandoned as hung."""
+HURRIED_REAP_SECONDS = 0.3
+"""The same when the run was told to end, and someone waits for the node."""
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
+"""Seconds between looks at the replies: closely at first, then at leisure."""
+LOG_TAIL_BYTES = 2000
+"""Bytes of a worker's log that are worth showing."""
+SIGTERM_DEATH = "killed by SIGTERM"
+"""How a worker ends when a scheduler ends a job: it signals all processes, and the
+engine may look before it has heard of it itself."""
+INTERRUPTED_OUTCOME = Outcome(
+    verdict=Verdict.ERROR, reason="interrupted", cause=Cause.INTERRUPTED, remedy=Remedy.RERUN
+)
+
+
+class WorkerHandle:
+    """A worker process, and its files."""
+
+    def __init__(self, process: Popen[bytes] | ForkedWorker, files: WorkerFiles) -> None:
+        """Take over a *process* that serves."""
+        self._process = process
+        self._files = files
+        self._written = 0
+        self._read = 0
+
+    @classmethod
+    def start(cls, command: Sequence[str]) -> WorkerHandle:
+        """Start a worker in a session of its own."""
+        import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts none here
+
+        with contextlib.ExitStack() as opened:
+            files = create_worker_files(opened)
+            inherited = (files.requests, files.responses, files.breadcrumb)
+            process = subprocess.Popen(
+                [*command, *map(str, (os.getpid(), *inherited))],
+                stdin=subprocess.PIPE,
+                stdout=files.log,
+                stderr=files.log,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+            opened.pop_all()  # ours, until `close_files`
+        return cls(process, files)
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its session."""
+        return self._process.pid
+
+    def send(self, request: Request) -> None:
+        """Hand over *order*; a worker that is gone shows when it is polled."""
+        text = encode(request)
+        os.pwrite(self._files.requests, text, self._written)
+        line = f"{self._written} {len(text)}\n".encode()
+        self._written += len(text)
+        stdin = self._process.stdin
+        # The line is far shorter than a pipe holds, so this cannot block.
+        with contextlib.suppress(BrokenPipeError):
+            if stdin is not None:
+                stdin.write(line)
+                stdin.flush()
+
+    def read_responses(self) -> list[Response]:
+        """Read what came since the last call; a line under way is left for later."""
+        whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return [decode(line, Response) for line in whole.splitlines()]
+
+    @staticmethod
+    def _read_from(descriptor: int, start: int) -> bytes:
+        """Read a memory file from *start* on, without moving the writer's place."""
+        return os.pread(descriptor, os.fstat(descriptor).st_size - start, start)
+
+    def describe_death(self) -> str | None:
+        """Say how the process ended, if it has."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        if status < 0:
+            return f"killed by {name_signal(-status)}"
+        return f"exited with {status}"
+
+    def describe_whereabouts(self) -> str:
+        """Say what it was about to do when it was last heard of, if it told."""
+        doing = read_breadcrumb(self._files.breadcrumb)
+        return f" in {doing}" if doing else ""
+
+    def read_log_tail(self) -> str:
+        """Show the end of what it wrote to its standard output and error."""
+        tail = self._read_from(self._files.log, 0)[-LOG_TAIL_BYTES:]
+        return tail.decode(errors="replace").strip()
+
+    def close_stdin(self) -> None:
+        """Close its standard input, upon which an idle worker ends by itself."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def describe_stop(self) -> str:
+        """Say that it, or what it has started, was stopped by a signal, if so."""
+        if any(map(is_stopped, list_session_members([self.pid]))):
+            return f": {STOPPED_REASON}"
+        return ""
+
+    def close_files(self) -> None:
+        """Close its files; nothing more will be read."""
+        for descriptor in self._files:
+            os.close(descriptor)
+
+    def abandon(self) -> str:
+        """Give up on a process that cannot be ended; return what it waits in."""
+        # Popen would warn about a child that it never saw end.
+        self._process.returncode = -signal.SIGKILL
+        with contextlib.suppress(OSError):
+            if channel := Path(f"/proc/{self.pid}/wchan").read_text().strip("0"):
+                return channel
+        return "unknown"
+
+
+class LocalExecutor(Struct):
+    """
+    Keeps one worker for each name and hands them tasks.
+
+    *stopped* says that the run was told to end; *tick* is called between looks at
+    the replies, to show progress, and *heard* with each reply as it comes. *budget*
+    says how many seconds all tasks together were given, for whoever did not end in it.
+    """
+
+    should_stop: Callable[[], bool]
+    tick: Callable[[], None] = lambda: None
+    on_response: Callable[[Response], None] = lambda _: None
+    command: Sequence[str] = WORKER_COMMAND
+    hung: list[str] = []
+    """Workers that could not be ended, with their process id and wait channel."""
+    early_workers: Mapping[str, ForkedWorker] = {}
+    """Workers that were started before there was an executor, by name."""
+    budget: float = math.inf
+    _began: float = field(default_factory=time.monotonic)
+    _workers: dict[str, WorkerHandle] = {}
+    _request_number: int = 0
+
+    def __post_init__(self) -> None:
+        """Take over the early workers."""
+        for name, process in self.early_workers.items():
+            self._workers[name] = WorkerHandle(process, process.files)
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """
+        Run each task on the worker of its name, all at the same time.
+
+        Returns an answer for every task: a worker that could not be started, died,
+        was still at work after *timeout* seconds, or was stopped, ends in an ERROR
+        outcome with what it had found by then.
+        """
+        start = time.monotonic()
+        self._request_number += 1
+        replies: dict[str, list[Response]] = {name: [] for name in tasks}
+        ends: dict[str, Outcome] = {}
+        for name, task in tasks.items():
+            try:
+                worker = self._get_worker(name)
+            except OSError as exc:
+                ends[name] = _build_start_failure(exc)
+            else:
+                worker.send(Request(self._request_number, task))
+        while waiting := [name for name in tasks if name not in ends]:
+            for name in waiting:
+                if outcome := self._poll(name, replies[name]):
+                    ends[name] = outcome
+            waiting = [name for name in waiting if name not in ends]
+            elapsed = time.monotonic() - start
+            if waiting and self.should_stop():
+                self._end(waiting, grace=0.0, reap=HURRIED_REAP_SECONDS)
+                ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
+            elif waiting and elapsed > timeout:
+                ends |= self._end_overrun(waiting, timeout)
+            elif waiting:
+                self.tick()
+                time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
+        return {
+            name: Answer(responses=tuple(replies[name]), outcome=_add_times(end, start))
+            for name, end in ends.items()
+        }
+
+    def close(self, *, hurry: bool = False) -> None:
+        """End all workers; in a *hurry*, do not wait long for those that hang."""
+        self._end(
+            list(self._workers), grace=0.0, reap=HURRIED_REAP_SECONDS if hurry else REAP_SECONDS
+        )
+
+    def _get_worker(self, name: str) -> WorkerHandle:
+        if name not in self._workers:
+            self._workers[name] = WorkerHandle.start(self.command)
+        return self._workers[name]
+
+    def _poll(self, name: str, responses: list[Response]) -> Outcome | None:
+        """Take in what the worker *name* said; return the end of its task, if any."""
+        worker = self._workers[name]
+        died = worker.describe_death()  # before reading, so that its last words are read
+        fresh = [r for r in worker.read_responses() if r.number == self._request_number]
+        for reply in fresh:
+            self.on_response(reply)
+        responses += fresh
+        if responses and (outcome := responses[-1].outcome):
+            if outcome.is_worker_spent:
+                self._end([name], grace=0.0, reap=REAP_SECONDS)
+            return outcome
+        return None if died is None else self._handle_crash(name, died)
+
+    def _handle_crash(self, name: str, died: str) -> Outcome:
+        if died == SIGTERM_DEATH:  # and not by us, who have asked before, or kill at once
+            self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
+            return INTERRUPTED_OUTCOME
+        tail = self._workers[name].read_log_tail()
+        where = self._workers[name].describe_whereabouts()
+        self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
+        last = tail.rpartition("\n")[2]
+        words = f"; last words: {last}" if last and not where else ""
+        return Outcome(
+            verdict=Verdict.ERROR,
+            reason=f"its worker {died}{where}{words}",
+            cause=Cause.CRASHED,
+            remedy=Remedy.RERUN,
+            trace=tail,
+        )
+
+    def _end_overrun(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
+        where = {
+            name: self._workers[name].describe_whereabouts() + self._workers[name].describe_stop()
+            for name in names
+        }
+        spent = time.monotonic() - self._began > self.budget
+        hung = self._end(names, grace=WORKER_GRACE_SECONDS, reap=REAP_SECONDS)
+        return {
+            name: Outcome(
+                verdict=Verdict.ERROR,
+                reason=f"hung{where[name]}: {hung[name]} cannot be ended",
+                cause=Cause.HUNG,
+                remedy=Remedy.REBOOT,
+            )
+            if name in hung
+            else self._build_timeout(where[name], timeout, spent=spent)
+            for name in names
+        }
+
+    def _build_timeout(self, where: str, timeout: float, *, spent: bool) -> Outcome:
+        """Say that a task did not end, and, if it was only at work, what to change."""
+        reason = f"no end after {timeout:.0f} s{where}"
+        short = spent and not where
+        if short:
+            reason += (
+                f", when the suite's budget of {self.budget:g} s was used up: give the "
+                "suite more, or its checks less"
+            )
+        return Outcome(
+            verdict=Verdict.ERROR,
+            reason=reason,
+            cause=Cause.TIMEOUT,
+            remedy=Remedy.FIX_CONFIGURATION if short else Remedy.RERUN,
+        )
+
+    def _end(self, names: Sequence[str], *, grace: float, reap: float) -> dict[str, str]:
+        """
+        End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
+
+        Returns those that even KILL did not end, with where they wait.
+        """
+        if not names:
+            return {}
+        workers = {name: self._workers.pop(name) for name in names}
+        sessions = {worker.pid for worker in workers.values()}
+        for worker in workers.values():
+            worker.close_stdin()
+        if grace:
+            signal_sessions(sessions, signal.SIGTERM)
+        _wait_for(workers.values(), grace)
+        signal_sessions(sessions, signal.SIGKILL)
+        _wait_for(workers.values(), reap)
+        hung = {
+            name: f"process {worker.pid}, which waits in {worker.abandon()},"
+            for name, worker in workers.items()
+            if worker.describe_death() is None
+        }
+        self.hung += hung.values()
+        for worker in workers.values():
+            worker.close_files()
+        return hung
+
+
+def _build_start_failure(exc: OSError) -> Outcome:
+    """Say why the node started no worker: that is no bug, and ends no run."""
+    short = explain_shortage(exc)
+    return Outcome(
+        verdict=Verdict.ERROR,
+        reason=f"no worker can be started: {short or exc}",
+        cause=Cause.NO_RESOURCES if short else Cause.MISSING,
+        remedy=Remedy.INSPECT,
+    )
+
+
+def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
+    """Wait until all *workers* are gone, for *seconds* at the most."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(w.describe_death() is None for w in workers):
+        time.sleep(MIN_POLL_SECONDS)
+
+
+def _add_times(outcome: Outcome, start: float) -> Outcome:
+    """Give an outcome that the engine made up itself its times."""
+    if outcome.end:
+        return outcome
+    return msgspec.structs.replace(outcome, start=start, end=time.monotonic())

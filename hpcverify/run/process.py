@@ -1,0 +1,75 @@
+"""A worker process as the engine sees it: its files, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from typing import IO, NamedTuple
+
+PRELOAD_COMMAND = "ready"
+"""The first word of a line that is no order, but names checks to come."""
+EARLY_REAP_SECONDS = 0.3
+"""Seconds to wait for a worker that nobody took over, and that was killed."""
+
+
+class WorkerFiles(NamedTuple):
+    """
+    Where a worker reads and writes, as descriptors of memory files.
+
+    They need no directory and no disk, which may be full, and go with the processes.
+    """
+
+    requests: int
+    responses: int
+    log: int
+    breadcrumb: int
+
+
+def create_worker_files(opened: ExitStack) -> WorkerFiles:
+    """Make the files of one worker, which are closed with *opened*."""
+    made: list[int] = []
+    for name in WorkerFiles._fields:
+        made.append(os.memfd_create(name))
+        opened.callback(os.close, made[-1])
+    return WorkerFiles(*made)
+
+
+class ForkedWorker:
+    """A child of ours, with as much of `subprocess.Popen` as an executor needs."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], files: WorkerFiles) -> None:
+        """Take over the child *pid*, which is told of orders by *stdin*."""
+        self.pid = pid
+        self.stdin: IO[bytes] | None = stdin
+        self.returncode: int | None = None
+        self.files = files
+
+    def preload_checks(self, checks: Iterable[str]) -> None:
+        """Have it import *checks*, of which it will be told, while it waits."""
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):  # how it ended shows when it is polled
+                self.stdin.write(f"{PRELOAD_COMMAND} {' '.join(checks)}\n".encode())
+                self.stdin.flush()
+
+    def poll(self) -> int | None:
+        """Say how it ended, if it has: minus the signal, or its exit status."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # our caller has the kernel reap for us
+                self.returncode = 0
+                return self.returncode
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def end(self) -> None:
+        """End it, if nobody has; one that cannot be ended dies with us or later."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        until = time.monotonic() + EARLY_REAP_SECONDS
+        while self.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)

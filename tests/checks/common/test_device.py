@@ -1,0 +1,155 @@
+"""A worker computes on the part that it was told, whatever the order of the GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Device, Inventory
+from hpcverify_checks.common.device import (
+    find_gpu_index,
+    find_torch_device,
+    list_native_dtypes,
+    list_slow_dtypes,
+    remove_overrides,
+    reserve_gpu_cores,
+    use_float32_precision,
+)
+from tests.doubles import context
+
+UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
+GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
+
+
+def test_a_gpu_is_found_by_its_uuid_however_torch_prints_it() -> None:
+    assert find_gpu_index(GPU.part, UUIDS) == 1
+    assert find_gpu_index(GPU.part, UUIDS[::-1]) == 0
+    assert find_gpu_index(GPU.part, [f"GPU-{uuid}" for uuid in UUIDS]) == 1
+
+
+@pytest.mark.parametrize("uuids", [(), UUIDS[:1]])
+def test_a_gpu_that_torch_does_not_see_is_a_partial_view(uuids: tuple[str, ...]) -> None:
+    with pytest.raises(Unable, match="CUDA_VISIBLE_DEVICES") as caught:
+        find_gpu_index(GPU.part, uuids)
+    assert caught.value.cause is Cause.PARTIAL_VIEW
+
+
+def test_a_gpu_and_a_torch_without_cuda_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(Unable, match="pip install") as caught:
+        find_torch_device(context(tmp_path, device=GPU, peers=(GPU,)))
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_no_torch_is_missing_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Unable, match=r"pip install 'hpcverify\[gpu\]'") as caught:
+        find_torch_device(context(tmp_path))
+    assert caught.value.cause is Cause.MISSING
+
+
+def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
+    device = find_torch_device(context(tmp_path))
+    assert device == torch.device("cpu")
+    assert {"fp32", "fp64"} <= list_native_dtypes(device)
+
+
+def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> None:
+    overrides = {
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "CUBLAS_EMULATE_SINGLE_PRECISION": "1",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "DNNL_DEFAULT_FPMATH_MODE": "BF16",
+        "MKL_CBWR": "COMPATIBLE",
+        "ATEN_CPU_CAPABILITY": "default",
+    }
+    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    environ = kept | overrides
+    assert remove_overrides(environ) == list(overrides)
+    assert environ == kept
+    assert remove_overrides(environ) == []
+
+
+EXAMINED = """
+import os, sys
+from pathlib import Path
+from hpcverify.model import Coverage, Finding
+from hpcverify_checks import sdc
+from tests.doubles import context
+
+params = sdc.SdcParams(seconds=0.2, size=128, depth=128)
+for found in sdc.measure(context(Path(sys.argv[1])), params):
+    if isinstance(found, Finding) or (
+        isinstance(found, Coverage) and "environment" in found.text
+    ):
+        print(found.text)
+print(*(name for name in os.environ if name.startswith("ONEDNN")))
+"""
+
+
+def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMINED, str(tmp_path)],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": ""},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    names = "ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA"
+    told = f"set in the environment and ignored: {names}"
+    assert done.stdout.decode().splitlines() == [told, ""], done.stderr
+
+
+def test_the_precision_of_float32_is_restored() -> None:
+    before = torch.get_float32_matmul_precision()
+    with use_float32_precision("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 99])
+def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(tmp_path: Path, gpus: int) -> None:
+    threads = torch.get_num_threads()
+    ctx = context(tmp_path, inventory=Inventory(devices=(GPU,) * gpus))
+    with reserve_gpu_cores(ctx):
+        assert torch.get_num_threads() == max(1, threads - gpus)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -> None:
+    seconds = {"fp32": 5e-5, "bf16": 150e-5, "int8": 3e-5, "fp16": 10e-5}
+    (unused,) = list_slow_dtypes(seconds.keys() - {"fp32"}, seconds.__getitem__)
+
+    assert unused.dtype == "bf16"
+    assert "left out" in unused.text
+    assert "30 times as long as in fp32" in unused.text
+
+
+def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> None:
+    told = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ASKED],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "SSE41"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert {"fp32", "fp64"} <= set(told)
+    assert "bf16" not in told
+
+
+ASKED = """
+import torch
+from hpcverify_checks.common.device import list_native_dtypes
+print(*list_native_dtypes(torch.device("cpu")))
+"""

@@ -1,0 +1,311 @@
+"""Heat and power under load: what holds a part back, and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from hpcverify.check import Context, Sample, Skip, Watch, judge
+from hpcverify.limits.resolve import resolve
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Device,
+    Finding,
+    Inventory,
+    Measurement,
+    Remedy,
+    Series,
+    Verdict,
+)
+from hpcverify_checks import thermal
+from hpcverify_checks.common.dtypes import multiply
+from hpcverify_checks.thermal import CHECK, ThermalParams, plan
+from hpcverify_checks.thermal.load import LoopPace, ProductLoop, build_loop
+from hpcverify_checks.thermal.plan import LoadRecord, StretchResult
+from hpcverify_checks.thermal.response import compute_sag
+from tests.doubles import INVENTORY, context
+from tests.nvml_lab.nvmllab import Lab
+
+SECONDS = 60
+SHORT = ThermalParams(seconds=2.0, wave_periods=(0.05,), recovery_seconds=0.3)
+
+
+def on(tmp_path: Path, part: str, *series: str) -> Context:
+    """Make the context of a device with sensors for *series*."""
+    device = Device("cuda", part, part)
+    sensors = tuple(f"{part}/{name}" for name in series)
+    inventory = Inventory(parts=INVENTORY.parts, devices=(device,), sensors=sensors)
+    return context(tmp_path, device=device, peers=(device,), inventory=inventory)
+
+
+def observed(watch: Watch, ctx: Context) -> list[CheckItem]:
+    return list(thermal.observe(watch, ctx, ThermalParams()))
+
+
+def no_past(_name: str, _where: str) -> tuple[float, ...]:
+    return ()
+
+
+def judged(found: Iterable[CheckItem]) -> tuple[Verdict, str]:
+    numbers = [f for f in found if isinstance(f, Measurement)]
+    limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
+    judgement = judge(numbers, limits, CHECK.finding_rules)
+    return judgement.verdict, judgement.reason
+
+
+def values(found: Iterable[CheckItem]) -> dict[str, float | None]:
+    return {f.name: f.value for f in found if isinstance(f, Measurement)}
+
+
+def samples(name: str, *readings: float, unit: str = "") -> list[Sample]:
+    return [Sample(float(t), name, unit, "G", v) for t, v in enumerate(readings)]
+
+
+def watching(*series: list[Sample]) -> Watch:
+    return Watch(start=0, end=SECONDS, samples=[s for one in series for s in one])
+
+
+def gpus(lab: Lab, tmp_path: Path, story: str) -> list[tuple[Verdict, str]]:
+    watch = lab.watch(story, SECONDS)
+    parts = dict.fromkeys(s.where for s in watch.samples)  # by index, as NVML lists
+    return [judged(observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
+
+
+def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no temperature, clock or throttle sensor") as skip:
+        next(thermal.measure(context(tmp_path), ThermalParams(seconds=1e9)))
+    assert skip.value.cause is Cause.NOT_OBSERVABLE
+
+
+@dataclasses.dataclass(frozen=True)
+class Soaked:
+    """A soak of this machine's CPU, with its times on the monotonic clock."""
+
+    began: float
+    ended: float
+    found: list[CheckItem]
+    account: LoadRecord
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
+    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
+    ctx = context(tmp_path_factory.mktemp("soak"), inventory=sensors)
+    began = time.monotonic()
+    found = list(thermal.measure(ctx, SHORT))
+    account = plan.read_record(ctx.shared, 0)
+    assert account is not None
+    return Soaked(began, time.monotonic(), found, account)
+
+
+def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
+    (series,) = [f for f in soaked.found if isinstance(f, Series)]
+    assert series.unit == "GFLOP/s"
+    assert series.values
+    assert all(rate > 0 for rate in series.values)
+
+
+def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
+    (covered,) = [f for f in soaked.found if isinstance(f, Coverage)]
+    assert covered.where == "cpu"
+    assert "edges of a square wave of 0.05 s" in covered.text
+    assert values(soaked.found)["wave.edges"]
+    assert not [f for f in soaked.found if isinstance(f, Finding)]
+
+
+def test_every_number_has_the_unit_that_was_declared(soaked: Soaked) -> None:
+    for number in soaked.found:
+        if isinstance(number, Measurement):
+            metric = CHECK.find_metric(number.name)
+            assert metric is not None
+            assert metric.unit == number.unit
+
+
+def test_what_the_worker_did_reaches_those_who_saw_the_samples(soaked: Soaked) -> None:
+    assert soaked.account.rate
+    assert soaked.account.start >= soaked.began + plan.SETTLE_SECONDS
+    waves = [bool(d.period) for d in soaked.account.done]
+    assert waves == [False, True, False]
+
+
+def test_a_check_stays_until_the_part_has_cooled(soaked: Soaked) -> None:
+    assert soaked.ended >= soaked.account.end + SHORT.recovery_seconds
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"), [([100.0] * 16, 0.0), ([100.0] * 8 + [60.0] * 8, 0.4), ([0.0] * 8, 0.0)]
+)
+def test_sag_is_what_the_end_lacks_of_the_beginning(rates: list[float], expected: float) -> None:
+    assert compute_sag(rates) == pytest.approx(expected)
+
+
+CPU = torch.device("cpu")
+
+
+def found_after(
+    sound: ProductLoop, wrong_steady: int, wrong_waves: int, off: float = 0.0
+) -> list[Finding]:
+    """Say what comes of so many wrong products, if all are still *off* by so much."""
+
+    def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
+        multiply(a, b, out)
+        out[0, 0] += off
+
+    pace = LoopPace(dataclasses.replace(sound, multiply=faulty), 1e-3)
+    account = LoadRecord(
+        (
+            StretchResult(0.0, 0.0, 1.0, 1000, 1e9, wrong_steady),
+            StretchResult(0.5, 1.0, 2.0, 500, 1e9, wrong_waves, 2),
+        )
+    )
+    return list(thermal.find_mismatches("G", account, (pace, pace)))
+
+
+@pytest.mark.parametrize(
+    ("steady", "waves", "off", "verdict", "reason"),
+    [
+        (0, 0, 0.0, "pass", ""),
+        (1, 0, 0.0, "fail", "1 of 1000 fp64 products of 64^3"),
+        (0, 2, 0.0, "fail", "2 of 500 fp64 products of 64^3"),
+        (0, 500, 1.0, "fail", "500 of 500 fp64 products of 64^3"),
+    ],
+)
+def test_a_product_that_is_not_the_first_one_fails_however_often_it_happens(
+    steady: int, waves: int, off: float, verdict: str, reason: str
+) -> None:
+    found = found_after(build_loop(64, CPU), steady, waves, off)
+    judgement = judge(found, (), CHECK.finding_rules)
+    assert judgement.verdict.value == verdict
+    assert reason in judgement.reason
+
+
+def test_a_droop_asks_for_the_supply_and_heat_for_another_part() -> None:
+    sound = build_loop(64, CPU)
+    (heat,), (droop,) = found_after(sound, 1, 0), found_after(sound, 0, 1)
+    assert (heat.code, droop.code) == ("heat_mismatch", "wave_mismatch")
+    assert "under square waves of 0.5 s" in droop.text
+    assert CHECK.finding_rules[heat.code].remedy is Remedy.REPLACE
+    assert CHECK.finding_rules[droop.code].remedy is Remedy.INSPECT
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": 0}, {"wave_share": 1.5}, {"wave_periods": [0]}, {"recovery_seconds": -1}]
+)
+def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, ThermalParams)
+
+
+def test_a_healthy_board_passes_though_it_meets_its_power_cap(tmp_path: Path, lab: Lab) -> None:
+    for _ in range(3):
+        answers = gpus(lab, tmp_path, "healthy-8xh100")
+        assert answers == [(Verdict.PASS, "")] * 8
+
+
+def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
+    tmp_path: Path, lab: Lab
+) -> None:
+    answers = gpus(lab, tmp_path, "thermal-throttle")
+    assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [3, 6]
+    hot, braked = answers[3][1], answers[6][1]
+    assert "throttled.hw_thermal 20 s" in hot
+    assert "throttled.sw_thermal.share 0.6667" in hot
+    assert "power_brake" not in hot
+    assert "throttled.hw_power_brake 10 s" in braked
+    assert "thermal" not in braked
+
+
+def test_a_report_gets_what_was_sampled_and_its_extremes(tmp_path: Path, lab: Lab) -> None:
+    watch = lab.watch("thermal-throttle", SECONDS)
+    part = list(dict.fromkeys(s.where for s in watch.samples))[3]
+    found = observed(watch, on(tmp_path, part, "temperature"))
+    read = values(found)
+    assert (read["temperature.idle"], read["temperature.max"]) == (40, 90)
+    assert read["temperature.headroom.min"] == -3
+    assert (read["power.max"], read["samples"]) == (650, SECONDS + 1)
+    assert read["clock.sag"] == pytest.approx(1 - 690 / 1755)
+    shown = {f.name: f for f in found if isinstance(f, Series)}
+    assert {"temperature", "clock", "power", "utilization"} <= shown.keys()
+    assert len(shown["clock"].values) == SECONDS + 1
+
+
+def test_events_count_where_a_driver_has_no_counters(tmp_path: Path) -> None:
+    bits = samples("event.hw_thermal", 0, 1, 1, 1, 0, 0)
+    found = observed(
+        watching(samples("clock", *[1755] * 6, unit="MHz"), bits), on(tmp_path, "G", "clock")
+    )
+    assert values(found)["throttled.hw_thermal"] == 2
+    assert judged(found)[0] is Verdict.FAIL
+
+
+def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
+    bits = samples("event.hw_slowdown", *[0, 1, 0, 0, 1, 0] * 5)
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(bits, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 0
+    assert judged(found)[0] is Verdict.PASS
+
+
+def test_instants_far_apart_in_thinned_samples_are_no_slowdown(tmp_path: Path) -> None:
+    # The sampler keeps the extremes of older stretches: here, two instants meet.
+    old = [Sample(t, "event.hw_slowdown", "", "G", v) for t, v in THINNED]
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(old, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 0
+    lasting = [msgspec.structs.replace(s, value=1.0) for s in old]
+    found = observed(watching(lasting, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_slowdown"] == 48
+
+
+THINNED = [(0.0, 0.0), (10.0, 1.0), (20.0, 1.0), (30.0, 0.0), (40.0, 1.0), (48.0, 0.0)]
+
+
+def test_a_counter_that_stands_still_is_overruled_by_the_mask(tmp_path: Path) -> None:
+    still = samples("throttled.hw_power_brake", *[0.0] * 30, unit="s")
+    bits = samples("event.hw_power_brake", *[0.0] * 10, *[1.0] * 20)
+    clock = samples("clock", *[1755] * 30, unit="MHz")
+    found = observed(watching(still, bits, clock), on(tmp_path, "G", "clock"))
+    assert values(found)["throttled.hw_power_brake"] == 19
+    assert judged(found)[0] is Verdict.FAIL
+
+
+def test_hot_memory_is_a_warning(tmp_path: Path) -> None:
+    memory = samples("temperature.memory", 60, 90, 97, unit="°C")
+    clock = samples("clock", *[1755] * 3, unit="MHz")
+    found = observed(watching(memory, clock), on(tmp_path, "G", "clock"))
+    verdict, reason = judged(found)
+    assert verdict is Verdict.WARN
+    assert "temperature.memory.max 97" in reason
+
+
+def test_what_was_throttled_before_the_check_is_not_held_against_it(tmp_path: Path) -> None:
+    counted = samples("throttled.hw_thermal", *[900.0] * 30, unit="s")
+    temperature = samples("temperature", *[50.0] * 30, unit="°C")
+    found = observed(watching(counted, temperature), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.PASS
+
+
+def test_little_headroom_warns(tmp_path: Path) -> None:
+    near = samples("temperature.headroom", 30, 10, 1, unit="°C")
+    hot = samples("temperature", 50, 70, 79, unit="°C")
+    found = observed(watching(near, hot), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.WARN
+
+
+def test_sensors_that_fell_silent_are_no_pass(tmp_path: Path) -> None:
+    found = observed(watching(), on(tmp_path, "G", "temperature"))
+    assert judged(found)[0] is Verdict.ERROR
+
+
+def test_nothing_is_said_of_a_part_without_sensors(tmp_path: Path) -> None:
+    assert observed(watching(samples("load", 1, 2)), on(tmp_path, "G")) == []

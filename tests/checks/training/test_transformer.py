@@ -1,0 +1,151 @@
+"""The model is a transformer, all of whose bits have a place of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpcverify_checks.common.bits import compute_digest
+from hpcverify_checks.training import CPU_SHAPE, GPU_SHAPES, estimate_memory
+from hpcverify_checks.training.steps import make_leaves, matmul
+from hpcverify_checks.training.transformer import (
+    ALIGN_ELEMENTS,
+    Layout,
+    ModelShape,
+    Transformer,
+    cross_entropy,
+    make_initial,
+)
+
+SMALL = ModelShape(hidden=16, layers=2, heads=2, sequence=8, batch=2, vocabulary=32)
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+def model(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Transformer:
+    layout = Layout(shape)
+    flat = make_initial(layout, 1, device).to(dtype)
+    future = torch.ones(2 * (shape.sequence,), device=device).triu(1).bool()
+    weights = make_leaves(layout, flat, torch.zeros_like(flat))
+    return Transformer(shape, weights, matmul, future)
+
+
+def batch(shape: ModelShape, device: torch.device = CPU) -> Tensor:
+    count = shape.batch * (shape.sequence + 1)
+    tokens = (torch.arange(count) * 7 % shape.vocabulary).to(device)
+    return tokens.view(shape.batch, shape.sequence + 1)
+
+
+def test_each_parameter_is_aligned_and_none_overlap() -> None:
+    layout = Layout(SMALL)
+    flat = torch.zeros(layout.size)
+    for view in layout.view_parameters(flat).values():
+        assert view.data_ptr() % (4 * ALIGN_ELEMENTS) == flat.data_ptr() % (4 * ALIGN_ELEMENTS)
+        view.add_(1)
+    assert set(flat.tolist()) == {0.0, 1.0}
+
+
+def test_the_groups_are_all_of_the_parameters() -> None:
+    layout = Layout(SMALL)
+    ends = [(part.start, part.stop) for part in layout.groups.values()]
+    assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
+    assert ends[-1][1] == layout.size
+
+
+def test_the_initial_parameters_are_the_same_on_every_machine() -> None:
+    assert compute_digest(make_initial(Layout(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
+
+
+def test_other_seeds_have_other_initial_parameters() -> None:
+    first, second = (make_initial(Layout(SMALL), key, CPU) for key in (1, 2))
+    assert (first != second).float().mean() > 0.5
+
+
+def reference(this: Transformer, tokens: Tensor) -> Tensor:
+    """Compute the loss with torch's own layers."""
+    width = this.shape.hidden
+    mask = nn.Transformer.generate_square_subsequent_mask(this.shape.sequence)
+    x = this.weights["embedding", "tokens"][tokens[:, :-1]]
+    x = x + this.weights["embedding", "places"]
+    for number in range(this.shape.layers):
+        layer = nn.TransformerEncoderLayer(
+            width,
+            this.shape.heads,
+            4 * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        layer.load_state_dict(state(this, number))
+        x = layer(x, mask, is_causal=True)
+    gain, bias = this.weights["head", "gain"], this.weights["head", "bias"]
+    x = nn.functional.layer_norm(x, (width,), gain, bias)
+    logits = x @ this.weights["head", "out"].T
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def state(this: Transformer, number: int) -> dict[str, Tensor]:
+    """Name the parameters of a layer as torch does."""
+    attention, perceptron = f"attention {number}", f"perceptron {number}"
+    names = {
+        "self_attn.in_proj_weight": (attention, "in"),
+        "self_attn.in_proj_bias": (attention, "in bias"),
+        "self_attn.out_proj.weight": (attention, "out"),
+        "self_attn.out_proj.bias": (attention, "out bias"),
+        "linear1.weight": (perceptron, "in"),
+        "linear1.bias": (perceptron, "in bias"),
+        "linear2.weight": (perceptron, "out"),
+        "linear2.bias": (perceptron, "out bias"),
+        "norm1.weight": (attention, "gain"),
+        "norm1.bias": (attention, "bias"),
+        "norm2.weight": (perceptron, "gain"),
+        "norm2.bias": (perceptron, "bias"),
+    }
+    return {name: this.weights[key].detach() for name, key in names.items()}
+
+
+def test_it_is_the_transformer_that_torch_has() -> None:
+    this = model(SMALL, CPU, torch.float32)
+    tokens = batch(SMALL)
+    torch.testing.assert_close(this.compute_loss(tokens), reference(this, tokens))
+
+
+def test_the_cross_entropy_is_that_of_torch() -> None:
+    logits = make_initial(Layout(SMALL), 3, CPU)[: 20 * 32].view(20, 32) * 100
+    targets = torch.arange(20)
+    expected = nn.functional.cross_entropy(logits, targets)
+    torch.testing.assert_close(cross_entropy(logits, targets), expected)
+
+
+def test_its_operations_are_those_that_torch_counts() -> None:
+    for shape in (SMALL, CPU_SHAPE, GPU_SHAPES[0]):
+        this = model(shape, META, torch.bfloat16)
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.backward(this.compute_loss(batch(shape, META)))
+        assert counter.get_total_flops() == shape.operations
+
+
+def kept(shape: ModelShape) -> int:
+    """Count the bytes that autograd keeps of a forward pass, weights included."""
+    storages: dict[int, int] = {}
+    tensors: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage.nbytes()  # pyright: ignore[reportPrivateUsage] - nothing else names one on meta
+        tensors.append(tensor)  # or the next one may take its place
+        return tensor
+
+    this = model(shape, META, torch.bfloat16)
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        this.compute_loss(batch(shape, META))
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("shape", GPU_SHAPES)
+def test_more_memory_is_asked_for_than_a_step_keeps(shape: ModelShape) -> None:
+    asked = estimate_memory(shape, "bf16")
+    assert 0.2 * asked < kept(shape) < 0.7 * asked

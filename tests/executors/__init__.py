@@ -1,1 +1,0 @@
-"""Running tasks in workers that may die."""

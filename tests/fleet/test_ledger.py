@@ -1,0 +1,413 @@
+"""What the controller has decided is kept: once, in order, and for good."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcverify.errors import StoreError
+from hpcverify.fleet.ledger import (
+    BREAKER_RETENTION_S,
+    DAY_S,
+    MAX_RUN_AGE_S,
+    MIGRATIONS,
+    Ledger,
+    NodeChange,
+    Ticket,
+)
+from hpcverify.fleet.states import Node, State
+from hpcverify.model import Run
+from tests.doubles import a_run
+
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+N1 = Node(name="n1", state=State.QUARANTINED, reason="slow", checks=("gemm",))
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self.now = NOW
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock to turn on."""
+    return Clock()
+
+
+@pytest.fixture
+def again(tmp_path: Path, clock: Clock) -> Callable[[], Ledger]:
+    """Give what opens one and the same ledger, as another process would."""
+    return lambda: Ledger(tmp_path / "state", clock)
+
+
+@pytest.fixture
+def ledger(again: Callable[[], Ledger]) -> Ledger:
+    """Give a new one."""
+    return again()
+
+
+@pytest.fixture
+def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
+    """Open its file, as somebody with root's rights might."""
+    ledger.add_audit_line("n1", "held", "a fan", "ada")
+    db = sqlite3.connect(ledger.path)
+    yield db
+    db.close()
+
+
+# -- the audit log
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update audit set actor = 'eve'",
+        "delete from audit",
+        "insert or replace into audit select number, at, 'eve', '', '', '' from audit",
+    ],
+)
+def test_the_audit_log_is_neither_rewritten_nor_shortened(
+    database: sqlite3.Connection, ledger: Ledger, change: str
+) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="the audit log is not"):
+        database.execute(change)
+
+    (entry,) = ledger.read_audit()
+    assert (entry.actor, entry.what, entry.detail) == ("ada", "held", "a fan")
+
+
+def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
+    for node in ("n1", "n2", "n1"):
+        ledger.add_audit_line(node, f"{node} again")
+
+    assert [e.what for e in ledger.read_audit("n1", limit=1)] == ["n1 again"]
+    assert [e.node for e in ledger.read_audit()] == ["n1", "n2", "n1"]
+
+
+def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Ledger]) -> None:
+    again().put(N1, "quarantined", "run 7", "ada")
+
+    assert again().list_nodes() == {"n1": N1}
+    assert again().read_node("n1") == N1
+    (entry,) = again().read_audit("n1")
+    assert (entry.when, entry.actor, entry.detail) == (NOW, "ada", "run 7")
+
+
+def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
+    assert ledger.read_node("n9") == Node(name="n9")
+    assert ledger.list_nodes() == {}
+
+
+# -- runs
+
+
+def test_a_run_is_judged_once(ledger: Ledger) -> None:
+    assert ledger.record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    assert not ledger.record_judgment(Node(name="n1"), "r1", {"gemm": False}, "healthy")
+
+    assert ledger.read_node("n1") == N1
+    assert ledger.is_judged("r1")
+    assert not ledger.is_judged("r2")
+    assert [entry.what for entry in ledger.read_audit()] == ["quarantined"]
+    assert ledger.read_outcomes(0) == {"gemm": {"n1": True}}
+
+
+def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")
+    ledger.record_judgment(N1, "r1", {}, "quarantined", ticket=ticket.number)
+
+    assert told(ledger, ticket).run == "r1"
+
+
+def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.put(N1, "quarantined")
+    clock.now += HOUR
+    for what in ("lemon", "quarantined (observed)", "healthy"):
+        ledger.put(N1, what)
+    ledger.put(Node(name="n2"), "quarantined")
+
+    assert ledger.count_quarantines("n1", NOW - 1) == 2
+    assert ledger.count_quarantines("n1", NOW) == 1
+
+
+def run_of(when: float, **changes: object) -> Run:
+    """Make a run that began *when*, by the clock of its node."""
+    return a_run(id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes)
+
+
+def judged(ledger: Ledger, table: str = "judged") -> int:
+    """Count the rows of a table that grows with each run."""
+    with sqlite3.connect(ledger.path) as db:
+        (count,) = db.execute(f"select count(*) from {table}").fetchone()  # noqa: S608 - our own words
+    db.close()
+    return int(count)
+
+
+@pytest.mark.parametrize("days", [-13.9, -1, 0, 0.9])
+def test_a_run_of_these_days_is_timely(ledger: Ledger, days: float) -> None:
+    assert ledger.explain_untimely(run_of(NOW + days * DAY_S)) == ""
+
+
+@pytest.mark.parametrize("days", [-20_000, -14.1, 1.1, 50_000])
+def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
+    ledger: Ledger, days: float
+) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "quick")
+    run = run_of(NOW + days * DAY_S, token=ticket.token)
+
+    assert "more than 14 days ago or ahead" in ledger.explain_untimely(run_of(NOW + days * DAY_S))
+    assert ledger.explain_untimely(run) == ""
+    ledger.record_judgment(N1, run.id, {}, "", ticket=ticket.number)
+    assert "see whether that of the node" in ledger.explain_untimely(run)
+
+
+def test_a_ticket_for_another_suite_makes_no_run_timely(ledger: Ledger) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")  # it would not be used up
+
+    assert ledger.explain_untimely(run_of(NOW + 2 * DAY_S, token=ticket.token))
+
+
+def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
+    ledger: Ledger, clock: Clock
+) -> None:
+    run = run_of(NOW - 13 * DAY_S)
+    ledger.record_judgment(N1, run.id, {}, "")
+    for _ in range(40):
+        assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
+        clock.now += DAY_S
+        ledger.record_judgment(N1, run_of(clock.now).id, {}, "")
+
+    assert not ledger.is_judged(run.id)
+    assert judged(ledger) == MAX_RUN_AGE_S / DAY_S + 2
+
+
+def test_what_the_breaker_counted_is_forgotten_in_the_end(ledger: Ledger, clock: Clock) -> None:
+    for name in ("c1", "c2", "c3"):
+        ledger.record_judgment(N1, run_of(clock.now).id, {name: True}, "", held=True)
+        clock.now += BREAKER_RETENTION_S - DAY_S
+
+    assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (2, 2)
+
+
+def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "quick")
+    run = run_of(NOW + 100 * DAY_S, token=ticket.token)
+    ledger.record_judgment(N1, run.id, {}, "", ticket=ticket.number)
+    for _ in range(130):
+        assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
+        clock.now += DAY_S
+        ledger.record_judgment(N1, run_of(clock.now).id, {}, "")
+
+    assert not ledger.is_judged(run.id)
+
+
+# -- tickets
+
+
+def told(ledger: Ledger, ticket: Ticket) -> Ticket:
+    """Read *ticket* again."""
+    (found,) = ledger.find_tickets([ticket.number])
+    return found
+
+
+def test_no_two_tickets_are_alike_and_their_numbers_rise(ledger: Ledger) -> None:
+    issued = [ledger.issue_ticket("n1", "sweep", "idle") for _ in range(20)]
+
+    assert len({ticket.token for ticket in issued}) == 20
+    assert all(len(ticket.token) == 32 for ticket in issued)
+    assert [ticket.number for ticket in issued] == list(range(1, 21))
+    assert ledger.read_last_ticket_number() == 20
+
+
+def test_a_token_is_good_for_the_node_that_it_was_given_for(ledger: Ledger) -> None:
+    mine, other = (ledger.issue_ticket(node, "sweep", "idle") for node in ("n1", "n2"))
+
+    assert ledger.find_ticket("n1", mine.token) == mine
+    assert ledger.find_ticket("n1", other.token) is None
+    assert ledger.find_ticket("n1", "") is None
+
+
+def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Clock) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")
+    ledger.record_job(ticket, 17)
+    assert ledger.list_open_tickets() == [told(ledger, ticket)]
+    ledger.close_ticket(ticket, "preempted")
+    clock.now += HOUR
+    ledger.close_ticket(ticket, "finished")
+
+    ended = told(ledger, ticket)
+    assert (ended.job, ended.ending, ended.ended) == (17, "preempted", NOW)
+    assert ledger.list_open_tickets() == []
+    assert ledger.find_last_ended() == {"n1": ended}
+    assert [e.what for e in ledger.read_audit()] == ["verification ended"]
+
+
+def test_the_tokens_are_for_nobody_else_to_read(ledger: Ledger) -> None:
+    assert ledger.path.stat().st_mode & 0o077 == 0
+
+
+# -- intents
+
+
+def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
+    again: Callable[[], Ledger],
+) -> None:
+    done = again().record_intent("n1", "drain", "hpcverify[aa11bb] slow", "")
+    again().record_intent("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
+    again().record_outcome(done, "it is drained", "hpcverify[aa11bb] slow")
+
+    reasons = ["hpcverify[aa11bb] slow", "hpcverify[cc22dd] slow"]
+    told = [(each.reason, each.drain_after) for each in again().list_intents("n1")]
+    assert told == [(reasons[0], reasons[0]), (reasons[1], None)]
+    assert again().list_intents("n2") == []
+    (entry,) = again().read_audit()
+    assert (entry.what, entry.detail) == ("drain", f"it is drained: {reasons[0]}")
+
+
+# -- the breaker
+
+
+def test_the_window_of_the_breaker_survives_and_moves_on(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    clock.now += HOUR
+    again().record_judgment(Node(name="n2"), "r2", {"gemm": False}, "healthy")
+
+    assert again().list_newly_held(NOW - 1) == {"n1"}
+    assert again().read_outcomes(NOW - 1) == {"gemm": {"n1": True, "n2": False}}
+    assert again().list_newly_held(NOW) == set()
+    assert again().read_outcomes(NOW) == {"gemm": {"n2": False}}
+
+
+def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> None:
+    ledger.record_judgment(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")
+    ledger.record_judgment(N1, "r2", {"gemm": False}, "healthy")
+
+    assert ledger.read_outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
+
+
+def test_a_tripped_breaker_stays_so_until_a_person_resets_it(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    again().trip("3 of 4 nodes")
+    assert again().read_trip_reason() == "3 of 4 nodes"
+
+    clock.now += 1
+    again().reset("ada", "image 41")
+
+    assert again().read_trip_reason() == ""
+    assert again().list_newly_held(0) == set()  # what was before counts no more
+    assert again().read_outcomes(0) == {}
+    reset, tripped, _ = again().read_audit()
+    assert (reset.actor, reset.detail) == ("ada", "image 41")
+    assert (tripped.what, tripped.detail) == ("breaker tripped", "3 of 4 nodes")
+
+
+def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> None:
+    seed, began = again().read_seed(), again().read_fleet_start()
+    clock.now += HOUR
+
+    assert (again().read_seed(), again().read_fleet_start()) == (seed, began)
+    assert began == NOW
+
+
+# -- what stands in the way
+
+
+def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
+    ledger.path.write_bytes(b"no database" * 100)
+
+    with pytest.raises(StoreError, match="bring it back from a backup"):
+        ledger.list_nodes()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="set HPCVERIFY_STATE"):
+        Ledger(tmp_path / "file" / "state")
+
+
+# -- what an older version has left
+
+
+def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.sqlite"
+    reason = "hpcverify[aa11bb] slow"
+    gone = Node(name="n2", foreign="the scheduler has no such node any more")
+    drained = f"it is drained ({reason})"
+    rows = [
+        ("drain", reason, "", drained),
+        ("reserve", reason, reason, f"it is reserved and drained ({reason})"),
+        ("resume", "", reason, "it is reserved"),
+        ("drain", "hpcverify[cc22dd] x", "", ""),
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(MIGRATIONS[0])
+        for row in rows:
+            db.execute(
+                "insert into intents (at, node, act, reason, before, outcome)"
+                " values (1, 'n1', ?, ?, ?, ?)",
+                row,
+            )
+        for node in (gone, Node(name="n3", foreign="bad fan")):
+            record = msgspec.json.encode(node)
+            db.execute("insert into nodes values (?, ?)", (node.name, record))
+        db.execute("pragma user_version = 1")
+        db.commit()
+
+    ledger = Ledger(tmp_path)
+
+    assert [i.drain_after for i in ledger.list_intents("n1")] == [reason, reason, "", None]
+    assert ledger.read_node("n2") == Node(name="n2")
+    assert ledger.read_node("n3").foreign == "bad fan"
+
+
+def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
+    nodes = [Node(name=f"n{i}", foreign="works") for i in range(3)]
+
+    ledger.put_all(NodeChange(node=node, what="external") for node in nodes)
+    ledger.put_all([])
+
+    assert list(ledger.list_nodes().values()) == nodes
+    assert [entry.what for entry in ledger.read_audit()] == ["external"] * 3
+
+
+def test_a_node_is_met_once(again: Callable[[], Ledger], clock: Clock) -> None:
+    again().add_nodes(["n1"])
+    clock.now += HOUR
+    again().add_nodes(["n1", "n2"])
+
+    met = {name: node.first_seen_at for name, node in again().list_nodes().items()}
+    assert met == {"n1": NOW, "n2": NOW + HOUR}
+
+
+def test_a_beginning_that_lies_in_the_future_is_now(
+    again: Callable[[], Ledger], clock: Clock
+) -> None:
+    again().read_fleet_start()
+    clock.now -= 100 * HOUR
+    assert again().read_fleet_start() == clock.now
+    clock.now += HOUR
+
+    assert again().read_fleet_start() == clock.now - HOUR

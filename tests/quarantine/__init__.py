@@ -1,1 +1,0 @@
-"""Tests of the life of a node."""

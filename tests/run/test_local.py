@@ -1,0 +1,277 @@
+"""A check that crashes, hangs or overruns becomes an answer, and takes nobody along."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hpcverify.model import Cause, Measurement, Remedy, Verdict
+from hpcverify.run.executor import Answer
+from hpcverify.run.local import LocalExecutor
+from hpcverify.run.wire import Measure, Request, Task
+from hpcverify.run.worker import release_memory
+from tests.doubles import context
+from tests.fuse import silent_file_system
+from tests.shortage import few_files
+
+GENEROUS = 60.0
+
+
+@pytest.fixture
+def executor() -> Iterator[LocalExecutor]:
+    made = LocalExecutor(should_stop=lambda: False)
+    yield made
+    made.close()
+
+
+def order(tmp_path: Path, way: str, path: str = "") -> Task:
+    return Measure(
+        name="naughty",
+        packages=("tests.site.acme_checks",),
+        params={"way": way, "path": path},
+        context=context(tmp_path),
+    )
+
+
+def run(
+    executor: LocalExecutor, tmp_path: Path, way: str, path: str = "", timeout: float = GENEROUS
+) -> Answer:
+    return executor.run({"w": order(tmp_path, way, path)}, timeout)["w"]
+
+
+def names(answer: Answer) -> list[str]:
+    return [m.name for m in answer.items if isinstance(m, Measurement)]
+
+
+def children() -> set[str]:
+    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return set(listed.read_text().split())
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
+    answer = run(executor, tmp_path, "nothing")
+
+    assert answer.outcome.verdict is Verdict.PASS
+    assert names(answer) == ["before", "after"]
+    assert answer.outcome.end > answer.outcome.start
+
+
+@pytest.mark.parametrize(
+    ("way", "cause", "reason"),
+    [
+        ("raise", Cause.CRASHED, "the check raised ZeroDivisionError: a bug"),
+        ("unable", Cause.MISSING, "frob is not installed: apt-get install frob"),
+        ("segfault", Cause.CRASHED, "its worker killed by SIGSEGV"),
+        ("exit", Cause.CRASHED, "its worker exited with 7"),
+        ("other_unit", Cause.CRASHED, "measured in 's' and is declared in ''"),
+        ("no_finding", Cause.CRASHED, "a check may not yield None"),
+    ],
+)
+def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
+    executor: LocalExecutor, tmp_path: Path, way: str, cause: Cause, reason: str
+) -> None:
+    answer = run(executor, tmp_path, way)
+
+    assert answer.outcome.verdict is Verdict.ERROR
+    assert answer.outcome.cause is cause
+    assert reason in answer.outcome.reason
+    assert names(answer) == ["before"]
+
+
+def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    with few_files(0):
+        outcome = run(executor, tmp_path, "nothing").outcome
+    again = run(executor, tmp_path, "nothing")
+
+    assert (outcome.verdict, outcome.cause) == (Verdict.ERROR, Cause.NO_RESOURCES)
+    assert outcome.remedy is Remedy.INSPECT
+    assert outcome.reason == ("no worker can be started: too many files are open: raise ulimit -n")
+    assert names(again) == ["before", "after"]
+
+
+def test_what_the_node_ran_out_of_is_no_bug_of_a_check(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    outcome = run(executor, tmp_path, "no_memory").outcome
+
+    assert (outcome.cause, outcome.remedy) == (Cause.NO_RESOURCES, Remedy.INSPECT)
+    assert "no memory is left" in outcome.reason
+
+
+def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    task = order(tmp_path, "raise")
+    (tmp_path / "scratch").rmdir()
+    outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+
+    assert (outcome.cause, outcome.remedy) == (Cause.MISSING, Remedy.INSPECT)
+    assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
+
+
+def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
+    executor = LocalExecutor(should_stop=lambda: False, budget=0.1)
+    run(executor, tmp_path, "nothing")
+    outcome = run(executor, tmp_path, "stop", timeout=2).outcome
+    executor.close()
+
+    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
+    assert outcome.reason == (
+        "no end after 2 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+    )
+
+
+def test_a_check_that_does_not_apply_is_a_skip(executor: LocalExecutor, tmp_path: Path) -> None:
+    outcome = run(executor, tmp_path, "skip").outcome
+
+    assert (outcome.verdict, outcome.cause) == (Verdict.SKIP, Cause.NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize("way", ["raise", "segfault", "exit"])
+def test_the_next_check_does_not_suffer(executor: LocalExecutor, tmp_path: Path, way: str) -> None:
+    run(executor, tmp_path, way)
+
+    assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
+
+
+def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) -> None:
+    others = children()  # as multiprocessing's own, which other tests have started
+    run(executor, tmp_path, "raise")
+    first = children() - others
+    for _ in range(3):
+        run(executor, tmp_path, "raise")
+
+    assert len(first) == 1
+    assert children() - others == first
+
+
+def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
+    tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
+    answers = executor.run(tasks, GENEROUS)
+
+    assert answers["segfault"].outcome.cause is Cause.CRASHED
+    assert names(answers["nothing"]) == ["before", "after"]
+
+
+def test_a_check_past_its_deadline_is_ended_with_its_children(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    pidfile = tmp_path / "pid"
+    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=3)
+
+    assert answer.outcome.cause is Cause.TIMEOUT
+    assert "no end after 3 s" in answer.outcome.reason
+    assert names(answer) == ["before"]
+    assert eventually(lambda: gone(int(pidfile.read_text())))
+
+
+def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> None:
+    executor = LocalExecutor(should_stop=lambda: False, budget=0.7)
+    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
+    executor.close()
+
+    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
+    assert outcome.reason == (
+        "no end after 1 s, when the suite's budget of 0.7 s was used up: give the "
+        "suite more, or its checks less"
+    )
+
+
+def test_a_check_past_its_own_deadline_is_tried_again(tmp_path: Path) -> None:
+    executor = LocalExecutor(should_stop=lambda: False, budget=GENEROUS)
+    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
+    executor.close()
+
+    assert (outcome.reason, outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_process_that_nobody_can_end_is_abandoned_and_named(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    with silent_file_system(mount):
+        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=3)
+        again = run(executor, tmp_path, "nothing")
+
+    assert answer.outcome.cause is Cause.HUNG
+    assert "request_wait_answer" in answer.outcome.reason
+    assert names(again) == ["before", "after"]
+    assert len(executor.hung) == 1
+
+
+def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) -> None:
+    at_work = tmp_path / "at_work"
+    executor = LocalExecutor(should_stop=at_work.exists)
+    tasks = {n: order(tmp_path, "leave_child", str(at_work)) for n in "ab"}
+    answers = executor.run(tasks, GENEROUS)
+    executor.close()
+
+    assert {a.outcome.cause for a in answers.values()} == {Cause.INTERRUPTED}
+    assert ["before"] in [names(a) for a in answers.values()]
+
+
+def test_workers_end_with_the_executor(tmp_path: Path) -> None:
+    executor = LocalExecutor(should_stop=lambda: False)
+    run(executor, tmp_path, "nothing")
+    before = children()
+    executor.close()
+    ended = before - children()
+
+    assert len(ended) == 1
+    assert all(gone(int(pid)) for pid in ended)
+
+
+def searches(tmp_path: Path) -> int:
+    """Count how often garbage is looked for once an order is done."""
+    found: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        found.append(phase)
+
+    gc.callbacks.append(note)
+    gc.disable()
+    try:
+        assert release_memory(Request(1, order(tmp_path, "steady")))
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
+    return found.count("start")
+
+
+def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert searches(tmp_path) == 0
+
+    unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", unused)
+    assert searches(tmp_path) == 1

@@ -1,0 +1,199 @@
+"""What a check makes of the answers of all devices together, and what a run of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Check, Context, JudgedItem, Metric, Params, Rule
+from hpcverify.model import (
+    CarryOver,
+    Cause,
+    CheckItem,
+    Coverage,
+    Device,
+    Finding,
+    FindingRule,
+    Inventory,
+    Measurement,
+    Result,
+    Series,
+    Verdict,
+)
+from hpcverify.plan.suite import Plan, Step
+from hpcverify.run.executor import Answer
+from hpcverify.run.local import LocalExecutor
+from hpcverify.run.orchestrator import NodeHistory, Verification
+from hpcverify.run.wire import Outcome, Reconcile
+from tests.doubles import CPU, FakeExecutor, SilentProgress, found
+
+GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
+NODE = Inventory(devices=(CPU, *GPUS))
+BAD = Finding("bad", "gpu-1", "a wrong bit")
+SLOW = Measurement("speed", 1.0, "", "gpu-1")
+RULES = {"speed": Rule(low=10.0, optional=True)}
+RULINGS = {"bad": FindingRule(Verdict.FAIL), "unsure": FindingRule(Verdict.ERROR)}
+
+
+def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
+    yield from ()
+
+
+def reconcile(found: Sequence[JudgedItem], _inventory: Inventory) -> Iterator[JudgedItem]:
+    yield from found
+
+
+def step(*, together: bool = True) -> Step:
+    check = Check(
+        summary="c",
+        measure=measure,
+        params=Params,
+        metrics={"speed": Metric(unit="", meaning="m")},
+        rules=RULES,
+        finding_rules=RULINGS,
+        reconcile=reconcile if together else None,
+    )
+    return Step(name="c", check=check, params=Params(), rules=RULES, timeout=9)
+
+
+def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> Result:
+    """Run the check on the node of *executor*, and give what came of it."""
+    plan = Plan(suite="s", budget=100, steps=(step(together=together),))
+    run = Verification(
+        plan=plan,
+        node="n1",
+        packages=("site",),
+        executor=executor,
+        folder=tmp_path,
+        scratch=tmp_path,
+        history=NodeHistory(),
+        progress=SilentProgress(),
+    ).run()
+    (only,) = run.results
+    return only
+
+
+def node(**answers: Answer) -> FakeExecutor:
+    return FakeExecutor(
+        inventory=NODE, answers={name.replace("_", "-"): answer for name, answer in answers.items()}
+    )
+
+
+def asked(executor: FakeExecutor) -> list[Reconcile]:
+    tasks = (task for phase in executor.phases for task in phase.values())
+    return [task for task in tasks if isinstance(task, Reconcile)]
+
+
+def broken(cause: Cause, verdict: Verdict = Verdict.ERROR) -> Answer:
+    outcome = Outcome(verdict=verdict, reason="it broke", cause=cause)
+    return Answer(responses=(), outcome=outcome)
+
+
+def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> None:
+    unsure = Finding("unsure", "gpu-1", "all agree")
+    executor = node(gpu_1=found(BAD, SLOW), telemetry=found(unsure))
+    made = result(executor, tmp_path)
+    assert (made.findings, made.measurements) == ((unsure,), ())
+    assert made.verdict is Verdict.ERROR
+    assert made.reason == "gpu-1: all agree"
+
+
+def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(tmp_path: Path) -> None:
+    good = Measurement("speed", 11.0, "", "gpu-0")
+    executor = node(gpu_0=found(good), gpu_1=found(BAD, SLOW))
+    result(executor, tmp_path)
+    (task,) = asked(executor)
+    assert (task.name, task.packages) == ("c", ("site",))
+    assert set(task.measurements) == {good, SLOW}
+    assert list(task.findings) == [BAD]
+    assert task.inventory == NODE
+
+
+def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None:
+    said = (
+        Coverage("gpu-0", "much"),
+        CarryOver("cursor", "7"),
+        Series("t", "°C", "gpu-0", (0.0,), (50.0,)),
+    )
+    executor = node(gpu_0=found(*said, SLOW), telemetry=found(SLOW))
+    made = result(executor, tmp_path)
+    assert (*made.coverage, *made.marks, *made.series) == said
+    assert made.measurements == (SLOW,)
+
+
+@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT])
+def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
+    tmp_path: Path, cause: Cause
+) -> None:
+    executor = node(gpu_1=found(BAD, SLOW), telemetry=broken(cause))
+    made = result(executor, tmp_path)
+    assert made.verdict is Verdict.FAIL
+    assert (made.findings, made.measurements) == ((BAD,), (SLOW,))
+    assert [short.cause for short in made.shortfalls] == [cause]
+
+
+def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
+    good = Measurement("speed", 11.0, "", "gpu-0")
+    half = Answer(responses=found(good, BAD).responses, outcome=broken(Cause.CRASHED).outcome)
+    made = result(node(gpu_0=found(good), telemetry=half), tmp_path)
+    assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
+    assert (made.measurements, made.findings) == ((good,), ())
+
+
+def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(tmp_path: Path) -> None:
+    good = Measurement("speed", 11.0, "", "gpu-0")
+    made = result(node(gpu_0=found(good), telemetry=broken(Cause.CRASHED)), tmp_path)
+    assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
+    assert made.measurements == (good,)
+
+
+def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(tmp_path: Path) -> None:
+    executor = node(gpu_1=found(BAD), gpu_2=broken(Cause.CRASHED), telemetry=found())
+    made = result(executor, tmp_path)
+    assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
+    assert [short.where for short in made.shortfalls] == ["gpu-2"]
+
+
+def test_nobody_is_asked_where_nothing_was_found_to_judge(tmp_path: Path) -> None:
+    executor = node(gpu_0=found(Coverage("gpu-0", "much")))
+    assert result(executor, tmp_path).verdict is Verdict.PASS
+    assert asked(executor) == []
+
+
+def test_nobody_is_asked_where_the_check_has_nothing_to_say(tmp_path: Path) -> None:
+    executor = node(gpu_1=found(BAD))
+    made = result(executor, tmp_path, together=False)
+    assert (made.verdict, made.findings) == (Verdict.FAIL, (BAD,))
+    assert asked(executor) == []
+
+
+def test_a_check_that_was_skipped_everywhere_stays_skipped(tmp_path: Path) -> None:
+    skip = broken(Cause.NOT_APPLICABLE, Verdict.SKIP)
+    made = result(node(cpu=skip, gpu_0=skip, gpu_1=skip, gpu_2=skip), tmp_path)
+    assert made.verdict is Verdict.SKIP
+
+
+def answer(where: str, digest: str) -> Finding:
+    evidence = {"group": "H100", "name": "bf16", "digest": digest}
+    return Finding("answer", where, "first products", evidence)
+
+
+def test_a_worker_puts_the_answers_of_a_real_check_to_the_vote() -> None:
+    answers = (answer("gpu-0", "1"), answer("gpu-1", "2"), answer("gpu-2", "1"))
+    task = Reconcile(
+        name="sdc",
+        packages=("hpcverify_checks",),
+        inventory=NODE,
+        measurements=(),
+        findings=answers,
+    )
+    executor = LocalExecutor(should_stop=lambda: False)
+    try:
+        said = executor.run({"telemetry": task}, 60)["telemetry"]
+    finally:
+        executor.close()
+    assert said.outcome.verdict is Verdict.PASS
+    facts = [item for item in said.items if isinstance(item, Finding)]
+    assert [fact.code for fact in facts] == ["answer", "outvoted", "answer"]

@@ -1,0 +1,220 @@
+"""What to do about which part: nobody is sent back for what another part has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.check import judge
+from hpcverify.model import (
+    Cause,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Maturity,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Run,
+    Shortfall,
+    Verdict,
+    verdict_of,
+)
+from hpcverify.summary.actions import list_actions, list_affected_parts, summarize_reason
+from tests.doubles import a_run
+
+GPUS = tuple(
+    Part("gpu", f"gpu-{i}", f"GPU {i}", {"serial": f"16500{i}", "name": "H100"}) for i in range(8)
+)
+NODE = Inventory(parts=GPUS)
+RULINGS = {
+    "gpu_reset": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+    "cold": FindingRule(Verdict.PASS, Remedy.NONE),
+}
+LIMITS = (
+    Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA"),
+    Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR, source="NVML"),
+    Limit(name="rate", high=1, otherwise=Verdict.WARN, source="default"),
+    Limit(name="speed", low=100, remedy=Remedy.REPLACE, source="spec"),
+)
+
+
+def result(check: str, *found: Measurement | Finding, **changes: Any) -> Result:
+    """Judge what was *found* as the engine does."""
+    names = {item.name for item in found if isinstance(item, Measurement)}
+    limits = tuple(limit for limit in LIMITS if limit.name in names)
+    ruled = judge(found, limits, RULINGS, NODE.format_names)
+    base = Result(
+        check=check,
+        verdict=ruled.verdict,
+        reason=ruled.reason,
+        remedy=ruled.remedy,
+        measurements=tuple(f for f in found if isinstance(f, Measurement)),
+        findings=tuple(f for f in found if isinstance(f, Finding)),
+        limits=limits,
+        rulings=RULINGS,
+    )
+    return replace(base, **changes)
+
+
+def run(*results: Result, **changes: Any) -> Run:
+    base = {"inventory": NODE, "verdict": verdict_of(results)} | changes
+    return a_run(results=results, **base)
+
+
+def told(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
+    return [(a.verdict, a.remedy, [p.where for p in a.parts]) for a in list_actions(of)]
+
+
+FOUR = run(
+    result("recovery", Finding("gpu_reset", "gpu-2", "the driver asks to reset it")),
+    result(
+        "ecc",
+        Measurement("rate", 5.0, "1/s", "gpu-1"),
+        Measurement("remap.failed", 1.0, "", "gpu-5"),
+        Measurement("sram", 1.0, "", "gpu-7"),
+        Measurement("rate", 2.0, "1/s", "gpu-7"),
+    ),
+)
+
+
+def test_each_part_stands_under_what_its_own_complaints_call_for() -> None:
+    assert told(FOUR) == [
+        (Verdict.FAIL, Remedy.CONTACT_VENDOR, ["gpu-7"]),
+        (Verdict.FAIL, Remedy.REPLACE, ["gpu-5"]),
+        (Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"]),
+        (Verdict.WARN, Remedy.INSPECT, ["gpu-1"]),
+    ]
+    assert list_actions(FOUR)[0].remedy is Remedy.CONTACT_VENDOR
+
+
+def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
+    (seventh,) = (part for part in list_affected_parts(FOUR) if part.where == "gpu-7")
+
+    assert [(c.verdict, c.text) for c in seventh.complaints] == [
+        (Verdict.FAIL, "sram 1 > 0 (NVML)"),
+        (Verdict.WARN, "rate 2 1/s > 1 (default)"),
+    ]
+    assert (seventh.label, seventh.facts["serial"]) == ("GPU 7", "165007")
+    assert seventh.checks == ("ecc",)
+
+
+def test_a_healthy_node_calls_for_nothing() -> None:
+    well = run(
+        result("ecc", Measurement("sram", 0.0, "", "gpu-7"), Finding("cold", "gpu-3", "it is cold"))
+    )
+
+    assert (well.verdict, list_actions(well)) == (Verdict.PASS, ())
+
+
+def test_what_several_checks_say_in_the_same_words_is_told_once() -> None:
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
+    names = ("inventory", "recovery", "ecc", "nvlink")
+    six = run(*(result(name, lost) for name in names))
+    (action,), (part,) = list_actions(six), list_affected_parts(six)
+
+    assert action.parts == (part,)
+    assert [(c.checks, c.text) for c in part.complaints] == [(names, lost.text)]
+
+
+def test_a_part_that_is_gone_is_known_by_what_was_known_of_it() -> None:
+    evidence = {"was": "GPU 6 (…cf03)", "serial": "165", "pci_address": "0000:ba:00.0"}
+    gone = Finding("gpu_missing", "GPU-8c6e", "gpu H100 is gone", evidence)
+    (part,) = list_affected_parts(run(result("inventory", gone)))
+
+    assert part.label == "GPU 6 (…cf03)"
+    assert part.facts == {"serial": "165", "pci_address": "0000:ba:00.0"}
+
+
+def test_the_evidence_of_an_event_is_no_name_of_the_node() -> None:
+    event = Finding("gpu_lost", "node", "Xid 79", {"name": "Xid 79", "serial": "9"})
+    (part,) = list_affected_parts(run(result("xid", event)))
+
+    assert part.facts == {}
+
+
+def test_the_part_that_is_farthest_off_comes_first() -> None:
+    slow = [
+        Measurement("speed", value, "GB/s", f"gpu-{i}")
+        for i, value in enumerate((99.0, 98.0, 97.0, 12.0, 96.0))
+    ]
+    gemm = result("gemm", *slow)
+    (action,) = list_actions(run(gemm))
+
+    assert [p.where for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
+    assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
+
+
+def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
+    rounds = [
+        result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
+        for n, value in enumerate((90.0, 12.0, 80.0), 1)
+    ]
+    (part,) = list_affected_parts(run(*rounds))
+
+    assert [c.text for c in part.complaints] == ["speed 12 GB/s < 100 (spec)"]
+
+
+def test_a_check_in_beta_accuses_nobody() -> None:
+    young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
+
+    assert told(run(young)) == [(Verdict.WARN, Remedy.REPLACE, ["gpu-3"])]
+
+
+def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
+    short = Shortfall("gpu-4", "GPU 4: the worker died", Cause.CRASHED, Remedy.RERUN)
+    died = Result(check="sdc", verdict=Verdict.ERROR, shortfalls=(short,))
+    both = run(died, result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3")))
+
+    assert told(both) == [
+        (Verdict.FAIL, Remedy.REPLACE, ["gpu-3"]),
+        (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
+    ]
+    (fourth,) = (part for part in list_affected_parts(both) if part.where == "gpu-4")
+    assert [c.text for c in fourth.complaints] == ["the worker died"]
+
+
+def test_a_worker_that_stands_for_no_part_is_not_called_one() -> None:
+    """All sensors are read by one worker; what it cannot do is the node's matter."""
+    short = Shortfall("telemetry", "NVML does not start", Cause.MISCONFIGURED)
+    found = Finding("driver", "node", "NVML does not start")
+    ruled = Result(
+        check="inventory",
+        verdict=Verdict.ERROR,
+        findings=(found,),
+        rulings={"driver": FindingRule(Verdict.ERROR, Remedy.RERUN)},
+    )
+    (part,) = list_affected_parts(
+        run(ruled, Result(check="ecc", verdict=Verdict.ERROR, shortfalls=(short,)))
+    )
+
+    assert (part.where, part.label) == ("node", "node")
+    assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
+
+
+def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
+    skipped = Result(check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True)
+    (part,) = list_affected_parts(run(skipped))
+
+    assert (part.where, part.verdict) == ("node", Verdict.ERROR)
+    assert part.complaints[0].text == "no sensor"
+
+
+@pytest.mark.parametrize(
+    ("results", "text"),
+    [
+        ((), "no check had its turn"),
+        ((result("ecc"),), "the run ended early: not every check had its turn"),
+    ],
+)
+def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], text: str) -> None:
+    cut = run(*results, verdict=Verdict.ERROR, complete=False)
+    (part,) = list_affected_parts(cut)
+
+    assert (list_actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)

@@ -1,0 +1,254 @@
+"""What GPUs answer, what is no answer, and what never comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcverify.model import Coverage, Finding
+from tests.nvml_lab.nvmllab import Lab
+
+HEAR = """
+import json, sys
+import msgspec
+from hpcverify.telemetry.nvml.poll import NvmlSource
+source = NvmlSource(timeout=float(sys.argv[3]))
+for name in sys.argv[2].split():
+    heard = getattr(source, name)()
+    told = [heard.answers, heard.findings, heard.unanswered]
+    print(msgspec.json.encode(told).decode())
+"""
+
+GENEROUS = 60.0
+IMPATIENT = 0.5
+
+Heard = tuple[dict[str, Any], list[Finding], list[Coverage]]
+
+
+def hear(lab: Lab, *questions: str, patience: float = GENEROUS) -> list[Heard]:
+    output = lab.python(HEAR, " ".join(questions), patience)
+    return [msgspec.json.decode(line, type=Heard) for line in output.splitlines()]
+
+
+QUESTIONS = ("read_memory_errors", "read_links", "read_pcie", "read_setup", "read_recovery")
+
+
+def first(heard: Heard) -> Any:
+    return next(iter(heard[0].values()))
+
+
+def test_healthy_gpus_answer_every_question_and_nothing_is_amiss(lab: Lab) -> None:
+    lab.load("healthy-8xh100")
+    for answers, findings, _ in hear(lab, *QUESTIONS):
+        assert len(answers) == 8
+        assert findings == []
+
+
+def test_links_are_read_with_their_speed_and_errors(lab: Lab) -> None:
+    lab.write(
+        "gpu.0.nvlink.5.state = 0",
+        "gpu.0.nvlink.5.replay_errors = 7",
+        "gpu.0.nvlink.*.speed_mbps = 26562",
+    )
+    (heard,) = hear(lab, "read_links")
+    links = first(heard)["links"]
+    assert [link["number"] for link in links if not link["active"]] == [5]
+    assert {link["speed_gbs"] for link in links} == {26.562}
+    assert links[5]["errors"]["replay"] == 7
+    assert len(links) == 18
+
+
+def test_links_of_older_drivers_are_read_by_the_older_calls(lab: Lab) -> None:
+    faults = [
+        f"fault = nvmlDeviceGetFieldValues field={field} return=NOT_SUPPORTED"
+        for field in (161, 162, 163, 165, 208, 213, 214, 219, 221)
+    ]
+    lab.write("gpu.*.nvlink.2.state = 0", "gpu.*.nvlink.3.recovery_errors = 4", *faults)
+    (heard,) = hear(lab, "read_links")
+    links = first(heard)["links"]
+    assert [link["number"] for link in links if not link["active"]] == [2]
+    assert links[3]["errors"] == {"replay": 0, "recovery": 4, "crc": 0}
+
+
+def test_the_fabric_is_told_by_its_flags(lab: Lab) -> None:
+    lab.write(
+        "gpu.*.fabric.health_mask = 0x1",
+        "gpu.*.fabric.health_summary = 2",
+        "gpu.*.fabric.state = IN_PROGRESS",
+    )
+    (heard,) = hear(lab, "read_links")
+    assert first(heard)["fabric"] == {
+        "state": "in_progress",
+        "status": "ok",
+        "trouble": ["degraded_bandwidth"],
+        "summary": "unhealthy",
+    }
+
+
+def test_a_part_without_links_or_fabric_has_none(lab: Lab) -> None:
+    lab.write("gpu.*.nvlink.count = na", "gpu.*.fabric.state = 0")
+    (heard,) = hear(lab, "read_links")
+    assert first(heard) == {"links": None, "fabric": None}
+    assert heard[1] == []
+
+
+def test_the_pcie_link_is_read_with_its_limits_and_counters(lab: Lab) -> None:
+    lab.write("gpu.*.pcie.gen = 4", "gpu.*.pcie.width = 8", "gpu.*.pcie.replay = 3")
+    (heard,) = hear(lab, "read_pcie")
+    link = first(heard)
+    assert (link["generation"], link["width"]) == (4, 8)
+    assert (link["max_generation"], link["max_width"]) == (5, 16)
+    assert link["counters"]["replays"] == 3
+
+
+def test_the_setup_names_limits_in_watts_and_processes(lab: Lab) -> None:
+    lab.write(
+        "gpu.*.persistence_mode = 0",
+        "gpu.*.power.limit_mw = 500000",
+        "gpu.*.compute_mode = 2",
+        "gpu.*.process = 4242 1073741824 python3 train.py",
+    )
+    (heard,) = hear(lab, "read_setup")
+    setup = first(heard)
+    assert (setup["persistence"], setup["compute_mode"]) == (False, "prohibited")
+    assert (setup["power_limit_w"], setup["power_default_w"]) == (500, 700)
+    assert setup["processes"] == [{"pid": 4242, "memory": 1073741824}]
+
+
+def test_what_the_driver_wants_done_is_named(lab: Lab) -> None:
+    lab.write("gpu.*.recovery_action = NODE_REBOOT", "gpu.*.repair.tpc_pending = 1")
+    (heard,) = hear(lab, "read_recovery")
+    assert first(heard)["action"] == "node_reboot"
+    assert first(heard)["tpc_repair_pending"] is True
+
+
+@pytest.mark.parametrize("answer", ["GPU_IS_LOST", "RESET_REQUIRED"])
+@pytest.mark.parametrize(
+    ("call", "question"),
+    [
+        ("nvmlDeviceGetFieldValues", "read_memory_errors"),
+        ("nvmlDeviceGetRowRemapperHistogram", "read_memory_errors"),
+        ("nvmlDeviceGetGpuFabricInfoV", "read_links"),
+        ("nvmlDeviceGetMaxPcieLinkWidth", "read_pcie"),
+        ("nvmlDeviceGetVbiosVersion", "read_setup"),
+        ("nvmlDeviceGetRepairStatus", "read_recovery"),
+    ],
+)
+def test_whichever_call_it_is_that_an_unwell_gpu_answers_no_more_it_is_found(
+    lab: Lab, answer: str, call: str, question: str
+) -> None:
+    lab.write(f"fault = {call} gpu=2 return={answer}")
+    ((answers, findings, _),) = hear(lab, question)
+    codes = {"GPU_IS_LOST": "gpu_lost", "RESET_REQUIRED": "gpu_reset_required"}
+    assert [(f.code, f.where) for f in findings] == [(codes[answer], list(answers)[2])]
+    assert call in findings[0].text
+
+
+def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(lab: Lab) -> None:
+    lab.write(
+        "fault = nvmlDeviceGetSramEccErrorStatus return=NO_PERMISSION",
+        "fault = nvmlDeviceGetRowRemapperHistogram return=NOT_SUPPORTED",
+    )
+    ((_, findings, unanswered),) = hear(lab, "read_memory_errors")
+    assert findings == []
+    told = " ".join(item.text for item in unanswered if item.where == "node")
+    assert "all GPUs: needs root: nvmlDeviceGetSramEccErrorStatus" in told
+    assert "nvmlDeviceGetRowRemapperHistogram" in told
+
+
+@pytest.mark.parametrize("answer", ["UNKNOWN", "TIMEOUT", "IRQ_ISSUE", "MEMORY"])
+def test_an_answer_that_says_nothing_is_never_taken_for_health(lab: Lab, answer: str) -> None:
+    lab.write(f"fault = nvmlDeviceGetComputeMode gpu=5 return={answer}")
+    ((_, findings, _),) = hear(lab, "read_setup")
+    assert [f.code for f in findings] == ["gpu_unreadable"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "fault = nvmlDeviceGetComputeMode gpu=5 return=UNKNOWN times=1",
+        "fault = nvmlDeviceGetFieldValues gpu=5 field=1 return=UNKNOWN times=1",
+    ],
+)
+def test_an_answer_that_comes_the_second_time_is_told_and_no_more(lab: Lab, fault: str) -> None:
+    lab.write(fault)
+    ((_, findings, _),) = hear(lab, "read_setup")
+    assert [f.code for f in findings] == ["gpu_flaky"]
+
+
+def test_only_of_a_gpu_that_is_slowed_down_clock_and_heat_are_read(lab: Lab) -> None:
+    lab.load("thermal-throttle", "freeze_t = 60")
+    ((answers, _, _),) = hear(lab, "read_setup")
+    slowed = [tuple(answer["slowed_to"]) for answer in answers.values()]
+
+    assert slowed.count((690.0, 90.0)) == 1
+    assert slowed.count((None, None)) == 7
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        (("ComputeMode",), "nvmlDeviceGetComputeMode"),
+        (("ComputeMode", "MigMode"), "1 other call"),
+        (("ComputeMode", "MigMode", "PersistenceMode"), "2 other calls"),
+    ],
+)
+def test_calls_that_fail_alike_are_counted(lab: Lab, calls: tuple[str, ...], told: str) -> None:
+    lab.write(*(f"fault = nvmlDeviceGet{c} gpu=5 return=UNKNOWN" for c in calls))
+    ((_, findings, _),) = hear(lab, "read_setup")
+
+    assert [f.text.endswith(told) for f in findings] == [True]
+
+
+def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever")
+    later, earlier = hear(lab, "read_recovery", "read_pcie", patience=IMPATIENT)
+    for answers, findings, _ in (later, earlier):
+        (hung,) = findings
+        assert (hung.code, len(answers)) == ("gpu_hung", 7)
+        assert hung.evidence == {"call": "nvmlDeviceGetRepairStatus"}
+
+
+def test_a_call_that_keeps_the_driver_to_itself_hangs_them_all(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=6 hang=forever lock=1")
+    ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
+    assert len(answers) == 6
+    assert [f.code for f in findings] == ["gpu_hung"] * 2
+    assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
+
+
+def test_a_driver_that_hangs_with_the_first_gpu_is_asked_of_no_more_than_two(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=0 hang=forever lock=1")
+    ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
+    assert (len(answers), len(findings)) == (0, 8)
+    assert "not asked, because the driver hangs in nvmlDeviceGetRepairStatus" in (findings[7].text)
+
+
+def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.3 times=1")
+    ((answers, findings, _),) = hear(lab, "read_recovery")
+    assert (len(answers), findings) == (8, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("NOT_SUPPORTED", "gpu_unlike"),
+        ("NO_PERMISSION", "gpu_silent"),
+        ("INVALID_ARGUMENT", "gpu_silent"),
+    ],
+)
+def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
+    lab: Lab, answer: str, code: str
+) -> None:
+    lab.write(f"fault = nvmlDeviceGetRowRemapperHistogram gpu=3 return={answer}")
+    ((answers, findings, _),) = hear(lab, "read_memory_errors")
+    assert [(f.code, f.where) for f in findings] == [(code, list(answers)[3])]
+
+
+def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRowRemapperHistogram gpu=0-3 return=NOT_SUPPORTED")
+    ((_, findings, _),) = hear(lab, "read_memory_errors")
+    assert findings == []
