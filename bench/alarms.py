@@ -30,7 +30,7 @@ from hpcverify.check import Check, Context, Skip, Unable, judge
 from hpcverify.limits import resolve
 from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
 from hpcverify.telemetry import cpu
-from hpcverify_checks._load import product_step
+from hpcverify_checks._load import make_product_step
 
 RUNS, MINUTES = 100, 60.0
 SETTINGS: tuple[dict[str, str], ...] = (
@@ -44,11 +44,7 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"OMP_NUM_THREADS": "1"},
     {"OMP_NUM_THREADS": "3"},
     {"OMP_NUM_THREADS": "8"},
-    {
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_CBWR": "COMPATIBLE",
-    },
+    {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
 )
 LOOPS = (0, 1, 2)
 """Busy loops for each core."""
@@ -56,12 +52,7 @@ CHECKS: dict[str, dict[str, Any]] = {
     "sdc": {"seconds": 3},
     "training": {"seconds": 1},
     "allreduce": {"seconds": 1},
-    "storage": {
-        "size_mib": 64,
-        "checkpoint_mib": 32,
-        "seconds": 0.5,
-        "files": 200,
-    },
+    "storage": {"size_mib": 64, "checkpoint_mib": 32, "seconds": 0.5, "files": 200},
 }
 PATIENCE = 900.0
 """Seconds for one run."""
@@ -131,9 +122,7 @@ def run(case: Case, seed: int) -> list[Ended]:
     command = [sys.executable, __file__, "once", str(seed)]
     with tempfile.TemporaryDirectory() as folder, busy(case.loops):
         Path(folder, "sitecustomize.py").write_text(SITE)
-        paths = os.pathsep.join(
-            (folder, *filter(None, (os.environ.get("PYTHONPATH"),)))
-        )
+        paths = os.pathsep.join((folder, *filter(None, (os.environ.get("PYTHONPATH"),))))
         settings = msgspec.json.encode(case.settings).decode()
         told = subprocess.run(
             command,
@@ -171,19 +160,17 @@ def multiply_first() -> None:
     import torch  # noqa: PLC0415 - not in the process that counts
 
     for dtype in ("fp64", "fp32", "bf16", "int8"):
-        product_step(dtype, 64, torch.device("cpu"))()
+        make_product_step(dtype, 64, torch.device("cpu"))()
 
 
 def taken(name: str, params: dict[str, Any], folder: Path, seed: int) -> Ended:
     """Take one check, and judge it as a first run does."""
-    check, start = catalog.load(name, ("hpcverify_checks",)), monotonic()
+    check, start = catalog.load_check(name, ("hpcverify_checks",)), monotonic()
     verdict, reason = judged(check, params, context(folder, seed))
     return Ended(name, verdict.name.lower(), reason, monotonic() - start)
 
 
-def judged(
-    check: Check[Any], params: dict[str, Any], ctx: Context
-) -> tuple[Verdict, str]:
+def judged(check: Check[Any], params: dict[str, Any], ctx: Context) -> tuple[Verdict, str]:
     """Give the verdict of *check* and its reason."""
     try:
         found = list(check.measure(ctx, msgspec.convert(params, check.params)))
@@ -195,7 +182,7 @@ def judged(
     together = list(check.reconcile(items, ctx.inventory)) if check.reconcile else items
     numbers = [f for f in together if isinstance(f, Measurement)]
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
-    judgement = judge(together, limits, check.rulings)
+    judgement = judge(together, limits, check.finding_rules)
     return judgement.verdict, judgement.reason
 
 
@@ -208,7 +195,7 @@ def context(folder: Path, seed: int) -> Context:
         node="bench",
         device=device,
         peers=(device,),
-        inventory=Inventory(parts=(cpu.part(),), devices=(device,)),
+        inventory=Inventory(parts=(cpu.describe_cpu(),), devices=(device,)),
         previous=None,
         scratch=folder / "scratch",
         shared=folder / "shared",

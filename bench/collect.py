@@ -62,9 +62,7 @@ def a_site(folder: Path) -> dict[str, str]:
     for made in ("bin", "spool"):
         (folder / made).mkdir()
     config = folder / "site.toml"
-    config.write_text(
-        f'[fleet]\nspool = "{folder}/spool"\n[quarantine]\nenforce = ["*"]\n'
-    )
+    config.write_text(f'[fleet]\nspool = "{folder}/spool"\n[quarantine]\nenforce = ["*"]\n')
     for command in ("scontrol", "squeue"):
         path = folder / "bin" / command
         path.write_text(SLURM.format(folder=folder))
@@ -98,9 +96,7 @@ def a_node(i: int, *, drained: bool) -> dict[str, object]:
     }
 
 
-def report(
-    what: str, folder: Path, environment: dict[str, str], *, bound: bool = False
-) -> None:
+def report(what: str, folder: Path, environment: dict[str, str], *, bound: bool = False) -> None:
     """Run a collect, and print what it cost."""
     (folder / "asked").write_text("")
     before, start = cpu_seconds(), time.perf_counter()
@@ -108,9 +104,7 @@ def report(
     wall, cpu = time.perf_counter() - start, cpu_seconds() - before
     asked = len((folder / "asked").read_text().splitlines())
     limits = f" (under {MOST_SECONDS} s, {MOST_QUESTIONS} questions)" if bound else ""
-    print(
-        f"{NODES} nodes, {what}: {cpu:.1f} s CPU, {wall:.1f} s, {asked} asked{limits}"
-    )
+    print(f"{NODES} nodes, {what}: {cpu:.1f} s CPU, {wall:.1f} s, {asked} asked{limits}")
 
 
 def cpu_seconds() -> float:

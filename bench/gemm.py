@@ -18,8 +18,8 @@ from time import perf_counter
 
 import torch
 
-from hpcverify_checks._load import product_step, timer_for
-from hpcverify_checks.gemm import WARM_UP_SECONDS, size_for
+from hpcverify_checks._load import choose_timer, make_product_step
+from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
 from pairs import compare
 
 LEAST = 0.97
@@ -60,7 +60,7 @@ TORCH = {
 
 def ours(dtype: str, size: int, device: torch.device) -> float:
     """Give the steps a second that the check measures."""
-    steps = timer_for(device)(product_step(dtype, size, device), SECONDS)
+    steps = choose_timer(device)(make_product_step(dtype, size, device), SECONDS)
     return len(steps) / sum(steps)
 
 
@@ -84,11 +84,7 @@ def whole_run() -> float:
         (site.parent / "suites").mkdir(parents=True)
         site.touch()
         (site.parent / "suites" / "bench.toml").write_text(SUITE)
-        environment = {
-            **os.environ,
-            "HPCVERIFY_STATE": folder,
-            "HPCVERIFY_CONFIG": str(site),
-        }
+        environment = {**os.environ, "HPCVERIFY_STATE": folder, "HPCVERIFY_CONFIG": str(site)}
         command = [HPCVERIFY, "run", "--suite", "bench", "--json", "-"]
         done = subprocess.run(command, env=environment, capture_output=True, check=True)
     (result,) = json.loads(done.stdout)["results"]
@@ -98,7 +94,7 @@ def whole_run() -> float:
 
 def bare_process() -> float:
     """Give what a bare loop in a fresh process reaches, over the same time."""
-    size = size_for("fp32", torch.device("cpu"))
+    size = choose_size("fp32", torch.device("cpu"))
     command = [sys.executable, "-c", BARE, str(size), str(SUSTAINED)]
     return float(subprocess.check_output(command))
 
@@ -114,13 +110,12 @@ def main() -> int:
     device = torch.device(kind)
     short = []
     for dtype in DTYPES[kind]:
-        size = size_for(dtype, device)
-        step = product_step(dtype, size, device)
-        timer_for(device)(step, WARM_UP_SECONDS)
+        size = choose_size(dtype, device)
+        step = make_product_step(dtype, size, device)
+        choose_timer(device)(step, WARM_UP_SECONDS)
         count = max(3, int(SECONDS * ours(dtype, size, device)))
         ratio = compare(
-            partial(ours, dtype, size, device),
-            partial(bare, dtype, size, device, count),
+            partial(ours, dtype, size, device), partial(bare, dtype, size, device, count)
         )
         print(f"{dtype} {size}^3 on {kind}: check / bare loop = {ratio}")
         short += [dtype] if ratio.median < LEAST else []

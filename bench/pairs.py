@@ -32,9 +32,7 @@ class Ratio:
         return f"{self.median:.4f} (95 % interval {self.low:.4f} to {self.high:.4f})"
 
 
-def compare(
-    ours: Callable[[], float], other: Callable[[], float], pairs: int = 15
-) -> Ratio:
+def compare(ours: Callable[[], float], other: Callable[[], float], pairs: int = 15) -> Ratio:
     """
     Measure *ours* against *other*; each returns a figure, in the same unit.
 
@@ -60,9 +58,7 @@ def summarise(ratios: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
 
 
-def _pair(
-    ours: Callable[[], float], other: Callable[[], float], *, swapped: bool
-) -> float:
+def _pair(ours: Callable[[], float], other: Callable[[], float], *, swapped: bool) -> float:
     if swapped:
         figure = other()
         return ours() / figure

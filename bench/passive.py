@@ -56,9 +56,7 @@ def main() -> None:
         report(ours, theirs, environment)
 
 
-def report(
-    ours: Sequence[str], theirs: Sequence[str], environment: dict[str, str]
-) -> None:
+def report(ours: Sequence[str], theirs: Sequence[str], environment: dict[str, str]) -> None:
     """Compare the wall times, and watch the memory of each."""
     walls: list[float] = []
 
@@ -69,9 +67,7 @@ def report(
     wall()  # the first run of all makes the store
     ratio = compare(wall, lambda: seconds(theirs, environment), pairs=PAIRS)
     walls.sort()
-    print(
-        f"passive suite / one check of GCM, wall: {ratio} (at most 0.15 / 0.29 = 0.52)"
-    )
+    print(f"passive suite / one check of GCM, wall: {ratio} (at most 0.15 / 0.29 = 0.52)")
     print(f"passive suite: {1000 * walls[len(walls) // 2]:.0f} ms wall (median)")
     for name, command in (("passive suite", ours), ("one check of GCM", theirs)):
         proportional, resident = memory(command, environment)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.executors.slurm import Errand, job_name, submit  # noqa: E402 - below the path
+from hpcverify.executors.slurm import JobSpec, build_job_name, submit  # noqa: E402 - below the path
 from tests.cli import COMMAND, make_cli  # noqa: E402 - a site belongs to the tests
 from tests.slurm_lab.lab import Cluster, a_cluster  # noqa: E402 - as does the lab
 
@@ -73,12 +73,12 @@ def verify(cluster: Cluster, folder: Path) -> None:
     program.chmod(0o755)  # with a lock of its own: this machine is not the node
     cli.suite("idle", f'[[check]]\nname = "naughty"\n{way}\n')
     names = ("HPCVERIFY_STATE", "HPCVERIFY_CONFIG", "PYTHONPATH")
-    errand = Errand(
+    errand = JobSpec(
         node="n1",
         gpus=0,
         suite="idle",
         token="bench",  # noqa: S106 - nobody is to be fooled
-        name=job_name(0, "n1"),
+        name=build_job_name(0, "n1"),
         minutes=10,
         deadline_hours=1,
         partition="verify",

@@ -58,7 +58,7 @@ def cpu_seconds() -> float:
 
 
 def median(measure: Callable[[], float]) -> float:
-    """Give the median of `PAIRS` measurements."""
+    """Give the median of `OPERAND_PAIRS` measurements."""
     return statistics.median(measure() for _ in range(PAIRS))
 
 

@@ -28,19 +28,19 @@ import torch
 
 from hpcverify.check import Context
 from hpcverify.model import Device, Inventory
-from hpcverify_checks._benches import Task, prepare
-from hpcverify_checks._exact import Shape, view
+from hpcverify_checks._benches import DeviceTask, prepare
+from hpcverify_checks._exact import Shape, view_shifted
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, multiply
 from hpcverify_checks._hunt import (
-    CANARY_EVERY,
-    Bench,
+    CANARY_PRODUCTS,
     Compare,
-    Seams,
+    ProductBench,
+    ProductSeams,
     compare,
     hunt,
 )
-from hpcverify_checks._kernels import comparison_for
-from hpcverify_checks._torch import dtypes_of, float32_as
+from hpcverify_checks._kernels import choose_comparison
+from hpcverify_checks._torch import list_native_dtypes, use_float32_precision
 from pairs import compare as in_pairs
 
 SHAPES = {"cpu": Shape(2048, 2048), "cuda": Shape(4096, 32768)}
@@ -57,7 +57,7 @@ EVERY = {**FAMILIES, "bf16 on a CPU": CPU_FAMILIES["bf16"]}
 HEALTHY_SHAPES = {"cpu": Shape(1024, 256), "cuda": Shape(4096, 32768)}
 
 
-def task(device: torch.device, family: Family, shape: Shape, compared: Compare) -> Task:
+def task(device: torch.device, family: Family, shape: Shape, compared: Compare) -> DeviceTask:
     """Make a task for *device*, of a node that has nothing else."""
     part = Device(kind=device.type, part=device.type, label=device.type)
     here = Path(tempfile.gettempdir())
@@ -72,10 +72,10 @@ def task(device: torch.device, family: Family, shape: Shape, compared: Compare) 
         seed=1,
     )
     deep = Shape(shape.size, min(shape.depth, family.depth))
-    return Task(ctx, family, deep, device, Seams(compare=compared))
+    return DeviceTask(ctx, family, deep, device, ProductSeams(compare=compared))
 
 
-def checked(bench: Bench, products: int, clock: Callable[[], float]) -> float:
+def checked(bench: ProductBench, products: int, clock: Callable[[], float]) -> float:
     """Give the time of one of *products* that are compared, on a GPU by hunting."""
     if not bench.outputs[0].is_cuda:
         return stepped(bench, products, clock)
@@ -87,25 +87,25 @@ def checked(bench: Bench, products: int, clock: Callable[[], float]) -> float:
     return (clock() - start) / bag.products
 
 
-def stepped(bench: Bench, products: int, clock: Callable[[], float]) -> float:
+def stepped(bench: ProductBench, products: int, clock: Callable[[], float]) -> float:
     """Give the time of one of *products* that are compared, one after the other."""
     counts = torch.zeros(products, dtype=torch.int64)
     start = clock()
     for number in range(products):
-        bench.step(number, counts[number])
+        bench.compute_and_compare(number, counts[number])
     took = clock() - start
     if counts.any():
         raise SystemExit(f"wrong products: {counts}")
     return took / products
 
 
-def canary(bench: Bench, clock: Callable[[], float]) -> float:
+def canary(bench: ProductBench, clock: Callable[[], float]) -> float:
     """Give the median time of a canary."""
     counts, times = torch.zeros(2, dtype=torch.int64), list[float]()
     for _ in range(CANARIES):
-        bench.step(0, counts[0])
+        bench.compute_and_compare(0, counts[0])
         start = clock()
-        bench.canary(0, counts)
+        bench.run_canary(0, counts)
         times.append(clock() - start)
     return median(times)
 
@@ -120,12 +120,12 @@ def never_waiting() -> Generator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def plain(bench: Bench, products: int, clock: Callable[[], float]) -> float:
+def plain(bench: ProductBench, products: int, clock: Callable[[], float]) -> float:
     """Give the time of one of as many, that nobody looks at."""
     start = clock()
     for number in range(products):
-        job, shift = bench.turn(number)
-        multiply(*view(job.a, job.b, shift), bench.output(number))
+        job, shift = bench.get_job(number)
+        multiply(*view_shifted(job.a, job.b, shift), bench.get_output(number))
     if bench.outputs[0].is_cuda:
         torch.cuda.synchronize()
     return (clock() - start) / products
@@ -136,7 +136,7 @@ def cost(kind: str, compared: Compare, called: str) -> bool:
     device = torch.device(kind)
     this = task(device, FAMILIES[FAMILY[kind]], SHAPES[kind], compared)
     prepared = prepare(this)
-    bench = this.bench(kind, prepared.jobs)
+    bench = this.make_bench(kind, prepared.jobs)
     clock = process_time if kind == "cpu" else perf_counter
     plain(bench, len(bench.jobs), clock)
     ratio = in_pairs(
@@ -148,23 +148,23 @@ def cost(kind: str, compared: Compare, called: str) -> bool:
     if kind == "cuda":
         return ratio.median <= MOST[kind]
     product = plain(bench, PRODUCTS[kind], clock)
-    share = canary(bench, clock) / (CANARY_EVERY * product)
-    print(f"a canary every {CANARY_EVERY} products: {share:.4f} more")
+    share = canary(bench, clock) / (CANARY_PRODUCTS * product)
+    print(f"a canary every {CANARY_PRODUCTS} products: {share:.4f} more")
     return ratio.median + share <= MOST[kind]
 
 
 def healthy(kind: str) -> None:
     """Hunt where nothing is wrong, with every type that there is."""
     device, total = torch.device(kind), 0
-    native = dtypes_of(device)
+    native = list_native_dtypes(device)
     on_gpu = {name: family for name, family in FAMILIES.items() if name in native}
     for name, family in (EVERY if kind == "cpu" else on_gpu).items():
-        this = task(device, family, HEALTHY_SHAPES[kind], comparison_for(device))
-        with float32_as(this.family.precision):
+        this = task(device, family, HEALTHY_SHAPES[kind], choose_comparison(device))
+        with use_float32_precision(this.family.precision):
             prepared = prepare(this)
             outcome = this.hunt(kind, prepared.jobs, HEALTHY[kind].__le__)
-        if prepared.found or outcome.corruption:
-            raise SystemExit(f"called wrong: {prepared.found} {outcome.corruption}")
+        if prepared.failures or outcome.corruption:
+            raise SystemExit(f"called wrong: {prepared.failures} {outcome.corruption}")
         total += outcome.products
         print(f"{name} {this.shape}: {outcome.products} products, 0 called wrong")
     print(f"{total} products in all, 0 called wrong")
@@ -174,7 +174,7 @@ def main() -> int:
     """Print the costs and the false alarms; 1 if one costs more than it may."""
     kind = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     torch.set_num_threads(1)
-    best = comparison_for(torch.device(kind))
+    best = choose_comparison(torch.device(kind))
     good = cost(kind, best, "as the check compares")
     if best is not compare:
         cost(kind, compare, "with torch's own operations")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hpcverify_checks import _fio
 from hpcverify_checks._fio import MIB, Fio
-from hpcverify_checks._fio_jobs import read_back, write, written
+from hpcverify_checks._fio_jobs import cut_to_written, read_back, write
 from pairs import compare
 
 TOLERANCE = 0.03
@@ -42,9 +42,9 @@ def ours(way: str, folder: Path, mib: int) -> float:
     fio = Fio(folder=folder, engine="libaio", direct=True)
     room = _fio.lay_out(folder, mib * MIB, STREAMS, RNG)
     wrote = write(fio, room, RNG)
-    report = wrote if way == "write" else read_back(fio, written(room, wrote))
+    report = wrote if way == "write" else read_back(fio, cut_to_written(room, wrote))
     empty(folder)
-    return report.bandwidth(way)
+    return report.compute_bandwidth(way)
 
 
 def by_hand(way: str, folder: Path, mib: int) -> float:

@@ -24,8 +24,8 @@ from pairs import compare
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from hpcverify.config import Fleet  # noqa: E402 - below the path
-from hpcverify.executors.slurm import PREFIX  # noqa: E402 - as this
-from hpcverify.fleet.schedule import HOUR_S, plan  # noqa: E402 - as this
+from hpcverify.executors.slurm import JOB_NAME_PREFIX  # noqa: E402 - as this
+from hpcverify.fleet.schedule import HOUR_S, plan_sweep  # noqa: E402 - as this
 from hpcverify.quarantine.life import Node, State  # noqa: E402 - as this
 from hpcverify.slurm import Host  # noqa: E402 - as this
 from tests.slurm_lab.lab import Cluster, a_cluster  # noqa: E402 - it belongs to the tests
@@ -88,7 +88,7 @@ def plan_many() -> None:
     nodes = {name: a_node(i, name, now) for i, name in named(PLANNED)}
     fleet = Fleet(at_once=1000)
     start = time.perf_counter()
-    made = plan(hosts, nodes, {"n1", "n2"}, fleet, now)
+    made = plan_sweep(hosts, nodes, {"n1", "n2"}, fleet, now)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
@@ -118,7 +118,7 @@ def a_node(i: int, name: str, now: float) -> Node:
     """Make each pass at another hour of the last two days, and some suspect."""
     at = now - i % 48 * HOUR_S
     state = State.SUSPECT if i % 100 == 1 else State.HEALTHY
-    return Node(name=name, state=state, passed=at, finished=at, reason="it is well")
+    return Node(name=name, state=state, last_pass_at=at, last_run_at=at, reason="it is well")
 
 
 def report(cluster: Cluster, folder: Path) -> None:
@@ -156,16 +156,11 @@ def a_site(cluster: Cluster, folder: Path) -> dict[str, str]:
         'check_packages = ["second_checks"]\n[fleet]\nsuite = "second"\nshare = 1.0\n'
         f'at_once = {NODES}\nspool = "{folder}/spool"\nprogram = "{folder}/bin/node"\n'
     )
-    ours = {
-        "HPCVERIFY_CONFIG": f"{folder}/etc/site.toml",
-        "PYTHONPATH": f"{folder}/site",
-    }
+    ours = {"HPCVERIFY_CONFIG": f"{folder}/etc/site.toml", "PYTHONPATH": f"{folder}/site"}
     exported = "".join(f"export {name}={value}\n" for name, value in ours.items())
     state = f"export HPCVERIFY_STATE={folder}/nodes/$SLURMD_NODENAME\n"
     # Each with a network of its own, where the lock of a run is.
-    executable(
-        folder / "bin/node", f'{exported}{state}exec unshare -n {HPCVERIFY} "$@"'
-    )
+    executable(folder / "bin/node", f'{exported}{state}exec unshare -n {HPCVERIFY} "$@"')
     executable(folder / "bin/hand", by_hand_script())
     for command in ("squeue", "sacct", "scontrol"):
         note = f'date "+%s.%N {command} $*" >>{folder}/asked'
@@ -215,7 +210,7 @@ def resident(pid: int) -> int:
 
 def by_hand(cluster: Cluster, folder: Path) -> float:
     """Time a job on each node, from the first submission to the last one's end."""
-    options = ("-p", "verify", "--exclusive", "-o", "/dev/null", "-J", f"not-{PREFIX}")
+    options = ("-p", "verify", "--exclusive", "-o", "/dev/null", "-J", f"not-{JOB_NAME_PREFIX}")
     start = time.perf_counter()
     for _, name in named(NODES):
         cluster.run("sbatch", *options, "-w", name, folder / "bin/hand")

@@ -16,17 +16,17 @@ import torch
 from hpcverify_checks._training import (
     HARDWARE,
     Trainer,
-    Training,
-    determinism,
-    difference,
-    look,
+    TrainingJob,
+    compare_replay,
+    run_replay,
+    set_determinism,
 )
-from hpcverify_checks._transformer import Shape
+from hpcverify_checks._transformer import ModelShape
 
 SHAPES = (
-    Shape(hidden=16, layers=1, heads=2, sequence=8, batch=2, vocabulary=32),
-    Shape(hidden=64, layers=2, heads=4, sequence=24, batch=3, vocabulary=100),
-    Shape(hidden=128, layers=2, heads=4, sequence=64, batch=4, vocabulary=512),
+    ModelShape(hidden=16, layers=1, heads=2, sequence=8, batch=2, vocabulary=32),
+    ModelShape(hidden=64, layers=2, heads=4, sequence=24, batch=3, vocabulary=100),
+    ModelShape(hidden=128, layers=2, heads=4, sequence=64, batch=4, vocabulary=512),
 )
 SHARES = (0.9, 0.09, 0.01)
 """Of the replays, by shape."""
@@ -34,18 +34,18 @@ FRESH = 50
 """Replays after which everything is allocated anew."""
 
 
-def differing(shape: Shape, replays: int) -> int:
+def differing(shape: ModelShape, replays: int) -> int:
     """Count the replays of *shape* that differ from the first one."""
     cpu = torch.device("cpu")
-    job = Training("", 1, "gloo", 1.0, shape, "float32", 2, 1.0, 7, 1, alike=True)
-    first, _ = look(Trainer.made(job, cpu, HARDWARE))
+    job = TrainingJob("", 1, "gloo", 1.0, shape, "float32", 2, 1.0, 7, 1, alike=True)
+    first, _ = run_replay(Trainer.build(job, cpu, HARDWARE))
     wrong = 0
     for start in range(0, replays, FRESH):
         held = [torch.empty(1000 * (start % 977) + 1)]
-        trainer = Trainer.made(job, cpu, HARDWARE)
+        trainer = Trainer.build(job, cpu, HARDWARE)
         for number in range(start, min(replays, start + FRESH)):
-            record, _ = look(trainer)
-            wrong += difference(first, record, number) is not None
+            record, _ = run_replay(trainer)
+            wrong += compare_replay(first, record, number) is not None
         held.clear()
     return wrong
 
@@ -54,7 +54,7 @@ def main() -> None:
     """Replay all shapes and print the count."""
     replays = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
-    with determinism(required=True):
+    with set_determinism(required=True):
         for shape, share in zip(SHAPES, SHARES, strict=True):
             start, count = perf_counter(), int(replays * share)
             wrong = differing(shape, count)

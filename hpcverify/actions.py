@@ -24,10 +24,10 @@ from hpcverify.model import (
     Result,
     Run,
     Verdict,
-    standing,
+    effective_verdict,
 )
 
-IDENTITY = (
+IDENTITY_FACTS = (
     "name",
     "model",
     "serial",
@@ -45,8 +45,8 @@ IDENTITY = (
 FORMER_LABEL = "was"
 """The evidence that says what a part that is gone was called. The facts that were
 known of it stand beside."""
-UNFINISHED = "the run ended early: not every check had its turn"
-NOTHING_RAN = "no check had its turn"
+UNFINISHED_REASON = "the run ended early: not every check had its turn"
+NOTHING_RAN_REASON = "no check had its turn"
 
 
 class Complaint(Struct, frozen=True, kw_only=True):
@@ -65,13 +65,13 @@ class Complaint(Struct, frozen=True, kw_only=True):
     evidence: dict[str, str] = {}
 
 
-class Affected(Struct, frozen=True, kw_only=True):
+class AffectedPart(Struct, frozen=True, kw_only=True):
     """A part that something is held against, the worst first."""
 
     where: str
     label: str
     facts: dict[str, str]
-    """Those of `IDENTITY` that are known, from an earlier run if need be."""
+    """Those of `IDENTITY_FACTS` that are known, from an earlier run if need be."""
     complaints: tuple[Complaint, ...]
 
     @property
@@ -100,15 +100,15 @@ class Action(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     remedy: Remedy
-    parts: tuple[Affected, ...]
+    parts: tuple[AffectedPart, ...]
 
 
-def actions(run: Run) -> tuple[Action, ...]:
+def list_actions(run: Run) -> tuple[Action, ...]:
     """List what *run* calls for, the gravest first."""
-    groups: dict[tuple[Verdict, Remedy], list[Affected]] = {}
-    for part in affected(run):
+    groups: dict[tuple[Verdict, Remedy], list[AffectedPart]] = {}
+    for part in list_affected_parts(run):
         groups.setdefault((part.verdict, part.remedy), []).append(part)
-    ordered = sorted(groups, key=lambda key: _gravity(*key), reverse=True)
+    ordered = sorted(groups, key=lambda key: _severity_sort_key(*key), reverse=True)
     return tuple(
         Action(
             verdict=verdict,
@@ -125,17 +125,17 @@ def actions(run: Run) -> tuple[Action, ...]:
     )
 
 
-def affected(run: Run) -> Iterator[Affected]:
+def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     """Yield every part that *run* complains of, in the order of the inventory."""
     by_part: dict[str, list[Complaint]] = {}
-    for complaint in _merged([*_of_run(run), *_of_results(run)]):
+    for complaint in _merge_complaints([*_list_run_complaints(run), *_list_result_complaints(run)]):
         by_part.setdefault(complaint.where, []).append(complaint)
     places = {part.id: place for place, part in enumerate(run.inventory.parts)}
     for where in sorted(by_part, key=lambda where: places.get(where, len(places))):
-        yield _affected(where, by_part[where], run.inventory)
+        yield _build_affected_part(where, by_part[where], run.inventory)
 
 
-def clauses(result: Result, inventory: Inventory) -> list[str]:
+def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     """
     List what speaks for the verdict of *result*, in the order of its reason.
 
@@ -148,49 +148,49 @@ def clauses(result: Result, inventory: Inventory) -> list[str]:
     limits = [
         limit
         for limit in result.limits
-        if not result.shortfalls
-        or any(check.applies(limit, i) for i in result.measurements)
+        if not result.shortfalls or any(check.applies(limit, i) for i in result.measurements)
     ]
-    told = check.complaints(items, limits, result.rulings, inventory.names)
-    mine = check.worst_first(c for c in told if c.verdict is result.verdict)
+    told = check.list_judgements(items, limits, result.rulings, inventory.format_names)
+    mine = check.sort_judgements(c for c in told if c.verdict is result.verdict)
     short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
     return [*(c.reason for c in mine), *short]
 
 
-def brief(result: Result, inventory: Inventory) -> str:
+def summarize_reason(result: Result, inventory: Inventory) -> str:
     """Give the reason of *result* in one clause, and how many more there are."""
-    first, *others = clauses(result, inventory) or [result.reason]
+    first, *others = list_clauses(result, inventory) or [result.reason]
     return f"{first} (+{len(others)} more)" if others else first
 
 
-def complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def list_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     """Yield what *result* has against each part, as the engine judged it."""
-    if standing(result) < Verdict.WARN:
+    if effective_verdict(result) < Verdict.WARN:
         return
-    found = [*_of_items(result, inventory), *_of_shortfalls(result, inventory)]
+    found = [
+        *_list_item_complaints(result, inventory),
+        *_list_shortfall_complaints(result, inventory),
+    ]
     yield from found
     worst = max((c.verdict for c in found), default=Verdict.PASS)
-    if worst < _counted(standing(result), result):
-        yield _said(result, "node", result.reason, standing(result), result.remedy)
+    if worst < _cap_beta_verdict(effective_verdict(result), result):
+        yield _build_complaint(
+            result, "node", result.reason, effective_verdict(result), result.remedy
+        )
 
 
-def _of_items(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def _list_item_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     for finding in result.findings:
-        for told in check.complaints([finding], (), result.rulings, inventory.names):
-            made = _complaint(finding.where, finding.code, told, result, inventory)
+        for told in check.list_judgements([finding], (), result.rulings, inventory.format_names):
+            made = _make_complaint(finding.where, finding.code, told, result, inventory)
             yield from (replace(c, evidence=finding.evidence) for c in made)
     for item in result.measurements:
         mine = [limit for limit in result.limits if check.applies(limit, item)]
-        for told in check.complaints([item], mine, {}, inventory.names):
-            yield from _complaint(item.where, item.name, told, result, inventory)
+        for told in check.list_judgements([item], mine, {}, inventory.format_names):
+            yield from _make_complaint(item.where, item.name, told, result, inventory)
 
 
-def _complaint(
-    where: str,
-    name: str,
-    told: check.Judgement,
-    result: Result,
-    inventory: Inventory,
+def _make_complaint(
+    where: str, name: str, told: check.Judgement, result: Result, inventory: Inventory
 ) -> Iterator[Complaint]:
     """Take the name of the part out of what was *told*, unless it passed."""
     if told.verdict > Verdict.SKIP:
@@ -198,23 +198,23 @@ def _complaint(
             where=where,
             checks=(result.check,),
             name=name,
-            text=told.reason.removeprefix(f"{inventory.label(where)}: "),
-            verdict=_counted(told.verdict, result),
+            text=told.reason.removeprefix(f"{inventory.find_label(where)}: "),
+            verdict=_cap_beta_verdict(told.verdict, result),
             remedy=told.remedy,
             distance=told.distance,
         )
 
 
-def _of_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     parts = {part.id for part in inventory.parts}
     for short in result.shortfalls:
         # It may be a worker's that stands for no part, as that of the telemetry.
         where = short.where if short.where in parts else "node"
-        text = short.reason.removeprefix(f"{inventory.label(short.where)}: ")
-        yield _said(result, where, text, Verdict.ERROR, short.remedy)
+        text = short.reason.removeprefix(f"{inventory.find_label(short.where)}: ")
+        yield _build_complaint(result, where, text, Verdict.ERROR, short.remedy)
 
 
-def _said(
+def _build_complaint(
     result: Result, where: str, text: str, verdict: Verdict, remedy: Remedy
 ) -> Complaint:
     return Complaint(
@@ -222,36 +222,36 @@ def _said(
         checks=(result.check,),
         name=result.cause.value,
         text=text,
-        verdict=_counted(verdict, result),
+        verdict=_cap_beta_verdict(verdict, result),
         remedy=remedy,
     )
 
 
-def _counted(verdict: Verdict, result: Result) -> Verdict:
+def _cap_beta_verdict(verdict: Verdict, result: Result) -> Verdict:
     """Say what a complaint counts for: a check in beta can do no more than warn."""
     beta = result.maturity is Maturity.BETA and verdict is Verdict.FAIL
     return Verdict.WARN if beta else verdict
 
 
-def _of_results(run: Run) -> Iterator[Complaint]:
+def _list_result_complaints(run: Run) -> Iterator[Complaint]:
     for result in run.results:
-        yield from complaints(result, run.inventory)
+        yield from list_complaints(result, run.inventory)
 
 
-def _of_run(run: Run) -> Iterator[Complaint]:
+def _list_run_complaints(run: Run) -> Iterator[Complaint]:
     if run.complete and run.results:
         return
     yield Complaint(
         where="node",
         checks=(),
         name="interrupted",
-        text=UNFINISHED if run.results else NOTHING_RAN,
+        text=UNFINISHED_REASON if run.results else NOTHING_RAN_REASON,
         verdict=Verdict.ERROR,
         remedy=Remedy.RERUN,
     )
 
 
-def _merged(found: Sequence[Complaint]) -> list[Complaint]:
+def _merge_complaints(found: Sequence[Complaint]) -> list[Complaint]:
     """Tell once what several checks say in the same words, and of rounds the worst."""
     kept: dict[tuple[str, ...], Complaint] = {}
     for one in found:
@@ -261,29 +261,31 @@ def _merged(found: Sequence[Complaint]) -> list[Complaint]:
         if other is None:
             kept[key] = one
             continue
-        worse = max(other, one, key=_badness)
+        worse = max(other, one, key=_complaint_sort_key)
         checks = tuple(dict.fromkeys((*other.checks, *one.checks)))
         evidence = other.evidence | one.evidence
         kept[key] = replace(worse, checks=checks, evidence=evidence)
     return list(kept.values())
 
 
-def _affected(where: str, found: Sequence[Complaint], inventory: Inventory) -> Affected:
+def _build_affected_part(
+    where: str, found: Sequence[Complaint], inventory: Inventory
+) -> AffectedPart:
     part = next((p for p in inventory.parts if p.id == where), Part("", where, where))
     gone = (c.evidence for c in found if FORMER_LABEL in c.evidence)
     told = {name: value for evidence in gone for name, value in evidence.items()}
     known = told | part.facts
-    return Affected(
+    return AffectedPart(
         where=where,
         label=told.get(FORMER_LABEL, part.label),
-        facts={name: known[name] for name in IDENTITY if name in known},
-        complaints=tuple(sorted(found, key=_badness, reverse=True)),
+        facts={name: known[name] for name in IDENTITY_FACTS if name in known},
+        complaints=tuple(sorted(found, key=_complaint_sort_key, reverse=True)),
     )
 
 
-def _badness(complaint: Complaint) -> tuple[tuple[Verdict, int], float]:
-    return _gravity(complaint.verdict, complaint.remedy), complaint.distance
+def _complaint_sort_key(complaint: Complaint) -> tuple[tuple[Verdict, int], float]:
+    return _severity_sort_key(complaint.verdict, complaint.remedy), complaint.distance
 
 
-def _gravity(verdict: Verdict, remedy: Remedy) -> tuple[Verdict, int]:
+def _severity_sort_key(verdict: Verdict, remedy: Remedy) -> tuple[Verdict, int]:
     return verdict, list(Remedy).index(remedy)

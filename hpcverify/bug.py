@@ -32,7 +32,7 @@ def keep_log(exc: BaseException) -> Path:
         ]
     )
     name = f"bug-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
-    for folder in _folders():
+    for folder in _list_log_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Only a new file: in /tmp another user may have put a link in its place.
@@ -45,7 +45,7 @@ def keep_log(exc: BaseException) -> Path:
     return Path("what is printed above")
 
 
-def _folders() -> Iterator[Path]:
+def _list_log_folders() -> Iterator[Path]:
     with suppress(ConfigError):
         yield state_dir() / "logs"
     yield Path(tempfile.gettempdir())

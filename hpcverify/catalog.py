@@ -9,10 +9,10 @@ from typing import Any
 from hpcverify.check import Check
 from hpcverify.errors import ConfigError, UnknownNameError
 
-BUILTIN = "hpcverify_checks"
+BUILTIN_PACKAGE = "hpcverify_checks"
 
 
-def load(name: str, packages: tuple[str, ...] = (BUILTIN,)) -> Check[Any]:
+def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Check[Any]:
     """Import the check *name* from the first of *packages* that has it."""
     for package in packages:
         path = f"{package}.{name}"
@@ -30,10 +30,10 @@ def load(name: str, packages: tuple[str, ...] = (BUILTIN,)) -> Check[Any]:
         if not isinstance(check, Check):
             raise ConfigError(f"{path}: CHECK is not a Check; see CONTRIBUTING.md")
         return check
-    raise UnknownNameError("check", name, names(packages))
+    raise UnknownNameError("check", name, list_check_names(packages))
 
 
-def names(packages: tuple[str, ...] = (BUILTIN,)) -> Iterator[str]:
+def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator[str]:
     """List the checks by their files; nothing but the package is imported."""
     from pkgutil import iter_modules  # noqa: PLC0415 - no worker lists them
 

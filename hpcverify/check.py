@@ -20,21 +20,21 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from hpcverify.model import (
+    CarryOver,
     Cause,
+    CheckItem,
     Device,
     Finding,
-    Found,
+    FindingRule,
     Inventory,
     Limit,
-    Mark,
     Maturity,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 
-GLOB = frozenset("*?[")
+GLOB_CHARACTERS = frozenset("*?[")
 """What makes a pattern of a name."""
 
 
@@ -74,10 +74,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True):
 
 P = TypeVar("P", bound=Params)
 
-Judged = Measurement | Finding
+JudgedItem = Measurement | Finding
 """What is judged."""
 
-Names = Callable[[Sequence[str]], str]
+PartNamer = Callable[[Sequence[str]], str]
 """Turns the ids of parts into what a person calls them, as `Inventory.names` does."""
 
 
@@ -117,7 +117,7 @@ class Context(Struct, frozen=True, kw_only=True):
     """Differs from run to run; the same for all devices of one run."""
     rotation: int = 0
     """How many runs this node has had: what to take next when not all fits."""
-    marks: tuple[Mark, ...] = ()
+    carry_overs: tuple[CarryOver, ...] = ()
     """What this check asked to be told again, in the node's last run that had it."""
 
     @property
@@ -125,9 +125,9 @@ class Context(Struct, frozen=True, kw_only=True):
         """The place of this worker's device among its peers."""
         return self.peers.index(self.device)
 
-    def mark(self, name: str, where: str = "node") -> str | None:
+    def recall(self, name: str, where: str = "node") -> str | None:
         """Recall the mark *name* of the part *where*, if there is one."""
-        for mark in self.marks:
+        for mark in self.carry_overs:
             if (mark.name, mark.where) == (name, where):
                 return mark.value
         return None
@@ -147,7 +147,7 @@ class Samples(Sequence[Sample]):
     """Samples in order of time; those of one name cost less than all."""
 
     @abstractmethod
-    def named(self, name: str) -> Iterable[Sample]:
+    def select_by_name(self, name: str) -> Iterable[Sample]:
         """Give those called *name*, in order of time for each part."""
 
 
@@ -158,11 +158,11 @@ class Watch(Struct, frozen=True, kw_only=True):
     end: float
     samples: Sequence[Sample]
 
-    def series(self, name: str) -> Iterator[tuple[str, list[Sample]]]:
+    def group_by_part(self, name: str) -> Iterator[tuple[str, list[Sample]]]:
         """Yield each part that has samples called *name*, with them in order."""
         parts: dict[str, list[Sample]] = {}
         several = self.samples
-        for sample in several.named(name) if isinstance(several, Samples) else several:
+        for sample in several.select_by_name(name) if isinstance(several, Samples) else several:
             if sample.name == name:
                 parts.setdefault(sample.where, []).append(sample)
         yield from sorted(parts.items())
@@ -183,7 +183,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     """What the check had to say of it, or why it is excepted."""
 
     @property
-    def holds(self) -> bool:
+    def is_as_expected(self) -> bool:
         """Whether it came out as it must."""
         return self.outcome == self.expected
 
@@ -219,7 +219,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a run in which nothing was measured against it is still sound."""
     source: str = "hpcverify default"
     hard: bool = False
-    """Whether a rerun cannot take back a FAIL by it; as for a `Ruling`."""
+    """Whether a rerun cannot take back a FAIL by it; as for a `FindingRule`."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
@@ -249,20 +249,20 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     """
 
     summary: str
-    measure: Callable[[Context, P], Iterator[Found]]
+    measure: Callable[[Context, P], Iterator[CheckItem]]
     params: type[P]
     metrics: Mapping[str, Metric]
     rules: Mapping[str, Rule] = {}
-    rulings: Mapping[str, Ruling] = {}
+    finding_rules: Mapping[str, FindingRule] = {}
     placement: Placement = Placement.DEVICES
     timeout: float = 300.0
-    observe: Callable[[Watch, Context, P], Iterator[Found]] | None = None
+    observe: Callable[[Watch, Context, P], Iterator[CheckItem]] | None = None
     maturity: Maturity = Maturity.STABLE
     applies: Callable[[Context], None] | None = None
-    reconcile: Callable[[Sequence[Judged], Inventory], Iterator[Judged]] | None = None
+    reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
 
-    def metric(self, name: str) -> Metric | None:
+    def find_metric(self, name: str) -> Metric | None:
         """Find what is measured under *name*, which may itself be a pattern."""
         if name in self.metrics:
             return self.metrics[name]
@@ -286,8 +286,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
 def judge(
     found: Iterable[Measurement | Finding],
     limits: Sequence[Limit],
-    rulings: Mapping[str, Ruling],
-    names: Names = ", ".join,
+    rulings: Mapping[str, FindingRule],
+    names: PartNamer = ", ".join,
 ) -> Judgement:
     """
     Compare what was *found* with *limits* and *rulings*; the worst one counts.
@@ -295,26 +295,26 @@ def judge(
     The reason holds every complaint of the worst verdict, the worst part first, and
     each names the part, the value, the limit and its source.
     """
-    return worst(complaints(found, limits, rulings, names))
+    return combine_judgements(list_judgements(found, limits, rulings, names))
 
 
-def complaints(
+def list_judgements(
     found: Iterable[Measurement | Finding],
     limits: Sequence[Limit],
-    rulings: Mapping[str, Ruling],
-    names: Names = ", ".join,
+    rulings: Mapping[str, FindingRule],
+    names: PartNamer = ", ".join,
 ) -> list[Judgement]:
     """List what limits and rulings have to say of what was *found*, each by itself."""
     items = list(found)
     facts = [item for item in items if isinstance(item, Finding)]
-    made = [_rule_on(*same, rulings) for same in _folded(facts, names)]
+    made = [_judge_finding(*same, rulings) for same in _merge_findings(facts, names)]
     used: set[Limit] = set()
     for item in (m for m in items if isinstance(m, Measurement)):
         for limit in limits:
             if applies(limit, item):
                 used.add(limit)
-                made += _hold_against(item, limit, names)
-    return made + [_unmeasured(limit) for limit in limits if limit not in used]
+                made += _judge_measurement(item, limit, names)
+    return made + [_judge_unmeasured(limit) for limit in limits if limit not in used]
 
 
 def applies(limit: Limit, item: Measurement) -> bool:
@@ -327,11 +327,11 @@ def matches(name: str, pattern: str) -> bool:
     """Whether *pattern*, which may have ``*`` in it, is meant for *name*."""
     # To make a pattern of every plain name takes longer than to read eight GPUs.
     return name == pattern or (
-        not GLOB.isdisjoint(pattern) and fnmatchcase(name, pattern)
+        not GLOB_CHARACTERS.isdisjoint(pattern) and fnmatchcase(name, pattern)
     )
 
 
-def _folded(facts: Iterable[Finding], names: Names) -> Iterator[tuple[Finding, str]]:
+def _merge_findings(facts: Iterable[Finding], names: PartNamer) -> Iterator[tuple[Finding, str]]:
     """Bring together what is the same of several parts, with the names of all."""
     places: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Finding] = {}
@@ -342,7 +342,7 @@ def _folded(facts: Iterable[Finding], names: Names) -> Iterator[tuple[Finding, s
         yield first[same], names(tuple(dict.fromkeys(ids)))
 
 
-def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Judgement:
+def _judge_finding(finding: Finding, where: str, rulings: Mapping[str, FindingRule]) -> Judgement:
     ruling = rulings.get(finding.code)
     if ruling is None:
         return Judgement(
@@ -361,10 +361,10 @@ def _rule_on(finding: Finding, where: str, rulings: Mapping[str, Ruling]) -> Jud
     )
 
 
-def _hold_against(item: Measurement, limit: Limit, names: Names) -> list[Judgement]:
+def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> list[Judgement]:
     if not limit.noisy and limit.admits(item.value):
         return []
-    subject = f"{names([item.where])}: {item.name} {quantity(item.value, item.unit)}"
+    subject = f"{names([item.where])}: {item.name} {format_quantity(item.value, item.unit)}"
     if limit.noisy:
         could_fail = limit.otherwise is Verdict.FAIL
         return [
@@ -380,16 +380,16 @@ def _hold_against(item: Measurement, limit: Limit, names: Names) -> list[Judgeme
     return [
         Judgement(
             verdict=limit.otherwise,
-            reason=f"{subject} {sign} {quantity(bound, '')} ({limit.source})",
+            reason=f"{subject} {sign} {format_quantity(bound, '')} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
             hard=limit.hard,
-            distance=-margin(item, limit),
+            distance=-compute_margin(item, limit),
         )
     ]
 
 
-def margin(item: Measurement, limit: Limit) -> float:
+def compute_margin(item: Measurement, limit: Limit) -> float:
     """
     Say how much room a value has within its limit, as a share of the limit.
 
@@ -404,7 +404,7 @@ def margin(item: Measurement, limit: Limit) -> float:
     return min((room / (abs(at) or 1.0) for room, at in rooms), default=math.inf)
 
 
-def _unmeasured(limit: Limit) -> Judgement:
+def _judge_unmeasured(limit: Limit) -> Judgement:
     # A limit that nothing was measured against must not pass by silence.
     return Judgement(
         verdict=Verdict.ERROR,
@@ -415,12 +415,12 @@ def _unmeasured(limit: Limit) -> Judgement:
     )
 
 
-def worst(complaints: Sequence[Judgement]) -> Judgement:
+def combine_judgements(complaints: Sequence[Judgement]) -> Judgement:
     """Fold *complaints* into one: the worst verdict, with all that speaks for it."""
     verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
     if verdict is Verdict.PASS:
         return Judgement(verdict=verdict)
-    worst = worst_first(c for c in complaints if c.verdict is verdict)
+    worst = sort_judgements(c for c in complaints if c.verdict is verdict)
     return Judgement(
         verdict=verdict,
         reason="; ".join(c.reason for c in worst),
@@ -429,24 +429,24 @@ def worst(complaints: Sequence[Judgement]) -> Judgement:
     )
 
 
-def worst_first(complaints: Iterable[Judgement]) -> list[Judgement]:
+def sort_judgements(complaints: Iterable[Judgement]) -> list[Judgement]:
     """Order *complaints* of one verdict: the strongest remedy, the farthest off."""
-    return sorted(complaints, key=_badness, reverse=True)
+    return sorted(complaints, key=_judgement_sort_key, reverse=True)
 
 
-def _badness(complaint: Judgement) -> tuple[int, float]:
+def _judgement_sort_key(complaint: Judgement) -> tuple[int, float]:
     return list(Remedy).index(complaint.remedy), complaint.distance
 
 
-WHOLE, VAST = 1e4, 1e9
+FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9
 """Between these a number is clearer in full than with an exponent."""
 
 
-def quantity(value: float | None, unit: str) -> str:
+def format_quantity(value: float | None, unit: str) -> str:
     """Print *value* to four digits or to the unit, with its unit; a ratio has none."""
     if value is None:
         number = "not a number"
-    elif WHOLE <= abs(value) < VAST:
+    elif FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW:
         number = f"{value:.0f}"
     else:
         number = f"{value:.4g}"

@@ -13,8 +13,8 @@ from typing import TextIO
 
 import click
 
-from hpcverify.errors import HpcverifyError, OutputError, shortage
-from hpcverify.terminal import printable
+from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
+from hpcverify.terminal import make_printable
 
 COMMANDS = (
     "run",
@@ -39,23 +39,23 @@ COMMANDS = (
     "doctor",
     "selftest",
 )
-UNVERIFIED = 3
-UNREAD = 141
+EXIT_UNVERIFIED = 3
+EXIT_UNREAD = 141
 """The status when nobody reads to the end what we print, as with ``| head``: that of a
 program which SIGPIPE ends (128 + 13), so that it is no verdict and no mistake."""
-UNWRITABLE = {
+OUTPUT_FAILURES = {
     errno.ENOSPC: "cannot be written: no space is left",
     errno.EDQUOT: "cannot be written: the quota is used up",
     errno.EFBIG: "cannot be written: the file has become too large",
 }
 """What may become of our output. It has no file name, as all that we open has."""
-INTERRUPTED = "interrupted"
-KEEPS = "run"
+INTERRUPTED_MESSAGE = "interrupted"
+STORING_COMMAND = "run"
 """The command that has kept what it found before it prints it."""
 
 
 @contextmanager
-def printing(ctx: click.Context) -> Generator[None]:
+def handle_output_errors(ctx: click.Context) -> Generator[None]:
     """
     Name what keeps us from printing; click would exit with 1, which means FAIL.
 
@@ -68,32 +68,32 @@ def printing(ctx: click.Context) -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream)]
+        unread = [stream for stream in (sys.stdout, sys.stderr) if is_reader_gone(stream)]
         if not unread:  # it was another pipe, and a bug
             raise
         for stream in unread:
-            _give_up(stream)
-        ctx.exit(UNREAD)
+            _discard_output(stream)
+        ctx.exit(EXIT_UNREAD)
     except OSError as exc:
-        why = UNWRITABLE.get(exc.errno or 0)
+        why = OUTPUT_FAILURES.get(exc.errno or 0)
         if why is None or exc.filename is not None:
             raise
-        _give_up(sys.stdout)
-        raise OutputError(why, kept=ctx.invoked_subcommand == KEEPS) from None
+        _discard_output(sys.stdout)
+        raise OutputError(why, kept=ctx.invoked_subcommand == STORING_COMMAND) from None
 
 
 @contextmanager
-def read_or_not(stream: TextIO) -> Generator[None]:
+def ignore_closed_pipe(stream: TextIO) -> Generator[None]:
     """Print to *stream*; if nobody reads it any more, go on without."""
     try:
         yield
     except BrokenPipeError:
-        if not is_unread(stream):
+        if not is_reader_gone(stream):
             raise
-        _give_up(stream)
+        _discard_output(stream)
 
 
-def is_unread(stream: TextIO) -> bool:
+def is_reader_gone(stream: TextIO) -> bool:
     """Whether *stream* is a pipe whose reader is gone."""
     poll = select.poll()
     poll.register(stream.fileno(), 0)  # what it is told of even so is an error
@@ -117,12 +117,12 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, upon which help may be printed."""
-        with printing(ctx):
+        with handle_output_errors(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
-        with printing(ctx):
+        with handle_output_errors(ctx):
             result: object = super().invoke(ctx)
         return result
 
@@ -133,10 +133,10 @@ class LazyGroup(click.Group):
     ) -> None:
         """List the commands without importing them: help must come at once."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, SUMMARIES[name]) for name in COMMANDS])
+            formatter.write_dl([(name, COMMAND_SUMMARIES[name]) for name in COMMANDS])
 
 
-SUMMARIES = {
+COMMAND_SUMMARIES = {
     "run": "Verify this node, now.",
     "gate": "Say whether the prolog lets jobs run on this node.",
     "sweep": "Verify idle nodes through the scheduler.",
@@ -183,22 +183,22 @@ def main() -> None:
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
-        _tell(exc.format_message())
+        _print_to_stderr(exc.format_message())
         # Not 0, which is PASS: a script that lost its arguments verified nothing.
-        say(f"no command was given, so nothing was done{_where_to_read(exc)}")
+        say(f"no command was given, so nothing was done{_format_help_hint(exc)}")
         status = exc.exit_code
     except click.ClickException as exc:
-        say(f"{exc.format_message().rstrip('.')}{_where_to_read(exc)}")
+        say(f"{exc.format_message().rstrip('.')}{_format_help_hint(exc)}")
         status = exc.exit_code
     except click.Abort:
-        say(INTERRUPTED)
-        status = UNVERIFIED
+        say(INTERRUPTED_MESSAGE)
+        status = EXIT_UNVERIFIED
     except HpcverifyError as exc:
         say(str(exc))
         status = exc.exit_code
     except Exception as exc:  # noqa: BLE001 - a bug of ours ends here, with a log
-        status = UNVERIFIED
-        if short := shortage(exc):
+        status = EXIT_UNVERIFIED
+        if short := explain_shortage(exc):
             say(f"hpcverify cannot go on: {short}")
             sys.exit(status)
         from hpcverify.bug import keep_log  # noqa: PLC0415 - nobody should need it
@@ -210,7 +210,7 @@ def main() -> None:
     sys.exit(status)
 
 
-def _where_to_read(exc: click.ClickException) -> str:
+def _format_help_hint(exc: click.ClickException) -> str:
     """Name the help of the command that was used wrongly."""
     if isinstance(exc, click.UsageError) and exc.ctx is not None:
         return f"; see: {exc.ctx.command_path} --help"
@@ -220,16 +220,16 @@ def _where_to_read(exc: click.ClickException) -> str:
 def say(text: str) -> None:
     """Print one line to standard error."""
     one_line = " ".join(text.split())
-    _tell(printable(f"hpcverify: {one_line}"))
+    _print_to_stderr(make_printable(f"hpcverify: {one_line}"))
 
 
-def _tell(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:  # nobody can be told; there is the exit status still
-        _give_up(sys.stderr)
+        _discard_output(sys.stderr)
 
 
-def _give_up(stream: TextIO) -> None:
+def _discard_output(stream: TextIO) -> None:
     """Let go of what *stream* holds: Python flushes it at the end, and would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

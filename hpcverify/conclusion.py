@@ -11,22 +11,22 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcverify.check import Judgement, Rule, applies, complaints, judge, worst
-from hpcverify.config import plain
+from hpcverify.check import Judgement, Rule, applies, combine_judgements, judge, list_judgements
+from hpcverify.config import to_json_types
 from hpcverify.executors import Answer
-from hpcverify.limits import Past, resolve
+from hpcverify.limits import PastValues, resolve
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    Coverage,
     Finding,
+    FindingRule,
     Inventory,
     Limit,
-    Mark,
     Maturity,
     Measurement,
     Remedy,
     Result,
-    Ruling,
     Series,
     Shortfall,
     Verdict,
@@ -38,7 +38,7 @@ def conclude(
     step: Step,
     answers: Mapping[str, Answer],
     inventory: Inventory,
-    past: Past,
+    past: PastValues,
     seconds: float,
 ) -> Result:
     """
@@ -48,11 +48,9 @@ def conclude(
     in its coverage.
     """
     outcomes = {part: answer.outcome for part, answer in answers.items()}
-    found = [item for answer in answers.values() for item in answer.found]
+    found = [item for answer in answers.values() for item in answer.items]
     skipped = {
-        part: outcome
-        for part, outcome in outcomes.items()
-        if outcome.verdict is Verdict.SKIP
+        part: outcome for part, outcome in outcomes.items() if outcome.verdict is Verdict.SKIP
     }
     result = Result(
         check=step.name,
@@ -61,14 +59,14 @@ def conclude(
         required=step.required,
         seconds=round(seconds, 3),
         coverage=(
-            *(item for item in found if isinstance(item, Covered)),
-            *(Covered(p, f"skipped: {o.reason}") for p, o in skipped.items()),
+            *(item for item in found if isinstance(item, Coverage)),
+            *(Coverage(p, f"skipped: {o.reason}") for p, o in skipped.items()),
         ),
         measurements=tuple(i for i in found if isinstance(i, Measurement)),
         findings=tuple(i for i in found if isinstance(i, Finding)),
         series=tuple(i for i in found if isinstance(i, Series)),
-        marks=tuple(i for i in found if isinstance(i, Mark)),
-        params=plain(msgspec.to_builtins(step.params)),
+        marks=tuple(i for i in found if isinstance(i, CarryOver)),
+        params=to_json_types(msgspec.to_builtins(step.params)),
     )
     if skipped and len(skipped) == len(outcomes):
         causes = {outcome.cause for outcome in skipped.values()}
@@ -82,7 +80,7 @@ def conclude(
     shortfalls = tuple(
         Shortfall(
             where=part,
-            reason=_attributed(inventory.label(part), outcome.reason, len(outcomes)),
+            reason=_prefix_label(inventory.find_label(part), outcome.reason, len(outcomes)),
             cause=outcome.cause,
             remedy=outcome.remedy,
         )
@@ -90,37 +88,32 @@ def conclude(
         if outcome.verdict is Verdict.ERROR
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
-    return judged(result, step.rules, step.check.rulings, inventory, past)
+    return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
 
 
-def _attributed(label: str, reason: str, parts: int) -> str:
+def _prefix_label(label: str, reason: str, parts: int) -> str:
     """Name the part only where there are several."""
     return reason if parts == 1 else f"{label}: {reason}"
 
 
-def judged(
+def judge_result(
     result: Result,
     rules: Mapping[str, Rule],
-    rulings: Mapping[str, Ruling],
+    rulings: Mapping[str, FindingRule],
     inventory: Inventory,
-    past: Past,
+    past: PastValues,
 ) -> Result:
     """Judge *result* by today's *rules* and *rulings*; its shortfalls stand."""
     limits = resolve(rules, result.measurements, inventory, past)
     short = [
-        Judgement(
-            verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy
-        )
+        Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
         for s in result.shortfalls
     ]
-    holding = [lim for lim in limits if not short or _measured(lim, result)]
+    holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     verdict = judge(
-        (*result.measurements, *result.findings),
-        holding,
-        rulings,
-        inventory.names,
+        (*result.measurements, *result.findings), holding, rulings, inventory.format_names
     )
-    total = worst([verdict, *short])
+    total = combine_judgements([verdict, *short])
     return msgspec.structs.replace(
         result,
         verdict=total.verdict,
@@ -128,24 +121,26 @@ def judged(
         cause=total.cause,
         remedy=total.remedy,
         limits=tuple(limits),
-        rulings={code: rulings[code] for code in _codes(result) if code in rulings},
+        finding_rules={
+            code: rulings[code] for code in _list_finding_codes(result) if code in rulings
+        },
     )
 
 
-def judge_again(
+def rejudge_result(
     result: Result,
     rules: Mapping[str, Rule],
-    rulings: Mapping[str, Ruling],
+    rulings: Mapping[str, FindingRule],
     inventory: Inventory,
-    past: Past,
+    past: PastValues,
 ) -> Result:
     """Judge a stored result again; a check that was skipped stays skipped."""
     if result.verdict is Verdict.SKIP:
         return result
-    return judged(result, rules, rulings, inventory, past)
+    return judge_result(result, rules, rulings, inventory, past)
 
 
-def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
+def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     """
     List what failed in *result* that a rerun cannot take back, a sentence each.
 
@@ -155,11 +150,11 @@ def hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
         return ()
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    told = complaints(found, result.limits, result.rulings, inventory.names)
+    told = list_judgements(found, result.limits, result.rulings, inventory.format_names)
     return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
 
 
-def not_run(
+def build_not_run_result(
     step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
 ) -> Result:
     """Say that *step* had no turn, and why."""
@@ -175,9 +170,9 @@ def not_run(
     )
 
 
-def _codes(result: Result) -> list[str]:
+def _list_finding_codes(result: Result) -> list[str]:
     return sorted({finding.code for finding in result.findings})
 
 
-def _measured(limit: Limit, result: Result) -> bool:
+def _is_measured(limit: Limit, result: Result) -> bool:
     return any(applies(limit, item) for item in result.measurements)

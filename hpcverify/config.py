@@ -237,7 +237,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
     """
     try:
-        return convert(tomllib.loads(path.read_text(encoding="utf-8")), kind, str(path))
+        return convert_config(tomllib.loads(path.read_text(encoding="utf-8")), kind, str(path))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as exc:
@@ -246,7 +246,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
 
 
-def convert(raw: object, kind: type[T], subject: str) -> T:
+def convert_config(raw: object, kind: type[T], subject: str) -> T:
     """
     Make a value of *kind* of what a file holds; *subject* names the file.
 
@@ -254,32 +254,30 @@ def convert(raw: object, kind: type[T], subject: str) -> T:
         ConfigError: it does not fit, or a number in it is not finite.
 
     """
-    for place, value in _numbers(raw):
+    for place, value in _list_numbers(raw):
         if not math.isfinite(value):
-            raise ConfigError(
-                f"{subject}: {place} must be a finite number, not {value:g}"
-            )
+            raise ConfigError(f"{subject}: {place} must be a finite number, not {value:g}")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
-        told = _in_words(str(exc))
-        raise ConfigError(f"{subject}: {told}{_hint(told, kind)}") from exc
+        told = _explain_range_error(str(exc))
+        raise ConfigError(f"{subject}: {told}{_suggest_fix(told, kind)}") from exc
 
 
-def _numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
+def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
     """Yield every number in what a file holds, with its place."""
     if isinstance(raw, float):
         yield place, raw
     elif isinstance(raw, Mapping):
         for key, inner in raw.items():
-            yield from _numbers(inner, f"{place}.{key}".removeprefix("."))
+            yield from _list_numbers(inner, f"{place}.{key}".removeprefix("."))
     elif isinstance(raw, list | tuple):
         for index, inner in enumerate(raw):
             name = inner.get("name", index) if isinstance(inner, Mapping) else index
-            yield from _numbers(inner, f"{place}[{name}]")
+            yield from _list_numbers(inner, f"{place}[{name}]")
 
 
-def _in_words(complaint: str) -> str:
+def _explain_range_error(complaint: str) -> str:
     """Say of a number out of range where it is and what it must be."""
     found = re.fullmatch(
         r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
@@ -287,47 +285,47 @@ def _in_words(complaint: str) -> str:
     return complaint if found is None else f"{found[2]} must be {found[1]}"
 
 
-def _hint(complaint: str, kind: object) -> str:
+def _suggest_fix(complaint: str, kind: object) -> str:
     if choice := re.match(r"Invalid enum value .* at `\$\.(.*)`", complaint):
         place = re.sub(r"\[.*?\]", "", choice[1])
-        return f"; known: {', '.join(filter(None, _choices(place, kind)))}"
+        return f"; known: {', '.join(filter(None, _list_choices(place, kind)))}"
     unknown = re.search(r"unknown field `(.*?)`", complaint)
     if unknown is None:
         return ""
-    known = sorted(set(_fields(kind)))
+    known = sorted(set(_list_field_names(kind)))
     from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
 
     near = get_close_matches(unknown[1], known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
 
 
-def _choices(place: str, kind: object) -> Iterator[str]:
+def _list_choices(place: str, kind: object) -> Iterator[str]:
     """Name the values that may stand at *place*, as ``quarantine.backend``."""
     name, _, rest = place.partition(".")
     if isinstance(kind, type) and issubclass(kind, Struct):
         for field in msgspec.structs.fields(kind):
             if field.encode_name == name:
-                yield from _choices(rest, field.type)
+                yield from _list_choices(rest, field.type)
     elif isinstance(kind, type) and issubclass(kind, Enum):
         yield from (str(each.value) for each in kind)
     elif get_origin(kind) is Literal:
         yield from map(str, get_args(kind))
     else:
         for inner in get_args(kind):
-            yield from _choices(place, inner)
+            yield from _list_choices(place, inner)
 
 
-def _fields(kind: object) -> Iterator[str]:
+def _list_field_names(kind: object) -> Iterator[str]:
     """Name the fields of *kind* and of every struct within it."""
     if isinstance(kind, type) and issubclass(kind, Struct):
         for field in msgspec.structs.fields(kind):
             yield field.encode_name
-            yield from _fields(field.type)
+            yield from _list_field_names(field.type)
     for inner in get_args(kind):
-        yield from _fields(inner)
+        yield from _list_field_names(inner)
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_types(values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn *values* into what JSON can hold."""
     converted: dict[str, Any] = msgspec.to_builtins(dict(values))
     return converted

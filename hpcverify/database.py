@@ -12,7 +12,7 @@ import msgspec
 from hpcverify.errors import DamagedError, ReplacedError, StoreError
 
 BUSY_SECONDS = 5.0
-PASSING = frozenset(
+TRANSIENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,
@@ -51,18 +51,14 @@ def transaction(
             yield db
     except sqlite3.OperationalError as exc:
         if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
-            raise ReplacedError(
-                f"{path} was replaced by another process: try again"
-            ) from exc
+            raise ReplacedError(f"{path} was replaced by another process: try again") from exc
         if "readonly" in str(exc):
             raise StoreError(
                 f"{path} cannot be written: be its owner, if the disk can be written"
             ) from exc
         if "full" in str(exc):
-            raise StoreError(
-                f"{path} cannot be written: the disk is full, see df {path}"
-            ) from exc
-        if _is_passing(exc):
+            raise StoreError(f"{path} cannot be written: the disk is full, see df {path}") from exc
+        if _is_transient(exc):
             raise StoreError(
                 f"{path}: {exc}; if another hpcverify is at work wait for it, "
                 f"else see who holds it with: fuser {path}"
@@ -76,10 +72,10 @@ def transaction(
         db.close()
 
 
-def _is_passing(exc: sqlite3.OperationalError) -> bool:
+def _is_transient(exc: sqlite3.OperationalError) -> bool:
     """Whether *exc* is about the disk, the memory or others, and not what is stored."""
     code = getattr(exc, "sqlite_errorcode", None)  # what Python adds itself has none
-    return code is not None and code & 0xFF in PASSING
+    return code is not None and code & 0xFF in TRANSIENT_ERRORS
 
 
 def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> None:
@@ -90,7 +86,7 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
         StoreError: they are of a later one.
 
     """
-    at = version(db)
+    at = read_version(db)
     if at > len(migrations):
         raise StoreError(
             f"{path} is of version {at}, this hpcverify knows {len(migrations)}: "
@@ -103,13 +99,13 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
     db.execute(f"pragma user_version = {len(migrations)}")
 
 
-def version(db: sqlite3.Connection) -> int:
+def read_version(db: sqlite3.Connection) -> int:
     """Say which version the tables are of."""
     found: int = db.execute("pragma user_version").fetchone()[0]
     return found
 
 
-def free_bytes(db: sqlite3.Connection) -> int:
+def count_free_bytes(db: sqlite3.Connection) -> int:
     """Say how many bytes of the file hold nothing, if that is most of it; else 0."""
     pages, free, size = (
         int(db.execute(f"pragma {name}").fetchone()[0])
@@ -118,7 +114,7 @@ def free_bytes(db: sqlite3.Connection) -> int:
     return free * size if 2 * free > pages else 0
 
 
-def write_anew(path: Path) -> None:
+def vacuum(path: Path) -> None:
     """Have the database *path* take no more room than it needs, if that can be done."""
     with (
         # Somebody is at work, or the disk has no room for two: then another time.

@@ -18,26 +18,26 @@ from pathlib import Path
 import msgspec
 
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import SCHEMA, Result, Run
-from hpcverify.trust import Reached, reached, refuse_link_of_others
+from hpcverify.model import SCHEMA_VERSION, Result, Run
+from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 
-STDOUT = "-"
+STDOUT_NAME = "-"
 """As the name of a file: standard output."""
-STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
-DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
+STREAM_DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
+DESCRIPTOR_PATTERN = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 """Names of what the caller opened for us, such as the pipe of a shell's ``>(gzip)``."""
-UNFIT = {
+UNWRITABLE_KINDS = {
     stat.S_IFDIR: "directory",
     stat.S_IFIFO: "named pipe",
     stat.S_IFSOCK: "socket",
     stat.S_IFBLK: "disk",
 }
 """Where no file can lie; to open a named pipe would wait until somebody reads it."""
-MODE = 0o644
+DOCUMENT_MODE = 0o644
 """Of a new file, less what the umask takes away."""
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-DEVICE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-LARGEST = 64 * 2**20
+NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+MAX_DOCUMENT_BYTES = 64 * 2**20
 """Bytes past which a document is not read: a round of eight GPUs has 1 MB."""
 
 
@@ -52,7 +52,7 @@ def write(run: Run, path: Path) -> None:
     write_bytes(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
 
 
-def length(results: Sequence[Result]) -> int:
+def count_bytes(results: Sequence[Result]) -> int:
     """Say how many bytes *results* take in a document."""
     indented = msgspec.json.format(msgspec.json.encode([results]), indent=1)
     return len(indented)
@@ -73,14 +73,14 @@ def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
 
     """
     try:
-        if (descriptor := _descriptor(path)) is not None:
-            _pour(content, os.dup(descriptor))
+        if (descriptor := _find_descriptor(path)) is not None:
+            _write_all(content, os.dup(descriptor))
             return
-        with _target(path, make=make) as target:
-            if stat.S_ISCHR(_mode(target)):
-                _pour(content, os.open(target.name, DEVICE, dir_fd=target.folder))
+        with _open_target(path, make=make) as target:
+            if stat.S_ISCHR(_read_mode(target)):
+                _write_all(content, os.open(target.name, DEVICE_FLAGS, dir_fd=target.folder))
             else:
-                _replace(target, content)
+                _replace_file(target, content)
     except OSError as exc:
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
 
@@ -94,13 +94,13 @@ def refuse_unwritable(file: str) -> None:
 
     """
     path = Path(file)
-    if file == STDOUT or _descriptor(path) is not None:
+    if file == STDOUT_NAME or _find_descriptor(path) is not None:
         return
     folder = path.absolute().parent
     if not folder.is_dir():
         raise ConfigError(f"{file} cannot be written: there is no directory {folder}")
     try:
-        with _target(path) as target:
+        with _open_target(path) as target:
             writable = os.access(".", os.W_OK, dir_fd=target.folder)
     except (StoreError, OSError) as exc:
         raise ConfigError(str(exc)) from exc
@@ -108,18 +108,18 @@ def refuse_unwritable(file: str) -> None:
         raise ConfigError(f"{file} cannot be written: permission denied")
 
 
-def _descriptor(path: Path) -> int | None:
+def _find_descriptor(path: Path) -> int | None:
     """Say which descriptor of ours *path* stands for, if it does."""
-    named = DESCRIPTOR.fullmatch(str(path))
-    return int(named[1]) if named else STREAMS.get(str(path))
+    named = DESCRIPTOR_PATTERN.fullmatch(str(path))
+    return int(named[1]) if named else STREAM_DESCRIPTORS.get(str(path))
 
 
 @contextmanager
-def _target(path: Path, *, make: bool = False) -> Generator[Reached]:
+def _open_target(path: Path, *, make: bool = False) -> Generator[PathEnd]:
     """Go to *path*, if a report can lie there."""
     try:
-        with reached(path, refuse_link_of_others, make=make) as target:
-            kind = UNFIT.get(stat.S_IFMT(_mode(target)))
+        with walk_path(path, refuse_link_of_others, make=make) as target:
+            kind = UNWRITABLE_KINDS.get(stat.S_IFMT(_read_mode(target)))
             if kind is not None:
                 raise StoreError(f"{path} cannot be written: it is a {kind}")
             yield target
@@ -127,7 +127,7 @@ def _target(path: Path, *, make: bool = False) -> Generator[Reached]:
         raise StoreError(f"{path} cannot be written: {exc}") from exc
 
 
-def _mode(target: Reached) -> int:
+def _read_mode(target: PathEnd) -> int:
     """Say what lies there, and who may do what with it; 0 if nothing does."""
     try:
         return os.lstat(target.name, dir_fd=target.folder).st_mode
@@ -135,20 +135,20 @@ def _mode(target: Reached) -> int:
         return 0
 
 
-def _replace(target: Reached, content: bytes) -> None:
+def _replace_file(target: PathEnd, content: bytes) -> None:
     """Write a new file beside *target*; once it is on the disk, it takes its place."""
     here, temporary = target.folder, f".{target.name}.{os.urandom(8).hex()}"
-    new = os.open(temporary, NEW, MODE, dir_fd=here)
+    new = os.open(temporary, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=here)
     try:
-        _pour(content, new, sync=True)
+        _write_all(content, new, sync=True)
         os.replace(temporary, target.name, src_dir_fd=here, dst_dir_fd=here)
     finally:
         with suppress(FileNotFoundError):  # it has taken its place
             os.unlink(temporary, dir_fd=here)
-    _sync(here)
+    _sync_folder(here)
 
 
-def _pour(content: bytes, descriptor: int, *, sync: bool = False) -> None:
+def _write_all(content: bytes, descriptor: int, *, sync: bool = False) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -166,7 +166,7 @@ def read(path: Path) -> Run:
 
     """
     try:
-        text = _content(path)
+        text = _read_content(path)
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
             raise StoreError(f"{path} is no regular file: move it away") from exc
@@ -174,7 +174,7 @@ def read(path: Path) -> Run:
     return parse(text, str(path))
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Read a file that anybody may have put there: a pipe has no end to wait for."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     opened = os.open(path, flags)
@@ -182,10 +182,10 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise StoreError(f"{path} is no regular file: move it away")
         with os.fdopen(opened, "rb", closefd=False) as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(MAX_DOCUMENT_BYTES + 1)
     finally:
         os.close(opened)
-    if len(text) > LARGEST:
+    if len(text) > MAX_DOCUMENT_BYTES:
         raise StoreError(f"{path} is larger than any run: move it away")
     return text
 
@@ -200,28 +200,24 @@ def parse(text: bytes, subject: str) -> Run:
     """
     try:
         version = msgspec.json.decode(text, type=_Version).schema
-        if version > SCHEMA:
+        if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{subject} is of schema {version}, this hpcverify knows {SCHEMA}: "
+                f"{subject} is of schema {version}, this hpcverify knows {SCHEMA_VERSION}: "
                 "upgrade hpcverify"
             )
         return msgspec.json.decode(text, type=Run)
     # What is not UTF-8 is no error of msgspec's.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise StoreError(
-            f"{subject} is no whole run document ({exc}): move it away"
-        ) from exc
+        raise StoreError(f"{subject} is no whole run document ({exc}): move it away") from exc
 
 
 class _Version(msgspec.Struct):
     schema: int
 
 
-def _sync(folder: int) -> None:
+def _sync_folder(folder: int) -> None:
     """Make a rename in *folder* survive a power cut."""
-    descriptor = os.open(
-        ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder
-    )
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:

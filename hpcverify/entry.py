@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-UNVERIFIED = 3
+EXIT_UNVERIFIED = 3
 
 
 def main() -> None:
@@ -19,21 +19,21 @@ def main() -> None:
     What goes wrong before that can take it ends with 3: Python's own 1 means FAIL.
     """
     try:
-        _answer()
+        _run_command()
     except Exception as exc:  # noqa: BLE001 - whatever a broken installation raises
         what = " ".join(f"{type(exc).__name__}: {exc}".split())
         sys.stderr.write(
             f"hpcverify: it cannot start ({what}): install it again, and look at "
             "PYTHONPATH and at the clock\n"
         )
-        sys.exit(UNVERIFIED)
+        sys.exit(EXIT_UNVERIFIED)
 
 
-def _answer() -> None:
+def _run_command() -> None:
     if sys.argv[1:] == ["gate"]:
         from hpcverify import standing  # noqa: PLC0415 - not for other commands
 
-        sys.exit(standing.gate(standing.path_of_this_node()))
+        sys.exit(standing.print_gate(standing.find_gate_path()))
     from hpcverify.early import main as early  # noqa: PLC0415 - not for `gate`
 
     early()

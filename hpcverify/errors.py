@@ -19,10 +19,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-NO_RUNS = "no runs of this node yet: hpcverify run"
+NO_RUNS_MESSAGE = "no runs of this node yet: hpcverify run"
 
 
-SHORTAGES = {
+SHORTAGE_HINTS = {
     errno.EAGAIN: "the node has no process or thread left: see ulimit -u, the pids "
     "limit of the job's cgroup, and the load",
     errno.EMFILE: "too many files are open: raise ulimit -n",
@@ -33,14 +33,14 @@ SHORTAGES = {
 """What a node may run out of, by the error of the kernel."""
 
 
-def shortage(exc: BaseException) -> str:
+def explain_shortage(exc: BaseException) -> str:
     """Say what the node ran out of, if *exc* tells of that, and where to look."""
     if isinstance(exc, MemoryError):
-        return SHORTAGES[errno.ENOMEM]
+        return SHORTAGE_HINTS[errno.ENOMEM]
     if isinstance(exc, RuntimeError) and str(exc) == "can't start new thread":
-        return SHORTAGES[errno.EAGAIN]
+        return SHORTAGE_HINTS[errno.EAGAIN]
     number = exc.errno if isinstance(exc, OSError) else None
-    return SHORTAGES.get(number or 0, "")
+    return SHORTAGE_HINTS.get(number or 0, "")
 
 
 class HpcverifyError(Exception):
@@ -57,7 +57,7 @@ class UnusableError(ConfigError):
     """A directory that we were told to write to cannot be written to."""
 
 
-MOST_NAMES = 20
+MAX_LISTED_NAMES = 20
 """Of what there is, that a line lists."""
 
 
@@ -70,14 +70,14 @@ class UnknownNameError(ConfigError):
 
         known = sorted(known)
         near = get_close_matches(name, known, n=1)
-        there = f"there are {_listed(known)}" if known else "there is none"
+        there = f"there are {_list_some(known)}" if known else "there is none"
         hint = f"did you mean {near[0]}?" if near else there
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
-def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _list_some(names: list[str]) -> str:
+    more = len(names) - MAX_LISTED_NAMES
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 class StoreError(HpcverifyError):
@@ -101,7 +101,7 @@ class NoRunsError(ConfigError):
 
     def __init__(self) -> None:
         """Say how to come by one."""
-        super().__init__(NO_RUNS)
+        super().__init__(NO_RUNS_MESSAGE)
 
 
 class OutputError(HpcverifyError):

@@ -13,20 +13,11 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpcverify.actions import Affected, affected
-from hpcverify.check import applies, quantity
-from hpcverify.model import (
-    PLURAL,
-    Inventory,
-    Limit,
-    Measurement,
-    Part,
-    Result,
-    Run,
-    Verdict,
-)
+from hpcverify.actions import AffectedPart, list_affected_parts
+from hpcverify.check import applies, format_quantity
+from hpcverify.model import PLURAL_NAMES, Inventory, Limit, Measurement, Part, Result, Run, Verdict
 
-ELSEWHERE = {
+EXTERNAL_CAUSES = {
     "heat": (
         "temperature.headroom.min",
         "temperature.memory.max",
@@ -37,15 +28,15 @@ ELSEWHERE = {
     "power supply": ("throttled.hw_power_brake",),
 }
 """What the soak (`thermal`) measures of causes that lie outside a part."""
-SOFTWARE = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
+SOFTWARE_FACTS = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
 """Facts that a fault may come from, and that like parts share."""
 
 
-LASTING = ("name", "model", "serial", "board", "part_number")
+LASTING_FACTS = ("name", "model", "serial", "board", "part_number")
 """Facts of a part that do not change, and that a vendor asks for first."""
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class PastVerdict(Struct, frozen=True, kw_only=True):
     """What one run of the past says of a part by the checks that fail it now."""
 
     started: datetime
@@ -67,24 +58,24 @@ class Repetition(Struct, frozen=True, kw_only=True):
     slots: tuple[str, ...] = ()
     """Other PCI addresses at which it failed."""
     facts: dict[str, str] = {}
-    """What it told of itself before, as a GPU that answers no more: `LASTING`."""
+    """What it told of itself before, as a GPU that answers no more: `LASTING_FACTS`."""
 
 
-def looked(where: str, checks: Sequence[str], run: Run) -> Look | None:
+def find_past_verdict(where: str, checks: Sequence[str], run: Run) -> PastVerdict | None:
     """Say how the part *where* did by *checks* in *run*; None if it was not there."""
     failing = {
-        part.where: part for part in affected(run) if part.verdict is Verdict.FAIL
+        part.where: part for part in list_affected_parts(run) if part.verdict is Verdict.FAIL
     }
     part = failing.get(where)
     if part is not None and not set(checks).isdisjoint(part.checks):
         address = part.facts.get("pci_address", "")
-        return Look(started=run.started, failed=True, address=address)
+        return PastVerdict(started=run.started, failed=True, address=address)
     if any(p.id == where for p in run.inventory.parts):
-        return Look(started=run.started, failed=False)
+        return PastVerdict(started=run.started, failed=False)
     return None
 
 
-def repetition(part: Affected, run: Run, before: Sequence[Look]) -> Repetition:
+def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]) -> Repetition:
     """Count over *run*, which fails *part*, and the looks *before* it."""
     failures = [look for look in before if look.failed]
     here = part.facts.get("pci_address", "")
@@ -98,62 +89,59 @@ def repetition(part: Affected, run: Run, before: Sequence[Look]) -> Repetition:
     )
 
 
-def remembered(part: Affected, before: Inventory | None) -> dict[str, str]:
+def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]:
     """Take from the inventory *before* what *part* does not tell of itself any more."""
     known = [p.facts for p in before.parts if p.id == part.where] if before else []
     return {
         name: facts[name]
         for facts in known
-        for name in LASTING
+        for name in LASTING_FACTS
         if name in facts and name not in part.facts
     }
 
 
-def ruled_out(part: Affected, run: Run, past: Repetition | None = None) -> list[str]:
+def list_ruled_out(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
     """List what *run* and the *past* show that speaks against other causes."""
-    told = [*_of_like_parts(part, run), *_of_causes(part, run)]
+    told = [*_compare_like_parts(part, run), *_rule_out_causes(part, run)]
     if past and past.slots:
         told.append(f"slot: it failed at {', '.join(past.slots)} too")
     return told
 
 
-def _of_like_parts(part: Affected, run: Run) -> Iterator[str]:
+def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
     """Say which parts of the same make did well by the same checks."""
     mine = next((p for p in run.inventory.parts if p.id == part.where), None)
     if mine is None:
         return
-    like = [p for p in run.inventory.of_kind(mine.kind) if _alike(p, mine)]
+    like = [p for p in run.inventory.of_kind(mine.kind) if _is_alike(p, mine)]
     bad = {
         other.where
-        for other in affected(run)
+        for other in list_affected_parts(run)
         for complaint in other.complaints
         if not set(complaint.checks).isdisjoint(part.checks)
     }
-    good = [p for p in like if p.id not in bad and _seen(p, part.checks, run)]
+    good = [p for p in like if p.id not in bad and _is_covered_by(p, part.checks, run)]
     if not good:
         return
-    others = PLURAL.get(mine.kind, "parts")
+    others = PLURAL_NAMES.get(mine.kind, "parts")
     share = "all" if len(good) == len(like) else f"{len(good)} of the"
     who = f"{share} {len(like)} other {others}" if len(like) > 1 else "the other one"
     yield f"the rest of the node: {who} of this make passed {' and '.join(part.checks)}"
     same = [
         f"{word} {mine.facts[fact]}"
-        for fact, word in SOFTWARE.items()
-        if fact in mine.facts
-        and all(p.facts.get(fact) == mine.facts[fact] for p in good)
+        for fact, word in SOFTWARE_FACTS.items()
+        if fact in mine.facts and all(p.facts.get(fact) == mine.facts[fact] for p in good)
     ]
     if same:
         yield f"software: those have the same {' and '.join(same)}"
 
 
-def _alike(one: Part, other: Part) -> bool:
+def _is_alike(one: Part, other: Part) -> bool:
     make = ("name", "model", "board")
-    return one.id != other.id and all(
-        one.facts.get(fact) == other.facts.get(fact) for fact in make
-    )
+    return one.id != other.id and all(one.facts.get(fact) == other.facts.get(fact) for fact in make)
 
 
-def _seen(part: Part, checks: Sequence[str], run: Run) -> bool:
+def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
     """Whether each of *checks* found out something about *part*."""
     seen = {
         result.check
@@ -164,20 +152,20 @@ def _seen(part: Part, checks: Sequence[str], run: Run) -> bool:
     return set(checks) <= seen
 
 
-def _of_causes(part: Affected, run: Run) -> Iterator[str]:
+def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[str]:
     """Say what the soak measured of causes outside the part, if it was all in order."""
-    for cause, names in ELSEWHERE.items():
+    for cause, names in EXTERNAL_CAUSES.items():
         held = [
-            pair for result in run.results for pair in _held(result, part.where, names)
+            pair for result in run.results for pair in _pair_with_limits(result, part.where, names)
         ]
         if held and all(limit.admits(item.value) for item, limit in held):
             values = dict.fromkeys(
-                f"{item.name} {quantity(item.value, item.unit)}" for item, _ in held
+                f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in held
             )
             yield f"{cause}: {', '.join(values)}, within limits under load"
 
 
-def _held(
+def _pair_with_limits(
     result: Result, where: str, names: Sequence[str]
 ) -> Iterator[tuple[Measurement, Limit]]:
     for item in result.measurements:

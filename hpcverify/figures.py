@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcverify.check import GLOB, matches, quantity
+from hpcverify.check import GLOB_CHARACTERS, format_quantity, matches
 from hpcverify.limits import median
 from hpcverify.model import Measurement, Result
 
-FIRST: Mapping[str, tuple[str, ...]] = {
+FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
     "allreduce": ("busbw.*",),
     "gemm": ("bf16.sustained", "fp16.sustained", "fp32.sustained"),
     "gpu_memory": ("memory.*",),
@@ -31,9 +31,9 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "training": ("tokens",),
 }
 """The metrics by check, the first one first; of a pattern the fastest counts."""
-MOST = 2
+MAX_FIGURES = 2
 """Figures of one check."""
-LARGER = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s"}
+LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s"}
 """The unit to tell a value in from a thousand on."""
 THOUSAND = 1000.0
 PER_SECOND = "1/s"
@@ -53,55 +53,55 @@ class Figure(Struct, frozen=True, kw_only=True):
     share: str = ""
     """Which share of the possible the slowest part reaches, if that was measured."""
 
-    def told(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Print *value* in the unit that suits it."""
         if self.unit == PER_SECOND:
-            return f"{quantity(value, '')} per second"
-        larger = LARGER.get(self.unit)
+            return f"{format_quantity(value, '')} per second"
+        larger = LARGER_UNITS.get(self.unit)
         if larger is None or value < THOUSAND:
-            return quantity(value, self.unit)
-        return quantity(value / THOUSAND, larger)
+            return format_quantity(value, self.unit)
+        return format_quantity(value / THOUSAND, larger)
 
 
-def figures(result: Result) -> tuple[Figure, ...]:
+def choose_figures(result: Result) -> tuple[Figure, ...]:
     """Choose the figures of *result*; a check that is not listed here has none."""
-    wanted = FIRST.get(result.check, ())
-    found = (_fastest(pattern, result.measurements) for pattern in wanted)
+    wanted = FIGURE_METRICS.get(result.check, ())
+    found = (_find_fastest(pattern, result.measurements) for pattern in wanted)
     names = dict.fromkeys(name for name in found if name)
-    return tuple(_figure(name, result) for name in names)[:MOST]
+    return tuple(_build_figure(name, result) for name in names)[:MAX_FIGURES]
 
 
-def _fastest(pattern: str, measurements: Sequence[Measurement]) -> str | None:
+def _find_fastest(pattern: str, measurements: Sequence[Measurement]) -> str | None:
     """Name the metric that *pattern* stands for."""
     fits = [m for m in measurements if m.value is not None and matches(m.name, pattern)]
     rates = [m for m in fits if m.unit.endswith("/s")] if _is_glob(pattern) else fits
-    fastest = max(rates, key=_value, default=None)
+    fastest = max(rates, key=_value_or_zero, default=None)
     return fastest.name if fastest else None
 
 
 def _is_glob(pattern: str) -> bool:
-    return not GLOB.isdisjoint(pattern)
+    return not GLOB_CHARACTERS.isdisjoint(pattern)
 
 
-def _figure(name: str, result: Result) -> Figure:
+def _build_figure(name: str, result: Result) -> Figure:
     values = [m for m in result.measurements if m.name == name and m.value is not None]
-    slowest = min(values, key=_value)
+    slowest = min(values, key=_value_or_zero)
     return Figure(
         check=result.check,
         name=name,
         unit=slowest.unit,
-        typical=median(map(_value, values)),
+        typical=median(map(_value_or_zero, values)),
         slowest=slowest,
         parts=len(values),
-        share=_share(slowest, result.measurements),
+        share=_describe_share(slowest, result.measurements),
     )
 
 
-def _value(item: Measurement) -> float:
+def _value_or_zero(item: Measurement) -> float:
     return item.value or 0.0
 
 
-def _share(item: Measurement, among: Sequence[Measurement]) -> str:
+def _describe_share(item: Measurement, among: Sequence[Measurement]) -> str:
     """Say what the check itself measured *item* to be a share of."""
     wanted = {
         f"{item.name.removesuffix('.sustained')}.of_peak": "of peak",

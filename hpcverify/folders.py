@@ -12,14 +12,14 @@ from pathlib import Path
 from hpcverify.errors import UnusableError
 from hpcverify.trust import refuse_folder_of_others
 
-LEFTOVER_S = 2.0
+LEFTOVER_SECONDS = 2.0
 """Seconds for what killed runs have left; a prolog waits, and the next run goes on."""
-PRIVATE = 0o700
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PRIVATE_MODE = 0o700
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def own_folder(
+def temporary_folder(
     root: Path, node: str, *, say: Callable[[str], None], make: bool = True
 ) -> Generator[Path]:
     """
@@ -37,18 +37,16 @@ def own_folder(
     prefix = f"hpcverify-{''.join(c if c.isalnum() else '_' for c in node)}-"
     try:
         if make:
-            root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            root.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
         refuse_folder_of_others(root, shared=True)
         _remove_leftovers(root, prefix, say)
         path = root / f"{prefix}{os.urandom(4).hex()}"
-        path.mkdir(mode=PRIVATE)
+        path.mkdir(mode=PRIVATE_MODE)
     except OSError as exc:
         fix = "make it or mount it writable, or set scratch in the site file to another"
         if make:  # it lies in the state
             fix = "see df and findmnt, or set HPCVERIFY_STATE to another"
-        raise UnusableError(
-            f"directory {root} cannot be used: {exc.strerror}; {fix}"
-        ) from exc
+        raise UnusableError(f"directory {root} cannot be used: {exc.strerror}; {fix}") from exc
     try:
         yield path
     finally:
@@ -57,7 +55,7 @@ def own_folder(
 
 def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:
     """Remove what is called by *prefix* in *root* and is ours; tell of the rest."""
-    until = time.monotonic() + LEFTOVER_S
+    until = time.monotonic() + LEFTOVER_SECONDS
     others: list[tuple[str, int]] = []
     for path in root.iterdir():
         if not path.name.startswith(prefix):
@@ -89,30 +87,30 @@ def remove(path: Path, until: float = float("inf")) -> None:
         with suppress(OSError):  # after a passive run it is empty
             path.rmdir()
             return
-        top = os.open(path, FOLDER)
+        top = os.open(path, FOLDER_FLAGS)
     except OSError:
         return
     try:
-        _empty(top, until)
+        _empty_folder(top, until)
     finally:
         os.close(top)
     with suppress(OSError):
         path.rmdir()
 
 
-def _empty(top: int, until: float) -> None:
+def _empty_folder(top: int, until: float) -> None:
     """Remove what is in the folder open as *top*, and all below it."""
     todo = _unlink_files(top, until)
     while todo and time.monotonic() < until:
         name = todo.pop()
         with suppress(OSError):
-            todo += _hoist(name, top, until)
+            todo += _move_folders_up(name, top, until)
             os.rmdir(name, dir_fd=top)
 
 
-def _hoist(name: str, top: int, until: float) -> list[str]:
+def _move_folders_up(name: str, top: int, until: float) -> list[str]:
     """Remove the files of the folder *name*, and move its folders up into *top*."""
-    folder = os.open(name, FOLDER, dir_fd=top)
+    folder = os.open(name, FOLDER_FLAGS, dir_fd=top)
     moved: list[str] = []
     try:
         if os.fstat(folder).st_dev == os.fstat(top).st_dev:

@@ -26,27 +26,27 @@ from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.trust import FOLDER_MODE, ROOT, refuse_if_others_can_change
 
 POLL_SECONDS = 0.05
-HOLDER_SECONDS = 0.5
+HOLDER_TIMEOUT_SECONDS = 0.5
 """To be told who holds the lock: nobody accepts, and the queue may be full."""
-NAME = "\0hpcverify.node"
-FOLDER = Path("/run/hpcverify")
+SOCKET_NAME = "\0hpcverify.node"
+LOCK_FOLDER = Path("/run/hpcverify")
 """Where root's file lies: on no disk, which could hang, and gone after a reboot."""
-FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-UNKNOWN = -1
+LOCK_FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+UNKNOWN_ID = -1
 
 
 class LockHolder(NamedTuple):
-    """A process that holds the node; a number that cannot be seen is `UNKNOWN`."""
+    """A process that holds the node; a number that cannot be seen is `UNKNOWN_ID`."""
 
-    pid: int = UNKNOWN
-    uid: int = UNKNOWN
+    pid: int = UNKNOWN_ID
+    uid: int = UNKNOWN_ID
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Name it in a sentence."""
-        if self.uid == UNKNOWN:
+        if self.uid == UNKNOWN_ID:
             return "a process that only root can see"
-        process = "unknown" if self.pid == UNKNOWN else self.pid
+        process = "unknown" if self.pid == UNKNOWN_ID else self.pid
         return f"process {process} of user {self.uid}"
 
 
@@ -55,23 +55,23 @@ class NodeLock(NamedTuple):
 
     waited: bool
     """Whether another run had it first."""
-    beside: LockHolder | None = None
+    other_holder: LockHolder | None = None
     """Another user's process that has the socket, and does not keep root from it."""
 
 
-class Patience:
+class LockWait:
     """Waits for another run to end."""
 
-    def __init__(self, seconds: float, stopped: Callable[[], bool]) -> None:
+    def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
         """Wait so many *seconds* in all, unless we are *stopped*."""
-        self.until = time.monotonic() + seconds
-        self.stopped = stopped
+        self.deadline = time.monotonic() + seconds
+        self.should_stop = should_stop
         self.waited = False
 
-    def sees(self, holds: Callable[[], bool]) -> bool:
+    def wait_until(self, holds: Callable[[], bool]) -> bool:
         """Wait until it *holds*, and say whether it does."""
         while not holds():
-            if self.stopped() or time.monotonic() >= self.until:
+            if self.should_stop() or time.monotonic() >= self.deadline:
                 return False
             self.waited = True
             time.sleep(POLL_SECONDS)
@@ -80,11 +80,11 @@ class Patience:
 
 @contextmanager
 def node_lock(
-    name: str = NAME,
+    name: str = SOCKET_NAME,
     *,
-    folder: Path = FOLDER,
+    folder: Path = LOCK_FOLDER,
     wait: float = 0.0,
-    stopped: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Generator[NodeLock]:
     """
     Hold the node for as long as the block runs; say how we came by it.
@@ -96,36 +96,36 @@ def node_lock(
         UnverifiedError: another run holds it; says which process, and whose that is.
 
     """
-    patience = Patience(wait, stopped)
+    patience = LockWait(wait, should_stop)
     with (
-        _root_lock(folder, patience) as alone,
+        _hold_root_lock(folder, patience) as alone,
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder,
     ):
-        if patience.sees(lambda: _is_bound(holder, name)):
+        if patience.wait_until(lambda: _try_bind(holder, name)):
             holder.listen()
             yield NodeLock(patience.waited)
             return
-        peer = _peer(name)
-        other = peer or _owner(name)
+        peer = _find_listener(name)
+        other = peer or _find_socket_owner(name)
         if not alone or (peer is not None and peer.uid == ROOT):
-            raise _refusal(other)
+            raise _build_refusal(other)
         yield NodeLock(patience.waited, other)
 
 
-def holder_of(name: str = NAME, *, folder: Path = FOLDER) -> LockHolder | None:
+def find_lock_holder(name: str = SOCKET_NAME, *, folder: Path = LOCK_FOLDER) -> LockHolder | None:
     """Say who holds the node now, if anybody does."""
-    if (root := _root_holder(folder)) is not None:
+    if (root := _find_root_holder(folder)) is not None:
         return root
-    return (_peer(name) or _owner(name)) if _inode(name) else None
+    return (_find_listener(name) or _find_socket_owner(name)) if _find_socket_inode(name) else None
 
 
-def _refusal(holder: LockHolder) -> UnverifiedError:
+def _build_refusal(holder: LockHolder) -> UnverifiedError:
     return UnverifiedError(
-        f"another run is under way on this node ({holder.said}): wait until it ends"
+        f"another run is under way on this node ({holder.description}): wait until it ends"
     )
 
 
-def _is_bound(holder: socket.socket, name: str) -> bool:
+def _try_bind(holder: socket.socket, name: str) -> bool:
     try:
         holder.bind(name)
     except OSError:
@@ -137,7 +137,7 @@ def _is_bound(holder: socket.socket, name: str) -> bool:
 
 
 @contextmanager
-def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
+def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
     """
     As root, hold the file; as another user, see that root does not.
 
@@ -145,8 +145,8 @@ def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
     cannot be written to, the socket alone decides.
     """
     if os.geteuid() != ROOT:
-        if not patience.sees(lambda: _root_holder(folder) is None):
-            raise _refusal(_root_holder(folder) or LockHolder())
+        if not lock_wait.wait_until(lambda: _find_root_holder(folder) is None):
+            raise _build_refusal(_find_root_holder(folder) or LockHolder())
         yield False
         return
     try:
@@ -155,10 +155,10 @@ def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
     except (OSError, ConfigError):
         yield False
         return
-    path = _file(folder)
+    path = _find_lock_file(folder)
     taken: list[int] = []
-    if not patience.sees(lambda: _take(path, taken)):
-        raise _refusal(_root_holder(folder) or LockHolder())
+    if not lock_wait.wait_until(lambda: _try_lock(path, taken)):
+        raise _build_refusal(_find_root_holder(folder) or LockHolder())
     try:
         yield True
     finally:
@@ -166,14 +166,14 @@ def _root_lock(folder: Path, patience: Patience) -> Generator[bool]:
         os.close(taken[0])
 
 
-def _file(folder: Path) -> Path:
+def _find_lock_file(folder: Path) -> Path:
     """Name root's file; as the socket, it belongs to one network namespace."""
     return folder / f"node-{Path('/proc/self/ns/net').stat().st_ino}.lock"
 
 
-def _take(path: Path, taken: list[int]) -> bool:
+def _try_lock(path: Path, taken: list[int]) -> bool:
     """Lock the file *path*, made if need be, and put its descriptor into *taken*."""
-    file = os.open(path, FILE, 0o600)
+    file = os.open(path, LOCK_FILE_FLAGS, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.stat().st_ino == os.fstat(file).st_ino:
@@ -185,10 +185,10 @@ def _take(path: Path, taken: list[int]) -> bool:
     return False
 
 
-def _root_holder(folder: Path) -> LockHolder | None:
+def _find_root_holder(folder: Path) -> LockHolder | None:
     """Ask the kernel who holds root's file: see proc_locks(5)."""
     try:
-        found = _file(folder).stat()
+        found = _find_lock_file(folder).stat()
         locks = Path("/proc/locks").read_text()
     except OSError:
         return None
@@ -203,35 +203,35 @@ def _root_holder(folder: Path) -> LockHolder | None:
 # -- whose the socket is
 
 
-def _peer(name: str) -> LockHolder | None:
+def _find_listener(name: str) -> LockHolder | None:
     """Ask the kernel who listens: it keeps the process and user that began to."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
-        asker.settimeout(HOLDER_SECONDS)
+        asker.settimeout(HOLDER_TIMEOUT_SECONDS)
         try:
             asker.connect(name)
         except OSError:  # it does not listen, or its queue is full, or it is gone
             return None
         peer = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, _ = struct.unpack("3i", peer)
-    return LockHolder(pid or UNKNOWN, uid)  # 0: in another process namespace
+    return LockHolder(pid or UNKNOWN_ID, uid)  # 0: in another process namespace
 
 
-def _owner(name: str) -> LockHolder:
+def _find_socket_owner(name: str) -> LockHolder:
     """
     Look for the process that has the socket open, as far as we may.
 
     One that a user has handed to a program of root's looks as if it was root's: this
     is to be told, and decides nothing.
     """
-    link = f"socket:[{_inode(name)}]"
+    link = f"socket:[{_find_socket_inode(name)}]"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if link in _open_files(process):
-                return LockHolder(int(process.name), _user(process))
+            if link in _list_open_files(process):
+                return LockHolder(int(process.name), _read_user(process))
     return LockHolder()
 
 
-def _inode(name: str) -> str:
+def _find_socket_inode(name: str) -> str:
     """Find the socket that is bound to *name*; empty if there is none."""
     shown = name.replace("\0", "@").encode()
     try:
@@ -245,13 +245,13 @@ def _inode(name: str) -> str:
     return ""
 
 
-def _open_files(process: Path) -> Iterator[str]:
+def _list_open_files(process: Path) -> Iterator[str]:
     for each in (process / "fd").iterdir():
         with suppress(FileNotFoundError):
             yield str(each.readlink())
 
 
-def _user(process: Path) -> int:
+def _read_user(process: Path) -> int:
     """Say as whom *process* acts; the owner of its folder in /proc may be another."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 """The version of the run document that this code writes."""
 
 
@@ -42,10 +42,10 @@ class Verdict(Enum):
         """Order by badness, which is the order of definition."""
         if not isinstance(other, Verdict):
             return NotImplemented
-        return _BADNESS[self] < _BADNESS[other]
+        return _SEVERITY[self] < _SEVERITY[other]
 
 
-_BADNESS = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 class Cause(StrEnum):
@@ -145,14 +145,14 @@ class Series(Struct, frozen=True):
     values: tuple[float, ...]
 
 
-class Covered(Struct, frozen=True):
+class Coverage(Struct, frozen=True):
     """What a check exercised, in words and numbers: never "no fault"."""
 
     where: str
     text: str
 
 
-class Mark(Struct, frozen=True):
+class CarryOver(Struct, frozen=True):
     """
     What a check wants to know again in the node's next run: a cursor, a counter.
 
@@ -165,7 +165,7 @@ class Mark(Struct, frozen=True):
     where: str = "node"
 
 
-Found = Measurement | Finding | Series | Covered | Mark
+CheckItem = Measurement | Finding | Series | Coverage | CarryOver
 """Everything that a check may yield."""
 
 
@@ -199,7 +199,7 @@ class Limit(Struct, frozen=True):
         )
 
 
-class Ruling(Struct, frozen=True):
+class FindingRule(Struct, frozen=True):
     """What a finding's code means: data, like a limit."""
 
     verdict: Verdict
@@ -243,15 +243,15 @@ class Inventory(Struct, frozen=True):
     sensors: tuple[str, ...] = ()
     """The telemetry that this node can give, by the name of the series."""
 
-    def label(self, where: str) -> str:
+    def find_label(self, where: str) -> str:
         """Say what a person calls the part *where*."""
         return next((p.label for p in self.parts if p.id == where), where)
 
-    def names(self, ids: Collection[str]) -> str:
-        """Write :meth:`name_each` of *ids* in one line."""
-        return ", ".join(self.name_each(ids))
+    def format_names(self, ids: Collection[str]) -> str:
+        """Write :meth:`list_names` of *ids* in one line."""
+        return ", ".join(self.list_names(ids))
 
-    def name_each(self, ids: Collection[str]) -> list[str]:
+    def list_names(self, ids: Collection[str]) -> list[str]:
         """
         Say what a person calls the parts *ids*, in the order of the inventory.
 
@@ -261,8 +261,8 @@ class Inventory(Struct, frozen=True):
         for kind in dict.fromkeys(part.kind for part in self.parts):
             like = self.of_kind(kind)
             named = [part.label for part in like if part.id in ids]
-            every = kind in PLURAL and len(named) == len(like) >= ALL
-            told += [f"all {len(like)} {PLURAL[kind]}"] if every else named
+            every = kind in PLURAL_NAMES and len(named) == len(like) >= MIN_PARTS_FOR_ALL
+            told += [f"all {len(like)} {PLURAL_NAMES[kind]}"] if every else named
         known = {part.id for part in self.parts}
         return [*told, *(i for i in dict.fromkeys(ids) if i not in known)]
 
@@ -271,11 +271,11 @@ class Inventory(Struct, frozen=True):
         return tuple(p for p in self.parts if p.kind == kind)
 
 
-ALL = 3
+MIN_PARTS_FOR_ALL = 3
 """Parts of a kind from which "all of them" says more than their names."""
 
 
-PLURAL = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", "nic": "NICs"}
+PLURAL_NAMES = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", "nic": "NICs"}
 """What several parts of a kind are called."""
 
 
@@ -301,13 +301,13 @@ class Result(Struct, frozen=True, kw_only=True):
     maturity: Maturity = Maturity.STABLE
     required: bool = False
     seconds: float = 0.0
-    coverage: tuple[Covered, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[CarryOver, ...] = ()
     limits: tuple[Limit, ...] = ()
-    rulings: dict[str, Ruling] = {}
+    rulings: dict[str, FindingRule] = {}
     """What the codes of the findings meant when this was judged."""
     shortfalls: tuple[Shortfall, ...] = ()
     params: dict[str, Any] = {}
@@ -317,7 +317,7 @@ class Result(Struct, frozen=True, kw_only=True):
 class Run(Struct, frozen=True, kw_only=True):
     """One verification of one node: the document that is written and kept."""
 
-    schema: int = SCHEMA
+    schema: int = SCHEMA_VERSION
     id: str
     node: str
     suite: str
@@ -326,7 +326,9 @@ class Run(Struct, frozen=True, kw_only=True):
     seconds: float
     verdict: Verdict
     complete: bool
-    """Whether every check had its turn, in the rounds that were not `left_out`."""
+    """
+    Whether every check had its turn, in the rounds that were not `explain_left_out`.
+    """
     rounds: int = 1
     """How often the suite was to go through its checks."""
     left_out: str = ""
@@ -350,18 +352,18 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
     tell.
     """
     counted = [
-        _weight(r) for r in results if r.required or r.verdict is not Verdict.SKIP
+        _find_node_verdict(r) for r in results if r.required or r.verdict is not Verdict.SKIP
     ]
     return max(counted, default=Verdict.ERROR)
 
 
-def _weight(result: Result) -> Verdict:
-    verdict = standing(result)
+def _find_node_verdict(result: Result) -> Verdict:
+    verdict = effective_verdict(result)
     beta = result.maturity is Maturity.BETA
     return Verdict.WARN if beta and verdict is Verdict.FAIL else verdict
 
 
-def standing(result: Result) -> Verdict:
+def effective_verdict(result: Result) -> Verdict:
     """Say what *result* counts as: the skip of a required check is an ERROR."""
     if result.required and result.verdict is Verdict.SKIP:
         return Verdict.ERROR

@@ -25,18 +25,18 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify import documents
-from hpcverify.check import Context, Judged, Placement, Unable, applies, judge
-from hpcverify.conclusion import conclude, not_run
+from hpcverify.check import Context, JudgedItem, Placement, Unable, applies, judge
+from hpcverify.conclusion import build_not_run_result, conclude
 from hpcverify.executors import Answer, Executor
-from hpcverify.limits import Past
+from hpcverify.limits import PastValues
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    Coverage,
     Device,
     Finding,
     Inventory,
     Limit,
-    Mark,
     Measurement,
     Remedy,
     Result,
@@ -46,37 +46,37 @@ from hpcverify.model import (
 )
 from hpcverify.suite import Plan, Step
 from hpcverify.telemetry import problems
-from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Reconcile, Settle
+from hpcverify.wire import GpuHolder, Measure, Observe, Outcome, Probe, Reconcile, Settle
 
-HOST = Device(kind="cpu", part="cpu", label="CPU")
+HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 """What checks compute on that are not about a device."""
-TELEMETRY, NODE = "telemetry", "node"
+TELEMETRY_WORKER, NODE_WORKER = "telemetry", "node"
 """The names of the workers that belong to no device."""
-OBSERVED = "observed"
+OBSERVED_KEY = "observed"
 """Whose answer is what was made of the telemetry, beside those of the workers."""
-TOGETHER = "together"
+RECONCILED_KEY = "together"
 """Whose answer is what the check made of those of all devices."""
 RECONCILE_SECONDS = 30.0
 PROBE_SECONDS = 30.0
-PROBE_SHARE = 0.8
+PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks that say what it met."""
 OBSERVE_SECONDS = 30.0
-NAMED = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
+VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
 """Packages whose version belongs to a run, as their directories spell them."""
-SEEDS = 2**31
-SEEDS_APART = 0x9E3779B1
+SEED_COUNT = 2**31
+SEED_STRIDE = 0x9E3779B1
 """Odd, so that rounds do not share a seed; large, so that neighbours of a seed, which
 checks may take too, are not those of another round."""
-GRACE = 10.0
+SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has, over and above the time it was told to settle for."""
-MARGIN = 1.1
+ROUND_TIME_MARGIN = 1.1
 """What a round may take, as a multiple of the longest so far."""
 
 
 class Progress(Protocol):
     """Someone who is told how a run goes on."""
 
-    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Say that *step* begins, as number *place* of *plan*, through all rounds."""
         ...
 
@@ -84,23 +84,23 @@ class Progress(Protocol):
         """Say that time has passed."""
         ...
 
-    def ended(self, result: Result) -> None:
+    def end_step(self, result: Result) -> None:
         """Say that a check has its result."""
         ...
 
 
-class Memory(Struct, frozen=True, kw_only=True):
+class NodeHistory(Struct, frozen=True, kw_only=True):
     """What is known of the node from its earlier runs."""
 
     previous: Inventory | None = None
-    past: Callable[[str], Past] = lambda _check: lambda _name, _where: ()
-    marks: Mapping[str, tuple[Mark, ...]] = {}
+    past_values: Callable[[str], PastValues] = lambda _check: lambda _name, _where: ()
+    carry_overs: Mapping[str, tuple[CarryOver, ...]] = {}
     """What each check asked to be told again."""
-    runs: int = 0
+    run_count: int = 0
     """And rounds of runs."""
 
 
-class Cost(Struct, frozen=True, kw_only=True):
+class RoundCost(Struct, frozen=True, kw_only=True):
     """What a round took."""
 
     seconds: float
@@ -124,11 +124,11 @@ class Verification(Struct, kw_only=True):
     executor: Executor
     folder: Path
     scratch: Path
-    memory: Memory
+    history: NodeHistory
     progress: Progress
     force: bool = False
-    unusable: str = ""
-    room: int = documents.LARGEST
+    scratch_problem: str = ""
+    max_bytes: int = documents.MAX_DOCUMENT_BYTES
     """Bytes that the document may have."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, on the clock of the samples."""
@@ -137,24 +137,24 @@ class Verification(Struct, kw_only=True):
     _disturbed: bool = False
     """Whether a check has loaded the node."""
     _round: int = 1
-    _watched: dict[str, float] = {}
+    _observed_until: dict[str, float] = {}
     """Until when a passive check has heard what was sampled."""
-    _cut: frozenset[str] = frozenset()
+    _cut_workers: frozenset[str] = frozenset()
     """Workers that the end of the budget ended, of the check in hand."""
 
     def run(self) -> Run:
         """Verify the node; being told to stop ends it early, with what there is."""
         started = datetime.now(UTC)
-        inventory, holders = self._look(sample=self._is_active())
-        results, left_out = self._rounds(inventory, holders)
-        self.executor.close(hurry=self.executor.stopped())
+        inventory, holders = self._probe(sample=self._is_active())
+        results, left_out = self._run_rounds(inventory, holders)
+        self.executor.close(hurry=self.executor.should_stop())
         interrupted = was_interrupted(results)
         return Run(
             id=f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}",
             node=self.node,
             suite=self.plan.suite,
             started=started,
-            seconds=round(self._elapsed(), 3),
+            seconds=round(self._count_elapsed(), 3),
             # Inconclusive, whatever had been found by then.
             verdict=Verdict.ERROR if interrupted else verdict_of(results),
             complete=not interrupted,
@@ -163,14 +163,14 @@ class Verification(Struct, kw_only=True):
             passive=self._was_passive(results),
             inventory=inventory,
             results=results,
-            versions=versions(),
+            versions=collect_versions(),
         )
 
-    def _elapsed(self) -> float:
+    def _count_elapsed(self) -> float:
         return self.clock() - self._began
 
-    def _left(self) -> float:
-        return max(0.0, self.plan.budget - self._elapsed())
+    def _count_seconds_left(self) -> float:
+        return max(0.0, self.plan.budget - self._count_elapsed())
 
     def _is_active(self) -> bool:
         return any(step.is_active for step in self.plan.steps)
@@ -181,53 +181,53 @@ class Verification(Struct, kw_only=True):
         loaded = {r.check for r in results if r.verdict is not Verdict.SKIP}
         return active.isdisjoint(loaded)
 
-    def _look(self, *, sample: bool) -> tuple[Inventory, tuple[Holder, ...]]:
-        seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_SHARE)
-        return probe_node(
-            self.executor, seconds=seconds, sample=sample, folder=self.scratch.parent
-        )
+    def _probe(self, *, sample: bool) -> tuple[Inventory, tuple[GpuHolder, ...]]:
+        seconds = min(PROBE_SECONDS, self.plan.budget * PROBE_BUDGET_SHARE)
+        return probe_node(self.executor, seconds=seconds, sample=sample, folder=self.scratch.parent)
 
-    def _rounds(
-        self, inventory: Inventory, holders: tuple[Holder, ...]
+    def _run_rounds(
+        self, inventory: Inventory, holders: tuple[GpuHolder, ...]
     ) -> tuple[tuple[Result, ...], str]:
         """Go through the suite as often as it asks, or else say why not."""
         done: list[Result] = []
-        costs: list[Cost] = []
+        costs: list[RoundCost] = []
         began = self._began
         while True:
-            results = tuple(self._results(inventory, holders))
+            results = tuple(self._run_round(inventory, holders))
             done += results
             if was_interrupted(results) or self._round == self.plan.rounds:
-                return tuple(done), self._cut_short(results)
+                return tuple(done), self._explain_cut_short(results)
             seconds = self.clock() - began
-            costs.append(Cost(seconds=seconds, bytes=documents.length(results)))
-            if why := self._why_no_more(results, costs):
+            costs.append(RoundCost(seconds=seconds, bytes=documents.count_bytes(results)))
+            if why := self._explain_no_more_rounds(results, costs):
                 return tuple(done), why
-            self.memory = remembering(self.memory, results, inventory)
+            self.history = extend_history(self.history, results, inventory)
             self._round += 1
             began = self.clock()
             # By now it is our own workers that hold the GPUs.
-            inventory, _ = self._look(sample=False)
+            inventory, _ = self._probe(sample=False)
 
-    def _why_no_more(self, results: tuple[Result, ...], costs: Sequence[Cost]) -> str:
+    def _explain_no_more_rounds(
+        self, results: tuple[Result, ...], costs: Sequence[RoundCost]
+    ) -> str:
         """Say why the round after one with *results* is not begun, if it is not."""
-        if why := self._cut_short(results):
+        if why := self._explain_cut_short(results):
             return why
         if verdict_of(results) is Verdict.FAIL:
             return f"round {self._round} failed"
-        longest, left = max(cost.seconds for cost in costs), self._left()
+        longest, left = max(cost.seconds for cost in costs), self._count_seconds_left()
         # The first check of the first round had no load before it to settle from.
-        if left < MARGIN * longest + self.plan.settle:
+        if left < ROUND_TIME_MARGIN * longest + self.plan.settle:
             return (
                 f"of the suite's {self.plan.budget:g} s {left:.0f} s were left, and "
                 f"a round took up to {longest:.0f} s"
             )
         taken = [cost.bytes for cost in costs]
-        if sum(taken) + 2 * max(taken) > self.room:  # the next may have more to tell
+        if sum(taken) + 2 * max(taken) > self.max_bytes:  # the next may have more to tell
             return "its document would be too large to be read again"
         return ""
 
-    def _cut_short(self, results: tuple[Result, ...]) -> str:
+    def _explain_cut_short(self, results: tuple[Result, ...]) -> str:
         """Say which checks the end of the budget left without one of *results*."""
         told = {result.check for result in results}
         silent = [step.name for step in self.plan.steps if step.name not in told]
@@ -239,75 +239,69 @@ class Verification(Struct, kw_only=True):
             f"{', '.join(silent)}"
         )
 
-    def _results(
-        self, inventory: Inventory, holders: tuple[Holder, ...]
-    ) -> Iterator[Result]:
+    def _run_round(self, inventory: Inventory, holders: tuple[GpuHolder, ...]) -> Iterator[Result]:
         before = (self._round - 1) * len(self.plan.steps)
         for place, step in enumerate(self.plan.steps, start=before + 1):
-            if self._has_run_out():
+            if self._has_spent_budget():
                 continue
-            result = self._obstacle(step, holders)
+            result = self._find_obstacle(step, holders)
             if result is None:
                 try:
-                    result = self._step(step, place, inventory)
+                    result = self._run_step(step, place, inventory)
                 except Unable as exc:
-                    result = not_run(step, str(exc), exc.cause, exc.remedy)
+                    result = build_not_run_result(step, str(exc), exc.cause, exc.remedy)
             if result is not None:
                 result = msgspec.structs.replace(result, round=self._round)
-                self.progress.ended(result)
+                self.progress.end_step(result)
                 yield result
 
-    def _has_run_out(self) -> bool:
+    def _has_spent_budget(self) -> bool:
         """Whether a later round has used up the budget: the rest of it has no turn."""
-        over = self._elapsed() > self.plan.budget
-        return self._round > 1 and over and not self.executor.stopped()
+        over = self._count_elapsed() > self.plan.budget
+        return self._round > 1 and over and not self.executor.should_stop()
 
-    def _obstacle(self, step: Step, holders: tuple[Holder, ...]) -> Result | None:
+    def _find_obstacle(self, step: Step, holders: tuple[GpuHolder, ...]) -> Result | None:
         """Say why *step* must not begin, if it must not."""
-        if self.executor.stopped():
-            return not_run(step, "interrupted before it began", Cause.INTERRUPTED)
-        if self._elapsed() > self.plan.budget:
+        if self.executor.should_stop():
+            return build_not_run_result(step, "interrupted before it began", Cause.INTERRUPTED)
+        if self._count_elapsed() > self.plan.budget:
             used = f"the suite's {self.plan.budget:g} s were used up before it began"
-            return not_run(step, used, Cause.TIMEOUT)
+            return build_not_run_result(step, used, Cause.TIMEOUT)
         if step.is_active and holders and not self.force:
             pids = ", ".join(str(h.pid) for h in holders)
-            return not_run(
-                step,
-                f"the GPUs are in use by process {pids}: wait, or use --force",
-                Cause.BUSY,
+            return build_not_run_result(
+                step, f"the GPUs are in use by process {pids}: wait, or use --force", Cause.BUSY
             )
         return None
 
-    def _step(self, step: Step, place: int, inventory: Inventory) -> Result | None:
+    def _run_step(self, step: Step, place: int, inventory: Inventory) -> Result | None:
         """Run *step*; None if the budget cut it short and there is nothing to tell."""
         start = self.clock()
-        self.progress.begins(step, place, self.plan, self._where(step, inventory))
-        self._cut = frozenset()
+        self.progress.begin_step(step, place, self.plan, self._describe_place(step, inventory))
+        self._cut_workers = frozenset()
         settled = self._settle(step, inventory)
-        answers = self._answers(step, inventory, start)
+        answers = self._gather_answers(step, inventory, start)
         seconds = self.clock() - start
-        past = self.memory.past(step.name)
-        result = conclude(step, _by_part(answers), inventory, past, seconds)
+        past = self.history.past_values(step.name)
+        result = conclude(step, _drop_skipped_telemetry(answers), inventory, past, seconds)
         coverage = (*result.coverage, *settled)
         result = msgspec.structs.replace(result, coverage=coverage)
-        if self._round > 1 and self._cut:
-            return spared(result, self._cut, inventory)
+        if self._round > 1 and self._cut_workers:
+            return judge_cut_short(result, self._cut_workers, inventory)
         return result
 
-    def _answers(
-        self, step: Step, inventory: Inventory, start: float
-    ) -> dict[str, Answer]:
+    def _gather_answers(self, step: Step, inventory: Inventory, start: float) -> dict[str, Answer]:
         """Gather what all workers have to say of *step*, and the telemetry of them."""
         answers: dict[str, Answer] = {}
         contexts: list[Context] = []
         # A passive check writes nothing: to make and remove its own takes time.
         scratch = self.scratch / step.name if step.is_active else self.folder
         if step.is_active:
-            if self.unusable:
-                raise Unable(self.unusable, Cause.MISSING, Remedy.INSPECT)
-            _make(scratch)
+            if self.scratch_problem:
+                raise Unable(self.scratch_problem, Cause.MISSING, Remedy.INSPECT)
+            _make_directory(scratch)
         try:
-            for phase in self._phases(step, inventory, scratch):
+            for phase in self._plan_phases(step, inventory, scratch):
                 answers |= self._measure(step, phase)
                 contexts += phase.values()
         finally:
@@ -316,100 +310,91 @@ class Verification(Struct, kw_only=True):
 
                 shutil.rmtree(scratch, ignore_errors=True)
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
-            answers |= unreachable(inventory, self.memory.previous)
+            answers |= answer_for_unreachable(inventory, self.history.previous)
         if self._is_observed(step):
-            answers[OBSERVED] = self._observe(step, tuple(contexts), start)
+            answers[OBSERVED_KEY] = self._observe(step, tuple(contexts), start)
         return self._reconcile(step, answers, inventory)
 
     def _is_observed(self, step: Step) -> bool:
         # What ends the telemetry worker ends the sampling: there is nobody to ask.
-        cut = self._round > 1 and TELEMETRY in self._cut
+        cut = self._round > 1 and TELEMETRY_WORKER in self._cut_workers
         return step.check.observe is not None and self._is_active() and not cut
 
-    def _settle(self, step: Step, inventory: Inventory) -> tuple[Covered, ...]:
+    def _settle(self, step: Step, inventory: Inventory) -> tuple[Coverage, ...]:
         """Wait until the load of an earlier check is over; say what came of it."""
         disturbed, self._disturbed = self._disturbed, self._disturbed or step.is_active
         if not (disturbed and step.is_active and self.plan.settle):
             return ()
         task = Settle(
-            patience=min(self.plan.settle, self._left()),
+            timeout=min(self.plan.settle, self._count_seconds_left()),
             name=step.name,
             packages=self.packages,
             contexts=tuple(
-                self._context(step, device, inventory, self.scratch, self.folder)
-                for workers in workers_of(step.check.placement, inventory.devices)
+                self._build_context(step, device, inventory, self.scratch, self.folder)
+                for workers in assign_workers(step.check.placement, inventory.devices)
                 for device in workers.values()
             ),
         )
-        answer = self.executor.run({TELEMETRY: task}, self.plan.settle + GRACE)
-        return tuple(f for f in answer[TELEMETRY].found if isinstance(f, Covered))
+        answer = self.executor.run(
+            {TELEMETRY_WORKER: task}, self.plan.settle + SETTLE_GRACE_SECONDS
+        )
+        return tuple(f for f in answer[TELEMETRY_WORKER].items if isinstance(f, Coverage))
 
-    def _where(self, step: Step, inventory: Inventory) -> str:
+    def _describe_place(self, step: Step, inventory: Inventory) -> str:
         if step.check.placement in (Placement.PASSIVE, Placement.NODE):
             return "the node"
         return ", ".join(d.label for d in inventory.devices)
 
-    def _phases(
+    def _plan_phases(
         self, step: Step, inventory: Inventory, scratch: Path
     ) -> Iterator[dict[str, Context]]:
         """Yield, one after the other, what runs at the same time, by worker."""
-        for workers in workers_of(step.check.placement, inventory.devices):
+        for workers in assign_workers(step.check.placement, inventory.devices):
             shared = {
-                kind: self._rendezvous() if step.is_active else self.folder
-                for kind in _kinds(workers.values())
+                kind: self._make_rendezvous() if step.is_active else self.folder
+                for kind in _list_kinds(workers.values())
             }
             yield {
-                name: self._context(
-                    step, device, inventory, scratch, shared[device.kind]
-                )
+                name: self._build_context(step, device, inventory, scratch, shared[device.kind])
                 for name, device in workers.items()
             }
 
-    def _context(
-        self,
-        step: Step,
-        device: Device,
-        inventory: Inventory,
-        scratch: Path,
-        shared: Path,
+    def _build_context(
+        self, step: Step, device: Device, inventory: Inventory, scratch: Path, shared: Path
     ) -> Context:
         return Context(
             node=self.node,
             device=device,
             peers=tuple(d for d in inventory.devices if d.kind == device.kind),
             inventory=inventory,
-            previous=self.memory.previous,
+            previous=self.history.previous,
             scratch=scratch,
             shared=shared,
-            seed=seed_of(self.seed, self._round),
-            rotation=self.memory.runs,
-            marks=self.memory.marks.get(step.name, ()),
+            seed=derive_seed(self.seed, self._round),
+            rotation=self.history.run_count,
+            carry_overs=self.history.carry_overs.get(step.name, ()),
         )
 
-    def _rendezvous(self) -> Path:
+    def _make_rendezvous(self) -> Path:
         path = self.folder / f"shared-{os.urandom(4).hex()}"
-        _make(path)
+        _make_directory(path)
         return path
 
     def _measure(self, step: Step, phase: Mapping[str, Context]) -> dict[str, Answer]:
         params = msgspec.to_builtins(step.params)
         tasks = {
-            worker: Measure(
-                name=step.name, packages=self.packages, params=params, context=context
-            )
+            worker: Measure(name=step.name, packages=self.packages, params=params, context=context)
             for worker, context in phase.items()
         }
-        left = self._left()
+        left = self._count_seconds_left()
         answers = self.executor.run(tasks, min(step.timeout, left))
         if left < step.timeout:
-            self._cut |= overrun(answers, left)
+            self._cut_workers |= find_overrun_workers(answers, left)
         return answers
 
-    def _observe(
-        self, step: Step, contexts: tuple[Context, ...], start: float
-    ) -> Answer:
+    def _observe(self, step: Step, contexts: tuple[Context, ...], start: float) -> Answer:
         if step.check.placement is Placement.PASSIVE:
-            start = self._watched.get(step.name, self._began)
+            start = self._observed_until.get(step.name, self._began)
         task = Observe(
             name=step.name,
             packages=self.packages,
@@ -420,16 +405,16 @@ class Verification(Struct, kw_only=True):
         )
         # A burn-in has millions of samples to look through.
         seconds = OBSERVE_SECONDS + (task.end - task.start) / 50
-        answer = self.executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
+        answer = self.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
         if answer.outcome.verdict is Verdict.PASS:
-            self._watched[step.name] = task.end
+            self._observed_until[step.name] = task.end
         return answer
 
     def _reconcile(
         self, step: Step, answers: dict[str, Answer], inventory: Inventory
     ) -> dict[str, Answer]:
         """Have the check say what all *answers* mean together, if it can."""
-        found = [item for answer in answers.values() for item in answer.found]
+        found = [item for answer in answers.values() for item in answer.items]
         numbers = tuple(f for f in found if isinstance(f, Measurement))
         facts = tuple(f for f in found if isinstance(f, Finding))
         if step.check.reconcile is None or not (numbers or facts):
@@ -441,16 +426,16 @@ class Verification(Struct, kw_only=True):
             measurements=numbers,
             findings=facts,
         )
-        together = self.executor.run({TELEMETRY: task}, RECONCILE_SECONDS)[TELEMETRY]
+        together = self.executor.run({TELEMETRY_WORKER: task}, RECONCILE_SECONDS)[TELEMETRY_WORKER]
         if together.outcome.verdict is not Verdict.PASS:
             # What each found still counts, and half of what it means does not.
-            half = Answer(replies=(), outcome=together.outcome)
-            return answers | {TOGETHER: half}
-        kept = {part: _without_judged(answer) for part, answer in answers.items()}
-        return kept | {TOGETHER: together}
+            half = Answer(responses=(), outcome=together.outcome)
+            return answers | {RECONCILED_KEY: half}
+        kept = {part: _drop_judged_items(answer) for part, answer in answers.items()}
+        return kept | {RECONCILED_KEY: together}
 
 
-def _make(path: Path) -> None:
+def _make_directory(path: Path) -> None:
     """
     Make the directory *path* in one that is there.
 
@@ -475,17 +460,15 @@ def _make(path: Path) -> None:
 
 def was_interrupted(results: Iterable[Result]) -> bool:
     """Whether the run was told to stop before it had all of *results*."""
-    return any(
-        short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls
-    )
+    return any(short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls)
 
 
-def seed_of(seed: int, number: int) -> int:
+def derive_seed(seed: int, number: int) -> int:
     """Make the seed of round *number* of the run's own *seed*: never the same twice."""
-    return (seed + (number - 1) * SEEDS_APART) % SEEDS
+    return (seed + (number - 1) * SEED_STRIDE) % SEED_COUNT
 
 
-def overrun(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
+def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
     """Name the workers that had no end after *seconds*, and not those that say so."""
     return frozenset(
         name
@@ -495,7 +478,7 @@ def overrun(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
     )
 
 
-def spared(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
+def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
     """
     Say what counts of a check whose workers *cut* had their end with the budget.
 
@@ -505,12 +488,12 @@ def spared(result: Result, cut: frozenset[str], inventory: Inventory) -> Result 
     others = any(short.where not in cut for short in result.shortfalls)
     if others or result.verdict is Verdict.FAIL:
         return result
-    limits = [limit for limit in result.limits if _holds(limit, result)]
-    found: list[Judged] = [*result.measurements, *result.findings]
-    told = judge(found, limits, result.rulings, inventory.names)
+    limits = [limit for limit in result.limits if _applies_to_part_result(limit, result)]
+    found: list[JudgedItem] = [*result.measurements, *result.findings]
+    told = judge(found, limits, result.rulings, inventory.format_names)
     if told.verdict is Verdict.PASS:
         return None
-    short = Covered("node", "cut short: the suite's time was used up")
+    short = Coverage("node", "cut short: the suite's time was used up")
     return msgspec.structs.replace(
         result,
         verdict=told.verdict,
@@ -523,15 +506,15 @@ def spared(result: Result, cut: frozenset[str], inventory: Inventory) -> Result 
     )
 
 
-def _holds(limit: Limit, result: Result) -> bool:
+def _applies_to_part_result(limit: Limit, result: Result) -> bool:
     """Whether *limit* holds for half a check: not if it says how much is enough."""
     decides = limit.otherwise is not Verdict.ERROR and not limit.noisy
     return decides and any(applies(limit, item) for item in result.measurements)
 
 
-def remembering(
-    memory: Memory, results: Sequence[Result], inventory: Inventory
-) -> Memory:
+def extend_history(
+    history: NodeHistory, results: Sequence[Result], inventory: Inventory
+) -> NodeHistory:
     """
     Add to *memory* what a round found.
 
@@ -539,26 +522,29 @@ def remembering(
     and not if it refused it. Where nobody was asked, both hold: what was here in this
     run, or has to be by an earlier one, is missed.
     """
-    marks = dict(memory.marks)
+    marks = dict(history.carry_overs)
     for r in results:
         known = (*marks.get(r.check, ()), *r.marks)
         marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
     asked = [r.verdict for r in results if r.check == "inventory"]
-    previous = memory.previous
+    previous = history.previous
     if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in asked):
         previous = inventory
     elif not asked:
-        previous = _both(inventory, memory.previous)
-    return Memory(
-        previous=previous, past=memory.past, marks=marks, runs=memory.runs + 1
+        previous = _merge_inventories(inventory, history.previous)
+    return NodeHistory(
+        previous=previous,
+        past_values=history.past_values,
+        carry_overs=marks,
+        run_count=history.run_count + 1,
     )
 
 
-def _both(inventory: Inventory, previous: Inventory | None) -> Inventory:
+def _merge_inventories(inventory: Inventory, previous: Inventory | None) -> Inventory:
     """Add to *inventory* the devices that are missed by *previous*, and their parts."""
     if previous is None:
         return inventory
-    missed = _missed(inventory, previous)
+    missed = _list_missing_devices(inventory, previous)
     gone = {device.part for device in missed} - {part.id for part in inventory.parts}
     return msgspec.structs.replace(
         inventory,
@@ -567,37 +553,33 @@ def _both(inventory: Inventory, previous: Inventory | None) -> Inventory:
     )
 
 
-def _missed(inventory: Inventory, previous: Inventory) -> tuple[Device, ...]:
+def _list_missing_devices(inventory: Inventory, previous: Inventory) -> tuple[Device, ...]:
     """List the devices of *previous* that are gone and have not been replaced."""
     here = {device.part for device in inventory.devices}
-    taken = {_address(inventory, part) for part in here} - {""}
+    taken = {_find_pci_address(inventory, part) for part in here} - {""}
     return tuple(
         device
         for device in previous.devices
-        if device.part not in here and _address(previous, device.part) not in taken
+        if device.part not in here and _find_pci_address(previous, device.part) not in taken
     )
 
 
-def _without_judged(answer: Answer) -> Answer:
+def _drop_judged_items(answer: Answer) -> Answer:
     """Leave out what is judged, and keep how it ended and what else was said."""
-    replies = tuple(
-        r for r in answer.replies if r.measurement is None and r.finding is None
-    )
-    return msgspec.structs.replace(answer, replies=replies)
+    replies = tuple(r for r in answer.responses if r.measurement is None and r.finding is None)
+    return msgspec.structs.replace(answer, responses=replies)
 
 
-def workers_of(
-    placement: Placement, devices: Sequence[Device]
-) -> Iterator[dict[str, Device]]:
+def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[dict[str, Device]]:
     """Yield, one after the other, who works at the same time, and on what."""
     match placement:
         case Placement.PASSIVE:
-            yield {TELEMETRY: HOST}
+            yield {TELEMETRY_WORKER: HOST_DEVICE}
         case Placement.NODE:
-            yield {NODE: HOST}
+            yield {NODE_WORKER: HOST_DEVICE}
         case Placement.DEVICES:
             # Together: one at a time hides faults of power and cooling.
-            for kind in _kinds(devices):
+            for kind in _list_kinds(devices):
                 yield {d.part: d for d in devices if d.kind == kind}
         case Placement.ALL_DEVICES:
             yield {d.part: d for d in devices}
@@ -606,7 +588,7 @@ def workers_of(
                 yield {device.part: device}
 
 
-def _kinds(devices: Iterable[Device]) -> list[str]:
+def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
 
@@ -616,7 +598,7 @@ def probe_node(
     seconds: float = PROBE_SECONDS,
     sample: bool = False,
     folder: Path | None = None,
-) -> tuple[Inventory, tuple[Holder, ...]]:
+) -> tuple[Inventory, tuple[GpuHolder, ...]]:
     """
     List what the node is made of and who holds its GPUs, in a worker.
 
@@ -624,8 +606,8 @@ def probe_node(
     says what is mounted below *folder*.
     """
     task = Probe(sample=sample, folder=folder)
-    answer = executor.run({TELEMETRY: task}, seconds)[TELEMETRY]
-    for reply in answer.replies:
+    answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
+    for reply in answer.responses:
         if reply.inventory is not None:
             return reply.inventory, reply.holders
     problem = Finding(
@@ -633,17 +615,17 @@ def probe_node(
         where="node",
         text=f"the hardware could not be listed: {answer.outcome.reason}",
     )
-    return Inventory(devices=(HOST,), problems=(problem,)), ()
+    return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
 
 
-def _by_part(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     """Leave out what the telemetry had to say of a check that was skipped anyway."""
-    others = {n: a for n, a in answers.items() if n not in (OBSERVED, TOGETHER)}
+    others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}
     skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
     return others if skipped and all(skipped) else dict(answers)
 
 
-def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
+def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
     """
     Answer for the devices that should be there and cannot be worked on.
 
@@ -652,15 +634,15 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     """
     here = {device.part for device in inventory.devices}
     gone = {
-        p.where: (p.text, problems.UNREACHABLE.get(p.code))
+        p.where: (p.text, problems.UNREACHABLE_CAUSES.get(p.code))
         for p in inventory.problems
         if p.where not in here
     }
-    for device in _missed(inventory, previous) if previous else ():
+    for device in _list_missing_devices(inventory, previous) if previous else ():
         gone.setdefault(device.part, (f"{device.label} was here before", None))
     return {
         part: Answer(
-            replies=(),
+            responses=(),
             outcome=Outcome(
                 verdict=Verdict.ERROR,
                 reason=text,
@@ -672,13 +654,13 @@ def unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, A
     }
 
 
-def _address(inventory: Inventory, part: str) -> str:
+def _find_pci_address(inventory: Inventory, part: str) -> str:
     """Say where *part* sits on the PCI bus, if it does."""
     facts = next((p.facts for p in inventory.parts if p.id == part), {})
     return facts.get("pci_address", "")
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """
     Name the software that took part, as far as it can be known for nothing.
 
@@ -687,14 +669,14 @@ def versions() -> dict[str, str]:
     """
     found = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
-        for name in _entries(folder):
+        for name in _list_folder(folder):
             package, _, version = name.removesuffix(".dist-info").partition("-")
-            if package in NAMED and name.endswith(".dist-info"):
+            if package in VERSIONED_PACKAGES and name.endswith(".dist-info"):
                 found[package.replace("_", "-")] = version
     return found
 
 
-def _entries(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
     """List what is in *folder*, if it may be read."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - a thousand names, of which one counts

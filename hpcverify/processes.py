@@ -27,23 +27,23 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpcverify.check import Unable
-from hpcverify.errors import SHORTAGES, shortage
+from hpcverify.errors import SHORTAGE_HINTS, explain_shortage
 from hpcverify.model import Cause, Remedy
 from hpcverify.telemetry import sysfs
 
 if TYPE_CHECKING:
     import subprocess
 
-PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
+DEBIAN_PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
 """The Debian package that each tool comes in."""
 
-GRACE_S = 2.0
+TOOL_GRACE_SECONDS = 2.0
 """How long a program has to end after TERM, and again after KILL."""
 
-STOPPED = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+STOPPED_REASON = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
 """Why a process did not go on, if it is so."""
 
-NO_THREAD = SHORTAGES[errno.EAGAIN]
+NO_THREAD_HINT = SHORTAGE_HINTS[errno.EAGAIN]
 """Where to look when a program could not start its threads."""
 
 PR_SET_PDEATHSIG = 1
@@ -52,7 +52,7 @@ PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl
 
 
-class Completed(Struct, frozen=True):
+class CompletedTool(Struct, frozen=True):
     """How a program ended (negative: minus the signal), and all that it wrote."""
 
     returncode: int
@@ -67,7 +67,7 @@ def run_tool(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
-) -> Completed:
+) -> CompletedTool:
     """
     Run *command* on *stdin*, for *timeout* seconds at most, and give what came of it.
 
@@ -77,31 +77,31 @@ def run_tool(
             (HUNG).
 
     """
-    given = _memory("stdin") if stdin else nullcontext()
-    with given as said, _memory("stdout") as out, _memory("stderr") as err:
+    given = _open_memory_file("stdin") if stdin else nullcontext()
+    with given as said, _open_memory_file("stdout") as out, _open_memory_file("stderr") as err:
         if said is not None:
             said.write(stdin)
             said.seek(0)
-        child = _start(command, (said, out, err), cwd, env)
+        child = _start_tool(command, (said, out, err), cwd, env)
         try:
-            status = _finish(child, command[0], timeout)
+            status = _wait_for_status(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
             if child.returncode is None:
                 _signal_group(child, signal.SIGKILL)
-                _ended(child, GRACE_S)
-        return Completed(status, _content(out), _content(err))
+                _wait_for_end(child, TOOL_GRACE_SECONDS)
+        return CompletedTool(status, _read_all(out), _read_all(err))
 
 
-def _memory(name: str) -> closing[FileIO]:
+def _open_memory_file(name: str) -> closing[FileIO]:
     return closing(FileIO(os.memfd_create(name), "r+"))
 
 
-def _content(file: FileIO) -> bytes:
+def _read_all(file: FileIO) -> bytes:
     file.seek(0)
     return file.readall()
 
 
-def _start(
+def _start_tool(
     command: Sequence[str],
     files: tuple[FileIO | None, FileIO, FileIO],
     cwd: Path | None,
@@ -119,50 +119,52 @@ def _start(
             cwd=cwd,
             env=env,
             process_group=0,
-            preexec_fn=dying_with(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
+            preexec_fn=make_death_request(os.getpid()),  # noqa: PLW1509 - calls two functions resolved before the fork, and takes no lock
         )
     except OSError as exc:
         tool = command[0]
-        if short := shortage(exc):
+        if short := explain_shortage(exc):
             reason = f"{tool} cannot be started: {short}"
             raise Unable(reason, Cause.NO_RESOURCES, Remedy.INSPECT) from exc
         if exc.errno != errno.ENOENT or exc.filename != tool:
             raise  # as when it is the directory that is not there
-        fix = f"apt-get install {PACKAGES[tool]}" if tool in PACKAGES else "install it"
+        fix = (
+            f"apt-get install {DEBIAN_PACKAGES[tool]}" if tool in DEBIAN_PACKAGES else "install it"
+        )
         raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
 
-def dying_with(parent: int) -> Callable[[], None]:
+def make_death_request(parent: int) -> Callable[[], None]:
     """Make what a child of *parent* calls before it starts, so as to die with it."""
     # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33
     # and Red Hat 8 ships 2.32.
-    return partial(die_with, parent)
+    return partial(die_with_parent, parent)
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when *parent* ends, even by -9."""
     _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request took hold
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _finish(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
-    if _ended(child, timeout):
+def _wait_for_status(child: subprocess.Popen[bytes], tool: str, timeout: float) -> int:
+    if _wait_for_end(child, timeout):
         return child.wait()
     stopped = is_stopped(child.pid)
     _signal_group(child, signal.SIGTERM)
-    if not _ended(child, GRACE_S):
+    if not _wait_for_end(child, TOOL_GRACE_SECONDS):
         _signal_group(child, signal.SIGKILL)
-        if not _ended(child, GRACE_S):
+        if not _wait_for_end(child, TOOL_GRACE_SECONDS):
             raise Unable(
                 f"{tool} (pid {child.pid}) cannot be ended, it waits in "
-                f"{wait_channel(child.pid)}: reboot the node",
+                f"{read_wait_channel(child.pid)}: reboot the node",
                 Cause.HUNG,
                 Remedy.REBOOT,
             )
     if stopped:
         raise Unable(
-            f"{tool} did not end within {timeout:g} s: {STOPPED}",
+            f"{tool} did not end within {timeout:g} s: {STOPPED_REASON}",
             Cause.TIMEOUT,
             Remedy.RERUN,
         )
@@ -185,12 +187,12 @@ def signal_sessions(leaders: Collection[int], number: signal.Signals) -> None:
     for leader in leaders:  # at once, so that it starts nothing while we look
         with suppress(ProcessLookupError):
             os.killpg(leader, number)
-    for pid in members(leaders):
+    for pid in list_session_members(leaders):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-def members(leaders: Collection[int]) -> Iterator[int]:
+def list_session_members(leaders: Collection[int]) -> Iterator[int]:
     """Yield the processes of the sessions of *leaders*, themselves among them."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, and a prolog waits
         if name.isdigit():
@@ -201,12 +203,12 @@ def members(leaders: Collection[int]) -> Iterator[int]:
 
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
-    _, _, rest = (sysfs.text(proc / str(pid) / "stat") or "").rpartition(")")
+    _, _, rest = (sysfs.read_text(proc / str(pid) / "stat") or "").rpartition(")")
     return rest.split()[:1] in (["T"], ["t"])
 
 
-def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    from subprocess import TimeoutExpired  # noqa: PLC0415 - as in `_start`
+def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - as in `_start_tool`
 
     try:
         child.wait(seconds)
@@ -215,7 +217,7 @@ def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def signal_name(number: int) -> str:
+def name_signal(number: int) -> str:
     """Name the signal *number*; those for real time have only numbers."""
     try:
         return signal.Signals(number).name
@@ -223,7 +225,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
+def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
     """
     Name the kernel functions that the threads of *pid* wait in.
 
@@ -232,7 +234,7 @@ def wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
     """
     channels = {
         name
-        for task in sysfs.entries(proc / str(pid) / "task")
-        if (name := sysfs.text(task / "wchan")) and name != "0"
+        for task in sysfs.list_entries(proc / str(pid) / "task")
+        if (name := sysfs.read_text(task / "wchan")) and name != "0"
     }
     return ", ".join(sorted(channels)) or "a place that /proc does not name"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hpcverify.limits import median
-from hpcverify.model import Measurement, Result, Run, Verdict, standing
+from hpcverify.model import Measurement, Result, Run, Verdict, effective_verdict
 
 
-def by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
+def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
     """Sort *results* by the check: in the suite's order, and within by the round."""
     found: dict[str, tuple[Result, ...]] = {}
     for result in results:
@@ -22,50 +22,50 @@ def by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
     return found
 
 
-def worst_round(rounds: Sequence[Result]) -> Result:
+def choose_worst_round(rounds: Sequence[Result]) -> Result:
     """Choose the first of the worst; a skip only where no round was more than that."""
-    return max(rounds, key=_badness)
+    return max(rounds, key=_result_sort_key)
 
 
-def _badness(result: Result) -> tuple[bool, Verdict]:
-    verdict = standing(result)
+def _result_sort_key(result: Result) -> tuple[bool, Verdict]:
+    verdict = effective_verdict(result)
     return verdict is not Verdict.SKIP, verdict
 
 
-def worst_rounds(results: Iterable[Result]) -> tuple[Result, ...]:
+def choose_worst_rounds(results: Iterable[Result]) -> tuple[Result, ...]:
     """Choose the worst round of each check, in the suite's order."""
-    return tuple(map(worst_round, by_check(results).values()))
+    return tuple(map(choose_worst_round, group_by_check(results).values()))
 
 
-def worst_first(results: Iterable[Result]) -> list[Result]:
+def sort_results(results: Iterable[Result]) -> list[Result]:
     """Order *results* by what they count as, skips last; the like stay in order."""
-    return sorted(results, key=_badness, reverse=True)
+    return sorted(results, key=_result_sort_key, reverse=True)
 
 
-def rounds_of(run: Run) -> int:
+def count_rounds(run: Run) -> int:
     """Count the rounds that *run* has results of."""
     return max((result.round for result in run.results), default=0)
 
 
-def extent(run: Run) -> str:
+def format_round_count(run: Run) -> str:
     """Say how many of its rounds *run* went through; nothing where it had but one."""
     if run.rounds == 1:
         return ""
-    done = rounds_of(run)
+    done = count_rounds(run)
     return f"{done} rounds" if done == run.rounds else f"{done} of {run.rounds} rounds"
 
 
-def left_out(run: Run) -> str:
+def explain_left_out(run: Run) -> str:
     """Say how many rounds were left out, and why, or that the last was cut short."""
-    count = run.rounds - rounds_of(run)
+    count = run.rounds - count_rounds(run)
     if not (run.left_out and count):
         return run.left_out
     return f"{count} round{'s' if count > 1 else ''} left out: {run.left_out}"
 
 
-def tally(rounds: Sequence[Result]) -> str:
+def format_tally(rounds: Sequence[Result]) -> str:
     """Count the verdicts of a check, worst first, with the round of the worst."""
-    shown = worst_round(rounds)
+    shown = choose_worst_round(rounds)
     verdicts = [result.verdict for result in rounds]
     others = sorted({*verdicts} - {shown.verdict}, reverse=True)
     told = [f"{verdicts.count(v)} {v.value}" for v in (shown.verdict, *others)]
@@ -75,18 +75,18 @@ def tally(rounds: Sequence[Result]) -> str:
     return ", ".join(told)
 
 
-def typical(rounds: Sequence[Result]) -> tuple[Measurement, ...]:
+def compute_medians(rounds: Sequence[Result]) -> tuple[Measurement, ...]:
     """Take the median over *rounds* of each value that was measured on each part."""
     values: dict[tuple[str, str, str], list[float | None]] = {}
     for result in rounds:
         for item in result.measurements:
             values.setdefault((item.name, item.unit, item.where), []).append(item.value)
     return tuple(
-        Measurement(name, _middle(some), unit, where)
+        Measurement(name, _compute_median(some), unit, where)
         for (name, unit, where), some in values.items()
     )
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
+def _compute_median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -32,58 +32,58 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import documents, standing
-from hpcverify.documents import LARGEST
+from hpcverify.documents import MAX_DOCUMENT_BYTES
 from hpcverify.errors import SpoolError, StoreError
 from hpcverify.model import Run
 
-NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """What a node's directory can be called."""
-DOCUMENT = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
+DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
 """What a document is called: by the id of the run, as `orchestrator` makes it."""
-RESERVED = frozenset({"standing"})
+RESERVED_NAMES = frozenset({"standing"})
 """Directories of the spool that are no node's."""
-ASIDE = ".refused."
+ASIDE_PREFIX = ".refused."
 """What is put before the name of a file that is not looked at again."""
-ASIDE_KEPT = 20
+MAX_ASIDE_FILES = 20
 """Files put aside, of a node: enough to see what is wrong with it."""
 ASIDE_SECONDS = timedelta(days=14).total_seconds()
 """After which they go, so that somebody on holiday finds them."""
-UNFINISHED = re.compile(rf"\.{DOCUMENT.pattern}\.[0-9a-f]+")
+UNFINISHED_PATTERN = re.compile(rf"\.{DOCUMENT_PATTERN.pattern}\.[0-9a-f]+")
 """What a document is called while it is written: see `documents.write_bytes`."""
 UNFINISHED_SECONDS = timedelta(days=2).total_seconds()
 """After which nobody writes it any more; clocks may be a day apart."""
-NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENOENT})
+NO_DIRECTORY_ERRORS = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENOENT})
 """How the kernel says that a name in the spool is a file or a link, or gone."""
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-MOST_VALUES = 4_000_000
+OTHERS_WRITE_BITS = stat.S_IWGRP | stat.S_IWOTH
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SPOOL_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+MAX_VALUES = 4_000_000
 """
 Values in a document. In a dense one each has 2 bytes, and 30 times that in memory; a
 round of eight GPUs has fewer than 100,000, and no more than 64 such rounds are written.
 """
-DEEPEST = 16
+MAX_PARAM_DEPTH = 16
 """
 Lists in lists of a parameter. The document is kept with a blank for each level before
 each value, which makes thousands of bytes of two.
 """
-CHECK = re.compile(r"[a-z][a-z0-9_]{0,63}")
+CHECK_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """What a check can be called: by its module."""
-MOST_CHECKS = 500
+MAX_CHECKS = 500
 """In a run; what each said is kept for a while by its name."""
-MOST_ROUNDS = 10**6
-YEARS = range(1970, 3000)
+MAX_DOCUMENT_ROUNDS = 10**6
+VALID_YEARS = range(1970, 3000)
 """In which a run may have begun: a clock may be wrong, arithmetic must not fail."""
 
 
-class Room(Struct, frozen=True):
+class SpoolQuota(Struct, frozen=True):
     """What one node may have us read at one time; the rest has its turn later."""
 
     documents: int = 50
-    bytes: int = LARGEST
+    bytes: int = MAX_DOCUMENT_BYTES
     names: int = 10_000
     """That are looked at, of those that were not taken in before."""
-    listed: int = 30_000
+    entries: int = 30_000
     """Of the directory; where more lie, the rest may wait for ever, and it is told."""
     leftovers: int = 1000
     """Files put aside or never finished, whose age is looked at."""
@@ -118,7 +118,7 @@ def deposit(run: Run, spool: Path, token: str = "") -> Path:
         StoreError: it cannot be written, or others could change it there.
 
     """
-    if not NODE.fullmatch(run.node) or run.node in RESERVED:
+    if not NODE_PATTERN.fullmatch(run.node) or run.node in RESERVED_NAMES:
         raise StoreError(f"a node called {run.node!r} can have no directory in {spool}")
     home = spool / run.node
     path = home / f"{run.id}.json"
@@ -141,7 +141,7 @@ def _refuse_strangers(home: Path) -> None:
         raise StoreError(f"{home} is no directory: remove it")
     # The prolog's runs are root's, in a directory that may be the sweep's user's.
     ours = os.geteuid() in (0, found.st_uid)
-    if not ours or found.st_mode & OTHERS_WRITE:
+    if not ours or found.st_mode & OTHERS_WRITE_BITS:
         raise StoreError(
             f"{home} belongs to user {found.st_uid}, or others can write to it: "
             f"chown {os.geteuid()} {home} && chmod 700 {home}"
@@ -151,10 +151,10 @@ def _refuse_strangers(home: Path) -> None:
 def gather(
     spool: Path,
     owner: int,
-    known: Callable[[str], bool],
-    untimely: Callable[[Run], str],
+    is_known: Callable[[str], bool],
+    explain_untimely: Callable[[Run], str],
     *,
-    room: Room | None = None,
+    quota: SpoolQuota | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[Arrival | Refusal]:
     """
@@ -166,32 +166,32 @@ def gather(
 
     A directory that cannot be read is refused, and the others have their turn. So it
     is told, too, where what was taken in cannot be removed: it keeps nothing that is
-    new from being found, until `Room.listed` of it lie there.
+    new from being found, until `SpoolQuota.entries` of it lie there.
 
     Raises:
         SpoolError: it cannot be read, or anybody can rename what is in it.
 
     """
-    with _opened(spool) as top:
-        for node in _nodes(spool, top):
+    with _open_spool(spool) as top:
+        for node in _list_nodes(spool, top):
             try:
-                with _home(node, top) as home:
-                    yield from _Shelf(
+                with _open_home(node, top) as home:
+                    yield from _NodeDirectory(
                         path=spool / node,
                         home=home,
                         owners={0, owner},
-                        room=room or Room(),
-                        known=known,
-                        untimely=untimely,
+                        quota=quota or SpoolQuota(),
+                        is_known=is_known,
+                        explain_untimely=explain_untimely,
                         clock=clock,
-                    ).taken()
+                    ).read_runs()
             except OSError as exc:
-                if exc.errno not in NO_DIRECTORY:
-                    reason = _unreadable(spool / node, owner, exc)
+                if exc.errno not in NO_DIRECTORY_ERRORS:
+                    reason = _explain_unreadable(spool / node, owner, exc)
                     yield Refusal(node, reason, aside=False)
 
 
-def done(arrival: Arrival) -> None:
+def remove_document(arrival: Arrival) -> None:
     """
     Remove the document of *arrival*, which was taken in.
 
@@ -200,7 +200,7 @@ def done(arrival: Arrival) -> None:
 
     """
     try:
-        home = os.open(arrival.path.parent, DIRECTORY)
+        home = os.open(arrival.path.parent, DIRECTORY_FLAGS)
         try:
             os.unlink(arrival.path.name, dir_fd=home)
         finally:
@@ -219,8 +219,8 @@ def list_homes(spool: Path) -> list[str]:
         SpoolError: it cannot be read.
 
     """
-    with _opened(spool) as top:
-        return [name for name in _nodes(spool, top) if _is_home(name, top)]
+    with _open_spool(spool) as top:
+        return [name for name in _list_nodes(spool, top) if _is_home(name, top)]
 
 
 def _is_home(name: str, top: int) -> bool:
@@ -238,10 +238,10 @@ def remove_home(spool: Path, node: str) -> None:
     """
     path = spool / node
     try:
-        with _opened(spool) as top:
-            with _home(node, top) as home:
+        with _open_spool(spool) as top:
+            with _open_home(node, top) as home:
                 names = os.listdir(home)  # noqa: PTH208 - an open directory
-                if any(map(DOCUMENT.fullmatch, names)):
+                if any(map(DOCUMENT_PATTERN.fullmatch, names)):
                     raise StoreError(f"{path} has runs in it: hpcverify collect first")
                 for name in names:
                     os.unlink(name, dir_fd=home)
@@ -252,11 +252,11 @@ def remove_home(spool: Path, node: str) -> None:
         why = f"{path} cannot be removed: {exc.strerror}; see what it holds"
         raise StoreError(why) from exc
     with suppress(OSError):
-        (spool / standing.FILE / node).unlink()
+        (spool / standing.GATE_NAME / node).unlink()
 
 
 @contextmanager
-def _opened(spool: Path) -> Generator[int]:
+def _open_spool(spool: Path) -> Generator[int]:
     try:
         top = os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
@@ -264,59 +264,57 @@ def _opened(spool: Path) -> Generator[int]:
     try:
         mode = os.fstat(top).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise SpoolError(
-                f"anybody can rename what is in the spool {spool}: chmod +t {spool}"
-            )
+            raise SpoolError(f"anybody can rename what is in the spool {spool}: chmod +t {spool}")
         yield top
     finally:
         os.close(top)
 
 
-def _nodes(spool: Path, top: int) -> list[str]:
+def _list_nodes(spool: Path, top: int) -> list[str]:
     """List what may be directories of nodes, in the *spool* open as *top*."""
     try:
         names = os.listdir(top)
     except OSError as exc:
         raise SpoolError(f"the spool {spool} cannot be read: {exc.strerror}") from exc
-    return sorted(n for n in names if NODE.fullmatch(n) and n not in RESERVED)
+    return sorted(n for n in names if NODE_PATTERN.fullmatch(n) and n not in RESERVED_NAMES)
 
 
 @contextmanager
-def _home(node: str, top: int) -> Generator[int]:
-    home = os.open(node, DIRECTORY, dir_fd=top)
+def _open_home(node: str, top: int) -> Generator[int]:
+    home = os.open(node, DIRECTORY_FLAGS, dir_fd=top)
     try:
         yield home
     finally:
         os.close(home)
 
 
-def _unreadable(path: Path, owner: int, error: OSError) -> str:
+def _explain_unreadable(path: Path, owner: int, error: OSError) -> str:
     told = f"{path} cannot be read: {error.strerror}"
     if not isinstance(error, PermissionError):
         return told
     return f"{told}: collect as root, or give it to your user: chown -R {owner} {path}"
 
 
-class _Unfit(Exception):  # noqa: N818 - control flow: the file becomes a `Refusal`
+class _UnfitFile(Exception):  # noqa: N818 - control flow: the file becomes a `Refusal`
     """Why a file is not taken."""
 
 
-class _Shelf(Struct, kw_only=True):
+class _NodeDirectory(Struct, kw_only=True):
     """The directory of one node, *path*, open as *home*."""
 
     path: Path
     home: int
     owners: set[int]
-    room: Room
-    known: Callable[[str], bool]
-    untimely: Callable[[Run], str]
+    quota: SpoolQuota
+    is_known: Callable[[str], bool]
+    explain_untimely: Callable[[Run], str]
     clock: Callable[[], float]
-    left: int = 0
+    bytes_left: int = 0
     """Bytes that may still be read."""
     handled: int = 0
     """Documents that had their turn, and will not be met again."""
     refused: int = 0
-    stuck: str = ""
+    stuck_reason: str = ""
     """Why something could not be removed."""
 
     @property
@@ -324,51 +322,51 @@ class _Shelf(Struct, kw_only=True):
         """Whose it is."""
         return self.path.name
 
-    def taken(self) -> Iterator[Arrival | Refusal]:
+    def read_runs(self) -> Iterator[Arrival | Refusal]:
         """Yield what lies here, unless others could have put it there."""
         found = os.fstat(self.home)
-        if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE:
-            yield self._told(
+        if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE_BITS:
+            yield self._build_refusal(
                 f"{self.path} belongs to user {found.st_uid}, or others can write to "
                 f"it: nothing there is taken; chown -R {max(self.owners)} {self.path} "
                 f"&& chmod 700 {self.path}"
             )
             return
         with os.scandir(self.home) as entries:
-            names = [entry.name for entry in islice(entries, self.room.listed)]
+            names = [entry.name for entry in islice(entries, self.quota.entries)]
         self._tidy(names)
-        fresh = self._fresh(names)
-        yield from self._full(names)
-        self.left = self.room.bytes
+        fresh = self._select_new(names)
+        yield from self._report_overfull(names)
+        self.bytes_left = self.quota.bytes
         for name in sorted(fresh):
-            if self.left <= 0 or self.handled >= self.room.documents:
+            if self.bytes_left <= 0 or self.handled >= self.quota.documents:
                 break
-            yield from self._one(name)
+            yield from self._read_document(name)
 
-    def _full(self, names: Sequence[str]) -> Iterator[Refusal]:
+    def _report_overfull(self, names: Sequence[str]) -> Iterator[Refusal]:
         """Tell why more and more lies here."""
-        if self.stuck:
-            yield self._told(
-                f"what is done with in {self.path} cannot be removed: {self.stuck}: "
+        if self.stuck_reason:
+            yield self._build_refusal(
+                f"what is done with in {self.path} cannot be removed: {self.stuck_reason}: "
                 "remove it, or make the directory writable here"
             )
-        if len(names) >= self.room.listed:
-            yield self._told(
-                f"{self.path} has {self.room.listed} files or more, and what is new "
+        if len(names) >= self.quota.entries:
+            yield self._build_refusal(
+                f"{self.path} has {self.quota.entries} files or more, and what is new "
                 "may not be found: empty it"
             )
 
-    def _told(self, reason: str) -> Refusal:
+    def _build_refusal(self, reason: str) -> Refusal:
         return Refusal(self.node, reason, aside=False)
 
-    def _fresh(self, names: Iterable[str]) -> list[str]:
+    def _select_new(self, names: Iterable[str]) -> list[str]:
         """Choose what to look at; what is known is removed, and needs no room."""
         fresh: list[str] = []
         for name in names:
-            if len(fresh) >= self.room.names:
+            if len(fresh) >= self.quota.names:
                 break
-            matched = DOCUMENT.fullmatch(name)
-            if matched and self.known(matched[1]):
+            matched = DOCUMENT_PATTERN.fullmatch(name)
+            if matched and self.is_known(matched[1]):
                 self._remove(name)
             elif not name.startswith("."):  # one that is being written, or put aside
                 fresh.append(name)
@@ -377,76 +375,72 @@ class _Shelf(Struct, kw_only=True):
     def _tidy(self, names: Iterable[str]) -> None:
         """Remove what was put aside or begun, and is of no use any more."""
         now = self.clock()
-        old = self._leftovers(names)
-        aside = sorted(((t, n) for t, n in old if n.startswith(ASIDE)), reverse=True)
+        old = self._list_leftovers(names)
+        aside = sorted(((t, n) for t, n in old if n.startswith(ASIDE_PREFIX)), reverse=True)
         ends = {
             *(n for t, n in aside if t < now - ASIDE_SECONDS),
-            *(n for _, n in aside[ASIDE_KEPT:]),
-            *(
-                n
-                for t, n in old
-                if t < now - UNFINISHED_SECONDS and UNFINISHED.match(n)
-            ),
+            *(n for _, n in aside[MAX_ASIDE_FILES:]),
+            *(n for t, n in old if t < now - UNFINISHED_SECONDS and UNFINISHED_PATTERN.match(n)),
         }
         for name in ends:
             self._remove(name)
 
-    def _leftovers(self, names: Iterable[str]) -> list[tuple[float, str]]:
+    def _list_leftovers(self, names: Iterable[str]) -> list[tuple[float, str]]:
         """List what lies around, with when it was last written or renamed."""
-        old = (n for n in names if n.startswith(ASIDE) or UNFINISHED.fullmatch(n))
+        old = (n for n in names if n.startswith(ASIDE_PREFIX) or UNFINISHED_PATTERN.fullmatch(n))
         found: list[tuple[float, str]] = []
-        for name in islice(old, self.room.leftovers):
+        for name in islice(old, self.quota.leftovers):
             with suppress(FileNotFoundError):
                 there = os.stat(name, dir_fd=self.home, follow_symlinks=False)
                 found.append((there.st_ctime, name))
         return found
 
-    def _one(self, name: str) -> Iterator[Arrival | Refusal]:
+    def _read_document(self, name: str) -> Iterator[Arrival | Refusal]:
         try:
-            run = self._run(name)
+            run = self._read_run(name)
         except FileNotFoundError:  # a collector beside us was faster
             return
         except OSError as exc:
             yield from self._refuse(name, exc.strerror or "it cannot be read")
-        except (StoreError, _Unfit) as exc:
+        except (StoreError, _UnfitFile) as exc:
             yield from self._refuse(name, str(exc))
         else:
             if run is not None:
-                yield from self._timely(run, name)
+                yield from self._accept_timely(run, name)
 
-    def _timely(self, run: Run, name: str) -> Iterator[Arrival | Refusal]:
-        if why := self.untimely(run):
+    def _accept_timely(self, run: Run, name: str) -> Iterator[Arrival | Refusal]:
+        if why := self.explain_untimely(run):
             yield from self._refuse(name, why)
             return
         self.handled += 1
         yield Arrival(run, self.path / name)
 
-    def _run(self, name: str) -> Run | None:
+    def _read_run(self, name: str) -> Run | None:
         """Read the file *name*; nothing if there is no room for it this time."""
-        if not DOCUMENT.fullmatch(name):
-            raise _Unfit("it is not called as a run document is")
+        if not DOCUMENT_PATTERN.fullmatch(name):
+            raise _UnfitFile("it is not called as a run document is")
         # Before it is opened, which a device may take for an order, and after.
-        _fit(os.stat(name, dir_fd=self.home, follow_symlinks=False), self.owners)
-        file = os.open(name, FILE, dir_fd=self.home)
+        _require_fit_file(os.stat(name, dir_fd=self.home, follow_symlinks=False), self.owners)
+        file = os.open(name, SPOOL_FILE_FLAGS, dir_fd=self.home)
         with os.fdopen(file, "rb") as opened:
-            size = _fit(os.fstat(file), self.owners)
-            if size > self.left and self.left < self.room.bytes:
-                self.left = 0
+            size = _require_fit_file(os.fstat(file), self.owners)
+            if size > self.bytes_left and self.bytes_left < self.quota.bytes:
+                self.bytes_left = 0
                 return None
             # No further than was allowed, though it should grow meanwhile.
             text = opened.read(size)
-        self.left -= max(size, 1)
-        return _sound(text, self.node, name)
+        self.bytes_left -= max(size, 1)
+        return _parse_sound_run(text, self.node, name)
 
     def _refuse(self, name: str, reason: str) -> Iterator[Refusal]:
         aside = self._put_aside(name)
         self.handled += aside
         self.refused += 1
-        if self.refused <= self.room.refusals:
+        if self.refused <= self.quota.refusals:
             yield Refusal(self.node, f"{name!a}: {reason}", aside)
 
     def _put_aside(self, name: str) -> bool:
-        new = os.fsencode(ASIDE + name)[:255]
+        new = os.fsencode(ASIDE_PREFIX + name)[:255]
         try:
             os.rename(name, new, src_dir_fd=self.home, dst_dir_fd=self.home)
         except OSError:
@@ -461,78 +455,76 @@ class _Shelf(Struct, kw_only=True):
         except IsADirectoryError:
             self._remove_directory(name)
         except OSError as exc:
-            self.stuck = exc.strerror or "it is not known why"
+            self.stuck_reason = exc.strerror or "it is not known why"
 
     def _remove_directory(self, name: str) -> None:
         try:
             os.rmdir(name, dir_fd=self.home)
         except OSError as exc:
-            self.stuck = exc.strerror or "it is not known why"
+            self.stuck_reason = exc.strerror or "it is not known why"
 
 
-def _fit(found: os.stat_result, owners: set[int]) -> int:
+def _require_fit_file(found: os.stat_result, owners: set[int]) -> int:
     """Say how large a file is that may be read."""
     if not stat.S_ISREG(found.st_mode):
-        raise _Unfit("it is no regular file")
+        raise _UnfitFile("it is no regular file")
     if found.st_nlink != 1:
-        raise _Unfit("it has other names elsewhere")
+        raise _UnfitFile("it has other names elsewhere")
     if found.st_uid not in owners:
-        raise _Unfit(f"it belongs to user {found.st_uid}")
-    if found.st_size > LARGEST:
-        raise _Unfit(f"it is larger than any run ({found.st_size} bytes)")
+        raise _UnfitFile(f"it belongs to user {found.st_uid}")
+    if found.st_size > MAX_DOCUMENT_BYTES:
+        raise _UnfitFile(f"it is larger than any run ({found.st_size} bytes)")
     return found.st_size
 
 
-def _sound(text: bytes, node: str, name: str) -> Run:
+def _parse_sound_run(text: bytes, node: str, name: str) -> Run:
     """Make a run of *text*, in which nothing can upset who reads it."""
     # Each value but the first has one of these before it, a key none.
-    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise _Unfit("it holds more values than any run")
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise _UnfitFile("it holds more values than any run")
     run = documents.parse(text, "it")
-    for fault in chain(_misnamed(run, node, name), _misshapen(run)):
-        raise _Unfit(fault)
+    for fault in chain(_find_bad_names(run, node, name), _find_bad_values(run)):
+        raise _UnfitFile(fault)
     return run
 
 
-def _misnamed(run: Run, node: str, name: str) -> Iterator[str]:
+def _find_bad_names(run: Run, node: str, name: str) -> Iterator[str]:
     """Yield what *run* calls something that it may not."""
     if run.node != node:
         yield f"it speaks for node {run.node[:255]!a}"
     if f"{run.id}.json" != name:
         yield f"it holds run {run.id[:64]!a}"
-    if not all(CHECK.fullmatch(result.check) for result in run.results):
+    if not all(CHECK_NAME_PATTERN.fullmatch(result.check) for result in run.results):
         yield "a check in it is not called as a check is"
-    if len({result.check for result in run.results}) > MOST_CHECKS:
+    if len({result.check for result in run.results}) > MAX_CHECKS:
         yield "it is of more checks than there are"
 
 
-def _misshapen(run: Run) -> Iterator[str]:
+def _find_bad_values(run: Run) -> Iterator[str]:
     """Yield what in *run* a reader would stumble over."""
-    if run.started.tzinfo is None or run.started.year not in YEARS:
+    if run.started.tzinfo is None or run.started.year not in VALID_YEARS:
         yield "when it began is no time in a known zone"
     if not (math.isfinite(run.seconds) and run.seconds >= 0):
         yield "it took no number of seconds"
-    if any(not 0 < n <= MOST_ROUNDS for n in (run.rounds, *_rounds(run))):
+    if any(not 0 < n <= MAX_DOCUMENT_ROUNDS for n in (run.rounds, *_list_rounds(run))):
         yield "its rounds are not counted as a run counts them"
     if any(_is_deep(result.params) for result in run.results):
         yield "its parameters are nested deeper than those of any run"
-    if any(size > LARGEST for size in accumulate(_lengths(run))):
+    if any(size > MAX_DOCUMENT_BYTES for size in accumulate(_list_sizes(run))):
         yield "it would be larger than any run once it is kept"
 
 
-def _is_deep(value: Any, left: int = DEEPEST) -> bool:
+def _is_deep(value: Any, left: int = MAX_PARAM_DEPTH) -> bool:
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
     nested = [each for each in inner if isinstance(each, dict | list)]
-    return bool(nested) and (
-        left == 0 or any(_is_deep(each, left - 1) for each in nested)
-    )
+    return bool(nested) and (left == 0 or any(_is_deep(each, left - 1) for each in nested))
 
 
-def _lengths(run: Run) -> Iterator[int]:
+def _list_sizes(run: Run) -> Iterator[int]:
     """Say of each part of *run* how many bytes it has when `documents` writes it."""
     for part in (run.inventory, run.versions, *run.results):
         yield len(msgspec.json.format(msgspec.json.encode(part), indent=1))
 
 
-def _rounds(run: Run) -> Iterator[int]:
+def _list_rounds(run: Run) -> Iterator[int]:
     return (result.round for result in run.results)

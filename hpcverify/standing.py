@@ -6,8 +6,8 @@ Plain text, for the prolog reads it in sh before any Python starts: ``ok``,
 the checks whose hard evidence may refuse a job here, separated by spaces. Whatever is
 missing, stale or unreadable lets the job run.
 
-Nothing but the interpreter's own is imported, and little of it: `gate` is to take no
-longer than the interpreter itself.
+Nothing but the interpreter's own is imported, and little of it: `print_gate` is to take
+no longer than the interpreter itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:  # pathlib, as typing, takes long to load
     from pathlib import Path
 
 OK, QUARANTINED, HOLD = "ok", "quarantined", "hold"
-WORDS = (OK, QUARANTINED, HOLD)
-MOST_BYTES = 4096
-LONGEST_REASON = 500
+GATE_VERDICTS = (OK, QUARANTINED, HOLD)
+MAX_GATE_BYTES = 4096
+MAX_REASON_CHARACTERS = 500
 """Characters; at four bytes each, they leave room for the other lines."""
-MOST_DIGITS = 12
+MAX_DIGITS = 12
 DIGITS = frozenset("0123456789")
-NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_ ")
+CHECK_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_ ")
 """What the names of checks, in one line, are made of."""
 DEFAULT_STATE = "/var/lib/hpcverify"
 """Also for an ordinary user: it is root's runs that leave the word there."""
-FILE = "standing"
+GATE_NAME = "standing"
 """In the state directory of a node; in the spool the folder of all words."""
 
 
-class Word:
+class JobGate:
     """
     What the controller says of a node; never changed once made.
 
@@ -48,7 +48,7 @@ class Word:
         self, verdict: str, until: int, reason: str = "", checks: tuple[str, ...] = ()
     ) -> None:
         """
-        Say *verdict*, one of `WORDS`, *until* so many seconds since 1970.
+        Say *verdict*, one of `GATE_VERDICTS`, *until* so many seconds since 1970.
 
         The hard evidence of *checks* may refuse a job; there are none where the site
         only observes.
@@ -60,7 +60,7 @@ class Word:
 
     def __eq__(self, other: object) -> bool:
         """Whether *other* says the same."""
-        return isinstance(other, Word) and self.text == other.text
+        return isinstance(other, JobGate) and self.text == other.text
 
     def __hash__(self) -> int:
         """Be one with what is equal."""
@@ -71,24 +71,24 @@ class Word:
         """The lines of the file; what cannot be printed in a line is left out."""
         shown = "".join(c if c.isprintable() else " " for c in self.reason)
         named = " ".join(self.checks)
-        return f"{self.verdict}\n{self.until}\n{shown[:LONGEST_REASON]}\n{named}\n"
+        return f"{self.verdict}\n{self.until}\n{shown[:MAX_REASON_CHARACTERS]}\n{named}\n"
 
     @property
-    def refuses(self) -> bool:
+    def refuses_jobs(self) -> bool:
         """Whether no job may run."""
         return self.verdict != OK
 
 
-def read(path: Path | str, now: float | None = None) -> Word | None:
+def read(path: Path | str, now: float | None = None) -> JobGate | None:
     """Read the word in *path*, unless it is missing, corrupt or stale at *now*."""
-    text = _text(path)
+    text = _read_small_file(path)
     word = None if text is None else parse(text)
     if word is None or word.until <= (time.time() if now is None else now):
         return None
     return word
 
 
-def _text(path: Path | str) -> str | None:
+def _read_small_file(path: Path | str) -> str | None:
     """Read a small regular file, and nothing that might make us wait."""
     try:
         found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -96,28 +96,28 @@ def _text(path: Path | str) -> str | None:
         return None
     try:
         regular = stat.S_ISREG(os.fstat(found).st_mode)
-        held = os.read(found, MOST_BYTES + 1) if regular else b""
+        held = os.read(found, MAX_GATE_BYTES + 1) if regular else b""
     except OSError:
         return None
     finally:
         os.close(found)
-    if len(held) > MOST_BYTES:
+    if len(held) > MAX_GATE_BYTES:
         return None
     return held.replace(b"\0", b"").decode(errors="replace")  # as sh does
 
 
-def parse(text: str) -> Word | None:
+def parse(text: str) -> JobGate | None:
     """Make a word of the lines of a file, or nothing if they are not those of one."""
     verdict, until, reason, checks = [*text.split("\n"), "", "", ""][:4]
-    if verdict not in WORDS or not 1 <= len(until) <= MOST_DIGITS:
+    if verdict not in GATE_VERDICTS or not 1 <= len(until) <= MAX_DIGITS:
         return None
     if not DIGITS.issuperset(until):
         return None
-    named = checks.split() if NAMES.issuperset(checks) else ()
-    return Word(verdict, int(until), reason, tuple(named))
+    named = checks.split() if CHECK_NAME_CHARACTERS.issuperset(checks) else ()
+    return JobGate(verdict, int(until), reason, tuple(named))
 
 
-def write(path: Path, word: Word) -> None:
+def write(path: Path, job_gate: JobGate) -> None:
     """
     Write *word* to *path*, whole or not at all.
 
@@ -131,8 +131,8 @@ def write(path: Path, word: Word) -> None:
     try:
         new.unlink(missing_ok=True)  # of one that was killed, with our number
         with new.open("x", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)  # `gate` is for everyone
-            file.write(word.text)
+            os.fchmod(file.fileno(), 0o644)  # `print_gate` is for everyone
+            file.write(job_gate.text)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
@@ -147,20 +147,20 @@ def fetch(spool: Path, state: Path, node: str) -> bool:
     What is corrupt, stale or not by the owner of the folder stays there, and so does
     all in a folder that others may write to. Return whether it was taken over.
     """
-    source = spool / FILE / node
-    if "/" in node or not _trusted(source):
+    source = spool / GATE_NAME / node
+    if "/" in node or not _is_trusted(source):
         return False
     word = read(source)
     if word is None:
         return False
     try:
-        write(state / FILE, word)
+        write(state / GATE_NAME, word)
     except OSError:  # a full disk keeps nobody from verifying
         return False
     return True
 
 
-def _trusted(source: Path) -> bool:
+def _is_trusted(source: Path) -> bool:
     """Whether nobody but the owner of its folder can have written *source*."""
     try:
         folder, file = source.parent.lstat(), source.lstat()
@@ -170,12 +170,12 @@ def _trusted(source: Path) -> bool:
     return file.st_uid == folder.st_uid and not folder.st_mode & loose
 
 
-def path_of_this_node() -> str:
+def find_gate_path() -> str:
     """Say where the word on this node is."""
-    return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{FILE}"
+    return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{GATE_NAME}"
 
 
-def gate(path: str) -> int:
+def print_gate(path: str) -> int:
     """Print what the word in *path* means for jobs; return 0 if they may run, or 1."""
     word = read(path)
     if word is None:
@@ -184,4 +184,4 @@ def gate(path: str) -> int:
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(word.until))
     because = f": {word.reason}" if word.reason else ""
     print(f"{word.verdict} until {until}{because}")  # noqa: T201 - the answer
-    return int(word.refuses)
+    return int(word.refuses_jobs)

@@ -7,10 +7,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stop:
+class StopFlag:
     """Remembers the first signal that came."""
 
     def __init__(self) -> None:
@@ -27,12 +27,12 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Generator[Stop]:
+def stop_on_signals() -> Generator[StopFlag]:
     """Turn signals into a question that the block can ask."""
-    stop = Stop()
+    stop = StopFlag()
     before = {
         number: signal.signal(number, stop.remember)
-        for number in SIGNALS
+        for number in STOP_SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN  # as nohup asked for
     }
     try:

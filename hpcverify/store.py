@@ -17,14 +17,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -34,18 +27,12 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
-from hpcverify.database import free_bytes, migrate, transaction, version, write_anew
-from hpcverify.errors import (
-    DamagedError,
-    NoRunsError,
-    ReplacedError,
-    StoreError,
-    UnknownNameError,
-)
-from hpcverify.fleet.said import Said
-from hpcverify.limits import Past
-from hpcverify.model import Inventory, Mark, Run, Verdict
-from hpcverify.rounds import by_check, rounds_of, typical, worst_rounds
+from hpcverify.database import count_free_bytes, migrate, read_version, transaction, vacuum
+from hpcverify.errors import DamagedError, NoRunsError, ReplacedError, StoreError, UnknownNameError
+from hpcverify.fleet.said import LastResult
+from hpcverify.limits import PastValues
+from hpcverify.model import CarryOver, Inventory, Run, Verdict
+from hpcverify.rounds import choose_worst_rounds, compute_medians, count_rounds, group_by_check
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
@@ -112,50 +99,50 @@ What brings the tables from one version to the next.
 Of a run of several rounds `results` has the worst one of each check, and `measurements`
 the median of each value, so that it counts as one run among the others.
 """
-SLACK = 50
+PRUNE_SLACK_DIVISOR = 50
 """`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
-MOST_AT_ONCE = 200
+MAX_PRUNED_RUNS = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
-BATCH = 50
+BATCH_DOCUMENTS = 50
 """Documents that are taken in by one transaction: what a killed process may lose."""
-MOST_ANEW = 3
+MAX_REBUILDS = 3
 """Times that an index is built anew: each of several processes may set one aside."""
-SPARSE = 16 * 2**20
+SPARSE_BYTES = 16 * 2**20
 """Free bytes in the index below which it is not worth writing it anew."""
-HEAVIEST = 512 * 2**20
+MAX_NODE_BYTES = 512 * 2**20
 """
 Bytes of a node's documents that `prune` leaves. On eight GPUs one of the prolog has
 0.1 MB and a round of all checks 1 MB, so that this is two hundred nights and four
 burn-ins as long as any can be.
 """
-MARKED = 16
+MAX_CARRY_OVER_RUNS = 16
 """
 Runs that `prune` spares for a mark. A check leaves all of its marks in each run, so
 that these are few: the last of each check, and one for each time that parts were taken
 out for good.
 """
-REMEMBERED = 30
+MAX_BASELINE_RUNS = 30
 """Runs that a baseline looks back on."""
-AHEAD = timedelta(minutes=10)
+MAX_CLOCK_AHEAD = timedelta(minutes=10)
 """How far after now a run may be dated, by a clock that is put right now and then."""
-NEWEST_FIRST = "order by started > :now, started desc"
+NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
 """Of ``:now``, what is dated after it comes last."""
-REFERENCE = (
+REFERENCE_CLAUSE = (
     "from runs join results r on r.run = runs.id where node = :node"
     " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
-    f" {NEWEST_FIRST} limit 1"
+    f" {NEWEST_FIRST_CLAUSE} limit 1"
 )
-WHERE_NEWER = (
+IF_NEWER_CLAUSE = (
     "where excluded.run <= :ahead and (marks.run > :ahead or marks.run <= excluded.run)"
 )
 """The id of a run begins with its date: from ``:ahead`` on, it is after now."""
-IDS = "select id from runs"
-TAKEN_IN = "select changed from taken_in"
-LAST = "last"
+RUN_IDS_QUERY = "select id from runs"
+TAKEN_IN_QUERY = "select changed from taken_in"
+LAST_RUN = "last"
 """As the id of a run: the newest."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class RunEntry(Struct, frozen=True, kw_only=True):
     """A run as the index knows it."""
 
     id: str
@@ -187,17 +174,17 @@ class Store:
         prolog leaves the rest of a great many to the next run.
         """
         self.path = state / "store.sqlite"
-        self.aside = self.path.with_suffix(".damaged")
+        self.damaged_path = self.path.with_suffix(".damaged")
         """Where an index lies that was damaged."""
         self.documents = state / "runs"
         self._seconds = seconds
         self._clock = clock
         self._timer = timer
-        self._seen = 0
-        self._anew = 0
-        self._file: int | None = None
+        self._seen_mtime = 0
+        self._rebuilds = 0
+        self._inode: int | None = None
         """The number of the file that was opened as the index."""
-        self.broken: list[str] = []
+        self.warnings: list[str] = []
         """Complaints about documents that cannot be taken in, and about the index."""
         try:
             self.documents.mkdir(parents=True, exist_ok=True)
@@ -209,31 +196,33 @@ class Store:
         self._open()
 
     def _open(self) -> None:
-        self._file = self._file_there()
-        at = self._do(version)
+        self._inode = self._read_inode()
+        at = self._run_transaction(read_version)
         if at != len(MIGRATIONS):  # to write it again would wait for the disk
-            self._do(lambda db: migrate(db, self.path, MIGRATIONS), write=True)
-        self._file = self._file or self._file_there()
-        self.take_in()
+            self._run_transaction(lambda db: migrate(db, self.path, MIGRATIONS), write=True)
+        self._inode = self._inode or self._read_inode()
+        self.index_new()
 
-    def _file_there(self) -> int | None:
+    def _read_inode(self) -> int | None:
         try:
             return self.path.stat().st_ino
         except OSError:
             return None
 
-    def _do(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
+    def _run_transaction(
+        self, work: Callable[[sqlite3.Connection], T], *, write: bool = False
+    ) -> T:
         """Do *work* in a transaction; if the index is damaged, on one that is new."""
         fix = f"move it away, and it is built again from {self.documents}"
         try:
             with transaction(self.path, if_damaged=fix, write=write) as db:
                 return work(db)
         except (DamagedError, ReplacedError) as exc:
-            self._start_anew(exc)
+            self._rebuild(exc)
         with transaction(self.path, if_damaged=fix, write=write) as db:
             return work(db)
 
-    def _start_anew(self, why: DamagedError | ReplacedError) -> None:
+    def _rebuild(self, why: DamagedError | ReplacedError) -> None:
         """
         Set the index aside and build another: all that it says is in the documents.
 
@@ -244,69 +233,67 @@ class Store:
             ReplacedError: likewise.
 
         """
-        if self._anew == MOST_ANEW:
+        if self._rebuilds == MAX_REBUILDS:
             raise why
-        self._anew += 1
-        if isinstance(why, ReplacedError) or self._file_there() != self._file:
+        self._rebuilds += 1
+        if isinstance(why, ReplacedError) or self._read_inode() != self._inode:
             self._open()
             return
         try:
             # SQLite would take the journal for one of the new index.
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
-            self.path.replace(self.aside)
+            self.path.replace(self.damaged_path)
         except OSError:
             raise why from None
-        self.broken.append(f"{why}; it is now {self.aside}, and was built again")
+        self.warnings.append(f"{why}; it is now {self.damaged_path}, and was built again")
         self._open()
 
-    def document(self, run: str) -> Path:
+    def get_document_path(self, run: str) -> Path:
         """Say where the document of *run* lies."""
         return self.documents / f"{run}.json"
 
-    def take_in(self) -> None:
+    def index_new(self) -> None:
         """
         Index the documents that are new; each once, however often it is called.
 
         A directory that has not changed since the last time is not read again, which
         a prolog on a node with thousands of runs would wait for.
         """
-        changed = self._seen = self.documents.stat().st_mtime_ns
-        if self._do(lambda db: (changed,) in db.execute(TAKEN_IN)):
+        changed = self._seen_mtime = self.documents.stat().st_mtime_ns
+        if self._run_transaction(lambda db: (changed,) in db.execute(TAKEN_IN_QUERY)):
             return
         until = self._timer() + self._seconds
-        known = self._do(lambda db: {run for (run,) in db.execute(IDS)})
+        known = self._run_transaction(lambda db: {run for (run,) in db.execute(RUN_IDS_QUERY)})
         new = [p for p in self.documents.glob("*.json") if p.stem not in known]
         new.sort(key=lambda path: path.stem, reverse=True)
-        ahead = self._ahead_of_now()
+        ahead = self._format_latest_id()
         new.sort(key=lambda path: path.stem > ahead)
         complaints: list[str] = []
         while new and self._timer() < until:
-            batch, new = new[:BATCH], new[BATCH:]
-            runs = list(_whole(batch, complaints))
-            self._do(partial(self._insert_all, runs=runs), write=True)
-        self.broken += complaints
-        if new:  # so that `keep` does not take the rest for known
-            self._seen = 0
+            batch, new = new[:BATCH_DOCUMENTS], new[BATCH_DOCUMENTS:]
+            runs = list(_read_whole(batch, complaints))
+            self._run_transaction(partial(self._insert_all, runs=runs), write=True)
+        self.warnings += complaints
+        if new:  # so that `save` does not take the rest for known
+            self._seen_mtime = 0
         seen = 0 if new or complaints else changed
-        self._do(lambda db: _remember(db, seen), write=True)
+        self._run_transaction(lambda db: _save_mtime(db, seen), write=True)
 
-    def _insert_all(
-        self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]
-    ) -> None:
+    def _insert_all(self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]) -> None:
         """Index *runs*, which may be older than what is known."""
         for run, size in runs:
-            _insert(db, run, size)
-            _mark(db, run, WHERE_NEWER, self._ahead_of_now())
+            _insert_run(db, run, size)
+            _insert_carry_overs(db, run, IF_NEWER_CLAUSE, self._format_latest_id())
 
-    def _now(self) -> str:
-        """Write the time after which no run can be dated as `runs` has it."""
-        return _text(self._clock() + AHEAD, "")
+    def _format_latest_time(self) -> str:
+        """Write the time after which no run can be dated as `list_runs` has it."""
+        return _format_time(self._clock() + MAX_CLOCK_AHEAD, "")
 
-    def _ahead_of_now(self) -> str:
+    def _format_latest_id(self) -> str:
         """Write that time as the id of a run begins."""
-        return f"{self._clock() + AHEAD:%Y%m%d-%H%M%S}"
+        return f"{self._clock() + MAX_CLOCK_AHEAD:%Y%m%d-%H%M%S}"
 
-    def keep(self, run: Run) -> None:
+    def save(self, run: Run) -> None:
         """
         Write the document of *run*, and index it.
 
@@ -316,25 +303,25 @@ class Store:
 
         """
         before = self.documents.stat().st_mtime_ns
-        documents.write(run, self.document(run.id))
-        size = _weight(self.document(run.id))
+        documents.write(run, self.get_document_path(run.id))
+        size = _read_size(self.get_document_path(run.id))
 
         def index(db: sqlite3.Connection) -> None:
-            _insert(db, run, size)
-            _mark(db, run, "where true")  # the one that came last, whatever the clock
+            _insert_run(db, run, size)
+            _insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
             # If nobody else has put anything there since we looked, nothing is new.
-            if before == self._seen:
-                _remember(db, self.documents.stat().st_mtime_ns)
+            if before == self._seen_mtime:
+                _save_mtime(db, self.documents.stat().st_mtime_ns)
 
-        self._do(index, write=True)
+        self._run_transaction(index, write=True)
 
     def prune(
         self,
         node: str,
         keep: int,
         spare: Collection[str] = (),
-        room: int = HEAVIEST,
-        most: int = MOST_AT_ONCE,
+        max_bytes: int = MAX_NODE_BYTES,
+        max_pruned: int = MAX_PRUNED_RUNS,
     ) -> int:
         """
         Delete the oldest runs of *node* beyond *keep* or *room* bytes; say how many.
@@ -342,69 +329,68 @@ class Store:
         No more than *most* of them: the next call goes on.
 
         Those of the suite that has the most go first, so that a prolog's runs do not
-        drive out the night's. Never those in *spare*, nor the one of the `previous`
-        inventory. Beyond *keep*, those of the `marks` stay as well, up to `MARKED`;
-        a mark whose run is deleted is forgotten.
+        drive out the night's. Never those in *spare*, nor the one of the
+        `load_previous_inventory` inventory. Beyond *keep*, those of the
+        `load_carry_overs` stay as well, up to `MAX_CARRY_OVER_RUNS`; a mark whose run
+        is deleted is forgotten.
 
         Raises:
             StoreError: a document is there still, and the index as it was.
 
         """
-        now = self._now()
-        spent = self._do(
-            lambda db: _spent(db, node, keep, room, now) - _reference(db, node, now)
+        now = self._format_latest_time()
+        spent = self._run_transaction(
+            lambda db: (
+                _find_surplus(db, node, keep, max_bytes, now) - _find_reference(db, node, now)
+            )
         )
-        oldest = sorted(spent.difference(spare))[:most]
+        oldest = sorted(spent.difference(spare))[:max_pruned]
         if not oldest:
             return 0
         before = self.documents.stat().st_mtime_ns
 
         def forget(db: sqlite3.Connection) -> None:
             for run in oldest:
-                self._forget(db, node, run)
-            if before == self._seen:
-                _remember(db, self.documents.stat().st_mtime_ns)
+                self._delete_run(db, node, run)
+            if before == self._seen_mtime:
+                _save_mtime(db, self.documents.stat().st_mtime_ns)
 
-        self._do(forget, write=True)
+        self._run_transaction(forget, write=True)
         return len(oldest)
 
-    def shrink(self, sparse: int = SPARSE) -> None:
+    def shrink(self, sparse: int = SPARSE_BYTES) -> None:
         """Give back the room that deleted runs left, if that is more than *sparse*."""
-        if self._do(free_bytes) > sparse:
-            write_anew(self.path)
+        if self._run_transaction(count_free_bytes) > sparse:
+            vacuum(self.path)
 
-    def _forget(self, db: sqlite3.Connection, node: str, run: str) -> None:
+    def _delete_run(self, db: sqlite3.Connection, node: str, run: str) -> None:
         try:
-            self.document(run).unlink(missing_ok=True)
+            self.get_document_path(run).unlink(missing_ok=True)
         except OSError as exc:
             raise StoreError(
-                f"{self.document(run)} cannot be deleted: {exc.strerror}"
+                f"{self.get_document_path(run)} cannot be deleted: {exc.strerror}"
             ) from exc
-        for table, column in (
-            ("results", "run"),
-            ("measurements", "run"),
-            ("runs", "id"),
-        ):
+        for table, column in (("results", "run"), ("measurements", "run"), ("runs", "id")):
             db.execute(f"delete from {table} where {column} = ?", (run,))  # noqa: S608 - our own words
         db.execute("delete from marks where node = ? and run = ?", (node, run))
 
-    def runs(self, node: str | None = None, limit: int = 50) -> list[Entry]:
+    def list_runs(self, node: str | None = None, limit: int = 50) -> list[RunEntry]:
         """List runs, of *node* or of all, newest first."""
-        return self._entries(
-            f"where :node is null or node = :node {NEWEST_FIRST} limit :limit",
-            {"node": node, "limit": limit, "now": self._now()},
+        return self._select_entries(
+            f"where :node is null or node = :node {NEWEST_FIRST_CLAUSE} limit :limit",
+            {"node": node, "limit": limit, "now": self._format_latest_time()},
         )
 
-    def from_ahead(self, node: str) -> list[Entry]:
+    def list_future_runs(self, node: str) -> list[RunEntry]:
         """List the runs of *node* that are dated after now, whose clock was ahead."""
-        return self._entries(
-            f"where node = :node and started > :now {NEWEST_FIRST}",
-            {"node": node, "now": self._now()},
+        return self._select_entries(
+            f"where node = :node and started > :now {NEWEST_FIRST_CLAUSE}",
+            {"node": node, "now": self._format_latest_time()},
         )
 
-    def clock_told(self, node: str) -> str:
+    def explain_future_runs(self, node: str) -> str:
         """Say, in one sentence, that runs of *node* are dated after now, if any are."""
-        ahead = self.from_ahead(node)
+        ahead = self.list_future_runs(node)
         if not ahead:
             return ""
         more = f" (and {len(ahead) - 1} more)" if ahead[1:] else ""
@@ -414,9 +400,9 @@ class Store:
             "other run to compare with"
         )
 
-    def newest(
+    def list_newest(
         self, since: datetime | None = None, until: datetime | None = None
-    ) -> list[Entry]:
+    ) -> list[RunEntry]:
         """
         List of every node the newest run that came to its end, of that span.
 
@@ -424,62 +410,59 @@ class Store:
         newest for ever.
         """
         # SQLite takes the other columns from the row that has the maximum.
-        return self._entries(
+        return self._select_entries(
             "where id in (select id from (select id, max(started) from runs"
             "   where complete and started between :since and :until group by node))",
-            {"since": _text(since, ""), "until": _text(until, "9999")},
+            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
         )
 
-    def said(
+    def list_last_results(
         self, since: datetime | None = None, until: datetime | None = None
-    ) -> list[Said]:
+    ) -> list[LastResult]:
         """
         List what each check said in the newest whole run of every node and suite.
 
-        Of the span from *since* to *until*, as in `newest`.
+        Of the span from *since* to *until*, as in `list_newest`.
 
         By suite, for the passive ones run after every job and say nothing of the rest.
         """
-        return self._structs(
+        return self._select_structs(
             "select node, suite, id, started, overall, name, verdict, reason,"
             " cause, remedy from (select node, suite, id, max(started) started,"
             "   verdict overall from runs where complete"
             "   and started between :since and :until group by node, suite)"
             " join results on run = id",
-            {"since": _text(since, ""), "until": _text(until, "9999")},
-            Said,
+            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
+            LastResult,
         )
 
-    def failures(
+    def list_failures(
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[str, float]]:
         """List the node and the beginning, in s since 1970, of each run that failed."""
-        rows = self._do(
+        rows = self._run_transaction(
             lambda db: db.execute(
-                "select node, started from runs where verdict = 'fail'"
-                " and started between ? and ?",
-                (_text(since, ""), _text(until, "9999")),
+                "select node, started from runs where verdict = 'fail' and started between ? and ?",
+                (_format_time(since, ""), _format_time(until, "9999")),
             ).fetchall()
         )
         return [(node, datetime.fromisoformat(at).timestamp()) for node, at in rows]
 
-    def _entries(
-        self, which: str, values: Mapping[str, str | int | None]
-    ) -> list[Entry]:
-        return self._structs(
+    def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
+        return self._select_structs(
             "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
             " coalesce((select reason from results where run = runs.id"
             "   and results.verdict = runs.verdict limit 1), '')"
             f" from runs {which}",
             values,
-            Entry,
+            RunEntry,
         )
 
-    def _structs(
+    def _select_structs(
         self, query: str, values: Mapping[str, str | int | None], kind: type[S]
     ) -> list[S]:
         """Answer *query* with values of *kind*, whose fields are its columns."""
-        return self._do(lambda db: _structs(db.execute(query, values), kind))
+        return self._run_transaction(lambda db: _build_structs(db.execute(query, values), kind))
 
     def load(self, run: str) -> Run:
         """
@@ -490,40 +473,40 @@ class Store:
             NoRunsError: there is none, and the last was asked for.
 
         """
-        entries = self.runs(limit=-1)
-        if run == LAST:
+        entries = self.list_runs(limit=-1)
+        if run == LAST_RUN:
             if not entries:
                 raise NoRunsError
-            return documents.read(self.document(entries[0].id))
+            return documents.read(self.get_document_path(entries[0].id))
         ids = [e.id for e in entries if e.id.startswith(run)]
         if len(ids) == 1 or run in ids:
-            return documents.read(self.document(run if run in ids else ids[0]))
+            return documents.read(self.get_document_path(run if run in ids else ids[0]))
         raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
 
-    def readable(self, entries: Iterable[Entry]) -> Iterator[Run]:
+    def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
         """Read the documents of *entries*; keep complaints of those that are not."""
         for entry in entries:
             try:
-                yield documents.read(self.document(entry.id))
+                yield documents.read(self.get_document_path(entry.id))
             except StoreError as exc:
-                self.broken.append(str(exc))
+                self.warnings.append(str(exc))
 
-    def previous(self, node: str) -> Inventory | None:
+    def load_previous_inventory(self, node: str) -> Inventory | None:
         """
         Recall what *node* is made of: its last inventory that was not refused.
 
         A run that missed a part is no reference, or the second one would not.
         """
-        query = f"select inventory {REFERENCE}"
-        values = {"node": node, "now": self._now()}
+        query = f"select inventory {REFERENCE_CLAUSE}"
+        values = {"node": node, "now": self._format_latest_time()}
 
         def read(db: sqlite3.Connection) -> Inventory | None:
             row = db.execute(query, values).fetchone()
             return None if row is None else msgspec.json.decode(row[0], type=Inventory)
 
-        return self._do(read)
+        return self._run_transaction(read)
 
-    def count(self, node: str) -> int:
+    def count_runs(self, node: str) -> int:
         """Count the runs of *node*, each round of one as one."""
         query = "select coalesce(sum(rounds), 0) from runs where node = ?"
 
@@ -531,9 +514,9 @@ class Store:
             found: int = db.execute(query, (node,)).fetchone()[0]
             return found
 
-        return self._do(read)
+        return self._run_transaction(read)
 
-    def marks(self, node: str) -> dict[str, tuple[Mark, ...]]:
+    def load_carry_overs(self, node: str) -> dict[str, tuple[CarryOver, ...]]:
         """
         Recall what each check wanted to know again of *node*: the newest of each.
 
@@ -541,18 +524,18 @@ class Store:
         and the newest is the one that came last, whatever the clock said.
         """
         query = "select name, mark, value, part from marks where node = ?"
-        found: dict[str, tuple[Mark, ...]] = {}
-        for check, *mark in self._do(lambda db: db.execute(query, (node,)).fetchall()):
-            found[check] = (*found.get(check, ()), Mark(*mark))
+        found: dict[str, tuple[CarryOver, ...]] = {}
+        for check, *mark in self._run_transaction(lambda db: db.execute(query, (node,)).fetchall()):
+            found[check] = (*found.get(check, ()), CarryOver(*mark))
         return found
 
-    def looked_at(self, part: str, checks: Collection[str], run: Run) -> list[Entry]:
+    def list_runs_judging(self, part: str, checks: Collection[str], run: Run) -> list[RunEntry]:
         """
         List the runs of that node before *run* in which *checks* judged *part*.
 
         Newest first. One that failed may have been without the part.
         """
-        return self._entries(
+        return self._select_entries(
             "where node = :node and started < :before"
             " and (verdict = 'fail' or instr(inventory, cast(:part as blob)))"
             " and exists (select * from results r where r.run = runs.id"
@@ -567,7 +550,7 @@ class Store:
             },
         )
 
-    def past(self, node: str, suite: str, check: str, before: str = "9") -> Past:
+    def make_past_lookup(self, node: str, suite: str, check: str, before: str = "9") -> PastValues:
         """
         Recall what *check* measured on *node* in runs of *suite*, from *before*.
 
@@ -576,18 +559,18 @@ class Store:
         """
 
         def values(metric: str, part: str) -> Sequence[float]:
-            until = min(before, self._now())
+            until = min(before, self._format_latest_time())
             try:
-                return self._values(
-                    (node, suite, check, metric, part, until, REMEMBERED)
+                return self._select_values(
+                    (node, suite, check, metric, part, until, MAX_BASELINE_RUNS)
                 )
             except StoreError as exc:  # a run must not be lost for want of its past
-                self.broken.append(str(exc))
+                self.warnings.append(str(exc))
                 return ()
 
         return values
 
-    def _values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
+    def _select_values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
         query = (
             "select value from measurements m"
             " join runs on runs.id = m.run"
@@ -596,25 +579,23 @@ class Store:
             " and part = ? and value is not null and r.verdict = 'pass'"
             " and started < ? order by started desc limit ?"
         )
-        return self._do(lambda db: [v for (v,) in db.execute(query, wanted)])
+        return self._run_transaction(lambda db: [v for (v,) in db.execute(query, wanted)])
 
 
-def _spent(
-    db: sqlite3.Connection, node: str, keep: int, room: int, now: str
-) -> set[str]:
+def _find_surplus(db: sqlite3.Connection, node: str, keep: int, room: int, now: str) -> set[str]:
     """Name the runs of *node* that are too many, or too heavy."""
     count, weight = db.execute(
         "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
     ).fetchone()
     spent: set[str] = set()
-    if count > keep + keep // SLACK:
-        spent |= _beyond(db, node, "1", keep, now) - _marked(db, node, now)
-    if weight > room + room // SLACK:
-        spent |= _beyond(db, node, "bytes", room, now)
+    if count > keep + keep // PRUNE_SLACK_DIVISOR:
+        spent |= _find_beyond_quota(db, node, "1", keep, now) - _find_carry_over_runs(db, node, now)
+    if weight > room + room // PRUNE_SLACK_DIVISOR:
+        spent |= _find_beyond_quota(db, node, "bytes", room, now)
     return spent
 
 
-def _beyond(
+def _find_beyond_quota(
     db: sqlite3.Connection, node: str, cost: str, room: int, now: str
 ) -> set[str]:
     """
@@ -626,30 +607,30 @@ def _beyond(
         "select id from (select id, sum(cost) over (order by share, started > :now,"  # noqa: S608 - our own words
         "   started desc rows unbounded preceding) used"
         f" from (select id, started, {cost} cost, sum({cost}) over (partition by suite"
-        f"   {NEWEST_FIRST} rows unbounded preceding) share"
+        f"   {NEWEST_FIRST_CLAUSE} rows unbounded preceding) share"
         "   from runs where node = :node)) where used > :room",
         {"node": node, "room": room, "now": now},
     )
     return {run for (run,) in rows}
 
 
-def _reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
+def _find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
     """Name the run of the inventory that the next of *node* compares itself with."""
-    rows = db.execute(f"select runs.id {REFERENCE}", {"node": node, "now": now})
+    rows = db.execute(f"select runs.id {REFERENCE_CLAUSE}", {"node": node, "now": now})
     return {run for (run,) in rows}
 
 
-def _marked(db: sqlite3.Connection, node: str, now: str) -> set[str]:
+def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
     """Name the runs of the marks of *node*, the newest of them."""
     rows = db.execute(
         "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
-        f" {NEWEST_FIRST} limit :most",
-        {"node": node, "most": MARKED, "now": now},
+        f" {NEWEST_FIRST_CLAUSE} limit :most",
+        {"node": node, "most": MAX_CARRY_OVER_RUNS, "now": now},
     )
     return {run for (run,) in rows}
 
 
-def _weight(path: Path) -> int:
+def _read_size(path: Path) -> int:
     """Say how many bytes a document has."""
     try:
         return path.stat().st_size
@@ -657,43 +638,40 @@ def _weight(path: Path) -> int:
         return 0
 
 
-def _text(when: datetime | None, without: str) -> str:
-    """Write a time in UTC as `runs` has it, so that it can be compared."""
+def _format_time(when: datetime | None, without: str) -> str:
+    """Write a time in UTC as `list_runs` has it, so that it can be compared."""
     return without if when is None else when.replace(tzinfo=UTC).isoformat()
 
 
-def _structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]:
+def _build_structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]:
     names = kind.__struct_fields__
-    return [
-        msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
-        for row in rows
-    ]
+    return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
 
 
-def _remember(db: sqlite3.Connection, changed: int) -> None:
+def _save_mtime(db: sqlite3.Connection, changed: int) -> None:
     """Note when the directory had changed last, of which all is taken in."""
     db.execute("delete from taken_in")
     db.execute("insert into taken_in values (?)", (changed,))
 
 
-def _whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
+def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
     """Read those of *paths* that hold whole runs, each with its size in bytes."""
     for path in paths:
         try:
-            yield _named_as_it_is(path), _weight(path)
+            yield _read_run(path), _read_size(path)
         except StoreError as exc:
             if os.path.lexists(path):  # else another process has deleted it meanwhile
                 complaints.append(str(exc))
 
 
-def _named_as_it_is(path: Path) -> Run:
+def _read_run(path: Path) -> Run:
     run = documents.read(path)
     if run.id != path.stem:
         raise StoreError(f"{path} holds run {run.id}: name it so, or move it away")
     return run
 
 
-def _insert(db: sqlite3.Connection, run: Run, size: int) -> None:
+def _insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
     inserted = db.execute(
         "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -705,7 +683,7 @@ def _insert(db: sqlite3.Connection, run: Run, size: int) -> None:
             run.verdict.value,
             run.complete,
             msgspec.json.encode(run.inventory),
-            max(1, rounds_of(run)),
+            max(1, count_rounds(run)),
             size,
         ),
     )
@@ -715,20 +693,20 @@ def _insert(db: sqlite3.Connection, run: Run, size: int) -> None:
         "insert into results values (?, ?, ?, ?, ?, ?, ?)",
         [
             (run.id, r.check, r.verdict.value, r.reason, r.cause, r.remedy, r.seconds)
-            for r in worst_rounds(run.results)
+            for r in choose_worst_rounds(run.results)
         ],
     )
     db.executemany(
         "insert into measurements values (?, ?, ?, ?, ?, ?)",
         [
             (run.id, check, m.name, m.where, m.value, m.unit)
-            for check, rounds in by_check(run.results).items()
-            for m in typical(rounds)
+            for check, rounds in group_by_check(run.results).items()
+            for m in compute_medians(rounds)
         ],
     )
 
 
-def _mark(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
+def _insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
     """Remember the marks of *run*, in place of those *where* that holds."""
     if not run.complete:
         return

@@ -2,7 +2,7 @@
 Suites: which checks, in what order, with what parameters, in how much time.
 
 A suite is a TOML file: those that ship lie beside the checks, a site's own beside
-its site file and come first. `plan` turns one into typed values, and everything
+its site file and come first. `make_plan` turns one into typed values, and everything
 that can be wrong in a file is found there, before anything runs.
 """
 
@@ -20,27 +20,21 @@ from msgspec import Meta, Struct
 
 from hpcverify import catalog
 from hpcverify.check import Check, Params, Placement, Rule
-from hpcverify.config import (
-    Setting,
-    Site,
-    convert,
-    read_toml,
-    suites_dir,
-)
+from hpcverify.config import Setting, Site, convert_config, read_toml, suites_dir
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import Cause, Verdict
 from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
-from hpcverify.units import convert as convert_unit
+from hpcverify.units import convert_unit
 
-LARGEST_FRACTION = 10
-LONGEST = 30 * 86400.0
+MAX_FRACTION = 10
+MAX_RUN_SECONDS = 30 * 86400.0
 """Seconds: no run takes a month."""
-MOST_ROUNDS = 1000
-EVERY_OTHER = "*"
+MAX_SUITE_ROUNDS = 1000
+EVERY_OTHER_CHECK = "*"
 """As the name of an entry: every check that the suite does not name itself."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One ``[[check]]`` of a suite."""
 
     name: str
@@ -48,7 +42,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: dict[str, Setting] = {}
     required: bool = False
     """Whether to skip it counts as ERROR."""
-    timeout: Annotated[float, Meta(gt=0, le=LONGEST)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)] | None = None
     """Seconds after which it is ended; the check's own when left out."""
 
 
@@ -56,14 +50,14 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A suite file."""
 
     summary: str
-    budget: Annotated[float, Meta(gt=0, le=LONGEST)]
+    budget: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)]
     """Seconds for the whole, all rounds together."""
-    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
+    rounds: Annotated[int, Meta(ge=1, le=MAX_SUITE_ROUNDS)] = 1
     """How often to go through all checks, with other data each time."""
-    settle: Annotated[float, Meta(ge=0, le=LONGEST)] = 0
+    settle: Annotated[float, Meta(ge=0, le=MAX_RUN_SECONDS)] = 0
     """Seconds at most to wait, before a check that loads the node, until the devices
     are cool and idle after the one before."""
-    check: Annotated[tuple[Entry, ...], Meta(min_length=1)]
+    check: Annotated[tuple[SuiteEntry, ...], Meta(min_length=1)]
     name: str = ""
 
 
@@ -93,31 +87,31 @@ class Plan(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
 
 
-def suite_names() -> list[str]:
+def list_suites() -> list[str]:
     """Name the suites that there are, the site's own among them."""
-    return sorted({path.stem for path in _suite_files()})
+    return sorted({path.stem for path in _list_suite_files()})
 
 
-def _suite_files() -> Iterator[Path]:
+def _list_suite_files() -> Iterator[Path]:
     site = suites_dir()
     if site.is_dir():
         yield from sorted(site.glob("*.toml"))
-    for folder in import_module(catalog.BUILTIN).__path__:
+    for folder in import_module(catalog.BUILTIN_PACKAGE).__path__:
         yield from sorted((Path(folder) / "suites").glob("*.toml"))
 
 
 def load_suite(name: str) -> Suite:
     """Read the suite *name*, the site's own first."""
-    for path in _suite_files():
+    for path in _list_suite_files():
         if path.stem == name:
             # Whoever can change a suite that ships can change our code as well.
             if path.parent == suites_dir():
                 refuse_if_others_can_change(path)
             return msgspec.structs.replace(read_toml(path, Suite), name=name)
-    raise UnknownNameError("suite", name, suite_names())
+    raise UnknownNameError("suite", name, list_suites())
 
 
-def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
+def make_plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     """
     Make ready what *suite* asks for, or *only* these checks of it or of all.
 
@@ -125,22 +119,22 @@ def plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
         ConfigError: a check, a parameter, a limit or a unit that is not there.
 
     """
-    _trust(site)
-    known = set(catalog.names(site.packages))
+    _refuse_untrusted_packages(site)
+    known = set(catalog.list_check_names(site.packages))
     for name in only:
         if name not in known:
             raise UnknownNameError("check", name, known)
     for name in site.limits.keys() - known:
         unknown = UnknownNameError("check", name, known)
         raise ConfigError(f"{site.path}: limits: {unknown}")
-    entries = [e for e in _expand(suite, known) if not only or e.name in only]
-    entries += [Entry(name=n) for n in only if n not in {e.name for e in entries}]
+    entries = [e for e in _expand_entries(suite, known) if not only or e.name in only]
+    entries += [SuiteEntry(name=n) for n in only if n not in {e.name for e in entries}]
     return Plan(
         suite=suite.name,
         budget=suite.budget,
         rounds=suite.rounds,
         settle=suite.settle,
-        steps=tuple(_step(entry, suite, site) for entry in entries),
+        steps=tuple(_build_step(entry, suite, site) for entry in entries),
     )
 
 
@@ -148,7 +142,7 @@ def refuse_endless(todo: Plan) -> None:
     """
     Refuse a check that is to look for longer than it may take.
 
-    This is not part of `plan`, by which runs of the past are judged too.
+    This is not part of `make_plan`, by which runs of the past are judged too.
 
     Raises:
         ConfigError: its parameter `seconds`, if it has one, fills its time.
@@ -171,7 +165,7 @@ def refuse_endless(todo: Plan) -> None:
             )
 
 
-def _trust(site: Site) -> None:
+def _refuse_untrusted_packages(site: Site) -> None:
     """As root, run no check that others can change."""
     for package in site.check_packages:
         try:  # to find it is not to run it: what is in there may be anybody's
@@ -189,25 +183,25 @@ def _trust(site: Site) -> None:
             refuse_tree_others_can_change(Path(folder))
 
 
-def _expand(suite: Suite, known: set[str]) -> Iterator[Entry]:
+def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
     named = {entry.name for entry in suite.check}
     if len(named) < len(suite.check):
         raise ConfigError(f"suite {suite.name}: a check is listed twice")
     for entry in suite.check:
-        if entry.name != EVERY_OTHER:
+        if entry.name != EVERY_OTHER_CHECK:
             yield entry
             continue
         for name in sorted(known - named):
             yield msgspec.structs.replace(entry, name=name)
 
 
-def _step(entry: Entry, suite: Suite, site: Site) -> Step:
+def _build_step(entry: SuiteEntry, suite: Suite, site: Site) -> Step:
     subject = f"suite {suite.name}: check {entry.name}"
     try:
-        check = catalog.load(entry.name, site.packages)
+        check = catalog.load_check(entry.name, site.packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
-    params = convert(entry.params, check.params, f"{subject}: params")
+    params = convert_config(entry.params, check.params, f"{subject}: params")
     rules = dict(check.rules)
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),
@@ -215,9 +209,7 @@ def _step(entry: Entry, suite: Suite, site: Site) -> Step:
     ):
         for metric, setting in settings.items():
             before = rules.get(metric, Rule())
-            rules[metric] = _rule(
-                check, entry.name, metric, setting, source, before=before
-            )
+            rules[metric] = _build_rule(check, entry.name, metric, setting, source, before=before)
     return Step(
         name=entry.name,
         check=check,
@@ -228,28 +220,22 @@ def _step(entry: Entry, suite: Suite, site: Site) -> Step:
     )
 
 
-def _rule(
-    check: Check[Any],
-    name: str,
-    metric: str,
-    setting: Setting,
-    source: str,
-    *,
-    before: Rule,
+def _build_rule(
+    check: Check[Any], name: str, metric: str, setting: Setting, source: str, *, before: Rule
 ) -> Rule:
     """
     Take a limit from a file, in the unit that the check measures in.
 
     Of *before*, the limit that it replaces, stays what is not about numbers.
     """
-    measured = check.metric(metric) or next(
+    measured = check.find_metric(metric) or next(
         (m for n, m in check.metrics.items() if fnmatchcase(n, metric)), None
     )
     if measured is None:
         unknown = UnknownNameError("measurement", metric, check.metrics)
         raise ConfigError(f"{source}: limits.{name}: {unknown}")
     try:
-        low, high = _bounds(setting, measured.unit)
+        low, high = _convert_bounds(setting, measured.unit)
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
     same = setting.otherwise in (None, before.otherwise)
@@ -268,20 +254,18 @@ def _rule(
     )
 
 
-def _bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
+def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
     """Say what a limit is in *unit*, unless it makes no sense."""
     low, high = (
-        bound
-        if bound is None or setting.unit is None
-        else convert_unit(bound, setting.unit, unit)
+        bound if bound is None or setting.unit is None else convert_unit(bound, setting.unit, unit)
         for bound in (setting.low, setting.high)
     )
-    if complaint := _unsound(setting):
+    if complaint := _explain_unsound(setting):
         raise ConfigError(complaint)
     return low, high
 
 
-def _unsound(setting: Setting) -> str | None:
+def _explain_unsound(setting: Setting) -> str | None:
     """Say what is wrong with a limit that can be read and makes no sense."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
@@ -290,8 +274,8 @@ def _unsound(setting: Setting) -> str | None:
         return "there is no bound: give low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
-    if any(f is not None and not 0 < f <= LARGEST_FRACTION for f in fractions):
-        return f"a fraction must lie between 0 and {LARGEST_FRACTION}: 0.85, not 85"
+    if any(f is not None and not 0 < f <= MAX_FRACTION for f in fractions):
+        return f"a fraction must lie between 0 and {MAX_FRACTION}: 0.85, not 85"
     if setting.otherwise in (Verdict.PASS, Verdict.SKIP):
         return "otherwise must be warn, error or fail"
     return None

@@ -7,11 +7,11 @@ control character in them could clear the screen, set its title, or forge a line
 
 from __future__ import annotations
 
-UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Put a sign for each character of *text*, of any lines, that gives an order."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else UNPRINTABLE for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else REPLACEMENT_CHARACTER for c in text)

@@ -11,25 +11,25 @@ from __future__ import annotations
 import mmap
 import os
 
-LENGTH = 160
+BREADCRUMB_BYTES = 160
 """Bytes that are kept of the line."""
 
-_line: mmap.mmap | None = None
+_breadcrumb: mmap.mmap | None = None
 
 
 def begin(descriptor: int) -> None:
     """Keep the trail of this process in the file *descriptor* from now on."""
-    global _line  # noqa: PLW0603 - one process, one trail, left from deep inside
-    os.posix_fallocate(descriptor, 0, LENGTH)
-    _line = mmap.mmap(descriptor, LENGTH)
+    global _breadcrumb  # noqa: PLW0603 - one process, one trail, left from deep inside
+    os.posix_fallocate(descriptor, 0, BREADCRUMB_BYTES)
+    _breadcrumb = mmap.mmap(descriptor, BREADCRUMB_BYTES)
 
 
 def leave(text: str) -> None:
     """Say what this process is about to do; nothing, when that is done."""
-    if _line is not None:
-        _line[:] = text.encode()[:LENGTH].ljust(LENGTH)
+    if _breadcrumb is not None:
+        _breadcrumb[:] = text.encode()[:BREADCRUMB_BYTES].ljust(BREADCRUMB_BYTES)
 
 
-def follow(descriptor: int) -> str:
+def read(descriptor: int) -> str:
     """Read what the process that keeps its trail there was about to do."""
-    return os.pread(descriptor, LENGTH, 0).strip(b"\0 ").decode(errors="replace")
+    return os.pread(descriptor, BREADCRUMB_BYTES, 0).strip(b"\0 ").decode(errors="replace")

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from hpcverify.errors import ConfigError
 
 ROOT = 0
-MOST_LINKS = 40
+MAX_LINKS = 40
 """On one path: as many as the kernel follows."""
 FOLDER_MODE = 0o755
 """Of the folders that we make, less what the umask takes away."""
-WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PathEntry(NamedTuple):
@@ -38,7 +38,7 @@ class PathEntry(NamedTuple):
     """The folder that it lies in."""
 
 
-class Reached(NamedTuple):
+class PathEnd(NamedTuple):
     """The end of a path: a name in a folder that is open."""
 
     folder: int
@@ -49,9 +49,9 @@ class Reached(NamedTuple):
 
 
 @contextmanager
-def reached(
+def walk_path(
     path: Path, visit: Callable[[PathEntry], None], *, make: bool = False
-) -> Generator[Reached]:
+) -> Generator[PathEnd]:
     """
     Go to *path*, name by name, and *visit* each one that exists before it is followed.
 
@@ -64,7 +64,7 @@ def reached(
 
     """
     todo, at, links = deque(path.parts), Path(), 0
-    folder = os.open(path.anchor or ".", WAY)
+    folder = os.open(path.anchor or ".", FOLDER_PATH_FLAGS)
     try:
         while todo:
             name, at = todo[0], at / todo.popleft()
@@ -72,21 +72,21 @@ def reached(
             if found is not None:
                 visit(PathEntry(at, found, os.fstat(folder)))
             if found is not None and stat.S_ISLNK(found.st_mode):
-                if (links := links + 1) > MOST_LINKS:
+                if (links := links + 1) > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 target = Path(os.readlink(name, dir_fd=folder))
                 todo.extendleft(reversed(target.parts))
                 at = at.parent
                 continue
             if not todo and name != at.anchor:
-                yield Reached(folder, name, at)
+                yield PathEnd(folder, name, at)
                 return
             if found is None and make:
                 with suppress(FileExistsError):  # made by somebody else just now
                     os.mkdir(name, FOLDER_MODE, dir_fd=folder)
-            before, folder = folder, os.open(name, WAY, dir_fd=folder)
+            before, folder = folder, os.open(name, FOLDER_PATH_FLAGS, dir_fd=folder)
             os.close(before)
-        yield Reached(folder, ".", at)
+        yield PathEnd(folder, ".", at)
     finally:
         os.close(folder)
 
@@ -111,9 +111,9 @@ def refuse_link_of_others(entry: PathEntry) -> None:
     """
     if not stat.S_ISLNK(entry.found.st_mode):
         return
-    strangers = {entry.found.st_uid, entry.inside.st_uid} - _trusted_users()
+    strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users()
     sticky = entry.inside.st_mode & stat.S_ISVTX and entry.found.st_nlink == 1
-    if strangers or (_is_loose(entry.inside) and not sticky):
+    if strangers or (_is_writable_by_others(entry.inside) and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
         raise ConfigError(
             f"{entry.path} is a link that {whose} can have put there, and it is not "
@@ -134,7 +134,7 @@ def refuse_if_others_can_change(path: Path, *, shared: bool = False) -> None:
 
     """
     if os.geteuid() == ROOT:
-        _judge_whole(path.absolute(), shared=shared)
+        _refuse_unsafe_path(path.absolute(), shared=shared)
 
 
 def refuse_tree_others_can_change(folder: Path) -> None:
@@ -157,13 +157,13 @@ def refuse_tree_others_can_change(folder: Path) -> None:
         if path in seen:
             continue
         seen.add(path)
-        _judge_whole(path, shared=False)
+        _refuse_unsafe_path(path, shared=False)
         for inner in path.iterdir():
             if inner.is_symlink():
-                _judge_whole(inner, shared=False)
+                _refuse_unsafe_path(inner, shared=False)
             else:
                 found = inner.stat()
-                _refuse(inner, found, loose=_is_loose(found))
+                _refuse_unsafe_entry(inner, found, loose=_is_writable_by_others(found))
             if inner.is_dir():
                 todo.append(inner.resolve())
 
@@ -180,36 +180,40 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
 
     """
     if os.geteuid() == ROOT:
-        _judge_whole(path.absolute(), shared=shared)
+        _refuse_unsafe_path(path.absolute(), shared=shared)
         return
     with suppress(OSError):  # whoever uses it is told why it cannot be
         found = path.stat()
-        _refuse(path, found, loose=_is_loose(found) and not (shared and _sticky(found)))
+        _refuse_unsafe_entry(
+            path, found, loose=_is_writable_by_others(found) and not (shared and _is_sticky(found))
+        )
 
 
-def _judge_whole(path: Path, *, shared: bool) -> None:
+def _refuse_unsafe_path(path: Path, *, shared: bool) -> None:
     last: PathEntry | None = None
 
     def visit(entry: PathEntry) -> None:
         nonlocal last
         last = entry
-        loose = _is_loose(entry.found) and not _sticky(entry.found)
-        _refuse(entry.path, entry.found, loose=loose)
+        loose = _is_writable_by_others(entry.found) and not _is_sticky(entry.found)
+        _refuse_unsafe_entry(entry.path, entry.found, loose=loose)
 
     try:
-        with reached(path, visit) as end:
+        with walk_path(path, visit) as end:
             if last is not None and last.path == end.path and not shared:
-                _refuse(last.path, last.found, loose=_is_loose(last.found))
+                _refuse_unsafe_entry(
+                    last.path, last.found, loose=_is_writable_by_others(last.found)
+                )
     except (FileNotFoundError, NotADirectoryError):  # whoever uses it is told
         return
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
 
 
-def _refuse(path: Path, found: os.stat_result, *, loose: bool) -> None:
+def _refuse_unsafe_entry(path: Path, found: os.stat_result, *, loose: bool) -> None:
     user = os.geteuid()
     fixes: list[str] = []
-    if found.st_uid not in _trusted_users():
+    if found.st_uid not in _list_trusted_users():
         fixes.append(f"chown {user} {path}")
     if loose:
         fixes.append(f"chmod go-w {path}")
@@ -220,11 +224,11 @@ def _refuse(path: Path, found: os.stat_result, *, loose: bool) -> None:
         )
 
 
-def _trusted_users() -> set[int]:
+def _list_trusted_users() -> set[int]:
     return {ROOT, os.geteuid()}
 
 
-def _is_loose(found: os.stat_result) -> bool:
+def _is_writable_by_others(found: os.stat_result) -> bool:
     """
     Whether others can change it by writing to it.
 
@@ -237,5 +241,5 @@ def _is_loose(found: os.stat_result) -> bool:
     return bool(found.st_mode & (stat.S_IWOTH | group))
 
 
-def _sticky(found: os.stat_result) -> bool:
+def _is_sticky(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)

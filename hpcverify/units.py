@@ -13,23 +13,8 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "count": {"": 1},
     "ratio": {"ratio": 1, "%": 0.01},
     "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600},
-    "size": {
-        "B": 1,
-        "kB": 1e3,
-        "MB": 1e6,
-        "GB": 1e9,
-        "KiB": 2**10,
-        "MiB": 2**20,
-        "GiB": 2**30,
-    },
-    "bandwidth": {
-        "B/s": 1,
-        "MB/s": 1e6,
-        "GB/s": 1e9,
-        "TB/s": 1e12,
-        "MiB/s": 2**20,
-        "GiB/s": 2**30,
-    },
+    "size": {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+    "bandwidth": {"B/s": 1, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "MiB/s": 2**20, "GiB/s": 2**30},
     "compute": {"GFLOP/s": 1e9, "TFLOP/s": 1e12, "FLOP/s": 1},
     "integer compute": {"GOP/s": 1e9, "TOP/s": 1e12, "OP/s": 1},
     "rate": {"1/s": 1, "1/h": 1 / 3600},
@@ -40,14 +25,14 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "voltage": {"V": 1},
 }
 
-FACTORS = {
+UNIT_FACTORS = {
     unit: (dimension, factor)
     for dimension, units in _DIMENSIONS.items()
     for unit, factor in units.items()
 }
 
 
-def convert(value: float, unit: str, to: str) -> float:
+def convert_unit(value: float, unit: str, to: str) -> float:
     """
     Express *value*, given in *unit*, in the unit *to*.
 
@@ -56,9 +41,9 @@ def convert(value: float, unit: str, to: str) -> float:
         ConfigError: the two are not of the same dimension.
 
     """
-    if unit not in FACTORS:
-        raise UnknownNameError("unit", unit, filter(None, FACTORS))
-    (dimension, factor), (wanted, per) = FACTORS[unit], FACTORS[to]
+    if unit not in UNIT_FACTORS:
+        raise UnknownNameError("unit", unit, filter(None, UNIT_FACTORS))
+    (dimension, factor), (wanted, per) = UNIT_FACTORS[unit], UNIT_FACTORS[to]
     if dimension != wanted:
         raise ConfigError(f"unit {unit!r} is a {dimension}; {to!r} is a {wanted}")
     return value * (factor / per)

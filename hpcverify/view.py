@@ -25,19 +25,19 @@ from rich.text import Text
 
 from hpcverify import plain
 from hpcverify.model import Result, Run, Verdict
-from hpcverify.plain import clock, turn
-from hpcverify.rounds import by_check, tally, worst_first, worst_rounds
+from hpcverify.plain import format_duration, format_position
+from hpcverify.rounds import choose_worst_rounds, format_tally, group_by_check, sort_results
 from hpcverify.suite import Plan, Step
-from hpcverify.terminal import printable
+from hpcverify.terminal import make_printable
 
-COLOURS = {
+VERDICT_COLOURS = {
     Verdict.PASS: "green",
     Verdict.SKIP: "dim",
     Verdict.WARN: "yellow",
     Verdict.ERROR: "magenta",
     Verdict.FAIL: "bold red",
 }
-NARROW = 72
+NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
 
 
@@ -52,7 +52,7 @@ class Console(RichConsole):
             if segment.control:
                 yield segment
             else:
-                yield Segment(printable(segment.text), segment.style)
+                yield Segment(make_printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Raise; rich would exit with 1, which means FAIL."""
@@ -92,10 +92,10 @@ class LiveProgress:
         with suppress(OSError):
             self._bar.stop()
 
-    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Show that *step* is at work."""
         self._step_began = time.monotonic()
-        what = f"{turn(place, plan)} {step.name} on {where}"
+        what = f"{format_position(place, plan)} {step.name} on {where}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
@@ -107,26 +107,26 @@ class LiveProgress:
         self._drawn = now
         elapsed = now - self._began
         budget = self._bar.tasks[0].total
-        left = "" if budget is None else f", {clock(max(0, budget - elapsed))} left"
-        times = f"{clock(now - self._step_began)}; run {clock(elapsed)}{left}"
+        left = "" if budget is None else f", {format_duration(max(0, budget - elapsed))} left"
+        times = f"{format_duration(now - self._step_began)}; run {format_duration(elapsed)}{left}"
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
-    def ended(self, result: Result) -> None:
+    def end_step(self, result: Result) -> None:
         """Leave the verdict standing above the line."""
-        name = (f"{result.verdict.name:5}", COLOURS[result.verdict])
-        told = Text.assemble(name, plain.cut(plain.headline(result)))
+        name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
+        told = Text.assemble(name, plain.shorten(plain.format_headline(result)))
         self._bar.console.print(told)
 
 
-def badge(verdict: Verdict) -> Text:
+def render_badge(verdict: Verdict) -> Text:
     """Print a verdict in its colour; the word alone says it too."""
-    return Text(verdict.name, style=COLOURS[verdict])
+    return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
-def results_table(run: Run, width: int) -> Table:
+def build_results_table(run: Run, width: int) -> Table:
     """Show what was not skipped, worst first, with what came nearest to its limit."""
-    narrow = width < NARROW
-    rounds = by_check(run.results)
+    narrow = width < NARROW_COLUMNS
+    rounds = group_by_check(run.results)
     several = any(len(some) > 1 for some in rounds.values())
     table = Table(box=None, pad_edge=False, padding=(0, 1), expand=False)
     table.add_column("verdict", no_wrap=True)
@@ -134,29 +134,29 @@ def results_table(run: Run, width: int) -> Table:
     columns = ("measured",) if narrow else ("measured", "limit", "source")
     for name in (*(["rounds"] if several else []), *columns):
         table.add_column(name, overflow="fold")
-    judged, _ = plain.skipped(worst_first(worst_rounds(run.results)))
-    for result, row in plain.told_once(judged, run):
+    judged, _ = plain.split_skipped(sort_results(choose_worst_rounds(run.results)))
+    for result, row in plain.drop_repeated_reasons(judged, run):
         words = [" ".join(filter(None, row))] if narrow else row
-        count = [tally(rounds[result.check])] if several else []
-        told = [_cell(text) for text in (*count, *words)]
-        table.add_row(badge(result.verdict), Text(result.check), *told)
+        count = [format_tally(rounds[result.check])] if several else []
+        told = [_make_cell(text) for text in (*count, *words)]
+        table.add_row(render_badge(result.verdict), Text(result.check), *told)
     return table
 
 
-def _cell(text: str) -> Text:
+def _make_cell(text: str) -> Text:
     """Make a cell of *text*, whose width must be known before `Console` renders it."""
-    return Text(printable(text))
+    return Text(make_printable(text))
 
 
-def conclusion(run: Run) -> Text:
+def render_conclusion(run: Run) -> Text:
     """Say the verdict in one sentence."""
-    return Text.assemble(f"{run.node}: ", badge(run.verdict), plain.summary(run))
+    return Text.assemble(f"{run.node}: ", render_badge(run.verdict), plain.format_summary(run))
 
 
-def headline(result: Result) -> Text:
+def render_headline(result: Result) -> Text:
     """Say in one line how a check came out."""
-    name = (f"{result.verdict.name:5}", COLOURS[result.verdict])
-    return Text.assemble(name, plain.headline(result))
+    name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
+    return Text.assemble(name, plain.format_headline(result))
 
 
 def show_run(run: Run, *, stderr: bool) -> None:
@@ -165,19 +165,19 @@ def show_run(run: Run, *, stderr: bool) -> None:
     console.print()
     show_results(run, console)
     console.print()
-    console.print(conclusion(run))
+    console.print(render_conclusion(run))
 
 
 def show_results(run: Run, console: Console) -> None:
     """Print what was judged as a table, and below it what was skipped, and why."""
-    judged, skips = plain.skipped(worst_first(worst_rounds(run.results)))
+    judged, skips = plain.split_skipped(sort_results(choose_worst_rounds(run.results)))
     if judged:
-        console.print(results_table(run, console.width))
+        console.print(build_results_table(run, console.width))
     for line in skips:
-        console.print(Text(line, style=COLOURS[Verdict.SKIP]))
+        console.print(Text(line, style=VERDICT_COLOURS[Verdict.SKIP]))
 
 
-def plain_table(
+def print_table(
     console: Console,
     head: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
@@ -190,7 +190,7 @@ def plain_table(
         whole = place == 0 or (cut and place < len(head) - 1)
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
-        cells = [_cell(c) if isinstance(c, str) else c for c in row]
+        cells = [_make_cell(c) if isinstance(c, str) else c for c in row]
         if cut:
             cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
         table.add_row(*cells)

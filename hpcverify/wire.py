@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from hpcverify.check import Context, Trial
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
-    Mark,
     Measurement,
     Remedy,
     Series,
@@ -48,7 +48,7 @@ class Settle(Struct, frozen=True, tag=True, kw_only=True):
     Not for the check *name* if it applies to none of *contexts*.
     """
 
-    patience: float
+    timeout: float
     name: str
     packages: tuple[str, ...]
     contexts: tuple[Context, ...]
@@ -84,7 +84,7 @@ class Reconcile(Struct, frozen=True, tag=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-class Prove(Struct, frozen=True, tag=True, kw_only=True):
+class RunSelftest(Struct, frozen=True, tag=True, kw_only=True):
     """Inject faults into the check *name*, and say what became of each."""
 
     name: str
@@ -92,17 +92,17 @@ class Prove(Struct, frozen=True, tag=True, kw_only=True):
     context: Context
 
 
-Task = Probe | Settle | Measure | Observe | Reconcile | Prove
+Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest
 
 
-class Order(Struct, frozen=True):
+class Request(Struct, frozen=True):
     """A task with a number, by which its replies are known."""
 
     number: int
     task: Task
 
 
-class Holder(Struct, frozen=True):
+class GpuHolder(Struct, frozen=True):
     """A process that uses a GPU."""
 
     part: str
@@ -120,45 +120,43 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     end: float = 0.0
     trace: str = ""
     """The traceback of a bug, for the log."""
-    spent: bool = False
+    is_worker_spent: bool = False
     """Whether the worker is fit for no other order, as after a CUDA error."""
 
 
-class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing found, or the end of an order."""
 
     number: int
     measurement: Measurement | None = None
     finding: Finding | None = None
     series: Series | None = None
-    covered: Covered | None = None
-    mark: Mark | None = None
+    covered: Coverage | None = None
+    carry_over: CarryOver | None = None
     trial: Trial | None = None
     inventory: Inventory | None = None
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuHolder, ...] = ()
     outcome: Outcome | None = None
 
     @property
-    def found(self) -> Found | None:
+    def item(self) -> CheckItem | None:
         """What was found, if that is what this says."""
-        return (
-            self.measurement or self.finding or self.series or self.covered or self.mark
-        )
+        return self.measurement or self.finding or self.series or self.covered or self.carry_over
 
 
-def reply(number: int, found: Found) -> Reply:
+def make_response(number: int, found: CheckItem) -> Response:
     """Wrap what a check yielded."""
     match found:
         case Measurement():
-            return Reply(number=number, measurement=found)
+            return Response(number=number, measurement=found)
         case Finding():
-            return Reply(number=number, finding=found)
+            return Response(number=number, finding=found)
         case Series():
-            return Reply(number=number, series=found)
-        case Covered():
-            return Reply(number=number, covered=found)
-        case Mark():
-            return Reply(number=number, mark=found)
+            return Response(number=number, series=found)
+        case Coverage():
+            return Response(number=number, covered=found)
+        case CarryOver():
+            return Response(number=number, carry_over=found)
         case _:
             raise TypeError(f"a check may not yield {found!r}")
 

@@ -3,7 +3,7 @@ Serve tasks in a process of its own, one after the other, until told to stop.
 
 ``python -m hpcverify.worker PARENT ORDERS REPLIES TRAIL`` is told of orders on standard
 input and appends replies; PARENT is the engine's process id, the others are inherited
-descriptors (`hpcverify.early.Files`). A worker stays
+descriptors (`hpcverify.early.WorkerFiles`). A worker stays
 alive between checks, so that torch is imported once for each device and not once for
 each check. It ends with the engine, however that ends.
 """
@@ -26,150 +26,128 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import catalog, trail
-from hpcverify.check import (
-    Check,
-    Context,
-    Judged,
-    Placement,
-    Skip,
-    Trial,
-    Unable,
-    Watch,
-)
-from hpcverify.early import READY
-from hpcverify.errors import HpcverifyError, shortage
-from hpcverify.model import (
-    Cause,
-    Covered,
-    Found,
-    Inventory,
-    Measurement,
-    Remedy,
-    Verdict,
-)
-from hpcverify.processes import die_with
+from hpcverify.check import Check, Context, JudgedItem, Placement, Skip, Trial, Unable, Watch
+from hpcverify.early import PRELOAD_COMMAND
+from hpcverify.errors import HpcverifyError, explain_shortage
+from hpcverify.model import Cause, CheckItem, Coverage, Inventory, Measurement, Remedy, Verdict
+from hpcverify.processes import die_with_parent
 from hpcverify.wire import (
-    Holder,
+    GpuHolder,
     Measure,
     Observe,
-    Order,
     Outcome,
     Probe,
-    Prove,
     Reconcile,
-    Reply,
+    Request,
+    Response,
+    RunSelftest,
     Settle,
     Task,
     decode,
     encode,
-    reply,
+    make_response,
 )
 
 if TYPE_CHECKING:
     from hpcverify.telemetry.sampler import Sampler
 
 
-FRESH = 1.0
+MAX_PROBE_AGE_SECONDS = 1.0
 """Seconds for which what was seen ahead of the order still counts as now."""
 
 
-class Sight(Struct, frozen=True):
+class ProbeResult(Struct, frozen=True):
     """What the probe saw, and when."""
 
-    when: float
+    probed_at: float
     inventory: Inventory
     holders: tuple[tuple[str, int], ...]
 
 
-class Worker:
+class WorkerServer:
     """Serves orders; the telemetry worker is the one that was told to probe."""
 
-    def __init__(self, replies: BinaryIO, ahead: Sight | None = None) -> None:
+    def __init__(self, responses: BinaryIO, ahead: ProbeResult | None = None) -> None:
         """Write to *replies*, unbuffered; *ahead* is what was seen before any order."""
-        self._replies = replies
+        self._responses = responses
         self._ahead = ahead
         self._inventory = Inventory()
         self._sampler: Sampler | None = None
 
-    def serve(self, order: Order) -> None:
+    def handle(self, request: Request) -> None:
         """Carry out *order*; whatever happens becomes an outcome."""
         start = time.monotonic()
         outcome = Outcome()
         try:
-            for item in self._carry_out(order):
-                self._say(item)
+            for item in self._execute(request):
+                self._send(item)
         except Skip as exc:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
             outcome = Outcome(
-                verdict=Verdict.ERROR,
-                reason=str(exc),
-                cause=exc.cause,
-                remedy=exc.remedy,
+                verdict=Verdict.ERROR, reason=str(exc), cause=exc.cause, remedy=exc.remedy
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
-            outcome = _done_by_the_node(exc, order.task) or _crashed(exc)
+            outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
         ended = msgspec.structs.replace(
-            outcome, start=start, end=time.monotonic(), spent=not releases_memory(order)
+            outcome, start=start, end=time.monotonic(), spent=not release_memory(request)
         )
-        self._say(Reply(number=order.number, outcome=ended))
+        self._send(Response(number=request.number, outcome=ended))
 
-    def _carry_out(self, order: Order) -> Iterator[Reply]:
-        match order.task:
+    def _execute(self, request: Request) -> Iterator[Response]:
+        match request.task:
             case Probe() as task:
-                yield self._probe(order.number, task.folder)
+                yield self._probe(request.number, task.folder)
                 if task.sample:
-                    self._begin_to_sample()
+                    self._start_sampling()
             case Settle() as task:
-                yield from (reply(order.number, f) for f in self._settle(task))
+                yield from (make_response(request.number, f) for f in self._settle(task))
             case Measure() as task:
-                yield from (reply(order.number, f) for f in self._measure(task))
+                yield from (make_response(request.number, f) for f in self._measure(task))
             case Observe() as task:
-                yield from (reply(order.number, f) for f in self._observe(task))
+                yield from (make_response(request.number, f) for f in self._observe(task))
             case Reconcile() as task:
-                yield from (reply(order.number, f) for f in _reconciled(task))
-            case Prove() as task:
-                yield from (Reply(number=order.number, trial=t) for t in _proven(task))
+                yield from (make_response(request.number, f) for f in _reconcile_items(task))
+            case RunSelftest() as task:
+                yield from (Response(number=request.number, trial=t) for t in _run_selftest(task))
 
-    def _probe(self, number: int, folder: Path | None) -> Reply:
+    def _probe(self, number: int, folder: Path | None) -> Response:
         sight, self._ahead = self._ahead, None
-        if sight is None or time.monotonic() - sight.when > FRESH:
-            sight = see()
+        if sight is None or time.monotonic() - sight.probed_at > MAX_PROBE_AGE_SECONDS:
+            sight = probe_hardware()
         self._inventory = sight.inventory
         if folder is not None:
-            self._inventory = with_mount(sight.inventory, folder)
-        held = tuple(Holder(part, pid) for part, pid in sight.holders)
-        return Reply(number=number, inventory=self._inventory, holders=held)
+            self._inventory = add_mount(sight.inventory, folder)
+        held = tuple(GpuHolder(part, pid) for part, pid in sight.holders)
+        return Response(number=number, inventory=self._inventory, holders=held)
 
-    def _begin_to_sample(self) -> None:
-        from hpcverify.telemetry import readers  # noqa: PLC0415
+    def _start_sampling(self) -> None:
+        from hpcverify.telemetry import make_readers  # noqa: PLC0415
         from hpcverify.telemetry.sampler import Sampler  # noqa: PLC0415
 
-        self._sampler = Sampler(readers(self._inventory))
+        self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
 
-    def _settle(self, task: Settle) -> Iterator[Found]:
+    def _settle(self, task: Settle) -> Iterator[CheckItem]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
         if not _applies_anywhere(task):
             return
         if self._sampler is None:
-            yield Covered("node", "nobody watched whether the devices had settled")
+            yield Coverage("node", "nobody watched whether the devices had settled")
             return
-        seconds, late = settle(self._sampler, task.patience)
-        yield Covered("node", f"began after {seconds:.0f} s of settling")
+        seconds, late = settle(self._sampler, task.timeout)
+        yield Coverage("node", f"began after {seconds:.0f} s of settling")
         for part in late:
-            yield Covered(part, "was still warm or at work when this began")
+            yield Coverage(part, "was still warm or at work when this began")
 
-    def _measure(self, task: Measure) -> Iterator[Found]:
-        check = catalog.load(task.name, task.packages)
+    def _measure(self, task: Measure) -> Iterator[CheckItem]:
+        check = catalog.load_check(task.name, task.packages)
         params = msgspec.convert(task.params, check.params)
-        yield from map(
-            partial(in_declared_unit, check), check.measure(task.context, params)
-        )
+        yield from map(partial(require_declared_unit, check), check.measure(task.context, params))
 
-    def _observe(self, task: Observe) -> Iterator[Found]:
-        check = catalog.load(task.name, task.packages)
+    def _observe(self, task: Observe) -> Iterator[CheckItem]:
+        check = catalog.load_check(task.name, task.packages)
         if check.observe is None:
             return
         if self._sampler is None or not self._sampler.reaches(task.end):
@@ -180,24 +158,22 @@ class Worker:
             )
         params = msgspec.convert(task.params, check.params)
         watch = Watch(
-            start=task.start,
-            end=task.end,
-            samples=self._sampler.window(task.start, task.end),
+            start=task.start, end=task.end, samples=self._sampler.read_window(task.start, task.end)
         )
         once = check.placement in (Placement.PASSIVE, Placement.NODE)
         for context in task.contexts[:1] if once else task.contexts:
             found = check.observe(watch, context, params)
-            yield from map(partial(in_declared_unit, check), found)
+            yield from map(partial(require_declared_unit, check), found)
 
-    def _say(self, item: Reply) -> None:
+    def _send(self, item: Response) -> None:
         line = encode(item)
-        decode(line, Reply)  # what a check yields may be of the wrong types within
-        self._replies.write(line)
+        decode(line, Response)  # what a check yields may be of the wrong types within
+        self._responses.write(line)
 
 
-def _done_by_the_node(exc: Exception, task: Task) -> Outcome | None:
+def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
     """Say so if *exc* is no bug, but what the node did to a check at work."""
-    reason, cause = shortage(exc), Cause.NO_RESOURCES
+    reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, Measure) and not task.context.scratch.is_dir():
         reason = (
             f"the scratch directory {task.context.scratch} is gone: it was unmounted "
@@ -206,12 +182,10 @@ def _done_by_the_node(exc: Exception, task: Task) -> Outcome | None:
         cause = Cause.MISSING
     if not reason:
         return None
-    return Outcome(
-        verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT
-    )
+    return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT)
 
 
-def _crashed(exc: Exception) -> Outcome:
+def _build_crash_outcome(exc: Exception) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
     return Outcome(
@@ -225,11 +199,11 @@ def _crashed(exc: Exception) -> Outcome:
 
 def _applies_anywhere(task: Settle) -> bool:
     """Whether the check that comes next will load any device."""
-    applies = catalog.load(task.name, task.packages).applies
-    return applies is None or any(_is_fit(applies, ctx) for ctx in task.contexts)
+    applies = catalog.load_check(task.name, task.packages).applies
+    return applies is None or any(_is_applicable(applies, ctx) for ctx in task.contexts)
 
 
-def _is_fit(applies: Callable[[Context], None], ctx: Context) -> bool:
+def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
     try:
         applies(ctx)
     except (Skip, Unable):
@@ -237,62 +211,61 @@ def _is_fit(applies: Callable[[Context], None], ctx: Context) -> bool:
     return True
 
 
-def _reconciled(task: Reconcile) -> Iterator[Found]:
-    check = catalog.load(task.name, task.packages)
-    found: list[Judged] = [*task.measurements, *task.findings]
+def _reconcile_items(task: Reconcile) -> Iterator[CheckItem]:
+    check = catalog.load_check(task.name, task.packages)
+    found: list[JudgedItem] = [*task.measurements, *task.findings]
     if check.reconcile is None:
         yield from found
         return
     together = check.reconcile(found, task.inventory)
-    yield from map(partial(in_declared_unit, check), together)
+    yield from map(partial(require_declared_unit, check), together)
 
 
-def _proven(task: Prove) -> Iterator[Trial]:
-    check = catalog.load(task.name, task.packages)
+def _run_selftest(task: RunSelftest) -> Iterator[Trial]:
+    check = catalog.load_check(task.name, task.packages)
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
     yield from check.selftest(task.context)
 
 
-def with_mount(inventory: Inventory, folder: Path) -> Inventory:
+def add_mount(inventory: Inventory, folder: Path) -> Inventory:
     """Add what is mounted below *folder*, which is known when the run begins."""
     # Only the telemetry worker pays for this.
-    from hpcverify.telemetry.blockdev import mount_part  # noqa: PLC0415
+    from hpcverify.telemetry.blockdev import describe_mount  # noqa: PLC0415
 
-    part = mount_part(folder, inventory)
+    part = describe_mount(folder, inventory)
     return msgspec.structs.replace(inventory, parts=(*inventory.parts, *part))
 
 
-def see_ahead() -> Sight | None:
+def probe_ahead() -> ProbeResult | None:
     """Look before any order has come; what goes wrong then is told by the order."""
     try:
-        return see()
+        return probe_hardware()
     except Exception:  # noqa: BLE001 - it will be raised again when somebody listens
         return None
 
 
-def see() -> Sight:
+def probe_hardware() -> ProbeResult:
     """List what the node is made of and who holds its GPUs."""
     # Only the telemetry worker pays for this.
-    from hpcverify.telemetry.probe import look  # noqa: PLC0415
+    from hpcverify.telemetry.probe import probe_with_holders  # noqa: PLC0415
 
-    inventory, holders = look()
-    return Sight(time.monotonic(), inventory, holders)
+    inventory, holders = probe_with_holders()
+    return ProbeResult(time.monotonic(), inventory, holders)
 
 
-def in_declared_unit(check: Check[Any], item: Found) -> Found:
+def require_declared_unit(check: Check[Any], item: CheckItem) -> CheckItem:
     """Refuse a measurement in another unit than its limits are written in."""
     if isinstance(item, Measurement):
-        metric = check.metric(item.name)
+        metric = check.find_metric(item.name)
         if metric is not None and metric.unit != item.unit:
             raise ValueError(
-                f"{item.name} was measured in {item.unit!r} and is declared in "
-                f"{metric.unit!r}"
+                f"{item.name} was measured in {item.unit!r} and is declared in {metric.unit!r}"
             )
     return item
 
 
-def releases_memory(order: Order) -> bool:
+def release_memory(request: Request) -> bool:
     """
     Give back what *order* took, so that the next one has all of it.
 
@@ -309,45 +282,45 @@ def releases_memory(order: Order) -> bool:
         torch.cuda.empty_cache()
     except RuntimeError:
         return False
-    task = order.task
+    task = request.task
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
 
 
-def begin(parent: int, way: int) -> None:
+def become_worker(parent: int, descriptor: int) -> None:
     """Make this process a worker of *parent*, with its trail in the file *way*."""
-    die_with(parent)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable(2)
-    trail.begin(way)
+    trail.begin(descriptor)
 
 
-def serve(orders: int, replies: int, ahead: Sight | None = None) -> None:
+def serve(requests: int, responses: int, ahead: ProbeResult | None = None) -> None:
     """
     Serve until standard input ends.
 
     Each line of it says where in the file *orders* one lies, and how long it is, or
     names checks of which there will be one.
     """
-    with os.fdopen(replies, "wb", buffering=0) as out, os.fdopen(0, "rb") as told:
-        worker = Worker(out, ahead)
+    with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as told:
+        worker = WorkerServer(out, ahead)
         for line in told:
             first, *rest = line.decode().split()
-            if first == READY:
-                get_ready(rest)
+            if first == PRELOAD_COMMAND:
+                preload_checks(rest)
                 continue
-            text = os.pread(orders, int(rest[0]), int(first))
-            worker.serve(decode(text, Order))
+            text = os.pread(requests, int(rest[0]), int(first))
+            worker.handle(decode(text, Request))
             trail.leave("")
 
 
-def get_ready(checks: Sequence[str]) -> None:
+def preload_checks(checks: Sequence[str]) -> None:
     """Import those of *checks* that are ours; what is wrong with one shows later."""
     for name in checks:
         with suppress(HpcverifyError):
-            catalog.load(name)
+            catalog.load_check(name)
 
 
 if __name__ == "__main__":
     engine, where, into, way = map(int, sys.argv[1:])
-    begin(engine, way)
+    become_worker(engine, way)
     serve(where, into)

@@ -13,10 +13,10 @@ import msgspec
 from hpcverify.check import Context
 from hpcverify.executors import Answer
 from hpcverify.model import (
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Limit,
     Measurement,
@@ -27,13 +27,12 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.suite import Plan, Step
-from hpcverify.wire import Holder, Outcome, Probe, Reply, Task, reply
+from hpcverify.wire import GpuHolder, Outcome, Probe, Response, Task, make_response
 
 CPU = Device(kind="cpu", part="cpu", label="CPU")
 
 INVENTORY = Inventory(
-    parts=(Part(kind="cpu", id="cpu", label="CPU", facts={"model": "test"}),),
-    devices=(CPU,),
+    parts=(Part(kind="cpu", id="cpu", label="CPU", facts={"model": "test"}),), devices=(CPU,)
 )
 
 
@@ -61,7 +60,7 @@ def a_result(check: str = "gemm", **changes: Any) -> Result:
         check=check,
         verdict=Verdict.PASS,
         seconds=2.0,
-        coverage=(Covered("cpu", "fp32 at 2048"),),
+        coverage=(Coverage("cpu", "fp32 at 2048"),),
         measurements=(speed,),
         findings=(Finding("note", "cpu", "a fact", {"word": "0x1"}),),
         series=(Series("rate", "GFLOP/s", "cpu", (0.0, 1.0), (149.0, 151.0)),),
@@ -93,12 +92,10 @@ class FakeExecutor:
     """Answers every task as *answers* says, and remembers what it was asked."""
 
     inventory: Inventory = INVENTORY
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuHolder, ...] = ()
     answers: dict[str, Answer] = dataclasses.field(default_factory=dict[str, Answer])
     """By the name of the worker; what is not here comes to its end with nothing."""
-    phases: list[dict[str, Task]] = dataclasses.field(
-        default_factory=list[dict[str, Task]]
-    )
+    phases: list[dict[str, Task]] = dataclasses.field(default_factory=list[dict[str, Task]])
     probes: list[Probe] = dataclasses.field(default_factory=list[Probe])
     told_to_stop: bool = False
     closed: bool = False
@@ -108,12 +105,12 @@ class FakeExecutor:
         assert timeout >= 0
         if probes := [task for task in tasks.values() if isinstance(task, Probe)]:
             self.probes += probes
-            found = Reply(number=1, inventory=self.inventory, holders=self.holders)
-            return {name: Answer(replies=(found,), outcome=Outcome()) for name in tasks}
+            found = Response(number=1, inventory=self.inventory, holders=self.holders)
+            return {name: Answer(responses=(found,), outcome=Outcome()) for name in tasks}
         self.phases.append(dict(tasks))
         return {name: self.answers.get(name, ENDED) for name in tasks}
 
-    def stopped(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the test said so."""
         return self.told_to_stop
 
@@ -123,22 +120,22 @@ class FakeExecutor:
         self.closed = True
 
 
-ENDED = Answer(replies=(), outcome=Outcome())
+ENDED = Answer(responses=(), outcome=Outcome())
 
 
-def found(*items: Found) -> Answer:
+def found(*items: CheckItem) -> Answer:
     """Make the answer of a worker that found *items*."""
-    return Answer(replies=tuple(reply(1, i) for i in items), outcome=Outcome())
+    return Answer(responses=tuple(make_response(1, i) for i in items), outcome=Outcome())
 
 
 class SilentProgress:
     """Is told how a run goes on, and tells nobody."""
 
-    def begins(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Say nothing."""
 
     def tick(self) -> None:
         """Say nothing."""
 
-    def ended(self, result: Result) -> None:
+    def end_step(self, result: Result) -> None:
         """Say nothing."""

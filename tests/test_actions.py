@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.actions import actions, affected, brief
+from hpcverify.actions import list_actions, list_affected_parts, summarize_reason
 from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
     Finding,
+    FindingRule,
     Inventory,
     Limit,
     Maturity,
@@ -19,7 +20,6 @@ from hpcverify.model import (
     Part,
     Remedy,
     Result,
-    Ruling,
     Run,
     Shortfall,
     Verdict,
@@ -28,15 +28,14 @@ from hpcverify.model import (
 from tests.doubles import a_run
 
 GPUS = tuple(
-    Part("gpu", f"gpu-{i}", f"GPU {i}", {"serial": f"16500{i}", "name": "H100"})
-    for i in range(8)
+    Part("gpu", f"gpu-{i}", f"GPU {i}", {"serial": f"16500{i}", "name": "H100"}) for i in range(8)
 )
 NODE = Inventory(parts=GPUS)
 RULINGS = {
-    "gpu_reset": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT),
-    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT),
-    "cold": Ruling(Verdict.PASS, Remedy.NONE),
+    "gpu_reset": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+    "cold": FindingRule(Verdict.PASS, Remedy.NONE),
 }
 LIMITS = (
     Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA"),
@@ -50,7 +49,7 @@ def result(check: str, *found: Measurement | Finding, **changes: Any) -> Result:
     """Judge what was *found* as the engine does."""
     names = {item.name for item in found if isinstance(item, Measurement)}
     limits = tuple(limit for limit in LIMITS if limit.name in names)
-    ruled = judge(found, limits, RULINGS, NODE.names)
+    ruled = judge(found, limits, RULINGS, NODE.format_names)
     base = Result(
         check=check,
         verdict=ruled.verdict,
@@ -70,7 +69,7 @@ def run(*results: Result, **changes: Any) -> Run:
 
 
 def told(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
-    return [(a.verdict, a.remedy, [p.where for p in a.parts]) for a in actions(of)]
+    return [(a.verdict, a.remedy, [p.where for p in a.parts]) for a in list_actions(of)]
 
 
 FOUR = run(
@@ -92,11 +91,11 @@ def test_each_part_stands_under_what_its_own_complaints_call_for() -> None:
         (Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"]),
         (Verdict.WARN, Remedy.INSPECT, ["gpu-1"]),
     ]
-    assert actions(FOUR)[0].remedy is Remedy.CONTACT_VENDOR
+    assert list_actions(FOUR)[0].remedy is Remedy.CONTACT_VENDOR
 
 
 def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
-    (seventh,) = (part for part in affected(FOUR) if part.where == "gpu-7")
+    (seventh,) = (part for part in list_affected_parts(FOUR) if part.where == "gpu-7")
 
     assert [(c.verdict, c.text) for c in seventh.complaints] == [
         (Verdict.FAIL, "sram 1 > 0 (NVML)"),
@@ -108,21 +107,17 @@ def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
 
 def test_a_healthy_node_calls_for_nothing() -> None:
     well = run(
-        result(
-            "ecc",
-            Measurement("sram", 0.0, "", "gpu-7"),
-            Finding("cold", "gpu-3", "it is cold"),
-        )
+        result("ecc", Measurement("sram", 0.0, "", "gpu-7"), Finding("cold", "gpu-3", "it is cold"))
     )
 
-    assert (well.verdict, actions(well)) == (Verdict.PASS, ())
+    assert (well.verdict, list_actions(well)) == (Verdict.PASS, ())
 
 
 def test_what_several_checks_say_in_the_same_words_is_told_once() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     names = ("inventory", "recovery", "ecc", "nvlink")
     six = run(*(result(name, lost) for name in names))
-    (action,), (part,) = actions(six), affected(six)
+    (action,), (part,) = list_actions(six), list_affected_parts(six)
 
     assert action.parts == (part,)
     assert [(c.checks, c.text) for c in part.complaints] == [(names, lost.text)]
@@ -131,7 +126,7 @@ def test_what_several_checks_say_in_the_same_words_is_told_once() -> None:
 def test_a_part_that_is_gone_is_known_by_what_was_known_of_it() -> None:
     evidence = {"was": "GPU 6 (…cf03)", "serial": "165", "pci_address": "0000:ba:00.0"}
     gone = Finding("gpu_missing", "GPU-8c6e", "gpu H100 is gone", evidence)
-    (part,) = affected(run(result("inventory", gone)))
+    (part,) = list_affected_parts(run(result("inventory", gone)))
 
     assert part.label == "GPU 6 (…cf03)"
     assert part.facts == {"serial": "165", "pci_address": "0000:ba:00.0"}
@@ -139,7 +134,7 @@ def test_a_part_that_is_gone_is_known_by_what_was_known_of_it() -> None:
 
 def test_the_evidence_of_an_event_is_no_name_of_the_node() -> None:
     event = Finding("gpu_lost", "node", "Xid 79", {"name": "Xid 79", "serial": "9"})
-    (part,) = affected(run(result("xid", event)))
+    (part,) = list_affected_parts(run(result("xid", event)))
 
     assert part.facts == {}
 
@@ -150,16 +145,10 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
         for i, value in enumerate((99.0, 98.0, 97.0, 12.0, 96.0))
     ]
     gemm = result("gemm", *slow)
-    (action,) = actions(run(gemm))
+    (action,) = list_actions(run(gemm))
 
-    assert [p.where for p in action.parts] == [
-        "gpu-3",
-        "gpu-4",
-        "gpu-2",
-        "gpu-1",
-        "gpu-0",
-    ]
-    assert brief(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
+    assert [p.where for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
+    assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
 
 
 def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
@@ -167,15 +156,13 @@ def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
         result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
         for n, value in enumerate((90.0, 12.0, 80.0), 1)
     ]
-    (part,) = affected(run(*rounds))
+    (part,) = list_affected_parts(run(*rounds))
 
     assert [c.text for c in part.complaints] == ["speed 12 GB/s < 100 (spec)"]
 
 
 def test_a_check_in_beta_accuses_nobody() -> None:
-    young = result(
-        "gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA
-    )
+    young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
 
     assert told(run(young)) == [(Verdict.WARN, Remedy.REPLACE, ["gpu-3"])]
 
@@ -189,7 +176,7 @@ def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-3"]),
         (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
     ]
-    (fourth,) = (part for part in affected(both) if part.where == "gpu-4")
+    (fourth,) = (part for part in list_affected_parts(both) if part.where == "gpu-4")
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
@@ -201,9 +188,9 @@ def test_a_worker_that_stands_for_no_part_is_not_called_one() -> None:
         check="inventory",
         verdict=Verdict.ERROR,
         findings=(found,),
-        rulings={"driver": Ruling(Verdict.ERROR, Remedy.RERUN)},
+        rulings={"driver": FindingRule(Verdict.ERROR, Remedy.RERUN)},
     )
-    (part,) = affected(
+    (part,) = list_affected_parts(
         run(ruled, Result(check="ecc", verdict=Verdict.ERROR, shortfalls=(short,)))
     )
 
@@ -212,10 +199,8 @@ def test_a_worker_that_stands_for_no_part_is_not_called_one() -> None:
 
 
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
-    skipped = Result(
-        check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True
-    )
-    (part,) = affected(run(skipped))
+    skipped = Result(check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True)
+    (part,) = list_affected_parts(run(skipped))
 
     assert (part.where, part.verdict) == ("node", Verdict.ERROR)
     assert part.complaints[0].text == "no sensor"
@@ -228,10 +213,8 @@ def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
         ((result("ecc"),), "the run ended early: not every check had its turn"),
     ],
 )
-def test_a_run_that_ended_early_asks_for_another(
-    results: tuple[Result, ...], text: str
-) -> None:
+def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], text: str) -> None:
     cut = run(*results, verdict=Verdict.ERROR, complete=False)
-    (part,) = affected(cut)
+    (part,) = list_affected_parts(cut)
 
-    assert (actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)
+    assert (list_actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)

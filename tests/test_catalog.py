@@ -10,39 +10,38 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.catalog import load, names
+from hpcverify.catalog import list_check_names, load_check
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.units import FACTORS
+from hpcverify.units import UNIT_FACTORS
 
-NAMES = sorted(names())
+NAMES = sorted(list_check_names())
 HEAVY = {"torch", "numpy", "pandas", "jinja2", "rich"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_check_measures_in_known_units_and_can_be_judged(name: str) -> None:
-    check = load(name)
+    check = load_check(name)
 
-    assert {m.unit for m in check.metrics.values()} <= FACTORS.keys()
-    assert check.rules or check.rulings, "a check without either can never fail"
+    assert {m.unit for m in check.metrics.values()} <= UNIT_FACTORS.keys()
+    assert check.rules or check.finding_rules, "a check without either can never fail"
     assert check.summary == check.summary.strip().rstrip(".")
     for rule in check.rules:
         assert any(
-            fnmatchcase(metric, rule) or fnmatchcase(rule, metric)
-            for metric in check.metrics
+            fnmatchcase(metric, rule) or fnmatchcase(rule, metric) for metric in check.metrics
         ), f"nothing is measured for the rule on {rule}"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parameters_of_every_check_survive_the_wire(name: str) -> None:
-    params = load(name).params()
+    params = load_check(name).params()
 
     assert msgspec.convert(msgspec.to_builtins(params), type(params)) == params
 
 
 def test_listing_all_checks_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from hpcverify.catalog import load, names;"
-        "[load(n) for n in names()]; print(*sys.modules)"
+        "import sys; from hpcverify.catalog import load_check, list_check_names;"
+        "[load_check(n) for n in list_check_names()]; print(*sys.modules)"
     )
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
 
@@ -51,7 +50,7 @@ def test_listing_all_checks_loads_nothing_heavy() -> None:
 
 def test_a_typo_gets_a_hint() -> None:
     with pytest.raises(UnknownNameError, match="did you mean gemm"):
-        load("gem")
+        load_check("gem")
 
 
 def test_a_hint_does_not_list_thousands() -> None:
@@ -63,7 +62,7 @@ def test_a_hint_does_not_list_thousands() -> None:
 @pytest.mark.parametrize("name", ["_torch", "../gemm", "gemm.measure", ""])
 def test_what_is_no_check_cannot_be_loaded_as_one(name: str) -> None:
     with pytest.raises(UnknownNameError):
-        load(name)
+        load_check(name)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +83,9 @@ def test_a_check_that_is_broken_is_named(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     with pytest.raises(ConfigError, match=complaint):
-        load("bad", (package,))
+        load_check("bad", (package,))
 
 
 def test_a_package_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="'no_such_checks' cannot be imported"):
-        list(names(("no_such_checks",)))
+        list(list_check_names(("no_such_checks",)))

@@ -6,16 +6,8 @@ import math
 
 import pytest
 
-from hpcverify.check import judge, margin, matches, quantity
-from hpcverify.model import (
-    Cause,
-    Finding,
-    Limit,
-    Measurement,
-    Remedy,
-    Ruling,
-    Verdict,
-)
+from hpcverify.check import compute_margin, format_quantity, judge, matches
+from hpcverify.model import Cause, Finding, FindingRule, Limit, Measurement, Remedy, Verdict
 
 SPEED = Limit(name="speed", low=700, source="0.71 x spec 989, H100 SXM5")
 
@@ -51,9 +43,7 @@ def test_the_reason_names_part_value_limit_and_source() -> None:
     told = judge([speed(612)], [SPEED], {}, names=lambda _: "GPU 3")
 
     assert told.verdict is Verdict.FAIL
-    assert told.reason == (
-        "GPU 3: speed 612 TFLOP/s < 700 (0.71 x spec 989, H100 SXM5)"
-    )
+    assert told.reason == ("GPU 3: speed 612 TFLOP/s < 700 (0.71 x spec 989, H100 SXM5)")
 
 
 def test_an_upper_limit_is_said_as_one() -> None:
@@ -107,16 +97,11 @@ def test_a_pattern_holds_for_every_name_that_it_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("otherwise", "verdict"),
-    [(Verdict.FAIL, Verdict.ERROR), (Verdict.WARN, Verdict.WARN)],
+    ("otherwise", "verdict"), [(Verdict.FAIL, Verdict.ERROR), (Verdict.WARN, Verdict.WARN)]
 )
-def test_too_noisy_to_judge_is_neither_pass_nor_fail(
-    otherwise: Verdict, verdict: Verdict
-) -> None:
+def test_too_noisy_to_judge_is_neither_pass_nor_fail(otherwise: Verdict, verdict: Verdict) -> None:
     noisy = Limit(
-        name="speed",
-        otherwise=otherwise,
-        noisy="too noisy to judge (runs spread by 40%)",
+        name="speed", otherwise=otherwise, noisy="too noisy to judge (runs spread by 40%)"
     )
     told = judge([speed(1)], [noisy], {})
 
@@ -126,7 +111,7 @@ def test_too_noisy_to_judge_is_neither_pass_nor_fail(
 
 def test_a_finding_is_ruled_on_by_its_code() -> None:
     lost = Finding("gpu_lost", "gpu-a", "fell off the bus")
-    told = judge([lost], [], {"gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT)})
+    told = judge([lost], [], {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)})
 
     assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.REBOOT)
     assert told.reason == "gpu-a: fell off the bus"
@@ -140,8 +125,8 @@ def test_a_finding_that_nobody_ruled_on_is_an_error_of_the_check() -> None:
 
 def test_the_strongest_remedy_is_given() -> None:
     rulings = {
-        "a": Ruling(Verdict.FAIL, Remedy.INSPECT),
-        "b": Ruling(Verdict.FAIL, Remedy.REPLACE),
+        "a": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "b": FindingRule(Verdict.FAIL, Remedy.REPLACE),
     }
     told = judge([Finding("b", "x", ""), Finding("a", "x", "")], [], rulings)
 
@@ -150,21 +135,16 @@ def test_the_strongest_remedy_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (0.123456, "0.1235 s"),
-        (12345.6, "12346 s"),
-        (1e20, "1e+20 s"),
-        (None, "not a number s"),
-    ],
+    [(0.123456, "0.1235 s"), (12345.6, "12346 s"), (1e20, "1e+20 s"), (None, "not a number s")],
 )
 def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:
-    assert quantity(value, "s") == text
+    assert format_quantity(value, "s") == text
 
 
 def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -> None:
     facts = [Finding("cold", f"gpu-{i}", "it is cold") for i in (0, 1, 2, 1)]
     facts.append(Finding("cold", "gpu-3", "it is very cold"))
-    rulings = {"cold": Ruling(Verdict.WARN)}
+    rulings = {"cold": FindingRule(Verdict.WARN)}
     judgement = judge(facts, (), rulings, lambda ids: ", ".join(ids).upper())
 
     told = "GPU-0, GPU-1, GPU-2: it is cold; GPU-3: it is very cold"
@@ -175,9 +155,7 @@ def test_a_reason_begins_with_what_is_farthest_off() -> None:
     slow = [speed(v, f"gpu-{i}") for i, v in enumerate((699.0, 612.0, 12.0, 690.0))]
     told = judge(slow, [SPEED], {}).reason.split("; ")
 
-    assert [clause.partition(":")[0] for clause in told] == [
-        *("gpu-2", "gpu-1", "gpu-3", "gpu-0"),
-    ]
+    assert [clause.partition(":")[0] for clause in told] == [*("gpu-2", "gpu-1", "gpu-3", "gpu-0")]
 
 
 def test_a_reason_begins_with_what_calls_for_most() -> None:
@@ -198,4 +176,4 @@ def test_a_reason_begins_with_what_calls_for_most() -> None:
 def test_a_margin_is_a_share_of_the_limit(value: float | None, room: float) -> None:
     limit = Limit(name="speed", low=700)
 
-    assert margin(Measurement("speed", value), limit) == pytest.approx(room)
+    assert compute_margin(Measurement("speed", value), limit) == pytest.approx(room)

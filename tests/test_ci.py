@@ -58,14 +58,11 @@ def mirror(
 def test_the_mirror_is_that_of_the_machine_in_either_form(tmp_path: Path) -> None:
     debian = repository(tmp_path / "debian", "Debian")
     security = repository(tmp_path / "security", "Debian-Security")
-    stanza = (
-        "Types: deb\nURIs: file:{}/\nSuites: stable\nComponents: main\nTrusted: yes\n"
-    )
+    stanza = "Types: deb\nURIs: file:{}/\nSuites: stable\nComponents: main\nTrusted: yes\n"
     for place in (tmp_path / "one", tmp_path / "other"):
         place.mkdir()
     lines = "".join(
-        f"deb [trusted=yes] file:{folder} stable main\n"
-        for folder in (security, debian)
+        f"deb [trusted=yes] file:{folder} stable main\n" for folder in (security, debian)
     )
 
     found = mirror(tmp_path / "one", old=lines)

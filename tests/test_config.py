@@ -24,9 +24,7 @@ def complaint(tmp_path: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_without_a_file_every_default_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_file_every_default_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCVERIFY_CONFIG", raising=False)
 
     assert load_site(Path("/nonexistent/site.toml")) == Site()
@@ -73,9 +71,7 @@ def test_a_word_that_is_none_of_those_known_is_told_which_are(
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_a_number_that_is_not_finite_is_refused_wherever_it_is(
-    tmp_path: Path, value: str
-) -> None:
+def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, value: str) -> None:
     told = complaint(tmp_path, f"[limits.gemm]\nx = {{low = {value}}}")
 
     assert told.endswith(f"limits.gemm.x.low must be a finite number, not {value}")

@@ -41,9 +41,7 @@ def refused(path: Path) -> str:
     return str(late.value)
 
 
-@pytest.mark.parametrize(
-    ("mask", "expected"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)]
-)
+@pytest.mark.parametrize(("mask", "expected"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
 def test_nobody_else_can_write_to_a_new_file_whatever_the_umask(
     tmp_path: Path, mask: int, expected: int
 ) -> None:
@@ -54,9 +52,7 @@ def test_nobody_else_can_write_to_a_new_file_whatever_the_umask(
     assert mode(tmp_path / "made") & 0o022 == 0
 
 
-def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     path.write_text("before")
     reader = path.open()
@@ -86,9 +82,7 @@ def test_what_a_link_of_somebody_else_leads_to_stays_as_it_is(tmp_path: Path) ->
 
 
 @AS_ROOT
-def test_a_folder_that_somebody_else_has_put_in_the_way_is_not_entered(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_somebody_else_has_put_in_the_way_is_not_entered(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "nodes").symlink_to("root")
     os.chown(tmp_path / "nodes", SOMEBODY, 0, follow_symlinks=False)
@@ -115,9 +109,7 @@ def test_a_temporary_name_cannot_be_guessed(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text() == "kept"
 
 
-def test_one_named_pipe_socket_or_directory_is_refused_in_one_line(
-    tmp_path: Path,
-) -> None:
+def test_one_named_pipe_socket_or_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as made:
@@ -140,9 +132,7 @@ def test_what_the_caller_opened_for_us_is_written_to() -> None:
         documents.write_bytes(path, b"report")
 
 
-def test_standard_output_by_its_name_is_no_file(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_standard_output_by_its_name_is_no_file(capfd: pytest.CaptureFixture[str]) -> None:
     documents.write_bytes(Path("/dev/stdout"), b"report")
 
     assert capfd.readouterr().out == "report"

@@ -22,9 +22,7 @@ worker.end()
 """
 
 
-def test_a_worker_keeps_the_lock_of_the_hooks_and_no_pipe_of_the_caller(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_keeps_the_lock_of_the_hooks_and_no_pipe_of_the_caller(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KEEPS, str(tmp_path / "lock")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

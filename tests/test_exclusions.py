@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from hpcverify.actions import Affected, affected
+from hpcverify.actions import AffectedPart, list_affected_parts
 from hpcverify.exclusions import (
-    Look,
+    PastVerdict,
     Repetition,
-    looked,
-    remembered,
-    repetition,
-    ruled_out,
+    count_repetition,
+    find_past_verdict,
+    list_ruled_out,
+    recall_facts,
 )
 from hpcverify.model import (
-    Covered,
+    Coverage,
     Inventory,
     Limit,
     Measurement,
@@ -48,13 +48,9 @@ FLAG = Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA"
 
 
 def ecc(*failing: str) -> Result:
-    flags = [
-        Measurement("remap.failed", float(p.id in failing), "", p.id) for p in PARTS
-    ]
+    flags = [Measurement("remap.failed", float(p.id in failing), "", p.id) for p in PARTS]
     verdict = Verdict.FAIL if failing else Verdict.PASS
-    return Result(
-        check="ecc", verdict=verdict, measurements=tuple(flags), limits=(FLAG,)
-    )
+    return Result(check="ecc", verdict=verdict, measurements=tuple(flags), limits=(FLAG,))
 
 
 def night(*results: Result, at: datetime = NIGHTS[-1], node: Inventory = NODE) -> Run:
@@ -67,41 +63,41 @@ def test_a_part_that_answers_no_more_has_the_serial_that_it_told_before() -> Non
     before = Inventory(parts=tuple(parts))
     part = accused(night(ecc(SICK)))
 
-    assert remembered(part, before) == {"serial": "555"}
-    assert remembered(replace(part, facts={"serial": "7"}), before) == {"name": "H100"}
-    assert remembered(part, None) == {}
+    assert recall_facts(part, before) == {"serial": "555"}
+    assert recall_facts(replace(part, facts={"serial": "7"}), before) == {"name": "H100"}
+    assert recall_facts(part, None) == {}
 
 
-def accused(run: Run) -> Affected:
-    (part,) = (p for p in affected(run) if p.where == SICK)
+def accused(run: Run) -> AffectedPart:
+    (part,) = (p for p in list_affected_parts(run) if p.where == SICK)
     return part
 
 
 def test_a_part_that_was_well_failed_or_was_not_there_is_told_apart() -> None:
     gone = Inventory(parts=tuple(p for p in PARTS if p.id != SICK))
 
-    def of(run: Run) -> Look | None:
-        return looked(SICK, ("ecc",), run)
+    def of(run: Run) -> PastVerdict | None:
+        return find_past_verdict(SICK, ("ecc",), run)
 
     bad = of(night(ecc(SICK)))
     assert bad is not None
     assert (bad.failed, bad.address) == (True, "0000:50:00.0")
-    assert of(night(ecc())) == Look(started=NIGHTS[-1], failed=False)
-    assert of(night(ecc("gpu-2"))) == Look(started=NIGHTS[-1], failed=False)
+    assert of(night(ecc())) == PastVerdict(started=NIGHTS[-1], failed=False)
+    assert of(night(ecc("gpu-2"))) == PastVerdict(started=NIGHTS[-1], failed=False)
     assert of(night(ecc(), node=gone)) is None
 
 
 def test_a_failure_of_another_check_is_none_of_these() -> None:
-    look = looked(SICK, ("gemm",), night(ecc(SICK)))
+    look = find_past_verdict(SICK, ("gemm",), night(ecc(SICK)))
 
-    assert look == Look(started=NIGHTS[-1], failed=False)
+    assert look == PastVerdict(started=NIGHTS[-1], failed=False)
 
 
 def test_repetitions_are_counted_by_part_with_this_run() -> None:
     now = night(ecc(SICK))
-    before = [Look(started=t, failed=t.day in (3, 6)) for t in NIGHTS[:-1]]
+    before = [PastVerdict(started=t, failed=t.day in (3, 6)) for t in NIGHTS[:-1]]
 
-    assert repetition(accused(now), now, before) == Repetition(
+    assert count_repetition(accused(now), now, before) == Repetition(
         failed=3, runs=8, since=NIGHTS[0], first=NIGHTS[2]
     )
 
@@ -109,51 +105,45 @@ def test_repetitions_are_counted_by_part_with_this_run() -> None:
 def test_without_a_past_there_is_this_run() -> None:
     now = night(ecc(SICK))
 
-    assert repetition(accused(now), now, []) == Repetition(
+    assert count_repetition(accused(now), now, []) == Repetition(
         failed=1, runs=1, since=NIGHTS[-1], first=NIGHTS[-1]
     )
 
 
 def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     now = night(ecc(SICK))
-    there = Look(started=NIGHTS[0], failed=True, address="0000:20:00.0")
-    here = Look(started=NIGHTS[1], failed=True, address="0000:50:00.0")
+    there = PastVerdict(started=NIGHTS[0], failed=True, address="0000:20:00.0")
+    here = PastVerdict(started=NIGHTS[1], failed=True, address="0000:50:00.0")
 
-    moved = repetition(accused(now), now, [there, here])
-    stayed = repetition(accused(now), now, [here])
+    moved = count_repetition(accused(now), now, [there, here])
+    stayed = count_repetition(accused(now), now, [here])
 
-    assert ruled_out(accused(now), now, moved)[-1] == (
-        "slot: it failed at 0000:20:00.0 too"
-    )
-    assert not any("slot" in told for told in ruled_out(accused(now), now, stayed))
+    assert list_ruled_out(accused(now), now, moved)[-1] == ("slot: it failed at 0000:20:00.0 too")
+    assert not any("slot" in told for told in list_ruled_out(accused(now), now, stayed))
 
 
 def test_like_parts_that_passed_speak_against_what_all_of_them_share() -> None:
     now = night(ecc(SICK, "gpu-2"))
 
-    assert ruled_out(accused(now), now) == [
+    assert list_ruled_out(accused(now), now) == [
         "the rest of the node: 6 of the 7 other GPUs of this make passed ecc",
         "software: those have the same driver 565 and VBIOS 96.00",
     ]
 
 
 def test_software_that_differs_is_not_ruled_out() -> None:
-    other = Inventory(
-        parts=tuple(gpu(i, vbios="97") if i != 5 else gpu(i) for i in range(8))
-    )
+    other = Inventory(parts=tuple(gpu(i, vbios="97") if i != 5 else gpu(i) for i in range(8)))
     now = night(ecc(SICK), node=other)
 
-    assert ruled_out(accused(now), now)[1:] == [
-        "software: those have the same driver 565"
-    ]
+    assert list_ruled_out(accused(now), now)[1:] == ["software: those have the same driver 565"]
 
 
 def test_parts_that_nobody_looked_at_speak_for_nothing() -> None:
     alone = replace(ecc(SICK), measurements=(Measurement(FLAG.name, 1.0, "", SICK),))
     everybody = night(ecc(*(part.id for part in PARTS)))
 
-    assert ruled_out(accused(night(alone)), night(alone)) == []
-    assert ruled_out(accused(everybody), everybody) == []
+    assert list_ruled_out(accused(night(alone)), night(alone)) == []
+    assert list_ruled_out(accused(everybody), everybody) == []
 
 
 def soak(**values: float) -> Result:
@@ -167,15 +157,13 @@ def soak(**values: float) -> Result:
         Limit(name="throttled.hw_thermal", high=1),
         Limit(name="throttled.hw_power_brake", high=1, otherwise=Verdict.WARN),
     )
-    return Result(
-        check="thermal", verdict=Verdict.PASS, measurements=found, limits=limits
-    )
+    return Result(check="thermal", verdict=Verdict.PASS, measurements=found, limits=limits)
 
 
 def test_heat_and_power_are_ruled_out_by_what_the_soak_measured() -> None:
     now = night(ecc(SICK), soak(headroom=21.0, brake=0.0))
 
-    heat, power = ruled_out(accused(now), now)[2:]
+    heat, power = list_ruled_out(accused(now), now)[2:]
     assert heat.startswith("heat: temperature.headroom.min 21 °C, throttled.hw_thermal")
     assert heat.endswith(", within limits under load")
     assert power.startswith("power supply: throttled.hw_power_brake 0 s, within limits")
@@ -185,14 +173,12 @@ def test_a_cause_that_was_seen_is_not_ruled_out() -> None:
     hot = night(ecc(SICK), soak(headroom=1.0, brake=0.0))
     braked = night(ecc(SICK), soak(headroom=21.0, brake=5.0))
 
-    assert not any("heat" in told for told in ruled_out(accused(hot), hot))
-    assert not any("power" in told for told in ruled_out(accused(braked), braked))
+    assert not any("heat" in told for told in list_ruled_out(accused(hot), hot))
+    assert not any("power" in told for told in list_ruled_out(accused(braked), braked))
 
 
 def test_nothing_is_said_of_heat_where_nothing_was_measured() -> None:
-    covered = replace(ecc(SICK), coverage=(Covered(SICK, "read"),))
+    covered = replace(ecc(SICK), coverage=(Coverage(SICK, "read"),))
     now = night(covered)
 
-    assert not any(
-        told.startswith(("heat", "power")) for told in ruled_out(accused(now), now)
-    )
+    assert not any(told.startswith(("heat", "power")) for told in list_ruled_out(accused(now), now))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.figures import figures
+from hpcverify.figures import choose_figures
 from hpcverify.model import Measurement, Result, Verdict
 
 
 def of(check: str, *found: Measurement) -> list[tuple[str, str, str]]:
-    made = figures(Result(check=check, verdict=Verdict.PASS, measurements=found))
-    return [(f.name, f.told(f.typical), f.share) for f in made]
+    made = choose_figures(Result(check=check, verdict=Verdict.PASS, measurements=found))
+    return [(f.name, f.format_value(f.typical), f.share) for f in made]
 
 
 def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> None:
@@ -22,11 +22,11 @@ def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> 
             ("of_peak", rate / 989e3, "ratio"),
         )
     ]
-    (figure,) = figures(
+    (figure,) = choose_figures(
         Result(check="gemm", verdict=Verdict.PASS, measurements=tuple(found))
     )
 
-    assert figure.told(figure.typical) == "740 TFLOP/s"
+    assert figure.format_value(figure.typical) == "740 TFLOP/s"
     assert (figure.slowest.where, figure.parts) == ("gpu-1", 3)
     assert figure.share == "61.9 % of peak"
 
@@ -49,10 +49,7 @@ def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> 
                 Measurement("seq_read.bandwidth", 6410.0, "MB/s", "nvme0"),
                 Measurement("seq_write.bandwidth", 387.0, "MB/s", "nvme0"),
             ),
-            [
-                ("seq_read.bandwidth", "6.41 GB/s", ""),
-                ("seq_write.bandwidth", "387 MB/s", ""),
-            ],
+            [("seq_read.bandwidth", "6.41 GB/s", ""), ("seq_write.bandwidth", "387 MB/s", "")],
         ),
         (
             "training",

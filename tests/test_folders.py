@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ConfigError, UnusableError
-from hpcverify.folders import own_folder, remove
+from hpcverify.folders import remove, temporary_folder
 
 DEEP = 1200  # more than Python recurses
 SOMEBODY = 4242
@@ -20,7 +20,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes ro
 def use(root: Path) -> list[str]:
     """Make a folder in *root* and fill it; return what was told."""
     told: list[str] = []
-    with own_folder(root, "n1", say=told.append) as folder:
+    with temporary_folder(root, "n1", say=told.append) as folder:
         assert folder.parent == root
         assert folder.stat().st_mode & 0o777 == 0o700
         assert list(folder.iterdir()) == []
@@ -67,9 +67,7 @@ def test_what_killed_runs_have_left_goes_and_nothing_else(tmp_path: Path) -> Non
 
 
 @AS_ROOT
-def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(
-    tmp_path: Path,
-) -> None:
+def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     theirs = [tmp_path / f"hpcverify-n1-{i}" for i in range(3)]
     for path in theirs:
@@ -145,6 +143,6 @@ def test_a_root_that_cannot_be_used_is_named_with_what_would_help(
 
     with (
         pytest.raises(UnusableError, match=f"{root} cannot be used: Not a.*{fix}"),
-        own_folder(root, "n1", say=print, make=make),
+        temporary_folder(root, "n1", say=print, make=make),
     ):
         pass

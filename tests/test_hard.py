@@ -9,20 +9,20 @@ import pytest
 
 from hpcverify import catalog
 from hpcverify.check import Rule
-from hpcverify.conclusion import hard_evidence, judged
+from hpcverify.conclusion import judge_result, list_hard_evidence
 from hpcverify.config import Setting, Site
 from hpcverify.model import (
     Finding,
+    FindingRule,
     Inventory,
     Limit,
     Maturity,
     Measurement,
     Part,
     Result,
-    Ruling,
     Verdict,
 )
-from hpcverify.suite import Entry, Suite, plan
+from hpcverify.suite import Suite, SuiteEntry, make_plan
 
 GPU = Part(kind="gpu", id="gpu-a", label="GPU 3", facts={"name": "test"})
 NODE = Inventory(parts=(GPU,))
@@ -33,7 +33,7 @@ SLOW = {"speed": Rule(low=10, source="s")}
 def result(
     *found: Measurement | Finding,
     rules: dict[str, Rule] | None = None,
-    rulings: dict[str, Ruling] | None = None,
+    rulings: dict[str, FindingRule] | None = None,
     maturity: Maturity = Maturity.STABLE,
 ) -> Result:
     """Judge what was *found*, as a run does."""
@@ -44,7 +44,7 @@ def result(
         measurements=tuple(f for f in found if isinstance(f, Measurement)),
         findings=tuple(f for f in found if isinstance(f, Finding)),
     )
-    return judged(base, rules or {}, rulings or {}, NODE, lambda _name, _where: ())
+    return judge_result(base, rules or {}, rulings or {}, NODE, lambda _name, _where: ())
 
 
 def words(count: float) -> Measurement:
@@ -58,59 +58,59 @@ def speed(value: float) -> Measurement:
 def test_a_wrong_word_is_hard_evidence_in_the_words_of_the_result() -> None:
     wrong = result(words(1), rules=EXACT)
 
-    assert hard_evidence(wrong, NODE) == ("GPU 3: words 1 > 0 (exact)",)
+    assert list_hard_evidence(wrong, NODE) == ("GPU 3: words 1 > 0 (exact)",)
     assert wrong.reason == "GPU 3: words 1 > 0 (exact)"
 
 
 def test_without_a_wrong_word_there_is_none() -> None:
-    assert hard_evidence(result(words(0), rules=EXACT), NODE) == ()
+    assert list_hard_evidence(result(words(0), rules=EXACT), NODE) == ()
 
 
 def test_of_a_failure_with_both_only_the_hard_part_is_evidence() -> None:
     both = result(words(2), speed(1), rules={**EXACT, **SLOW})
 
     assert both.verdict is Verdict.FAIL
-    assert hard_evidence(both, NODE) == ("GPU 3: words 2 > 0 (exact)",)
-    assert hard_evidence(result(speed(1), rules=SLOW), NODE) == ()
+    assert list_hard_evidence(both, NODE) == ("GPU 3: words 2 > 0 (exact)",)
+    assert list_hard_evidence(result(speed(1), rules=SLOW), NODE) == ()
 
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_a_finding_is_hard_if_its_ruling_is(hard: bool) -> None:  # noqa: FBT001 - a case
-    rulings = {"lost": Ruling(Verdict.FAIL, hard=hard)}
+    rulings = {"lost": FindingRule(Verdict.FAIL, hard=hard)}
     lost = result(Finding("lost", "gpu-a", "is lost"), rulings=rulings)
 
-    assert hard_evidence(lost, NODE) == (("GPU 3: is lost",) if hard else ())
+    assert list_hard_evidence(lost, NODE) == (("GPU 3: is lost",) if hard else ())
 
 
 def test_a_warning_is_no_evidence_however_hard() -> None:
     rules = {"words": Rule(high=0, hard=True, otherwise=Verdict.WARN)}
 
-    assert hard_evidence(result(words(1), rules=rules), NODE) == ()
+    assert list_hard_evidence(result(words(1), rules=rules), NODE) == ()
 
 
 def test_a_hard_warning_beside_a_soft_failure_is_none_either() -> None:
     rules = {**SLOW, "words": Rule(high=0, hard=True, otherwise=Verdict.WARN)}
 
-    assert hard_evidence(result(words(1), speed(1), rules=rules), NODE) == ()
+    assert list_hard_evidence(result(words(1), speed(1), rules=rules), NODE) == ()
 
 
 def test_a_check_in_beta_gives_none() -> None:
     young = result(words(1), rules=EXACT, maturity=Maturity.BETA)
 
-    assert hard_evidence(young, NODE) == ()
+    assert list_hard_evidence(young, NODE) == ()
 
 
 def test_a_hard_limit_that_nothing_was_measured_against_is_no_evidence() -> None:
     silent = result(rules=EXACT)
 
     assert silent.verdict is Verdict.ERROR
-    assert hard_evidence(silent, NODE) == ()
+    assert list_hard_evidence(silent, NODE) == ()
 
 
 def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
     rule = {"speed": Rule(of_siblings=0.9, hard=True)}
     places = (Measurement("speed", v, "", f"cpu{i}") for i, v in enumerate([9, 9, 1]))
-    (slow,) = hard_evidence(result(*places, rules=rule), NODE)
+    (slow,) = list_hard_evidence(result(*places, rules=rule), NODE)
 
     assert slow.startswith("cpu2: speed 1 < 8.1")
 
@@ -118,22 +118,20 @@ def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
 def test_what_was_written_before_there_was_hard_evidence_has_none() -> None:
     old = msgspec.json.decode(b'{"name": "words", "high": 0}', type=Limit)
     assert not old.hard
-    assert not msgspec.json.decode(b'{"verdict": "fail"}', type=Ruling).hard
+    assert not msgspec.json.decode(b'{"verdict": "fail"}', type=FindingRule).hard
 
 
 def test_evidence_survives_the_document() -> None:
     wrong = result(words(1), rules=EXACT)
     again = msgspec.json.decode(msgspec.json.encode(wrong), type=Result)
 
-    assert hard_evidence(again, NODE) == hard_evidence(wrong, NODE) != ()
+    assert list_hard_evidence(again, NODE) == list_hard_evidence(wrong, NODE) != ()
 
 
 def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> None:
     limits = {"ecc": {"ecc.uncorrected.since": Setting(high=2)}}
-    suite = Suite(
-        name="s", summary="of the tests", budget=10, check=(Entry(name="ecc"),)
-    )
-    (step,) = plan(suite, Site(limits=limits, path=str(tmp_path))).steps
+    suite = Suite(name="s", summary="of the tests", budget=10, check=(SuiteEntry(name="ecc"),))
+    (step,) = make_plan(suite, Site(limits=limits, path=str(tmp_path))).steps
 
     assert step.rules["ecc.uncorrected.since"].high == 2
     assert step.rules["ecc.uncorrected.since"].hard
@@ -194,7 +192,7 @@ SOFT_LIMITS = {
 
 @pytest.mark.parametrize(("check", "code"), sorted(HARD_FINDINGS | SOFT_FINDINGS))
 def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
-    ruling = catalog.load(check).rulings[code]
+    ruling = catalog.load_check(check).finding_rules[code]
 
     assert ruling.verdict is Verdict.FAIL
     assert ruling.hard is ((check, code) in HARD_FINDINGS)
@@ -202,16 +200,16 @@ def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
 
 @pytest.mark.parametrize(("check", "name"), sorted(HARD_LIMITS | SOFT_LIMITS))
 def test_an_event_is_hard_and_slowness_is_not(check: str, name: str) -> None:
-    rule = catalog.load(check).rules[name]
+    rule = catalog.load_check(check).rules[name]
 
     assert rule.otherwise is Verdict.FAIL
     assert rule.hard is ((check, name) in HARD_LIMITS)
 
 
-@pytest.mark.parametrize("check", list(catalog.names()))
+@pytest.mark.parametrize("check", list(catalog.list_check_names()))
 def test_only_a_failure_is_called_hard(check: str) -> None:
-    found = catalog.load(check)
-    verdicts = {r.verdict for r in found.rulings.values() if r.hard}
+    found = catalog.load_check(check)
+    verdicts = {r.verdict for r in found.finding_rules.values() if r.hard}
     verdicts |= {r.otherwise for r in found.rules.values() if r.hard}
 
     assert verdicts <= {Verdict.FAIL}

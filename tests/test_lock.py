@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import UnverifiedError
-from hpcverify.lock import LockHolder, NodeLock, holder_of, node_lock
+from hpcverify.lock import LockHolder, NodeLock, find_lock_holder, node_lock
 
 SOMEBODY, ANOTHER = 4242, 4343
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
@@ -98,18 +98,16 @@ def test_no_user_keeps_root_from_the_node_and_root_says_who_holds_the_name(
     name: str, folder: Path, lock: Lock, *, listens: bool
 ) -> None:
     with another_process(SOMEBODY, partial(bound, name, listens=listens)) as stranger:
-        assert holder_of(name, folder=folder) == stranger
+        assert find_lock_holder(name, folder=folder) == stranger
         with lock() as hold:
-            assert hold.beside == stranger
+            assert hold.other_holder == stranger
             # Another run of root's is kept out all the same, and so is everybody else.
-            with pytest.raises(
-                UnverifiedError, match=f"process {os.getpid()} of user 0"
-            ):
+            with pytest.raises(UnverifiedError, match=f"process {os.getpid()} of user 0"):
                 entered(lock)
             assert f"process {os.getpid()} of user 0" in as_user(ANOTHER, lock)
-        seen = stranger.said if listens else "a process that only root can see"
+        seen = stranger.description if listens else "a process that only root can see"
         assert seen in as_user(ANOTHER, lock)
-    assert holder_of(name, folder=folder) is None
+    assert find_lock_holder(name, folder=folder) is None
 
 
 @AS_ROOT
@@ -118,7 +116,7 @@ def test_a_users_run_keeps_out_other_users_and_not_root(lock: Lock) -> None:
         assert f"process {first.pid} of user {SOMEBODY}" in as_user(SOMEBODY, lock)
         assert f"process {first.pid} of user {SOMEBODY}" in as_user(ANOTHER, lock)
         with lock() as hold:
-            assert hold.beside == first
+            assert hold.other_holder == first
     assert as_user(SOMEBODY, lock) == ""
 
 
@@ -150,7 +148,7 @@ def test_a_program_of_roots_that_has_the_socket_of_a_user_open_decides_nothing(
 ) -> None:
     stranger = bound(name, listens=False)  # as root's program would have inherited it
     with lock() as hold:
-        assert hold.beside == LockHolder(os.getpid(), 0)
+        assert hold.other_holder == LockHolder(os.getpid(), 0)
     stranger.close()
 
 
@@ -167,11 +165,7 @@ def test_roots_lock_is_free_when_its_holder_is_killed_and_leaves_no_file(
 
 
 def test_the_second_is_told_who_holds_the_node(lock: Lock) -> None:
-    with (
-        lock(),
-        pytest.raises(UnverifiedError, match=f"process {os.getpid()} of user"),
-        lock(),
-    ):
+    with lock(), pytest.raises(UnverifiedError, match=f"process {os.getpid()} of user"), lock():
         pass
 
 

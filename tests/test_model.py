@@ -27,9 +27,7 @@ from tests.doubles import a_run
 SCHEMA = Path(__file__).parents[1] / "docs/schema/run.json"
 
 
-def result(
-    verdict: Verdict, cause: Cause = Cause.NONE, *, required: bool = False
-) -> Result:
+def result(verdict: Verdict, cause: Cause = Cause.NONE, *, required: bool = False) -> Result:
     return Result(check="c", verdict=verdict, cause=cause, required=required)
 
 
@@ -131,7 +129,5 @@ EVERY = [f"GPU-{i}" for i in range(2, 10)]
         ([], ""),
     ],
 )
-def test_parts_are_named_in_the_order_of_the_node_and_all_as_all(
-    ids: list[str], told: str
-) -> None:
-    assert NODE.names(ids) == told
+def test_parts_are_named_in_the_order_of_the_node_and_all_as_all(ids: list[str], told: str) -> None:
+    assert NODE.format_names(ids) == told

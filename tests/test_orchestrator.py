@@ -12,48 +12,48 @@ import pytest
 
 from hpcverify import documents
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
-from hpcverify.conclusion import judge_again
+from hpcverify.conclusion import rejudge_result
 from hpcverify.executors import Answer
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
+    FindingRule,
     Inventory,
     Limit,
-    Mark,
     Maturity,
     Measurement,
     Part,
     Remedy,
     Result,
-    Ruling,
     Run,
     Series,
     Shortfall,
     Verdict,
 )
 from hpcverify.orchestrator import (
-    Memory,
+    NodeHistory,
     Verification,
-    remembering,
-    seed_of,
-    spared,
+    derive_seed,
+    extend_history,
+    judge_cut_short,
 )
 from hpcverify.suite import Plan, Step
-from hpcverify.wire import Holder, Measure, Observe, Outcome, Probe, Settle, Task
+from hpcverify.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(devices=(CPU, *GPUS))
 
 
-def measure(_ctx: Context, _params: Params) -> Iterator[Found]:
+def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
     yield from ()
 
 
-def observe(_watch: Watch, _ctx: Context, _params: Params) -> Iterator[Found]:
+def observe(_watch: Watch, _ctx: Context, _params: Params) -> Iterator[CheckItem]:
     yield from ()
 
 
@@ -75,7 +75,7 @@ def verified(
     tmp_path: Path,
     executor: FakeExecutor,
     *steps: Step,
-    memory: Memory | None = None,
+    memory: NodeHistory | None = None,
     settle: float = 0,
     rounds: int = 1,
     **changes: object,
@@ -88,7 +88,7 @@ def verified(
         node="n1",
         packages=(),
         executor=executor,
-        memory=memory or Memory(),
+        history=memory or NodeHistory(),
         progress=SilentProgress(),
         **{**places, **changes},  # type: ignore[arg-type]
     ).run()
@@ -155,9 +155,7 @@ def test_only_devices_of_one_kind_meet(tmp_path: Path) -> None:
     assert len(set(places[1:])) == 1
 
 
-def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(
-    tmp_path: Path,
-) -> None:
+def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor)
     tasks = [t for t in executor.phases[1].values() if isinstance(t, Measure)]
@@ -178,14 +176,12 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
     assert [limit.name for limit in result.limits] == ["speed"]
 
 
-def failed(cause: Cause, *items: Found) -> Answer:
+def failed(cause: Cause, *items: CheckItem) -> Answer:
     outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=cause)
-    return Answer(replies=found(*items).replies, outcome=outcome)
+    return Answer(responses=found(*items).responses, outcome=outcome)
 
 
-def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(
-    tmp_path: Path,
-) -> None:
+def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE, answers={"gpu-2": failed(Cause.CRASHED)})
     result = only(verified(tmp_path, executor))
 
@@ -204,7 +200,7 @@ def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> N
 
 def skipped(reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> Answer:
     outcome = Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause)
-    return Answer(replies=(), outcome=outcome)
+    return Answer(responses=(), outcome=outcome)
 
 
 def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
@@ -233,7 +229,7 @@ def test_a_broken_driver_is_an_error_of_every_check_of_devices(tmp_path: Path) -
 
 
 def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -> None:
-    memory = Memory(previous=NODE)
+    memory = NodeHistory(previous=NODE)
     here = FakeExecutor(inventory=Inventory(devices=(CPU, *GPUS[:2])))
     result = only(verified(tmp_path, here, memory=memory))
 
@@ -252,16 +248,14 @@ def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -
 def test_nobodys_work_on_a_gpu_is_disturbed(
     tmp_path: Path, *, force: bool, placement: Placement, cause: Cause
 ) -> None:
-    executor = FakeExecutor(inventory=NODE, holders=(Holder("gpu-0", 4242),))
+    executor = FakeExecutor(inventory=NODE, holders=(GpuHolder("gpu-0", 4242),))
     result = only(verified(tmp_path, executor, step(placement), force=force))
 
     assert result.cause is cause
     assert ("4242" in result.reason) is (cause is Cause.BUSY)
 
 
-def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(
-    tmp_path: Path,
-) -> None:
+def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(tmp_path: Path) -> None:
     class Blind(FakeExecutor):
         def run(self, tasks, timeout):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
             if "telemetry" in tasks:
@@ -284,8 +278,7 @@ def test_being_told_to_stop_leaves_a_run_that_is_not_complete(tmp_path: Path) ->
 
 def test_telemetry_is_asked_about_the_time_of_the_check(tmp_path: Path) -> None:
     executor = FakeExecutor(
-        inventory=NODE,
-        answers={"telemetry": found(Series("t", "°C", "cpu", (0.0,), (50.0,)))},
+        inventory=NODE, answers={"telemetry": found(Series("t", "°C", "cpu", (0.0,), (50.0,)))}
     )
     result = only(verified(tmp_path, executor, step(observe=observe)))
     (task,) = executor.phases[-1].values()
@@ -305,9 +298,7 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     assert result.verdict is Verdict.SKIP
 
 
-def test_a_passive_check_is_observed_where_something_loads_the_node(
-    tmp_path: Path,
-) -> None:
+def test_a_passive_check_is_observed_where_something_loads_the_node(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
     passive = step(Placement.PASSIVE, observe=observe)
     _, result = verified(tmp_path, executor, step(), passive).results
@@ -317,9 +308,7 @@ def test_a_passive_check_is_observed_where_something_loads_the_node(
 
 def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
-    result = only(
-        verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe))
-    )
+    result = only(verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe)))
 
     assert executor.probes == [Probe(sample=False, folder=tmp_path.parent)]
     assert len(result.measurements) == 1
@@ -329,7 +318,7 @@ def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
     passive = msgspec.structs.replace(step(Placement.PASSIVE), name="p")
     answer = found(Measurement("speed", 11))
     ran = FakeExecutor(answers={"cpu": answer, "telemetry": answer})
-    no_part = Answer(replies=(), outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
+    no_part = Answer(responses=(), outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
     skipped = FakeExecutor(answers={"cpu": no_part, "telemetry": answer})
 
     assert verified(tmp_path, ran, passive).passive is True
@@ -338,20 +327,18 @@ def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
 
 
 def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
-    mark = Mark("cursor", "17")
-    executor = FakeExecutor(answers={"cpu": found(Mark("cursor", "18"))})
-    memory = Memory(marks={"c": (mark,), "d": (Mark("cursor", "99"),)})
+    mark = CarryOver("cursor", "17")
+    executor = FakeExecutor(answers={"cpu": found(CarryOver("cursor", "18"))})
+    memory = NodeHistory(carry_overs={"c": (mark,), "d": (CarryOver("cursor", "99"),)})
     result = only(verified(tmp_path, executor, step(), memory=memory))
     ((task,),) = (phase.values() for phase in executor.phases)
 
     assert isinstance(task, Measure)
-    assert (task.context.mark("cursor"), task.context.mark("other")) == ("17", None)
-    assert result.marks == (Mark("cursor", "18"),)
+    assert (task.context.recall("cursor"), task.context.recall("other")) == ("17", None)
+    assert result.marks == (CarryOver("cursor", "18"),)
 
 
-def test_who_waits_to_settle_is_told_for_which_check_and_devices(
-    tmp_path: Path,
-) -> None:
+def test_who_waits_to_settle_is_told_for_which_check_and_devices(tmp_path: Path) -> None:
     executor = FakeExecutor(inventory=NODE)
     verified(tmp_path, executor, step(), step(Placement.DEVICES_ALONE), settle=60)
     tasks = [t for phase in executor.phases for t in phase.values()]
@@ -362,7 +349,7 @@ def test_who_waits_to_settle_is_told_for_which_check_and_devices(
 
 
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
-    waited = Covered("node", "began after 9 s of settling")
+    waited = Coverage("node", "began after 9 s of settling")
     executor = FakeExecutor(answers={"telemetry": found(waited)})
     plan = (step(Placement.PASSIVE), step(), step(), step(Placement.PASSIVE))
     run = verified(tmp_path, executor, *plan, settle=60)
@@ -373,7 +360,7 @@ def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -
 
 
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:
-    rulings = {"old": Ruling(Verdict.WARN), "unseen": Ruling(Verdict.FAIL)}
+    rulings = {"old": FindingRule(Verdict.WARN), "unseen": FindingRule(Verdict.FAIL)}
     executor = FakeExecutor(answers={"cpu": found(Finding("old", "cpu", "it is old"))})
     result = only(verified(tmp_path, executor, step(rulings=rulings)))
 
@@ -391,7 +378,7 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
     rules = {"speed": Rule(of_baseline=0.5)}
     base = step()
     planned = Step(name="c", check=base.check, params=Params(), rules=rules, timeout=9)
-    memory = Memory(past=lambda _check: lambda _name, _where: [100.0] * 9)
+    memory = NodeHistory(past_values=lambda _check: lambda _name, _where: [100.0] * 9)
     executor = FakeExecutor(answers={"cpu": found(Measurement("speed", 49))})
     result = only(verified(tmp_path, executor, planned, memory=memory))
 
@@ -419,19 +406,17 @@ def test_a_gpu_that_was_replaced_is_not_missed_as_well(tmp_path: Path) -> None:
         part = Part("gpu", uuid, uuid, {"pci_address": "0000:18:00.0"})
         return Inventory(parts=(part,), devices=(Device("cuda", uuid, uuid),))
 
-    memory = Memory(previous=node("old"))
+    memory = NodeHistory(previous=node("old"))
     run = verified(tmp_path, FakeExecutor(inventory=node("new")), memory=memory)
 
     assert only(run).verdict is Verdict.PASS
 
 
-def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(
-    tmp_path: Path,
-) -> None:
+def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(tmp_path: Path) -> None:
     answers = {"cpu": failed(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
     result = only(verified(tmp_path, FakeExecutor(answers=answers)))
     relaxed = {"speed": Rule(low=0.0)}
-    again = judge_again(result, relaxed, {}, Inventory(), lambda *_: ())  # pyright: ignore[reportUnknownLambdaType]
+    again = rejudge_result(result, relaxed, {}, Inventory(), lambda *_: ())  # pyright: ignore[reportUnknownLambdaType]
 
     assert result.verdict is Verdict.FAIL
     assert (again.verdict, again.cause) == (Verdict.ERROR, Cause.TIMEOUT)
@@ -477,7 +462,7 @@ def test_all_checks_run_in_order_in_every_round(tmp_path: Path) -> None:
 def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
     first, second = InRounds(), InRounds()
     for executor in (first, second):
-        memory = Memory(runs=7)
+        memory = NodeHistory(run_count=7)
         verified(tmp_path, executor, rounds=4, seed=2**31 - 1, memory=memory)
     seeds = [context.seed for context in first.contexts()]
 
@@ -488,15 +473,15 @@ def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_thousand_rounds_have_a_thousand_seeds() -> None:
-    assert len({seed_of(1, number) for number in range(1, 1001)}) == 1000
-    assert min(seed_of(2**31 - 1, number) for number in range(1, 1001)) >= 0
+    assert len({derive_seed(1, number) for number in range(1, 1001)}) == 1000
+    assert min(derive_seed(2**31 - 1, number) for number in range(1, 1001)) >= 0
 
 
 def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:
-    executor = InRounds(found(Mark("a", "1"), Mark("b", "1")), found(Mark("a", "2")))
-    memory = Memory(marks={"c": (Mark("a", "0"),)})
+    executor = InRounds(found(CarryOver("a", "1"), CarryOver("b", "1")), found(CarryOver("a", "2")))
+    memory = NodeHistory(carry_overs={"c": (CarryOver("a", "0"),)})
     verified(tmp_path, executor, rounds=3, memory=memory)
-    told = [(c.mark("a"), c.mark("b")) for c in executor.contexts()]
+    told = [(c.recall("a"), c.recall("b")) for c in executor.contexts()]
 
     assert told == [("0", None), ("1", "1"), ("2", "1")]
 
@@ -505,21 +490,15 @@ def test_a_round_that_failed_is_finished_and_is_the_last(tmp_path: Path) -> None
     executor = InRounds(FAST, FAST, SLOW, FAST)
     run = verified(tmp_path, executor, step(), step(), rounds=5)
 
-    assert rounds_and_verdicts(run) == [
-        *((1, "pass"), (1, "pass")),
-        *((2, "fail"), (2, "pass")),
-    ]
+    assert rounds_and_verdicts(run) == [*((1, "pass"), (1, "pass")), *((2, "fail"), (2, "pass"))]
     assert (run.verdict, run.complete) == (Verdict.FAIL, True)
     assert run.left_out == "round 2 failed"
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"),
-    [(failed(Cause.CRASHED), Verdict.ERROR), (ENDED, Verdict.PASS)],
+    ("answer", "verdict"), [(failed(Cause.CRASHED), Verdict.ERROR), (ENDED, Verdict.PASS)]
 )
-def test_what_is_no_failure_ends_no_run(
-    tmp_path: Path, answer: Answer, verdict: Verdict
-) -> None:
+def test_what_is_no_failure_ends_no_run(tmp_path: Path, answer: Answer, verdict: Verdict) -> None:
     run = verified(tmp_path, InRounds(FAST, answer), rounds=3)
 
     assert [number for number, _ in rounds_and_verdicts(run)] == [1, 2, 3]
@@ -576,17 +555,17 @@ class Slow(InRounds):
         return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
 
 
-def ended(*items: Found, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
+def ended(*items: CheckItem, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
     """Answer as a worker that found *items* and had not come to its end *after* s."""
     outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
-    return Answer(replies=found(*items).replies, outcome=outcome)
+    return Answer(responses=found(*items).responses, outcome=outcome)
 
 
 def of_two(
     tmp_path: Path,
     *answers: Answer,
     rounds: int = 3,
-    rulings: Mapping[str, Ruling] | None = None,
+    rulings: Mapping[str, FindingRule] | None = None,
 ) -> Run:
     """Go through two checks that may take 9 and 99 s, with 40 s left for the last."""
     base = step(rulings=rulings or {})
@@ -609,9 +588,7 @@ def test_a_later_round_that_the_budget_cuts_short_is_no_error_and_is_said(
     )
 
 
-def test_checks_without_a_turn_in_a_later_round_are_no_error_and_are_said(
-    tmp_path: Path,
-) -> None:
+def test_checks_without_a_turn_in_a_later_round_are_no_error_and_are_said(tmp_path: Path) -> None:
     slow = Slow()
     named = [msgspec.structs.replace(step(), name=n) for n in "ab"]
     late = [msgspec.structs.replace(step(Placement.NODE), name=n) for n in "cd"]
@@ -623,9 +600,9 @@ def test_checks_without_a_turn_in_a_later_round_are_no_error_and_are_said(
 
 
 CUT = {
-    "worn": Ruling(Verdict.WARN),
-    "unsound": Ruling(Verdict.ERROR, cause=Cause.CHECKER),
-    "broken": Ruling(Verdict.FAIL),
+    "worn": FindingRule(Verdict.WARN),
+    "unsound": FindingRule(Verdict.ERROR, cause=Cause.CHECKER),
+    "broken": FindingRule(Verdict.FAIL),
 }
 
 
@@ -641,9 +618,7 @@ def test_what_is_bad_counts_though_the_budget_cut_the_check_short(
     assert run.results[-1].cause is CUT[code].cause
 
 
-def test_a_number_outside_its_limit_counts_though_the_check_was_cut_short(
-    tmp_path: Path,
-) -> None:
+def test_a_number_outside_its_limit_counts_though_the_check_was_cut_short(tmp_path: Path) -> None:
     run = of_two(tmp_path, FAST, ended(Measurement("speed", 1, "", "cpu")))
 
     assert (run.verdict, run.results[-1].round) == (Verdict.FAIL, 2)
@@ -665,13 +640,12 @@ def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> No
         shortfalls=(Shortfall("cpu", "no end", Cause.TIMEOUT),),
     )
 
-    assert spared(half, frozenset({"cpu"}), Inventory()) is None
-    assert spared(half, frozenset({"gpu-0"}), Inventory()) == half
+    assert judge_cut_short(half, frozenset({"cpu"}), Inventory()) is None
+    assert judge_cut_short(half, frozenset({"gpu-0"}), Inventory()) == half
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [ended(after=1), ended(cause=Cause.CRASHED), ended(cause=Cause.HUNG)],
+    "answer", [ended(after=1), ended(cause=Cause.CRASHED), ended(cause=Cause.HUNG)]
 )
 def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     tmp_path: Path, answer: Answer
@@ -682,9 +656,7 @@ def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     assert run.results[-1].cause is answer.outcome.cause
 
 
-def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(
-    tmp_path: Path,
-) -> None:
+def test_a_check_that_takes_longer_than_it_may_is_an_error_in_every_round(tmp_path: Path) -> None:
     run = of_two(tmp_path, ended(after=9), FAST)
 
     assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "pass", "error", "pass"]
@@ -697,9 +669,7 @@ def test_a_first_round_that_the_budget_cuts_short_is_an_error(tmp_path: Path) ->
     assert (only(run).cause, run.verdict) == (Cause.TIMEOUT, Verdict.ERROR)
 
 
-def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(
-    tmp_path: Path,
-) -> None:
+def test_nobody_is_asked_what_was_sampled_when_the_sampling_was_cut_short(tmp_path: Path) -> None:
     slow = Slow()
     slow.answers["telemetry"] = ended()
     passive = step(Placement.PASSIVE, observe=observe)
@@ -716,7 +686,7 @@ def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -
     run = verified(tmp_path, FakeExecutor(), rounds=9, room=2000)
 
     assert 1 < len(run.results) < 9
-    assert documents.length(run.results) < 2000
+    assert documents.count_bytes(run.results) < 2000
     assert "too large to be read again" in run.left_out
 
 
@@ -729,7 +699,7 @@ def test_a_run_that_is_told_to_stop_begins_no_other_round(tmp_path: Path) -> Non
 
 def test_to_be_told_to_stop_between_two_rounds_is_no_end(tmp_path: Path) -> None:
     class Stopping(InRounds):
-        def stopped(self) -> bool:
+        def should_stop(self) -> bool:
             return len(self.contexts()) == 1
 
     run = verified(tmp_path, Stopping(), rounds=9)
@@ -750,9 +720,7 @@ def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None
     assert len(watches) == 3
 
 
-def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(
-    tmp_path: Path,
-) -> None:
+def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(tmp_path: Path) -> None:
     executor = FakeExecutor(answers={"telemetry": failed(Cause.TIMEOUT)})
     passive = step(Placement.PASSIVE, observe=observe)
     verified(tmp_path, executor, step(), passive, rounds=2)
@@ -776,7 +744,7 @@ class Losing(FakeExecutor):
         """Answer for what is there now."""
         if isinstance(tasks.get("telemetry"), Probe) and self.probes:
             self.inventory = Inventory(devices=(CPU, *GPUS[:2]))
-            self.holders = (Holder("gpu-0", 4242),)
+            self.holders = (GpuHolder("gpu-0", 4242),)
         return super().run(tasks, timeout)
 
 
@@ -800,7 +768,7 @@ def test_a_gpu_that_is_lost_in_one_round_is_missed_in_the_next(tmp_path: Path) -
 def test_a_gpu_that_is_lost_is_missed_in_all_rounds_though_nobody_lists_the_parts(
     tmp_path: Path, previous: Inventory | None
 ) -> None:
-    memory = Memory(previous=previous)
+    memory = NodeHistory(previous=previous)
     run = verified(tmp_path, Losing(inventory=NODE), rounds=3, memory=memory)
 
     assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error"), (3, "error")]
@@ -819,7 +787,7 @@ def of_gpus(*gpus: Part) -> Inventory:
 def test_what_nobody_refused_is_missed_beside_what_an_earlier_run_had() -> None:
     known = of_gpus(part("old", "1"), part("gone", "2"), part("same", "3"))
     here = of_gpus(part("new", "1"), part("same", "3"), part("added", "4"))
-    held = remembering(Memory(previous=known), [], here).previous
+    held = extend_history(NodeHistory(previous=known), [], here).previous
 
     assert held is not None
     assert {d.part for d in held.devices} == {"new", "same", "added", "gone"}
@@ -829,15 +797,13 @@ def test_what_nobody_refused_is_missed_beside_what_an_earlier_run_had() -> None:
 def test_an_inventory_that_was_refused_is_no_reference_for_the_next_round() -> None:
     refused = Result(check="inventory", verdict=Verdict.ERROR)
     accepted = Result(check="inventory", verdict=Verdict.WARN)
-    memory = Memory(previous=NODE)
+    memory = NodeHistory(previous=NODE)
 
-    assert remembering(memory, [refused], Inventory()).previous == NODE
-    assert remembering(memory, [accepted], Inventory()).previous == Inventory()
+    assert extend_history(memory, [refused], Inventory()).previous == NODE
+    assert extend_history(memory, [accepted], Inventory()).previous == Inventory()
 
 
-def test_to_skip_what_is_required_in_one_round_is_an_error_of_the_run(
-    tmp_path: Path,
-) -> None:
+def test_to_skip_what_is_required_in_one_round_is_an_error_of_the_run(tmp_path: Path) -> None:
     required = msgspec.structs.replace(step(), required=True)
     run = verified(tmp_path, InRounds(FAST, skipped("gone")), required, rounds=3)
 

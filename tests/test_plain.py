@@ -8,44 +8,43 @@ from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
     Finding,
+    FindingRule,
     Inventory,
     Limit,
     Measurement,
     Part,
     Remedy,
-    Ruling,
     Run,
     Verdict,
 )
 from hpcverify.plain import (
-    LONG,
-    cells,
-    clock,
-    cut,
-    headline,
-    next_steps,
-    run_lines,
-    summary,
-    turn,
-    why,
+    MAX_LINE_CHARACTERS,
+    explain_verdict,
+    format_cells,
+    format_duration,
+    format_headline,
+    format_next_steps,
+    format_position,
+    format_run,
+    format_summary,
+    shorten,
 )
-from hpcverify.suite import Plan, Step, load_suite, plan
+from hpcverify.suite import Plan, Step, load_suite, make_plan
 from tests.doubles import a_result, a_run
 from tests.test_suite import SITE
 
 
 def of_two(rounds: int) -> Plan:
-    planned = plan(load_suite("prolog"), SITE, ("steady", "naughty"))
+    planned = make_plan(load_suite("prolog"), SITE, ("steady", "naughty"))
     steps: tuple[Step, ...] = planned.steps
     return Plan(suite="s", budget=1, rounds=rounds, steps=steps)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(59.9, "0:59"), (61, "1:01"), (3599, "59:59"), (86400 + 61, "24:01:01")],
+    ("seconds", "told"), [(59.9, "0:59"), (61, "1:01"), (3599, "59:59"), (86400 + 61, "24:01:01")]
 )
 def test_a_clock_has_hours_where_there_are_any(seconds: float, told: str) -> None:
-    assert clock(seconds) == told
+    assert format_duration(seconds) == told
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_a_clock_has_hours_where_there_are_any(seconds: float, told: str) -> Non
     ],
 )
 def test_a_check_has_its_place_in_its_round(place: int, rounds: int, told: str) -> None:
-    assert turn(place, of_two(rounds)) == told
+    assert format_position(place, of_two(rounds)) == told
 
 
 def test_checks_are_counted_and_not_their_rounds() -> None:
@@ -71,7 +70,7 @@ def test_checks_are_counted_and_not_their_rounds() -> None:
         left_out="round 2 failed",
         results=(a_result(), slow, *others),
     )
-    lines = run_lines(run)
+    lines = format_run(run)
 
     assert "2 of 9 rounds: 1 fail, 1 pass; 7 rounds left out: round 2 f" in lines[-1]
     assert lines[1] == "FAIL  gemm [1 fail (round 2), 1 pass]: slow"
@@ -89,7 +88,7 @@ def test_a_reason_that_another_check_gave_is_not_repeated() -> None:
         }.items()
     ]
 
-    assert run_lines(a_run(results=tuple(results)))[1:-2] == [
+    assert format_run(a_run(results=tuple(results)))[1:-2] == [
         "ERROR inventory: node: NVML does not start",
         "ERROR ecc: the same as inventory",
         "ERROR nvlink: another",
@@ -106,38 +105,32 @@ def test_what_was_skipped_comes_last_in_one_line_for_each_reason() -> None:
         a_result("xid", verdict=Verdict.SKIP, reason="no GPU on this node"),
         a_result("smart", verdict=Verdict.SKIP, reason="denied", required=True),
     )
-    first, second, *skipped = run_lines(a_run(results=results))[1:-2]
+    first, second, *skipped = format_run(a_run(results=results))[1:-2]
 
     assert (first, second.split(":")[0]) == ("SKIP  smart: denied", "PASS  gemm")
-    assert skipped == [
-        "SKIP  p2p, xid: no GPU on this node",
-        "SKIP  ecc: no EDAC driver",
-    ]
+    assert skipped == ["SKIP  p2p, xid: no GPU on this node", "SKIP  ecc: no EDAC driver"]
 
 
 def test_an_interrupted_run_says_how_far_it_came() -> None:
     stopped = a_result(verdict=Verdict.ERROR, cause=Cause.INTERRUPTED, round=3)
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))
 
-    assert summary(run).startswith(" (interrupted) after 0:03 of suite quick, 3 of 9")
+    assert format_summary(run).startswith(" (interrupted) after 0:03 of suite quick, 3 of 9")
 
 
 def test_a_line_on_a_later_round_names_it() -> None:
-    assert headline(a_result()) == " gemm (2.0 s)"
-    assert headline(a_result(round=2)) == " gemm (2.0 s, round 2)"
+    assert format_headline(a_result()) == " gemm (2.0 s)"
+    assert format_headline(a_result(round=2)) == " gemm (2.0 s, round 2)"
 
 
 def slow(count: int) -> Run:
     """Fail one GPU by far, and *count* more by a little."""
     gpus = [Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(count + 2)]
-    rates = [
-        Measurement("bf16.sustained", 701.0 - i, "TFLOP/s", f"gpu-{i}")
-        for i in range(count)
-    ]
+    rates = [Measurement("bf16.sustained", 701.0 - i, "TFLOP/s", f"gpu-{i}") for i in range(count)]
     worst = Measurement("bf16.sustained", 12.0, "TFLOP/s", f"gpu-{count}")
     limit = Limit(name="*", low=702, remedy=Remedy.REPLACE, source="spec")
     node = Inventory(parts=tuple(gpus))
-    ruled = judge([*rates, worst], [limit], {}, node.names)
+    ruled = judge([*rates, worst], [limit], {}, node.format_names)
     failed = a_result(
         verdict=Verdict.FAIL,
         reason=ruled.reason,
@@ -153,22 +146,22 @@ WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
 
 
 def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
-    line, *_, last = run_lines(slow(23))[1:]
+    line, *_, last = format_run(slow(23))[1:]
 
     assert line == f"FAIL  gemm: {WORST} (+23 more)"
     assert last.endswith("next: replace GPU 23, GPU 22, GPU 21 (+21 more)")
-    assert why(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
+    assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
 
 
 def test_one_failure_is_told_alone() -> None:
-    assert run_lines(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
-    assert why(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
-    assert next_steps(slow(0)) == "replace GPU 0"
+    assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
+    assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
+    assert format_next_steps(slow(0)) == "replace GPU 0"
 
 
 def test_what_several_checks_say_of_a_part_is_said_once() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
-    rulings = {"gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    rulings = {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)}
     results = [
         a_result(
             name,
@@ -182,8 +175,8 @@ def test_what_several_checks_say_of_a_part_is_said_once() -> None:
     ]
     run = a_run(verdict=Verdict.FAIL, results=tuple(results))
 
-    assert why(run) == f"inventory and 3 more checks: node: {lost.text}"
-    assert summary(run).endswith("next: drain the node and reboot it")
+    assert explain_verdict(run) == f"inventory and 3 more checks: node: {lost.text}"
+    assert format_summary(run).endswith("next: drain the node and reboot it")
 
 
 def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> None:
@@ -196,12 +189,12 @@ def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> 
     )
     fast = a_result(measurements=(rate, share, spread), limits=limits)
 
-    assert cells(fast, a_run(results=(fast,))) == [
-        *("CPU: bf16.sustained 742 TFLOP/s (75 % of peak)", ">= 702 TFLOP/s", "spec"),
+    assert format_cells(fast, a_run(results=(fast,))) == [
+        *("CPU: bf16.sustained 742 TFLOP/s (75 % of peak)", ">= 702 TFLOP/s", "spec")
     ]
 
 
 def test_a_line_of_progress_is_cut() -> None:
-    assert cut("x" * LONG) == "x" * LONG
-    assert len(cut("x" * (LONG + 1))) == LONG
-    assert cut("x" * (LONG + 1)).endswith("x…")
+    assert shorten("x" * MAX_LINE_CHARACTERS) == "x" * MAX_LINE_CHARACTERS
+    assert len(shorten("x" * (MAX_LINE_CHARACTERS + 1))) == MAX_LINE_CHARACTERS
+    assert shorten("x" * (MAX_LINE_CHARACTERS + 1)).endswith("x…")

@@ -17,11 +17,11 @@ import pytest
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import (
-    members,
+    list_session_members,
+    name_signal,
+    read_wait_channel,
     run_tool,
-    signal_name,
     signal_sessions,
-    wait_channel,
 )
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
@@ -86,14 +86,13 @@ def test_a_program_stays_in_the_session_that_the_engine_ends() -> None:
 def test_a_session_is_ended_with_all_of_its_groups(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (
-        "import sys; from hpcverify.processes import run_tool; "
-        "run_tool(sys.argv[1:], timeout=60)"
+        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=60)"
     )
     grandchild = shell('sleep 60 & echo $! > "$1"; wait', file)
     command = [sys.executable, "-c", code, *grandchild]
     with subprocess.Popen(command, start_new_session=True) as leader:
         pid = pid_in(file)
-        among = set(members([leader.pid]))
+        among = set(list_session_members([leader.pid]))
         signal_sessions([leader.pid], signal.SIGKILL)
 
     assert {pid, leader.pid} <= among
@@ -126,9 +125,7 @@ def test_a_node_that_can_start_no_program_is_told_as_that() -> None:
     assert caught.value.cause is Cause.NO_RESOURCES
 
 
-@pytest.mark.parametrize(
-    ("tool", "package"), [("fio", "fio"), ("smartctl", "smartmontools")]
-)
+@pytest.mark.parametrize(("tool", "package"), [("fio", "fio"), ("smartctl", "smartmontools")])
 def test_a_program_that_is_not_installed_is_missing_and_the_fix_is_named(
     tool: str, package: str
 ) -> None:
@@ -138,9 +135,7 @@ def test_a_program_that_is_not_installed_is_missing_and_the_fix_is_named(
     assert caught.value.cause is Cause.MISSING
 
 
-def test_a_directory_that_is_not_there_is_not_taken_for_a_missing_program(
-    tmp_path: Path,
-) -> None:
+def test_a_directory_that_is_not_there_is_not_taken_for_a_missing_program(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run_tool(["true"], timeout=GENEROUS, cwd=tmp_path / "none")
 
@@ -179,8 +174,7 @@ def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
 def test_a_program_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (
-        "import sys; from hpcverify.processes import run_tool; "
-        "run_tool(sys.argv[1:], timeout=60)"
+        "import sys; from hpcverify.processes import run_tool; run_tool(sys.argv[1:], timeout=60)"
     )
     waiting = shell('echo $$ > "$1"; exec sleep 60', file)
     with subprocess.Popen([sys.executable, "-c", code, *waiting]) as parent:
@@ -210,7 +204,7 @@ def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
 def test_every_signal_has_a_name(number: int, name: str) -> None:
-    assert signal_name(number) == name
+    assert name_signal(number) == name
 
 
 def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:
@@ -218,5 +212,5 @@ def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:
         (tmp_path / "7" / "task" / task).mkdir(parents=True)
         (tmp_path / "7" / "task" / task / "wchan").write_text(channel)
 
-    assert wait_channel(7, tmp_path) == "io_schedule"
-    assert "does not name" in wait_channel(8, tmp_path)
+    assert read_wait_channel(7, tmp_path) == "io_schedule"
+    assert "does not name" in read_wait_channel(8, tmp_path)

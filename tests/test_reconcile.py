@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Check, Context, Judged, Metric, Params, Rule
+from hpcverify.check import Check, Context, JudgedItem, Metric, Params, Rule
 from hpcverify.executors import Answer
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
+    FindingRule,
     Inventory,
-    Mark,
     Measurement,
     Result,
-    Ruling,
     Series,
     Verdict,
 )
-from hpcverify.orchestrator import Memory, Verification
+from hpcverify.orchestrator import NodeHistory, Verification
 from hpcverify.suite import Plan, Step
 from hpcverify.wire import Outcome, Reconcile
 from tests.doubles import CPU, FakeExecutor, SilentProgress, found
@@ -34,14 +34,14 @@ NODE = Inventory(devices=(CPU, *GPUS))
 BAD = Finding("bad", "gpu-1", "a wrong bit")
 SLOW = Measurement("speed", 1.0, "", "gpu-1")
 RULES = {"speed": Rule(low=10.0, optional=True)}
-RULINGS = {"bad": Ruling(Verdict.FAIL), "unsure": Ruling(Verdict.ERROR)}
+RULINGS = {"bad": FindingRule(Verdict.FAIL), "unsure": FindingRule(Verdict.ERROR)}
 
 
-def measure(_ctx: Context, _params: Params) -> Iterator[Found]:
+def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
     yield from ()
 
 
-def reconcile(found: Sequence[Judged], _inventory: Inventory) -> Iterator[Judged]:
+def reconcile(found: Sequence[JudgedItem], _inventory: Inventory) -> Iterator[JudgedItem]:
     yield from found
 
 
@@ -52,7 +52,7 @@ def step(*, together: bool = True) -> Step:
         params=Params,
         metrics={"speed": Metric(unit="", meaning="m")},
         rules=RULES,
-        rulings=RULINGS,
+        finding_rules=RULINGS,
         reconcile=reconcile if together else None,
     )
     return Step(name="c", check=check, params=Params(), rules=RULES, timeout=9)
@@ -68,7 +68,7 @@ def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> 
         executor=executor,
         folder=tmp_path,
         scratch=tmp_path,
-        memory=Memory(),
+        history=NodeHistory(),
         progress=SilentProgress(),
     ).run()
     (only,) = run.results
@@ -77,8 +77,7 @@ def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> 
 
 def node(**answers: Answer) -> FakeExecutor:
     return FakeExecutor(
-        inventory=NODE,
-        answers={name.replace("_", "-"): answer for name, answer in answers.items()},
+        inventory=NODE, answers={name.replace("_", "-"): answer for name, answer in answers.items()}
     )
 
 
@@ -89,7 +88,7 @@ def asked(executor: FakeExecutor) -> list[Reconcile]:
 
 def broken(cause: Cause, verdict: Verdict = Verdict.ERROR) -> Answer:
     outcome = Outcome(verdict=verdict, reason="it broke", cause=cause)
-    return Answer(replies=(), outcome=outcome)
+    return Answer(responses=(), outcome=outcome)
 
 
 def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> None:
@@ -101,9 +100,7 @@ def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> No
     assert made.reason == "gpu-1: all agree"
 
 
-def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(
-    tmp_path: Path,
-) -> None:
+def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
     executor = node(gpu_0=found(good), gpu_1=found(BAD, SLOW))
     result(executor, tmp_path)
@@ -116,8 +113,8 @@ def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(
 
 def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None:
     said = (
-        Covered("gpu-0", "much"),
-        Mark("cursor", "7"),
+        Coverage("gpu-0", "much"),
+        CarryOver("cursor", "7"),
         Series("t", "°C", "gpu-0", (0.0,), (50.0,)),
     )
     executor = node(gpu_0=found(*said, SLOW), telemetry=found(SLOW))
@@ -139,26 +136,20 @@ def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
 
 def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    half = Answer(
-        replies=found(good, BAD).replies, outcome=broken(Cause.CRASHED).outcome
-    )
+    half = Answer(responses=found(good, BAD).responses, outcome=broken(Cause.CRASHED).outcome)
     made = result(node(gpu_0=found(good), telemetry=half), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert (made.measurements, made.findings) == ((good,), ())
 
 
-def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(
-    tmp_path: Path,
-) -> None:
+def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
     made = result(node(gpu_0=found(good), telemetry=broken(Cause.CRASHED)), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert made.measurements == (good,)
 
 
-def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(
-    tmp_path: Path,
-) -> None:
+def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(tmp_path: Path) -> None:
     executor = node(gpu_1=found(BAD), gpu_2=broken(Cause.CRASHED), telemetry=found())
     made = result(executor, tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
@@ -166,7 +157,7 @@ def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(
 
 
 def test_nobody_is_asked_where_nothing_was_found_to_judge(tmp_path: Path) -> None:
-    executor = node(gpu_0=found(Covered("gpu-0", "much")))
+    executor = node(gpu_0=found(Coverage("gpu-0", "much")))
     assert result(executor, tmp_path).verdict is Verdict.PASS
     assert asked(executor) == []
 
@@ -198,11 +189,11 @@ def test_a_worker_puts_the_answers_of_a_real_check_to_the_vote() -> None:
         measurements=(),
         findings=answers,
     )
-    executor = LocalExecutor(stopped=lambda: False)
+    executor = LocalExecutor(should_stop=lambda: False)
     try:
         said = executor.run({"telemetry": task}, 60)["telemetry"]
     finally:
         executor.close()
     assert said.outcome.verdict is Verdict.PASS
-    facts = [item for item in said.found if isinstance(item, Finding)]
+    facts = [item for item in said.items if isinstance(item, Finding)]
     assert [fact.code for fact in facts] == ["answer", "outvoted", "answer"]

@@ -21,24 +21,22 @@ from hpcverify import documents
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
 from hpcverify.spool import (
-    ASIDE_KEPT,
     ASIDE_SECONDS,
+    MAX_ASIDE_FILES,
     UNFINISHED_SECONDS,
     Arrival,
     Refusal,
-    Room,
+    SpoolQuota,
     deposit,
-    done,
     gather,
+    remove_document,
 )
 from tests.doubles import a_result, a_run
 
 ID = a_run().id
 STRANGER = 65534
 TOKEN = "0f"  # noqa: S105 - of a test
-root_only = pytest.mark.skipif(
-    os.geteuid() != 0, reason="to give files away takes root"
-)
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="to give files away takes root")
 
 
 @pytest.fixture
@@ -66,7 +64,7 @@ def look(
     known: Callable[[str], bool] = new,
     untimely: Callable[[Run], str] = timely,
     *,
-    room: Room | None = None,
+    room: SpoolQuota | None = None,
     later: float = 0.0,
 ) -> tuple[list[Run], list[Refusal]]:
     """Gather all, *later* seconds from now: the runs, and what was refused."""
@@ -75,7 +73,7 @@ def look(
         return time.time() + later
 
     owner = os.getuid()
-    found = list(gather(spool, owner, known, untimely, room=room, clock=clock))
+    found = list(gather(spool, owner, known, untimely, quota=room, clock=clock))
     runs = [item.run for item in found if isinstance(item, Arrival)]
     return runs, [item for item in found if isinstance(item, Refusal)]
 
@@ -105,16 +103,14 @@ def number(count: int, **changes: object) -> Run:
     return a_run(id=f"20260101-000000-{count:06x}", **changes)
 
 
-def test_what_is_left_is_gathered_with_its_token_and_gone_when_done(
-    tmp_path: Path,
-) -> None:
+def test_what_is_left_is_gathered_with_its_token_and_gone_when_done(tmp_path: Path) -> None:
     path = deposit(a_run(), tmp_path, TOKEN)
     (arrival,) = gather(tmp_path, os.geteuid(), new, timely)
 
     assert arrival == Arrival(a_run(token=TOKEN), path)
     assert isinstance(arrival, Arrival)
-    done(arrival)
-    done(arrival)
+    remove_document(arrival)
+    remove_document(arrival)
     assert list((tmp_path / "n1").iterdir()) == []
 
 
@@ -124,7 +120,7 @@ def test_done_follows_no_link_that_was_put_there_meanwhile(tmp_path: Path) -> No
     (tmp_path / "n1").symlink_to("n2")
 
     with pytest.raises(StoreError, match="cannot be removed"):
-        done(arrival)
+        remove_document(arrival)
 
 
 def test_only_its_owner_can_read_what_has_a_token(tmp_path: Path) -> None:
@@ -341,9 +337,7 @@ def checks(*names: str) -> bytes:
         "half",
     ],
 )
-def test_a_text_made_to_upset_us_is_refused(
-    home: Path, text: bytes, reason: str
-) -> None:
+def test_a_text_made_to_upset_us_is_refused(home: Path, text: bytes, reason: str) -> None:
     write(home, text)
 
     assert reason in refused(home)
@@ -378,26 +372,22 @@ def test_a_known_run_is_removed_unread(home: Path) -> None:
     assert not path.exists()
 
 
-def test_a_node_has_its_oldest_runs_taken_first_and_no_more_than_its_share(
-    tmp_path: Path,
-) -> None:
+def test_a_node_has_its_oldest_runs_taken_first_and_no_more_than_its_share(tmp_path: Path) -> None:
     for count in (3, 1, 2):
         deposit(number(count), tmp_path)
     deposit(a_run(node="n2"), tmp_path)
-    runs, _ = look(tmp_path, room=Room(documents=2))
+    runs, _ = look(tmp_path, room=SpoolQuota(documents=2))
 
     assert [run.id for run in runs] == [number(1).id, number(2).id, ID]
 
 
-def test_a_node_has_no_more_bytes_read_than_its_share_but_always_one_run(
-    tmp_path: Path,
-) -> None:
+def test_a_node_has_no_more_bytes_read_than_its_share_but_always_one_run(tmp_path: Path) -> None:
     size = deposit(number(1), tmp_path).stat().st_size
     deposit(number(2), tmp_path)
 
-    assert [r.id for r in look(tmp_path, room=Room(bytes=1))[0]] == [number(1).id]
-    assert len(look(tmp_path, room=Room(bytes=size + 1))[0]) == 1
-    assert len(look(tmp_path, room=Room(bytes=2 * size))[0]) == 2
+    assert [r.id for r in look(tmp_path, room=SpoolQuota(bytes=1))[0]] == [number(1).id]
+    assert len(look(tmp_path, room=SpoolQuota(bytes=size + 1))[0]) == 1
+    assert len(look(tmp_path, room=SpoolQuota(bytes=2 * size))[0]) == 2
 
 
 def test_a_heap_of_rubbish_is_told_of_in_a_few_lines(home: Path) -> None:
@@ -406,14 +396,14 @@ def test_a_heap_of_rubbish_is_told_of_in_a_few_lines(home: Path) -> None:
     runs, refusals = look(home.parent)
 
     assert runs == []
-    assert len(refusals) == Room().refusals
+    assert len(refusals) == SpoolQuota().refusals
 
 
 def test_the_names_of_a_directory_are_not_listed_without_end(home: Path) -> None:
     for count in range(5):
         write(home, b"", f"rubbish{count}")
 
-    assert len(look(home.parent, room=Room(names=2))[1]) == 2
+    assert len(look(home.parent, room=SpoolQuota(names=2))[1]) == 2
 
 
 def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> None:
@@ -421,7 +411,7 @@ def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> N
     raw["results"][0]["limits"] = [{"name": ""}] * 400_000
     path = write(home, msgspec.json.encode(raw))
 
-    assert path.stat().st_size < documents.LARGEST // 8
+    assert path.stat().st_size < documents.MAX_DOCUMENT_BYTES // 8
     assert "larger than any run once it is kept" in refused(home)
 
 
@@ -520,14 +510,12 @@ def test_a_directory_that_fails_while_it_is_read_keeps_no_other_from_its_turn(
 
 
 @root_only
-def test_what_cannot_be_removed_is_told_and_hides_nothing_that_is_new(
-    public: Path,
-) -> None:
+def test_what_cannot_be_removed_is_told_and_hides_nothing_that_is_new(public: Path) -> None:
     for count in range(6):
         legible(number(count), public)
     old = {number(count).id for count in range(5)}
     with as_stranger():
-        runs, (refusal,) = look(public, old.__contains__, room=Room(names=2))
+        runs, (refusal,) = look(public, old.__contains__, room=SpoolQuota(names=2))
 
     assert [run.id for run in runs] == [number(5).id]
     assert f"{public}/n1 cannot be removed: Permission denied" in refusal.reason
@@ -540,7 +528,7 @@ def test_what_cannot_be_put_aside_hides_nothing_that_is_new(public: Path) -> Non
         write(public / "n1", b"", f"0{count}")
     legible(a_run(), public)
     with as_stranger():
-        runs, refusals = look(public, room=Room(documents=1))
+        runs, refusals = look(public, room=SpoolQuota(documents=1))
 
     assert runs == [a_run()]
     assert {refusal.aside for refusal in refusals} == {False}
@@ -549,7 +537,7 @@ def test_what_cannot_be_put_aside_hides_nothing_that_is_new(public: Path) -> Non
 def test_more_names_than_are_listed_are_told(home: Path) -> None:
     for count in range(3):
         deposit(number(count), home.parent)
-    runs, (refusal,) = look(home.parent, room=Room(listed=2))
+    runs, (refusal,) = look(home.parent, room=SpoolQuota(entries=2))
 
     assert len(runs) == 2
     assert "2 files or more" in refusal.reason
@@ -604,12 +592,12 @@ def test_what_was_put_aside_goes_after_some_weeks(home: Path) -> None:
 
 
 def test_of_what_was_put_aside_only_the_last_is_kept(home: Path) -> None:
-    for count in range(ASIDE_KEPT + 5):
+    for count in range(MAX_ASIDE_FILES + 5):
         write(home, b"", f"rubbish{count:02}")
         look(home.parent)
     look(home.parent)
 
-    last = range(5, ASIDE_KEPT + 5)
+    last = range(5, MAX_ASIDE_FILES + 5)
     assert names(home) == {f".refused.rubbish{count:02}" for count in last}
 
 
@@ -624,7 +612,7 @@ def test_a_directory_put_aside_that_cannot_be_removed_is_told(home: Path) -> Non
 def test_the_age_of_a_bounded_number_is_looked_at(home: Path) -> None:
     for count in range(5):
         write(home, b"", f".refused.{count}")
-    look(home.parent, room=Room(leftovers=2), later=ASIDE_SECONDS + 60)
+    look(home.parent, room=SpoolQuota(leftovers=2), later=ASIDE_SECONDS + 60)
 
     assert len(names(home)) == 3
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from hpcverify import standing
-from hpcverify.standing import Word, fetch, read, write
+from hpcverify.standing import JobGate, fetch, read, write
 
 LATER = 99_999_999_999
 NOW = 1_800_000_000.0
-BAD = Word("quarantined", LATER, "GPU 3: lost", ("inventory", "xid"))
+BAD = JobGate("quarantined", LATER, "GPU 3: lost", ("inventory", "xid"))
 
 
 @pytest.mark.parametrize(
-    "word", [BAD, Word("ok", LATER), Word("hold", LATER, "for the vendor")]
+    "word", [BAD, JobGate("ok", LATER), JobGate("hold", LATER, "for the vendor")]
 )
-def test_what_is_written_is_read(tmp_path: Path, word: Word) -> None:
+def test_what_is_written_is_read(tmp_path: Path, word: JobGate) -> None:
     write(tmp_path / "standing", word)
 
     assert read(tmp_path / "standing") == word
@@ -38,10 +38,8 @@ def test_equal_words_are_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("after", "stands"), [(-1, True), (0, False), (1, False)])
-def test_a_word_stands_until_its_expiry(
-    tmp_path: Path, after: float, *, stands: bool
-) -> None:
-    write(tmp_path / "standing", Word("hold", int(NOW)))
+def test_a_word_stands_until_its_expiry(tmp_path: Path, after: float, *, stands: bool) -> None:
+    write(tmp_path / "standing", JobGate("hold", int(NOW)))
 
     assert (read(tmp_path / "standing", NOW + after) is not None) == stands
 
@@ -79,9 +77,7 @@ def test_what_is_no_file_of_its_own_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reason_is_one_line_of_printable_text_that_fits(tmp_path: Path) -> None:
-    write(
-        tmp_path / "standing", Word("hold", LATER, "a\nok\x1b[2J\u2028\0b" + "ü" * 5000)
-    )
+    write(tmp_path / "standing", JobGate("hold", LATER, "a\nok\x1b[2J\u2028\0b" + "ü" * 5000))
 
     found = read(tmp_path / "standing")
     assert found is not None
@@ -92,22 +88,20 @@ def test_a_reason_is_one_line_of_printable_text_that_fits(tmp_path: Path) -> Non
 def test_names_that_no_check_can_have_are_not_taken_over(tmp_path: Path) -> None:
     (tmp_path / "standing").write_text("ok\n99999999999\n\ninventory $(reboot)\n")
 
-    assert read(tmp_path / "standing") == Word("ok", 99999999999)
+    assert read(tmp_path / "standing") == JobGate("ok", 99999999999)
 
 
 def test_no_folder_is_made_for_a_spool_whose_mount_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        standing.write(tmp_path / "gone/standing/n1", standing.Word("ok", 1, "", ()))
+        standing.write(tmp_path / "gone/standing/n1", standing.JobGate("ok", 1, "", ()))
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path / "standing", BAD)
     with pytest.raises(UnicodeEncodeError):
-        write(tmp_path / "standing", Word("\ud800", LATER))
+        write(tmp_path / "standing", JobGate("\ud800", LATER))
 
     assert read(tmp_path / "standing") == BAD
     assert [p.name for p in tmp_path.iterdir()] == ["standing"]
@@ -130,15 +124,13 @@ def test_a_node_takes_over_the_word_to_it(tmp_path: Path, spool: Path) -> None:
 def test_without_a_word_to_it_a_node_keeps_what_it_has(
     tmp_path: Path, spool: Path, node: str
 ) -> None:
-    write(tmp_path / "state/standing", Word("ok", LATER))
+    write(tmp_path / "state/standing", JobGate("ok", LATER))
 
     assert not fetch(spool, tmp_path / "state", node)
-    assert read(tmp_path / "state/standing") == Word("ok", LATER)
+    assert read(tmp_path / "state/standing") == JobGate("ok", LATER)
 
 
-def test_a_folder_that_others_may_write_to_is_not_believed(
-    tmp_path: Path, spool: Path
-) -> None:
+def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool: Path) -> None:
     (spool / "standing").chmod(0o757)
 
     assert not fetch(spool, tmp_path / "state", "n1")
@@ -151,14 +143,12 @@ def test_a_word_by_another_user_is_not_believed(tmp_path: Path, spool: Path) -> 
 
 
 def test_a_stale_word_stays_in_the_spool(tmp_path: Path, spool: Path) -> None:
-    write(spool / "standing/n1", Word("quarantined", 1))
+    write(spool / "standing/n1", JobGate("quarantined", 1))
 
     assert not fetch(spool, tmp_path / "state", "n1")
 
 
-def test_a_state_that_cannot_be_written_is_no_error(
-    tmp_path: Path, spool: Path
-) -> None:
+def test_a_state_that_cannot_be_written_is_no_error(tmp_path: Path, spool: Path) -> None:
     (tmp_path / "state").write_text("in the way")
 
     assert not fetch(spool, tmp_path / "state", "n1")
@@ -166,8 +156,8 @@ def test_a_state_that_cannot_be_written_is_no_error(
 
 def test_the_word_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCVERIFY_STATE", raising=False)
-    default = standing.path_of_this_node()
+    default = standing.find_gate_path()
     monkeypatch.setenv("HPCVERIFY_STATE", "/scratch/state")
 
     assert default == "/var/lib/hpcverify/standing"
-    assert standing.path_of_this_node() == "/scratch/state/standing"
+    assert standing.find_gate_path() == "/scratch/state/standing"

@@ -19,15 +19,15 @@ import pytest
 from hpcverify import documents
 from hpcverify.database import transaction
 from hpcverify.errors import NoRunsError, ReplacedError, StoreError, UnknownNameError
-from hpcverify.model import Inventory, Mark, Part, Run, Verdict
-from hpcverify.store import MARKED, MIGRATIONS, Store
+from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
+from hpcverify.store import MAX_CARRY_OVER_RUNS, MIGRATIONS, Store
 from tests.doubles import INVENTORY, a_result, a_run
 
 
 def keep(state: Path, run: Run) -> Store:
     store = Store(state)
-    documents.write(run, store.document(run.id))
-    store.take_in()
+    documents.write(run, store.get_document_path(run.id))
+    store.index_new()
     return store
 
 
@@ -62,54 +62,47 @@ def test_no_run_or_more_than_one_is_an_error(tmp_path: Path, name: str) -> None:
         store.load(name)
 
 
-def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(
-    tmp_path: Path,
-) -> None:
+def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(tmp_path: Path) -> None:
     with pytest.raises(NoRunsError, match="no runs of this node yet: hpcverify run"):
         Store(tmp_path).load("last")
 
 
 def test_a_document_is_taken_in_once_however_often(tmp_path: Path) -> None:
     store = keep(tmp_path, a_run())
-    store.take_in()
+    store.index_new()
 
-    assert len(Store(tmp_path).runs()) == 1
+    assert len(Store(tmp_path).list_runs()) == 1
 
 
 def test_runs_are_listed_newest_first_with_their_reason(tmp_path: Path) -> None:
     bad = a_result(verdict=Verdict.FAIL, reason="too slow")
     keep(tmp_path, run_of_day(1))
     failed = a_run(
-        id="x",
-        started=datetime(2026, 1, 2, tzinfo=UTC),
-        verdict=Verdict.FAIL,
-        results=(bad,),
+        id="x", started=datetime(2026, 1, 2, tzinfo=UTC), verdict=Verdict.FAIL, results=(bad,)
     )
-    entries = keep(tmp_path, failed).runs("n1")
+    entries = keep(tmp_path, failed).list_runs("n1")
 
     assert [e.id for e in entries] == ["x", run_of_day(1).id]
     assert entries[0].reason == "too slow"
 
 
-def test_a_document_cut_in_half_is_named_and_the_others_are_taken_in(
-    tmp_path: Path,
-) -> None:
+def test_a_document_cut_in_half_is_named_and_the_others_are_taken_in(tmp_path: Path) -> None:
     store = keep(tmp_path, run_of_day(1))
-    whole = store.document(run_of_day(1).id).read_bytes()
-    store.document("half").write_bytes(whole[: len(whole) // 2])
+    whole = store.get_document_path(run_of_day(1).id).read_bytes()
+    store.get_document_path("half").write_bytes(whole[: len(whole) // 2])
     keep(tmp_path, run_of_day(2))
 
     store = Store(tmp_path)
 
-    assert len(store.runs()) == 2
-    assert "half.json is no whole run document" in store.broken[0]
-    assert store.document("half").exists()
+    assert len(store.list_runs()) == 2
+    assert "half.json is no whole run document" in store.warnings[0]
+    assert store.get_document_path("half").exists()
 
 
 def test_a_lost_store_is_built_again_from_the_documents(tmp_path: Path) -> None:
     keep(tmp_path, a_run()).path.unlink()
 
-    assert [e.id for e in Store(tmp_path).runs()] == [a_run().id]
+    assert [e.id for e in Store(tmp_path).list_runs()] == [a_run().id]
 
 
 def test_a_damaged_index_is_set_aside_and_built_anew(tmp_path: Path) -> None:
@@ -117,20 +110,18 @@ def test_a_damaged_index_is_set_aside_and_built_anew(tmp_path: Path) -> None:
     keep(tmp_path, a_run()).path.write_bytes(rubbish)
     store = Store(tmp_path)
 
-    assert [e.id for e in store.runs()] == [a_run().id]
-    (told,) = store.broken
+    assert [e.id for e in store.list_runs()] == [a_run().id]
+    (told,) = store.warnings
     assert "store.sqlite is damaged" in told
     assert "it is now" in told
     assert (tmp_path / "store.damaged").read_bytes() == rubbish
-    assert Store(tmp_path).broken == []
+    assert Store(tmp_path).warnings == []
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_no_damage_to_the_index_keeps_a_node_from_being_verified(
-    tmp_path: Path, seed: int
-) -> None:
+def test_no_damage_to_the_index_keeps_a_node_from_being_verified(tmp_path: Path, seed: int) -> None:
     store = keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
-    store.keep(marked(2, "seen"))
+    store.save(marked(2, "seen"))
     content = bytearray(store.path.read_bytes())
     rng = random.Random(seed)  # noqa: S311 - bytes to spoil, no secret
     for _ in range(50):
@@ -138,14 +129,14 @@ def test_no_damage_to_the_index_keeps_a_node_from_being_verified(
     store.path.write_bytes(content)
 
     store = Store(tmp_path)
-    store.previous("n1")
-    store.marks("n1")
-    store.count("n1")
-    store.past("n1", "quick", "gemm")("fp32.sustained", "cpu")
-    store.keep(run_of_day(3))
+    store.load_previous_inventory("n1")
+    store.load_carry_overs("n1")
+    store.count_runs("n1")
+    store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu")
+    store.save(run_of_day(3))
     store.prune("n1", 1000)
 
-    assert store.document(run_of_day(3).id).exists()
+    assert store.get_document_path(run_of_day(3).id).exists()
     assert len(list(store.documents.iterdir())) == 3
 
 
@@ -155,30 +146,26 @@ def test_damage_that_shows_under_way_costs_nothing(tmp_path: Path) -> None:
         db.execute("update runs set inventory = x'ff7b', verdict = 'fine'")
     db.close()
 
-    assert store.previous("n1") == INVENTORY
-    assert store.runs()[0].verdict is Verdict.PASS
+    assert store.load_previous_inventory("n1") == INVENTORY
+    assert store.list_runs()[0].verdict is Verdict.PASS
 
 
-def test_an_index_that_another_process_has_begun_anew_is_not_set_aside(
-    tmp_path: Path,
-) -> None:
+def test_an_index_that_another_process_has_begun_anew_is_not_set_aside(tmp_path: Path) -> None:
     store = keep(tmp_path, run_of_day(1))
-    store.path.rename(store.aside)
+    store.path.rename(store.damaged_path)
     store.path.touch()
     made = store.path.stat().st_ino
-    store.aside.unlink()
+    store.damaged_path.unlink()
 
-    store.keep(run_of_day(2))
+    store.save(run_of_day(2))
 
     assert store.path.stat().st_ino == made
-    assert not store.aside.exists()
-    assert len(store.runs()) == 2
-    assert store.broken == []
+    assert not store.damaged_path.exists()
+    assert len(store.list_runs()) == 2
+    assert store.warnings == []
 
 
-def test_a_database_that_is_replaced_while_it_is_written_to_is_another(
-    tmp_path: Path,
-) -> None:
+def test_a_database_that_is_replaced_while_it_is_written_to_is_another(tmp_path: Path) -> None:
     path = keep(tmp_path, run_of_day(1)).path
 
     def change() -> None:
@@ -211,15 +198,15 @@ def test_what_is_no_document_among_the_runs_is_passed_over(
     keep(tmp_path, run_of_day(2))
     store = Store(tmp_path)
 
-    assert len(store.runs()) == 2
-    assert len(store.broken) == 4
-    assert all("move it away" in told for told in store.broken)
+    assert len(store.list_runs()) == 2
+    assert len(store.warnings) == 4
+    assert all("move it away" in told for told in store.warnings)
 
 
 def test_a_document_that_grows_while_it_is_read_has_an_end(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with path.open("wb") as file:
-        file.truncate(documents.LARGEST + 1)
+        file.truncate(documents.MAX_DOCUMENT_BYTES + 1)
 
     with pytest.raises(StoreError, match="larger than any run"):
         documents.read(path)
@@ -281,19 +268,16 @@ def test_the_past_is_newest_first_and_without_what_failed(tmp_path: Path) -> Non
         keep(tmp_path, run_of_day(day, value))
     failed = run_of_day(3, 1.0)
     failed = msgspec.structs.replace(
-        failed,
-        results=(msgspec.structs.replace(failed.results[0], verdict=Verdict.FAIL),),
+        failed, results=(msgspec.structs.replace(failed.results[0], verdict=Verdict.FAIL),)
     )
     store = keep(tmp_path, failed)
 
-    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 100.0]
-    assert store.past("n2", "quick", "gemm")("fp32.sustained", "cpu") == []
-    assert store.past("n1", "idle", "gemm")("fp32.sustained", "cpu") == []
+    assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 100.0]
+    assert store.make_past_lookup("n2", "quick", "gemm")("fp32.sustained", "cpu") == []
+    assert store.make_past_lookup("n1", "idle", "gemm")("fp32.sustained", "cpu") == []
 
 
-def test_processes_that_open_the_store_at_once_take_each_run_in_once(
-    tmp_path: Path,
-) -> None:
+def test_processes_that_open_the_store_at_once_take_each_run_in_once(tmp_path: Path) -> None:
     documents_of = tmp_path / "runs"
     documents_of.mkdir()
     for day in range(1, 6):
@@ -301,45 +285,39 @@ def test_processes_that_open_the_store_at_once_take_each_run_in_once(
         documents.write(run, documents_of / f"{run.id}.json")
     code = (
         "import sys, pathlib; from hpcverify.store import Store;"
-        "print(len(Store(pathlib.Path(sys.argv[1])).broken))"
+        "print(len(Store(pathlib.Path(sys.argv[1])).warnings))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(6)]
     said = [other.communicate()[0] for other in others]
 
     assert said == [b"0\n"] * 6
-    past = Store(tmp_path).past("n1", "quick", "gemm")("fp32.sustained", "cpu")
+    past = Store(tmp_path).make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu")
     assert len(past) == 5
 
 
-def test_a_document_under_another_name_is_named_and_not_taken_in(
-    tmp_path: Path,
-) -> None:
+def test_a_document_under_another_name_is_named_and_not_taken_in(tmp_path: Path) -> None:
     store = keep(tmp_path, run_of_day(1))
-    store.document(run_of_day(1).id).rename(tmp_path / "runs" / "other.json")
+    store.get_document_path(run_of_day(1).id).rename(tmp_path / "runs" / "other.json")
     store.path.unlink()
     store = Store(tmp_path)
 
-    assert "other.json holds run 20260101-000000-abcdef" in store.broken[0]
-    assert store.runs() == []
+    assert "other.json holds run 20260101-000000-abcdef" in store.warnings[0]
+    assert store.list_runs() == []
 
 
 def inventory_run(day: int, verdict: Verdict, inventory: Inventory) -> Run:
     return msgspec.structs.replace(
-        run_of_day(day),
-        results=(a_result("inventory", verdict=verdict),),
-        inventory=inventory,
+        run_of_day(day), results=(a_result("inventory", verdict=verdict),), inventory=inventory
     )
 
 
-def test_a_run_that_missed_a_part_is_no_reference_for_the_next(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_missed_a_part_is_no_reference_for_the_next(tmp_path: Path) -> None:
     keep(tmp_path, inventory_run(1, Verdict.PASS, INVENTORY))
     store = keep(tmp_path, inventory_run(2, Verdict.FAIL, Inventory()))
 
-    assert store.previous("n1") == INVENTORY
-    assert store.previous("n2") is None
+    assert store.load_previous_inventory("n1") == INVENTORY
+    assert store.load_previous_inventory("n2") is None
 
 
 def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
@@ -356,7 +334,7 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
 
 
 def marked(day: int, value: str, *, complete: bool = True, node: str = "n1") -> Run:
-    result = a_result(marks=(Mark("cursor", value), Mark("count", value, f"gpu-{day}")))
+    result = a_result(marks=(CarryOver("cursor", value), CarryOver("count", value, f"gpu-{day}")))
     run = run_of_day(day, node=node, complete=complete)
     return msgspec.structs.replace(run, results=(result,))
 
@@ -366,44 +344,42 @@ def test_the_newest_of_each_mark_is_recalled_for_its_node(tmp_path: Path) -> Non
     keep(tmp_path, marked(2, "2"))
     store = keep(tmp_path, marked(3, "3", node="n2"))
 
-    assert set(store.marks("n1")["gemm"]) == {
-        Mark("cursor", "2"),
-        Mark("count", "1", "gpu-1"),
-        Mark("count", "2", "gpu-2"),
+    assert set(store.load_carry_overs("n1")["gemm"]) == {
+        CarryOver("cursor", "2"),
+        CarryOver("count", "1", "gpu-1"),
+        CarryOver("count", "2", "gpu-2"),
     }
-    assert store.marks("n3") == {}
+    assert store.load_carry_overs("n3") == {}
 
 
 def test_what_an_interrupted_run_looked_at_is_new_still(tmp_path: Path) -> None:
     keep(tmp_path, marked(1, "1"))
     store = keep(tmp_path, marked(2, "2", complete=False))
 
-    assert Mark("cursor", "1") in store.marks("n1")["gemm"]
+    assert CarryOver("cursor", "1") in store.load_carry_overs("n1")["gemm"]
 
 
 def test_a_mark_that_came_last_counts_whatever_the_clock_said(tmp_path: Path) -> None:
     store = keep(tmp_path, marked(9, "ahead"))
-    store.keep(marked(2, "true"))
+    store.save(marked(2, "true"))
 
-    assert Mark("cursor", "true") in store.marks("n1")["gemm"]
+    assert CarryOver("cursor", "true") in store.load_carry_overs("n1")["gemm"]
 
 
 def test_a_run_that_is_kept_is_written_and_indexed(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(marked(1, "1"))
+    store.save(marked(1, "1"))
 
     assert Store(tmp_path).load("last") == marked(1, "1")
 
 
-def test_a_document_that_others_put_there_is_found_after_one_of_ours(
-    tmp_path: Path,
-) -> None:
+def test_a_document_that_others_put_there_is_found_after_one_of_ours(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(run_of_day(1))
-    documents.write(run_of_day(2), store.document(run_of_day(2).id))
-    store.keep(run_of_day(3))
+    store.save(run_of_day(1))
+    documents.write(run_of_day(2), store.get_document_path(run_of_day(2).id))
+    store.save(run_of_day(3))
 
-    assert len(Store(tmp_path).runs()) == 3
+    assert len(Store(tmp_path).list_runs()) == 3
 
 
 def test_a_past_that_cannot_be_read_costs_no_run_and_is_told(
@@ -413,11 +389,11 @@ def test_a_past_that_cannot_be_read_costs_no_run_and_is_told(
     store = keep(tmp_path, run_of_day(1))
     with sqlite3.connect(store.path) as db:
         db.execute("begin exclusive")
-        values = store.past("n1", "quick", "gemm")("fp32.sustained", "cpu")
+        values = store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu")
     db.close()
 
     assert values == ()
-    assert len(store.broken) == 1
+    assert len(store.warnings) == 1
 
 
 def test_reading_waits_for_nobody_who_writes(
@@ -427,7 +403,7 @@ def test_reading_waits_for_nobody_who_writes(
     store = keep(tmp_path, run_of_day(1))
     with sqlite3.connect(store.path) as db:
         db.execute("begin immediate")
-        entries = Store(tmp_path).runs()
+        entries = Store(tmp_path).list_runs()
     db.close()
 
     assert len(entries) == 1
@@ -440,7 +416,7 @@ def burn_in(day: int, *values: float, worst: Verdict = Verdict.PASS) -> Run:
         a_result(
             round=number,
             measurements=(msgspec.structs.replace(MEASURED, value=value),),
-            marks=(Mark("cursor", str(value)),),
+            marks=(CarryOver("cursor", str(value)),),
             verdict=worst if number == len(values) else Verdict.PASS,
             reason="worn" if number == len(values) else "",
         )
@@ -456,24 +432,24 @@ def test_a_burn_in_is_one_run_of_the_past_with_its_median(tmp_path: Path) -> Non
     keep(tmp_path, run_of_day(1, 50.0))
     store = keep(tmp_path, burn_in(2, 100.0, 130.0, 110.0))
 
-    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 50.0]
+    assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == [110.0, 50.0]
 
 
 def test_a_burn_in_of_which_one_round_warned_is_no_measure(tmp_path: Path) -> None:
     store = keep(tmp_path, burn_in(2, 100.0, 130.0, worst=Verdict.WARN))
 
-    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == []
-    assert [e.reason for e in store.runs()] == ["worn"]
+    assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == []
+    assert [e.reason for e in store.list_runs()] == ["worn"]
 
 
 def test_rounds_take_turns_like_runs_and_the_last_marks_count(tmp_path: Path) -> None:
     keep(tmp_path, burn_in(1, 1.0, 2.0, 3.0))
     store = keep(tmp_path, run_of_day(2))
 
-    assert store.count("n1") == 4
-    assert store.count("n2") == 0
-    assert [e.rounds for e in store.runs()] == [1, 3]
-    assert Mark("cursor", "3.0") in store.marks("n1")["gemm"]
+    assert store.count_runs("n1") == 4
+    assert store.count_runs("n2") == 0
+    assert [e.rounds for e in store.list_runs()] == [1, 3]
+    assert CarryOver("cursor", "3.0") in store.load_carry_overs("n1")["gemm"]
 
 
 def test_an_inventory_that_one_round_refused_is_no_reference(tmp_path: Path) -> None:
@@ -482,12 +458,10 @@ def test_an_inventory_that_one_round_refused_is_no_reference(tmp_path: Path) -> 
     results = (*run.results, later)
     store = keep(tmp_path, msgspec.structs.replace(run, rounds=2, results=results))
 
-    assert store.previous("n1") is None
+    assert store.load_previous_inventory("n1") is None
 
 
-def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(
-    tmp_path: Path,
-) -> None:
+def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(tmp_path: Path) -> None:
     old = MIGRATIONS[:3]
     with sqlite3.connect(tmp_path / "store.sqlite") as db:
         for statement in ";".join(old).split(";"):
@@ -498,8 +472,8 @@ def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(
     db.close()
     store = keep(tmp_path, burn_in(2, 1.0, 2.0))
 
-    assert [(e.id, e.rounds) for e in store.runs()][1:] == [("old", 1)]
-    assert store.count("n1") == 3
+    assert [(e.id, e.rounds) for e in store.list_runs()][1:] == [("old", 1)]
+    assert store.count_runs("n1") == 3
 
 
 def days(state: Path, *numbers: int, suite: str = "quick") -> Store:
@@ -507,13 +481,13 @@ def days(state: Path, *numbers: int, suite: str = "quick") -> Store:
     store = Store(state)
     for day in numbers:
         run = run_of_day(day, suite=suite)
-        store.keep(msgspec.structs.replace(run, id=f"{suite}-{day}"))
+        store.save(msgspec.structs.replace(run, id=f"{suite}-{day}"))
     return store
 
 
 def left(store: Store) -> list[str]:
     """Name the runs that are indexed, newest first; each has its document."""
-    names = [entry.id for entry in store.runs(limit=-1)]
+    names = [entry.id for entry in store.list_runs(limit=-1)]
     assert {path.stem for path in store.documents.iterdir()} == {*names}
     return names
 
@@ -523,7 +497,7 @@ def test_the_oldest_runs_go_with_their_documents(tmp_path: Path) -> None:
 
     assert store.prune("n1", keep=2) == 1
     assert left(store) == ["quick-3", "quick-2"]
-    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [150.0] * 2
+    assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == [150.0] * 2
 
 
 def test_nothing_goes_while_there_is_room_or_from_another_node(tmp_path: Path) -> None:
@@ -571,19 +545,19 @@ def test_what_the_next_run_compares_itself_with_is_spared(tmp_path: Path) -> Non
     keep(tmp_path, marked(2, "2"))
     store = days(tmp_path, 3, 4, 5)
     store.prune("n1", keep=1)
-    before = store.previous("n1"), store.marks("n1")
+    before = store.load_previous_inventory("n1"), store.load_carry_overs("n1")
     store.path.unlink()
     again = Store(tmp_path)
 
-    assert (again.previous("n1"), again.marks("n1")) == before
+    assert (again.load_previous_inventory("n1"), again.load_carry_overs("n1")) == before
     assert before[0] == INVENTORY
-    assert Mark("cursor", "2") in before[1]["gemm"]
+    assert CarryOver("cursor", "2") in before[1]["gemm"]
     assert len(left(again)) == 3
 
 
 def odd(day: int, count: int = 1) -> Run:
     """Make a run with marks of names that no other has."""
-    marks = tuple(Mark(f"{day}.{number}", "x") for number in range(count))
+    marks = tuple(CarryOver(f"{day}.{number}", "x") for number in range(count))
     made = run_of_day(day)
     return msgspec.structs.replace(made, results=(a_result(marks=marks),))
 
@@ -598,22 +572,22 @@ def marks_in(store: Store) -> int:
 def test_marks_of_ever_new_names_spare_no_more_runs_than_can_be(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in range(1, 30):
-        store.keep(odd(day))
+        store.save(odd(day))
     store.prune("n1", keep=2)
 
-    kept = [odd(day).id for day in range(29, 29 - MARKED, -1)]
+    kept = [odd(day).id for day in range(29, 29 - MAX_CARRY_OVER_RUNS, -1)]
     assert left(store) == kept
-    assert marks_in(store) == MARKED
+    assert marks_in(store) == MAX_CARRY_OVER_RUNS
 
 
 def test_a_mark_is_forgotten_with_its_run_alone(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(odd(1))
-    store.keep(marked(2, "2"))
-    store.prune("n1", keep=1, room=0, spare=[run_of_day(2).id])
+    store.save(odd(1))
+    store.save(marked(2, "2"))
+    store.prune("n1", keep=1, max_bytes=0, spare=[run_of_day(2).id])
 
     assert left(store) == [run_of_day(2).id]
-    assert {mark.name for mark in store.marks("n1")["gemm"]} == {"cursor", "count"}
+    assert {mark.name for mark in store.load_carry_overs("n1")["gemm"]} == {"cursor", "count"}
 
 
 def heavy(store: Store, day: int, size: int, suite: str = "idle") -> str:
@@ -621,7 +595,7 @@ def heavy(store: Store, day: int, size: int, suite: str = "idle") -> str:
     result = a_result(params={"text": "x" * size})
     run = msgspec.structs.replace(run_of_day(day, suite=suite), results=(result,))
     run = msgspec.structs.replace(run, id=f"{suite}-{day}")
-    store.keep(run)
+    store.save(run)
     return run.id
 
 
@@ -629,17 +603,17 @@ def test_the_oldest_go_beyond_the_bytes_that_a_node_may_have(tmp_path: Path) -> 
     store = Store(tmp_path)
     runs = [heavy(store, day, 100_000) for day in range(1, 7)]
 
-    assert store.prune("n1", keep=100, room=800_000) == 0
-    assert store.prune("n1", keep=100, room=350_000) == 3
+    assert store.prune("n1", keep=100, max_bytes=800_000) == 0
+    assert store.prune("n1", keep=100, max_bytes=350_000) == 3
     assert left(store) == runs[:2:-1]
 
 
 def test_runs_of_marks_are_spared_from_no_limit_of_bytes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in range(1, 5):
-        store.keep(odd(day, count=500))
-    size = store.document(odd(1).id).stat().st_size
-    store.prune("n1", keep=100, room=2 * size)
+        store.save(odd(day, count=500))
+    size = store.get_document_path(odd(1).id).stat().st_size
+    store.prune("n1", keep=100, max_bytes=2 * size)
 
     assert left(store) == [odd(4).id, odd(3).id]
     assert marks_in(store) == 1000
@@ -650,17 +624,17 @@ def test_evidence_stays_whatever_it_weighs(tmp_path: Path) -> None:
     store = Store(tmp_path)
     spare = heavy(store, 2, 100_000)
     heavy(store, 3, 100_000)
-    store.prune("n1", keep=100, spare=[spare], room=0)
+    store.prune("n1", keep=100, spare=[spare], max_bytes=0)
 
     assert left(store) == [spare, run_of_day(1).id]
-    assert store.prune("n1", keep=100, spare=[spare], room=0) == 0
+    assert store.prune("n1", keep=100, spare=[spare], max_bytes=0) == 0
 
 
 def test_a_few_heavy_runs_drive_out_none_of_many_light_ones(tmp_path: Path) -> None:
     store = Store(tmp_path)
     light = [heavy(store, day, 10_000) for day in range(1, 9)]
     burn_ins = [heavy(store, day, 100_000, "burn_in") for day in range(10, 14)]
-    store.prune("n1", keep=100, room=320_000)
+    store.prune("n1", keep=100, max_bytes=320_000)
 
     assert left(store) == [*burn_ins[:1:-1], *light[::-1]]
 
@@ -671,16 +645,16 @@ def test_what_is_taken_in_weighs_as_what_was_kept(tmp_path: Path) -> None:
         heavy(store, day, 100_000)
     store.path.unlink()
 
-    assert Store(tmp_path).prune("n1", keep=100, room=250_000) == 1
+    assert Store(tmp_path).prune("n1", keep=100, max_bytes=250_000) == 1
 
 
 def test_the_directory_is_not_read_again_for_what_was_deleted(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2, 3)
     store.prune("n1", keep=1)
-    store.document("unseen").write_text("{")
+    store.get_document_path("unseen").write_text("{")
     os.utime(store.documents, ns=(0, _remembered(store)))
 
-    assert Store(tmp_path).broken == []
+    assert Store(tmp_path).warnings == []
 
 
 def _remembered(store: Store) -> int:
@@ -692,7 +666,7 @@ def _remembered(store: Store) -> int:
 
 def test_a_document_that_is_gone_already_is_no_obstacle(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2)
-    store.document("quick-1").unlink()
+    store.get_document_path("quick-1").unlink()
 
     assert store.prune("n1", keep=1) == 1
     assert left(store) == ["quick-2"]
@@ -700,8 +674,8 @@ def test_a_document_that_is_gone_already_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_a_document_that_cannot_be_deleted_is_named_and_stays(tmp_path: Path) -> None:
     store = days(tmp_path, 1, 2)
-    store.document("quick-1").unlink()
-    store.document("quick-1").mkdir()
+    store.get_document_path("quick-1").unlink()
+    store.get_document_path("quick-1").mkdir()
 
     with pytest.raises(StoreError, match=r"quick-1\.json cannot be deleted"):
         store.prune("n1", keep=1)
@@ -714,10 +688,8 @@ def test_runs_that_failed_are_listed_with_their_node_and_time(tmp_path: Path) ->
     store = keep(tmp_path, run_of_day(4, node="n2", verdict=Verdict.PASS))
     third = datetime(2026, 1, 3, tzinfo=UTC)
 
-    assert len(store.failures()) == 2
-    assert store.failures(datetime(2026, 1, 2, tzinfo=UTC)) == [
-        ("n1", third.timestamp())
-    ]
+    assert len(store.list_failures()) == 2
+    assert store.list_failures(datetime(2026, 1, 2, tzinfo=UTC)) == [("n1", third.timestamp())]
 
 
 def test_of_every_node_the_newest_whole_run_is_found(tmp_path: Path) -> None:
@@ -726,11 +698,8 @@ def test_of_every_node_the_newest_whole_run_is_found(tmp_path: Path) -> None:
     keep(tmp_path, run_of_day(3))
     store = keep(tmp_path, run_of_day(4, complete=False))
 
-    assert {e.node: e.id[:8] for e in store.newest()} == {
-        "n1": "20260103",
-        "n2": "20260102",
-    }
-    assert [e.node for e in store.newest(datetime(2026, 1, 3))] == ["n1"]  # noqa: DTZ001 - as click reads a day
+    assert {e.node: e.id[:8] for e in store.list_newest()} == {"n1": "20260103", "n2": "20260102"}
+    assert [e.node for e in store.list_newest(datetime(2026, 1, 3))] == ["n1"]  # noqa: DTZ001 - as click reads a day
 
 
 def test_a_run_of_a_clock_that_was_ahead_is_not_the_newest(tmp_path: Path) -> None:
@@ -739,8 +708,8 @@ def test_a_run_of_a_clock_that_was_ahead_is_not_the_newest(tmp_path: Path) -> No
     store = keep(tmp_path, run_of_day(1))
     now = datetime(2026, 1, 2, tzinfo=UTC)
 
-    assert [e.id[:8] for e in store.newest(until=now)] == ["20260101"]
-    assert {s.run[:8] for s in store.said(until=now)} == {"20260101"}
+    assert [e.id[:8] for e in store.list_newest(until=now)] == ["20260101"]
+    assert {s.run[:8] for s in store.list_last_results(until=now)} == {"20260101"}
 
 
 def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) -> None:
@@ -756,11 +725,11 @@ def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) 
     keep(tmp_path, run_of_day(2))
     store = keep(tmp_path, run_of_day(3))
 
-    assert sorted((s.suite, s.run[:8], s.overall, s.reason) for s in store.said()) == [
+    assert sorted((s.suite, s.run[:8], s.overall, s.reason) for s in store.list_last_results()) == [
         ("idle", "x", Verdict.FAIL, "slow"),
         ("quick", "20260103", Verdict.PASS, ""),
     ]
-    assert {s.suite for s in store.said(datetime(2026, 1, 2))} == {"quick"}  # noqa: DTZ001 - as click reads a day
+    assert {s.suite for s in store.list_last_results(datetime(2026, 1, 2))} == {"quick"}  # noqa: DTZ001 - as click reads a day
 
 
 PAGE = 4096
@@ -770,21 +739,19 @@ def wide(day: int) -> Run:
     """Make a run in which three hundred things were measured."""
     result = a_result()
     measured = tuple(
-        msgspec.structs.replace(result.measurements[0], name=f"m{number}")
-        for number in range(300)
+        msgspec.structs.replace(result.measurements[0], name=f"m{number}") for number in range(300)
     )
     return msgspec.structs.replace(
-        run_of_day(day),
-        results=(msgspec.structs.replace(result, measurements=measured),),
+        run_of_day(day), results=(msgspec.structs.replace(result, measurements=measured),)
     )
 
 
 def test_what_a_run_adds_lies_on_few_pages(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in range(1, 20):
-        store.keep(wide(day))
+        store.save(wide(day))
     before = store.path.read_bytes()
-    store.keep(wide(20))
+    store.save(wide(20))
     after = store.path.read_bytes()
 
     places = range(0, len(after), PAGE)
@@ -800,40 +767,34 @@ def dated(when: str, **changes: object) -> Run:
 BAD_PARTS = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1"),))
 
 
-def test_a_run_of_a_clock_that_was_ahead_is_no_reference_and_is_told(
-    tmp_path: Path,
-) -> None:
+def test_a_run_of_a_clock_that_was_ahead_is_no_reference_and_is_told(tmp_path: Path) -> None:
     listed = (a_result("inventory"),)
     store = Store(tmp_path)
-    store.keep(dated("2026-01-01", results=listed, inventory=INVENTORY))
-    store.keep(dated("2099-01-01", results=listed, inventory=BAD_PARTS))
+    store.save(dated("2026-01-01", results=listed, inventory=INVENTORY))
+    store.save(dated("2099-01-01", results=listed, inventory=BAD_PARTS))
 
-    assert store.previous("n1") == INVENTORY
-    assert [e.id[:4] for e in store.runs()] == ["2026", "2099"]
+    assert store.load_previous_inventory("n1") == INVENTORY
+    assert [e.id[:4] for e in store.list_runs()] == ["2026", "2099"]
     assert store.load("last").id.startswith("2026")
-    assert [e.id[:4] for e in store.from_ahead("n1")] == ["2099"]
+    assert [e.id[:4] for e in store.list_future_runs("n1")] == ["2099"]
 
 
-def test_many_runs_of_a_clock_that_was_ahead_are_told_in_one_sentence(
-    tmp_path: Path,
-) -> None:
+def test_many_runs_of_a_clock_that_was_ahead_are_told_in_one_sentence(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.clock_told("n1") == ""
+    assert store.explain_future_runs("n1") == ""
     for day in range(1, 4):
-        store.keep(dated(f"2099-01-0{day}"))
+        store.save(dated(f"2099-01-0{day}"))
 
-    told = store.clock_told("n1")
+    told = store.explain_future_runs("n1")
 
     assert told.startswith("run 20990103-000000-abcdef (and 2 more) is dated after now")
     assert "\n" not in told
 
 
-def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(
-    tmp_path: Path,
-) -> None:
+def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(tmp_path: Path) -> None:
     first = Store(tmp_path)
     for day in range(1, 3):
-        first.keep(run_of_day(day))
+        first.save(run_of_day(day))
     first.path.unlink()
     gone, *_ = sorted(first.documents.iterdir())
     asked: list[float] = []
@@ -846,38 +807,36 @@ def test_a_document_that_another_process_deletes_meanwhile_is_no_complaint(
 
     store = Store(tmp_path, timer=timer)
 
-    assert store.broken == []
-    assert [e.id for e in store.runs()] == [run_of_day(2).id]
+    assert store.warnings == []
+    assert [e.id for e in store.list_runs()] == [run_of_day(2).id]
 
 
-def test_parts_that_were_accepted_after_a_run_of_the_future_stay_accepted(
-    tmp_path: Path,
-) -> None:
+def test_parts_that_were_accepted_after_a_run_of_the_future_stay_accepted(tmp_path: Path) -> None:
     listed = (a_result("inventory"),)
     store = Store(tmp_path)
-    store.keep(dated("2099-01-01", results=listed, inventory=INVENTORY))
-    store.keep(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
+    store.save(dated("2099-01-01", results=listed, inventory=INVENTORY))
+    store.save(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
     store.path.unlink()
 
-    assert Store(tmp_path).previous("n1") == BAD_PARTS
+    assert Store(tmp_path).load_previous_inventory("n1") == BAD_PARTS
 
 
 def test_a_node_whose_clock_fell_behind_keeps_its_reference(tmp_path: Path) -> None:
     listed = (a_result("inventory"),)
     first = Store(tmp_path)
-    first.keep(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
-    first.keep(dated("2026-01-02", results=listed, inventory=INVENTORY))
+    first.save(dated("2026-01-01", results=listed, inventory=BAD_PARTS))
+    first.save(dated("2026-01-02", results=listed, inventory=INVENTORY))
     store = Store(tmp_path, clock=lambda: datetime(1970, 1, 1, tzinfo=UTC))
 
-    assert store.previous("n1") == INVENTORY
+    assert store.load_previous_inventory("n1") == INVENTORY
 
 
 def test_what_the_future_measured_is_no_past(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.keep(run_of_day(1, 100.0))
-    store.keep(dated("2099-01-01"))
+    store.save(run_of_day(1, 100.0))
+    store.save(dated("2099-01-01"))
 
-    assert store.past("n1", "quick", "gemm")("fp32.sustained", "cpu") == [100.0]
+    assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == [100.0]
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 0.0])
@@ -886,57 +845,53 @@ def test_the_newest_marks_count_in_whatever_order_runs_are_taken_in(
 ) -> None:
     store = Store(tmp_path)
     for day in range(1, 10):
-        store.keep(marked(day, str(day)))
+        store.save(marked(day, str(day)))
     ahead = msgspec.structs.replace(dated("2099-01-01"), results=marked(1, "x").results)
-    documents.write(ahead, store.document(ahead.id))
+    documents.write(ahead, store.get_document_path(ahead.id))
     store.path.unlink()
     Store(tmp_path, seconds=seconds)
     store = Store(tmp_path)
 
-    assert Mark("cursor", "9") in store.marks("n1")["gemm"]
+    assert CarryOver("cursor", "9") in store.load_carry_overs("n1")["gemm"]
 
 
-def test_a_passive_run_takes_in_the_newest_and_leaves_the_rest_to_the_next(
-    tmp_path: Path,
-) -> None:
+def test_a_passive_run_takes_in_the_newest_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
     whole = Store(tmp_path)
     for number in range(120):
         run = run_of_day(1 + number % 28)
         renamed = msgspec.structs.replace(run, id=f"{run.id[:-6]}{number:06}")
-        documents.write(renamed, whole.document(renamed.id))
+        documents.write(renamed, whole.get_document_path(renamed.id))
     ended = iter(range(10_000))
     hurried = Store(tmp_path, seconds=1.5, timer=lambda: float(next(ended)))
-    some = hurried.runs(limit=-1)
+    some = hurried.list_runs(limit=-1)
 
     assert len(some) == 50
     assert {e.started.day for e in some} >= {28, 27, 26}
 
-    hurried.keep(dated("2026-02-01"))
-    assert len(Store(tmp_path).runs(limit=-1)) == 121
+    hurried.save(dated("2026-02-01"))
+    assert len(Store(tmp_path).list_runs(limit=-1)) == 121
 
 
 def test_the_index_gives_back_the_room_of_what_was_deleted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in range(1, 29):
-        store.keep(wide(day))
+        store.save(wide(day))
     store.shrink(2**16)
     full = store.path.stat().st_size
     assert store.prune("n1", 4) == 24
     store.shrink(2**16)
 
     assert store.path.stat().st_size < full / 2
-    assert len(store.runs()) == 4
+    assert len(store.list_runs()) == 4
 
 
-def test_no_more_runs_are_deleted_at_once_than_a_prolog_has_time_for(
-    tmp_path: Path,
-) -> None:
+def test_no_more_runs_are_deleted_at_once_than_a_prolog_has_time_for(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in range(1, 9):
-        store.keep(run_of_day(day))
+        store.save(run_of_day(day))
 
-    assert [store.prune("n1", 4, most=3) for _ in range(2)] == [3, 1]
-    assert [e.started.day for e in store.runs()] == [8, 7, 6, 5]
+    assert [store.prune("n1", 4, max_pruned=3) for _ in range(2)] == [3, 1]
+    assert [e.started.day for e in store.list_runs()] == [8, 7, 6, 5]
 
 
 def judged_run(day: int, verdict: Verdict, inventory: Inventory, **changes: Any) -> Run:
@@ -950,9 +905,7 @@ def judged_run(day: int, verdict: Verdict, inventory: Inventory, **changes: Any)
     )
 
 
-def test_runs_that_looked_at_a_part_are_found_without_their_documents(
-    tmp_path: Path,
-) -> None:
+def test_runs_that_looked_at_a_part_are_found_without_their_documents(tmp_path: Path) -> None:
     empty, now = Inventory(), judged_run(9, Verdict.FAIL, INVENTORY)
     for run in (
         judged_run(1, Verdict.PASS, INVENTORY),
@@ -967,7 +920,7 @@ def test_runs_that_looked_at_a_part_are_found_without_their_documents(
         keep(tmp_path, run)
 
     def days(part: str, *checks: str) -> list[int]:
-        found = Store(tmp_path).looked_at(part, checks, now)
+        found = Store(tmp_path).list_runs_judging(part, checks, now)
         return [entry.started.day for entry in found]
 
     assert days("cpu", "ecc", "gemm") == [5, 3, 1]

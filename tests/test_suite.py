@@ -12,36 +12,34 @@ import pytest
 from hpcverify.config import Setting, Site
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
-from hpcverify.orchestrator import MARGIN
+from hpcverify.orchestrator import ROUND_TIME_MARGIN
 from hpcverify.suite import (
-    Entry,
     Plan,
     Suite,
+    SuiteEntry,
+    list_suites,
     load_suite,
-    plan,
+    make_plan,
     refuse_endless,
-    suite_names,
 )
 
 SITE = Site(check_packages=("tests.site.acme_checks",), path="site.toml")
 
 
-def planned(*entries: Entry, site: Site = SITE, only: tuple[str, ...] = ()) -> Plan:
+def planned(*entries: SuiteEntry, site: Site = SITE, only: tuple[str, ...] = ()) -> Plan:
     suite = Suite(name="s", summary="", budget=60, check=entries)
-    return plan(suite, site, only)
+    return make_plan(suite, site, only)
 
 
 def limited(setting: Setting) -> Site:
     return Site(
-        check_packages=SITE.check_packages,
-        path="site.toml",
-        limits={"steady": {"level": setting}},
+        check_packages=SITE.check_packages, path="site.toml", limits={"steady": {"level": setting}}
     )
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", list_suites())
 def test_every_suite_that_ships_can_be_planned(name: str) -> None:
-    planned = plan(load_suite(name), Site())
+    planned = make_plan(load_suite(name), Site())
 
     assert planned.steps
     refuse_endless(planned)
@@ -57,13 +55,13 @@ def test_root_runs_no_check_that_others_can_change(
     compiled.mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     site = Site(check_packages=(package,))
-    plan(load_suite("prolog"), site)
+    make_plan(load_suite("prolog"), site)
     # Where anybody can add a module, a sticky folder is no better.
     places = {"above": tmp_path, "folder": compiled.parent, "compiled": compiled}
     places[loose].chmod(0o1777)
 
     with pytest.raises(ConfigError, match="can be changed by other users"):
-        plan(load_suite("prolog"), site)
+        make_plan(load_suite("prolog"), site)
 
 
 def test_an_unknown_suite_gets_a_hint() -> None:
@@ -72,13 +70,13 @@ def test_an_unknown_suite_gets_a_hint() -> None:
 
 
 def test_checks_run_in_the_order_of_the_file() -> None:
-    steps = planned(Entry(name="steady"), Entry(name="naughty")).steps
+    steps = planned(SuiteEntry(name="steady"), SuiteEntry(name="naughty")).steps
 
     assert [s.name for s in steps] == ["steady", "naughty"]
 
 
 def test_the_star_stands_for_every_check_that_is_not_named() -> None:
-    steps = planned(Entry(name="*"), Entry(name="steady")).steps
+    steps = planned(SuiteEntry(name="*"), SuiteEntry(name="steady")).steps
 
     assert steps[-1].name == "steady"
     assert {"naughty", "gemm"} < {s.name for s in steps}
@@ -86,7 +84,7 @@ def test_the_star_stands_for_every_check_that_is_not_named() -> None:
 
 
 def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
-    entry = Entry(name="steady", params={"value": 9})
+    entry = SuiteEntry(name="steady", params={"value": 9})
     steps = planned(entry, only=("naughty", "steady")).steps
 
     assert [s.name for s in steps] == ["steady", "naughty"]
@@ -96,34 +94,32 @@ def test_only_takes_the_suites_entry_or_else_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        (Entry(name="stedy"), "did you mean steady"),
-        (Entry(name="steady", params={"vlaue": 1}), "did you mean value"),
-        (Entry(name="steady", params={"value": "x"}), r"params: .*\$\.value"),
-        (Entry(name="steady", params={"value": nan}), "value must be a finite number"),
+        (SuiteEntry(name="stedy"), "did you mean steady"),
+        (SuiteEntry(name="steady", params={"vlaue": 1}), "did you mean value"),
+        (SuiteEntry(name="steady", params={"value": "x"}), r"params: .*\$\.value"),
+        (SuiteEntry(name="steady", params={"value": nan}), "value must be a finite number"),
         (
-            Entry(name="steady", params={"value": [1, inf]}),
+            SuiteEntry(name="steady", params={"value": [1, inf]}),
             r"check steady: params: value\[1\] must be a finite number, not inf",
         ),
         (
-            Entry(name="storage", params={"seconds": 0}),
+            SuiteEntry(name="storage", params={"seconds": 0}),
             "check storage: params: seconds must be > 0$",
         ),
         (
-            Entry(name="steady", limits={"levl": Setting(low=1)}),
+            SuiteEntry(name="steady", limits={"levl": Setting(low=1)}),
             "limits.steady: no measurement is called 'levl'; did you mean level",
         ),
     ],
 )
-def test_a_mistake_names_the_suite_and_what_was_meant(
-    entry: Entry, complaint: str
-) -> None:
+def test_a_mistake_names_the_suite_and_what_was_meant(entry: SuiteEntry, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         planned(entry)
 
 
 def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
     site = limited(Setting(low=3, otherwise=Verdict.WARN))
-    rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
+    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level"]
 
     assert (rule.low, rule.high, rule.otherwise) == (3, None, Verdict.WARN)
     assert rule.source == "site.toml"
@@ -131,14 +127,14 @@ def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
 
 def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
     site = limited(Setting(high=0.5, unit="s"))
-    rule = planned(Entry(name="steady"), site=site).steps[0].rules["level"]
+    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level"]
 
     assert rule.high == 500  # ms
 
 
 def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
     limits = {"mismatched_words": Setting(high=3), "products": Setting(low=9)}
-    rules = planned(Entry(name="sdc", limits=limits)).steps[0].rules
+    rules = planned(SuiteEntry(name="sdc", limits=limits)).steps[0].rules
     words, products = rules["mismatched_words"], rules["products"]
 
     assert (words.high, words.remedy, words.optional) == (3, Remedy.REPLACE, True)
@@ -148,7 +144,7 @@ def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
 
 def test_a_limit_without_a_default_fails_and_must_be_measured() -> None:
     limits = {"lev*": Setting(low=1)}
-    rule = planned(Entry(name="steady", limits=limits)).steps[0].rules["lev*"]
+    rule = planned(SuiteEntry(name="steady", limits=limits)).steps[0].rules["lev*"]
 
     assert (rule.otherwise, rule.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert not rule.optional
@@ -156,17 +152,13 @@ def test_a_limit_without_a_default_fails_and_must_be_measured() -> None:
 
 @pytest.mark.parametrize(
     ("otherwise", "cause"),
-    [
-        (None, Cause.UNMEASURED),
-        (Verdict.ERROR, Cause.UNMEASURED),
-        (Verdict.FAIL, Cause.NONE),
-    ],
+    [(None, Cause.UNMEASURED), (Verdict.ERROR, Cause.UNMEASURED), (Verdict.FAIL, Cause.NONE)],
 )
 def test_the_cause_of_a_limit_stays_with_its_verdict(
     otherwise: Verdict | None, cause: Cause
 ) -> None:
     limits = {"samples": Setting(low=9, otherwise=otherwise)}
-    step = planned(Entry(name="thermal", limits=limits)).steps[0]
+    step = planned(SuiteEntry(name="thermal", limits=limits)).steps[0]
 
     assert step.rules["samples"].cause is cause
 
@@ -175,18 +167,16 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
     ("entry", "complaint"),
     [
         (
-            Entry(name="sdc", params={"seconds": 60}),
+            SuiteEntry(name="sdc", params={"seconds": 60}),
             "check sdc: seconds = 60 does not fit into the suite's budget of 60 s",
         ),
         (
-            Entry(name="sdc", params={"seconds": 5}, timeout=5),
+            SuiteEntry(name="sdc", params={"seconds": 5}, timeout=5),
             "seconds = 5 does not fit into the check's timeout of 5 s",
         ),
     ],
 )
-def test_a_check_that_cannot_end_in_its_time_is_refused(
-    entry: Entry, complaint: str
-) -> None:
+def test_a_check_that_cannot_end_in_its_time_is_refused(entry: SuiteEntry, complaint: str) -> None:
     todo = planned(entry)  # by which a run of the past can be judged still
 
     with pytest.raises(ConfigError, match=complaint):
@@ -194,12 +184,11 @@ def test_a_check_that_cannot_end_in_its_time_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("unit", "complaint"),
-    [("sec", "no unit is called 'sec'"), ("GB/s", "is a bandwidth")],
+    ("unit", "complaint"), [("sec", "no unit is called 'sec'"), ("GB/s", "is a bandwidth")]
 )
 def test_a_limit_in_a_wrong_unit_is_refused(unit: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        planned(Entry(name="steady"), site=limited(Setting(high=1, unit=unit)))
+        planned(SuiteEntry(name="steady"), site=limited(Setting(high=1, unit=unit)))
 
 
 def test_limits_on_a_check_that_is_not_there_are_refused() -> None:
@@ -231,8 +220,8 @@ def test_a_suite_says_in_how_many_rounds_it_runs(
     monkeypatch.setenv("HPCVERIFY_CONFIG", str(tmp_path / "site.toml"))
     suite_file(tmp_path, head)
 
-    assert plan(load_suite("ours"), SITE).rounds == rounds
-    assert plan(load_suite("ours"), SITE, ("naughty",)).rounds == rounds
+    assert make_plan(load_suite("ours"), SITE).rounds == rounds
+    assert make_plan(load_suite("ours"), SITE, ("naughty",)).rounds == rounds
 
 
 @pytest.mark.parametrize("rounds", ["0", "1001", "-1", "1.5", '"3"'])
@@ -249,7 +238,7 @@ def test_a_number_of_rounds_out_of_range_is_refused(
 def test_the_rounds_of_the_burn_in_fit_its_budget() -> None:
     """On 8 GPUs and 256 cores, if all checks wait for them, with 7 % for the rest."""
     suite = load_suite("burnin")
-    steps = plan(suite, Site()).steps
+    steps = make_plan(suite, Site()).steps
     asked = {step.name: msgspec.to_builtins(step.params) for step in steps}
     spent = {name: params.get("seconds", 0.0) for name, params in asked.items()}
     spent["gemm"] = 11 * (spent["gemm"] + asked["gemm"]["burst_seconds"])  # types
@@ -263,6 +252,6 @@ def test_the_rounds_of_the_burn_in_fit_its_budget() -> None:
     waits = suite.settle * sum(step.is_active for step in steps)
     round_ = sum(spent.values()) + waits
 
-    needed = (suite.rounds - 1 + MARGIN) * round_ + suite.settle
+    needed = (suite.rounds - 1 + ROUND_TIME_MARGIN) * round_ + suite.settle
     assert needed < 0.93 * suite.budget
     assert spent["sdc"] + spent["thermal"] > sum(spent.values()) / 2

@@ -30,19 +30,19 @@ def dies_after(path: int, *words: str) -> None:
 
 def test_the_last_line_survives_a_process_that_was_killed(path: int) -> None:
     dies_after(path, "a much longer line than the last", "nvmlX of GPU 3 (…4f)")
-    assert trail.follow(path) == "nvmlX of GPU 3 (…4f)"
+    assert trail.read(path) == "nvmlX of GPU 3 (…4f)"
 
 
 def test_a_line_that_is_too_long_is_cut(path: int) -> None:
     dies_after(path, "x" * 1000)
-    assert trail.follow(path) == "x" * trail.LENGTH
+    assert trail.read(path) == "x" * trail.BREADCRUMB_BYTES
 
 
 def test_a_process_that_did_what_it_had_to_leaves_nothing(path: int) -> None:
     dies_after(path, "something", "")
-    assert trail.follow(path) == ""
+    assert trail.read(path) == ""
 
 
 def test_without_a_trail_there_is_nothing_to_follow(path: int) -> None:
     trail.leave("nobody keeps this")
-    assert trail.follow(path) == ""
+    assert trail.read(path) == ""

@@ -10,11 +10,11 @@ import pytest
 
 from hpcverify.errors import ConfigError
 from hpcverify.trust import (
-    reached,
     refuse_folder_of_others,
     refuse_if_others_can_change,
     refuse_link_of_others,
     refuse_tree_others_can_change,
+    walk_path,
 )
 
 SOMEBODY = 4242
@@ -58,15 +58,11 @@ def test_what_somebody_else_owns_is_refused_wherever_it_is_on_the_way(
     owned = [site, *site.parents][level]
     os.chown(owned, SOMEBODY, 0)
 
-    assert complaint(site).endswith(
-        f"(owner 4242, mode {mode(owned)}): chown 0 {owned}"
-    )
+    assert complaint(site).endswith(f"(owner 4242, mode {mode(owned)}): chown 0 {owned}")
 
 
 @pytest.mark.parametrize("level", [0, 1, 2], ids=["itself", "its folder", "above"])
-def test_what_others_can_write_is_refused_wherever_it_is_on_the_way(
-    site: Path, level: int
-) -> None:
+def test_what_others_can_write_is_refused_wherever_it_is_on_the_way(site: Path, level: int) -> None:
     loose = [site, *site.parents][level]
     loose.chmod(0o777)
 
@@ -100,9 +96,7 @@ def test_a_sticky_folder_is_taken_only_for_what_we_make_in_it(tmp_path: Path) ->
     assert "chmod go-w" in complaint(tmp_path)
 
 
-def test_what_a_link_leads_to_counts_and_so_does_who_made_it(
-    site: Path, tmp_path: Path
-) -> None:
+def test_what_a_link_leads_to_counts_and_so_does_who_made_it(site: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.toml"
     link.symlink_to(site)
     refuse_if_others_can_change(link)
@@ -122,12 +116,8 @@ def test_links_that_go_in_circles_are_refused_in_one_line(tmp_path: Path) -> Non
     assert "Too many levels of symbolic links" in complaint(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    "part", ["__pycache__", "__pycache__/x.pyc", "sub", "sub/y.py"]
-)
-def test_a_tree_of_which_others_can_change_a_part_is_refused(
-    tmp_path: Path, part: str
-) -> None:
+@pytest.mark.parametrize("part", ["__pycache__", "__pycache__/x.pyc", "sub", "sub/y.py"])
+def test_a_tree_of_which_others_can_change_a_part_is_refused(tmp_path: Path, part: str) -> None:
     for name in ("__pycache__/x.pyc", "sub/y.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
@@ -151,9 +141,7 @@ def test_a_link_in_a_tree_counts_as_what_it_leads_to(tmp_path: Path) -> None:
         refuse_tree_others_can_change(tmp_path / "tree")
 
 
-def test_a_user_keeps_things_in_a_folder_of_their_own(
-    tmp_path: Path, as_a_user: None
-) -> None:
+def test_a_user_keeps_things_in_a_folder_of_their_own(tmp_path: Path, as_a_user: None) -> None:
     del as_a_user
     refuse_folder_of_others(tmp_path)  # root's
     refuse_folder_of_others(Path("/tmp"), shared=True)  # noqa: S108 - as everybody's is
@@ -176,7 +164,7 @@ def test_a_user_keeps_nothing_in_a_folder_of_somebody_else(
 
 
 def follow(path: Path) -> Path:
-    with reached(path, refuse_link_of_others) as end:
+    with walk_path(path, refuse_link_of_others) as end:
         return end.path
 
 
@@ -211,9 +199,7 @@ def test_no_link_that_somebody_else_made_is_followed(tmp_path: Path, name: str) 
         follow(tmp_path / name)
 
 
-def test_a_link_of_ours_is_not_followed_where_others_can_have_put_it(
-    tmp_path: Path,
-) -> None:
+def test_a_link_of_ours_is_not_followed_where_others_can_have_put_it(tmp_path: Path) -> None:
     link = tmp_path / "open/link"
     link.parent.mkdir()
     link.symlink_to(tmp_path)

@@ -8,38 +8,34 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context
-from hpcverify.model import Covered, Device, Verdict
-from hpcverify.wire import Order, Reply, Settle, decode
-from hpcverify.worker import Worker
+from hpcverify.model import Coverage, Device, Verdict
+from hpcverify.wire import Request, Response, Settle, decode
+from hpcverify.worker import WorkerServer
 from tests.doubles import context
 
 PACKAGES = ("hpcverify_checks",)
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(2))
 
 
-def settled(name: str, *contexts: Context) -> list[Covered]:
+def settled(name: str, *contexts: Context) -> list[Coverage]:
     """Have a worker settle that does not sample, and says so where it would wait."""
     told = io.BytesIO()
-    task = Settle(patience=9, name=name, packages=PACKAGES, contexts=contexts)
-    Worker(told).serve(Order(1, task))
-    replies = [decode(line, Reply) for line in told.getvalue().splitlines()]
+    task = Settle(timeout=9, name=name, packages=PACKAGES, contexts=contexts)
+    WorkerServer(told).handle(Request(1, task))
+    replies = [decode(line, Response) for line in told.getvalue().splitlines()]
     outcome = replies[-1].outcome
     assert outcome is not None
     assert outcome.verdict is Verdict.PASS, outcome.reason
-    return [r.found for r in replies if isinstance(r.found, Covered)]
+    return [r.item for r in replies if isinstance(r.item, Coverage)]
 
 
 @pytest.mark.parametrize("name", ["gpu_memory", "pcie_bandwidth", "p2p", "thermal"])
-def test_nobody_waits_to_settle_for_a_check_that_cannot_apply(
-    tmp_path: Path, name: str
-) -> None:
+def test_nobody_waits_to_settle_for_a_check_that_cannot_apply(tmp_path: Path, name: str) -> None:
     assert settled(name, context(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["gemm", "storage", "allreduce"])
-def test_a_check_that_may_apply_has_the_devices_settle(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_check_that_may_apply_has_the_devices_settle(tmp_path: Path, name: str) -> None:
     assert len(settled(name, context(tmp_path))) == 1
 
 

@@ -10,24 +10,32 @@ from typing import TYPE_CHECKING, TypeVar
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Finding, Remedy
 from hpcverify.telemetry import cpu
-from hpcverify_checks._bits import digest, words
-from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._exact import HOST, Operands, Plan, Proof, Shape, prove, view
+from hpcverify_checks._bits import compute_digest, view_words
+from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks._exact import (
+    HOST_DEVICE,
+    Operands,
+    ProductPlan,
+    ProductProof,
+    Shape,
+    prove_by_freivalds,
+    view_shifted,
+)
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks._hunt import (
-    HARDWARE,
-    Bench,
-    Enough,
-    Job,
-    Seams,
-    Wrong,
+    HARDWARE_SEAMS,
+    ProductBench,
+    ProductJob,
+    ProductSeams,
+    ShouldStop,
+    WrongProduct,
+    count_outputs,
     hunt,
-    outputs_for,
     poison,
 )
-from hpcverify_checks._mismatch import corruption
-from hpcverify_checks._torch import dtypes_of
-from hpcverify_checks._universal import known
+from hpcverify_checks._mismatch import investigate_corruption
+from hpcverify_checks._torch import list_native_dtypes
+from hpcverify_checks._universal import find_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -36,27 +44,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def families_of(device: torch.device) -> list[Family]:
+def list_families(device: torch.device) -> list[Family]:
     """List the types of operands that *device* has units for."""
     known = CPU_FAMILIES if device.type == "cpu" else FAMILIES
-    native = dtypes_of(device)
+    native = list_native_dtypes(device)
     return [family for name, family in known.items() if name in native]
 
 
-MENDED = 512
+MAX_REPAIRED_ROWS = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
-WITNESSES = 2
+WITNESS_CORES = 2
 """Cores of the host that must each find a product wrong before a part is accused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PartResult:
     """What a hunt on one part or core came to."""
 
     where: str
     products: int = 0
     seconds: float = 0.0
-    mismatched: int = 0
+    mismatched_words: int = 0
     """Words of 64 bits."""
     corruption: Finding | None = None
 
@@ -72,25 +80,25 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class ReferenceCache:
     """The references that several types of operands share on one device."""
 
-    shelf: dict[tuple[Plan, Shape], Reference] = field(default_factory=dict)
+    references: dict[tuple[ProductPlan, Shape], Reference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DeviceTask:
     """One type of operands with which to examine one device."""
 
     ctx: Context
     family: Family
     shape: Shape
     device: torch.device
-    seams: Seams = HARDWARE
+    seams: ProductSeams = HARDWARE_SEAMS
     draw: int = 0
-    library: Library = field(default_factory=Library)
+    library: ReferenceCache = field(default_factory=ReferenceCache)
 
-    def output(self) -> Tensor:
+    def make_output(self) -> Tensor:
         """Make room for one product."""
         import torch
 
@@ -101,76 +109,76 @@ class Task:
             device=self.device,
         )
 
-    def bench(self, where: str, jobs: tuple[Job, ...]) -> Bench:
+    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
         """Make outputs for the part or core *where*."""
-        outputs = [self.output() for _ in range(outputs_for(len(jobs), self.device))]
-        return Bench(
+        outputs = [self.make_output() for _ in range(count_outputs(len(jobs), self.device))]
+        return ProductBench(
             where, self.family.name, jobs, tuple(outputs), self.ctx.seed, self.seams
         )
 
     @property
-    def core(self) -> int:
+    def first_core(self) -> int:
         """The core that makes the first products on a CPU: another one in each run."""
-        return turn(cpu.cores().allowed, 1, self.ctx.rotation)[0]
+        return pick_cores(cpu.read_cores().allowed, 1, self.ctx.rotation)[0]
 
     @property
     def first_where(self) -> str:
         """The part or core that makes the first products, and answers for them."""
         on_cpu = self.device.type == "cpu"
-        return f"cpu{self.core}" if on_cpu else self.ctx.device.part
+        return f"cpu{self.first_core}" if on_cpu else self.ctx.device.part
 
-    def at_first(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Do *work* where the first products are made: on a CPU, pinned to a core."""
         if self.device.type != "cpu":
             return work()
-        (done,) = on_each((self.core,), lambda _: work())
+        (done,) = run_on_each((self.first_core,), lambda _: work())
         return done
 
-    def hunt(self, where: str, jobs: tuple[Job, ...], enough: Enough) -> Outcome:
+    def hunt(self, where: str, jobs: tuple[ProductJob, ...], should_stop: ShouldStop) -> PartResult:
         """Hunt on the part or core *where*."""
-        bench = self.bench(where, jobs)
-        bag = hunt(bench, enough)
-        return concluded(bench, bag.wrong, bag.products, bag.seconds)
+        bench = self.make_bench(where, jobs)
+        bag = hunt(bench, should_stop)
+        return make_part_result(bench, bag.wrong, bag.products, bag.seconds)
 
 
-def concluded(
-    bench: Bench, wrong: Sequence[Wrong], products: int, seconds: float
-) -> Outcome:
+def make_part_result(
+    bench: ProductBench, wrong: Sequence[WrongProduct], products: int, seconds: float
+) -> PartResult:
     """Say what came of so many *products*, and look into the first *wrong* one."""
     mismatched = sum(one.words for one in wrong)
-    found = corruption(bench, wrong[0]) if wrong else None
-    return Outcome(bench.where, products, seconds, mismatched, found)
+    found = investigate_corruption(bench, wrong[0]) if wrong else None
+    return PartResult(bench.where, products, seconds, mismatched, found)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedJobs:
     """The jobs of a task, with what was wrong already when they were made."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[ProductJob, ...]
     certificates: tuple[int, ...]
-    found: tuple[Outcome, ...] = ()
+    failures: tuple[PartResult, ...] = ()
 
 
-def prepare(task: Task) -> Prepared:
+def prepare(task: DeviceTask) -> PreparedJobs:
     """Put all plans of *task* on its device, and prove a product of each."""
-    made = list(readied(task))
-    ready = [item for item in made if isinstance(item, Ready)]
-    return Prepared(
+    made = list(prepare_each(task))
+    ready = [item for item in made if isinstance(item, ProvenJob)]
+    return PreparedJobs(
         tuple(item.job for item in ready),
         tuple(item.certificate for item in ready),
-        tuple(item for item in made if isinstance(item, Outcome)),
+        tuple(item for item in made if isinstance(item, PartResult)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ProvenJob:
     """A job whose product is proven, and what bounds its partial sums."""
 
-    job: Job
+    job: ProductJob
     certificate: int
 
 
-def readied(task: Task) -> Iterator[Ready | Outcome]:
+def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
     """
     Put the plans of *task* on its device one by one, and prove a product of each.
 
@@ -183,49 +191,49 @@ def readied(task: Task) -> Iterator[Ready | Outcome]:
 
     """
     accused = False
-    for plan in task.family.plans(task.shape.depth):
+    for plan in task.family.make_plans(task.shape.depth):
         made = Operands(plan, task.shape, task.draw)
-        job = _unproven(task, made)
-        reference = task.library.shelf.get((plan, task.shape))
+        job = _make_unproven_job(task, made)
+        reference = task.library.references.get((plan, task.shape))
         if reference is None:
             host = job.reference.cpu()
-            proof = proven(made, host, task.ctx.seed)
+            proof = prove_product(made, host, task.ctx.seed)
             rows = len(proof.wrong_rows)
-            if rows > MENDED and accused:
-                yield Outcome(task.first_where, 1, 0.0, rows)
+            if rows > MAX_REPAIRED_ROWS and accused:
+                yield PartResult(task.first_where, 1, 0.0, rows)
                 continue
             if rows:
                 if not accused:
                     _require_witnesses(made, host, proof, task.ctx)
-                host, again = _mended(made, host, proof, task.ctx.seed)
-                yield _disproved(task, job, host)
+                host, again = _repair_rows(made, host, proof, task.ctx.seed)
+                yield _accuse_first_product(task, job, host)
                 accused = True
                 if again.wrong_rows:
                     continue
                 proof, job = again, replace(job, reference=host.to(task.device))
-            kept = Reference(job.reference, digest(host), proof.certificate)
-            reference = task.library.shelf[plan, task.shape] = kept
-        yield Ready(
+            kept = Reference(job.reference, compute_digest(host), proof.certificate)
+            reference = task.library.references[plan, task.shape] = kept
+        yield ProvenJob(
             replace(job, reference=reference.product, digest=reference.digest),
             reference.certificate,
         )
 
 
-def _unproven(task: Task, made: Operands) -> Job:
+def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
     """Store the operands of *made*, with their first product, if it is wanted."""
     import torch
 
     dtype = getattr(torch, task.family.operand)
-    stored = partial(made.stored, dtype, by_columns=task.family.by_columns)
+    stored = partial(made.store, dtype, by_columns=task.family.by_columns)
     a, b = stored(task.device)
-    first = task.output()
-    if (made.plan, made.shape) not in task.library.shelf:
+    first = task.make_output()
+    if (made.plan, made.shape) not in task.library.references:
         poison(first)
-        task.at_first(partial(task.seams.multiply, *view(a, b, 0), first))
-    return Job(made.plan.name, a, b, first, 0, partial(stored, HOST), made.draw)
+        task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, 0), first))
+    return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
 
 
-def _disproved(task: Task, job: Job, right: Tensor) -> Outcome:
+def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> PartResult:
     """
     Accuse the part of its first product, which should have been *right*.
 
@@ -235,16 +243,14 @@ def _disproved(task: Task, job: Job, right: Tensor) -> Outcome:
     """
     found = job.reference
     reference = right.to(task.device)
-    judged = replace(job, reference=reference, digest=digest(right))
-    wrong = Wrong(0, int((words(found) != words(reference)).sum()), found)
+    judged = replace(job, reference=reference, digest=compute_digest(right))
+    wrong = WrongProduct(0, int((view_words(found) != view_words(reference)).sum()), found)
     _require(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
-    bench = task.bench(task.first_where, (judged,))
-    return task.at_first(partial(concluded, bench, [wrong], 1, 0.0))
+    bench = task.make_bench(task.first_where, (judged,))
+    return task.run_on_first(partial(make_part_result, bench, [wrong], 1, 0.0))
 
 
-def _require_witnesses(
-    made: Operands, product: Tensor, proof: Proof, ctx: Context
-) -> None:
+def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx: Context) -> None:
     """
     Prove *product* again, on cores of the host that each do so by themselves.
 
@@ -252,16 +258,16 @@ def _require_witnesses(
         Unable: One of them finds other rows wrong than *proof* says.
 
     """
-    cores = turn(cpu.cores().allowed, WITNESSES, ctx.rotation)
-    again = on_each(cores, lambda core: prove(made, product, ctx.seed + 1 + core))
+    cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, ctx.rotation)
+    again = run_on_each(cores, lambda core: prove_by_freivalds(made, product, ctx.seed + 1 + core))
     _require(
         all(other.wrong_rows == proof.wrong_rows for other in again),
-        f"cores {listed(cores)} of the host do not agree on whether the product of "
+        f"cores {format_ranges(cores)} of the host do not agree on whether the product of "
         f"plan {made.plan.name} is right",
     )
 
 
-def proven(made: Operands, product: Tensor, seed: int) -> Proof:
+def prove_product(made: Operands, product: Tensor, seed: int) -> ProductProof:
     """
     Prove *product*, on the host: name the rows that are wrong.
 
@@ -274,10 +280,10 @@ def proven(made: Operands, product: Tensor, seed: int) -> Proof:
             the product has zeros with a sign, which may be how the unit rounds.
 
     """
-    shipped = known(made)
-    if shipped and digest(product) == shipped[1]:
-        return Proof((), shipped[0])
-    proof = prove(made, product, seed)
+    shipped = find_shipped(made)
+    if shipped and compute_digest(product) == shipped[1]:
+        return ProductProof((), shipped[0])
+    proof = prove_by_freivalds(made, product, seed)
     if not proof.wrong_rows:
         name = made.plan.name
         _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
@@ -286,9 +292,9 @@ def proven(made: Operands, product: Tensor, seed: int) -> Proof:
     return proof
 
 
-def _mended(
-    made: Operands, product: Tensor, proof: Proof, seed: int
-) -> tuple[Tensor, Proof]:
+def _repair_rows(
+    made: Operands, product: Tensor, proof: ProductProof, seed: int
+) -> tuple[Tensor, ProductProof]:
     """
     Put the first wrong rows of *product* right, and prove that.
 
@@ -296,10 +302,10 @@ def _mended(
         Unable: The host disproves what it has computed itself.
 
     """
-    rows = list(proof.wrong_rows[:MENDED])
+    rows = list(proof.wrong_rows[:MAX_REPAIRED_ROWS])
     right = product.clone()
-    right[rows] = made.exact_rows(rows).to(product.dtype)
-    again = prove(made, right, seed + 1)
+    right[rows] = made.compute_exact_rows(rows).to(product.dtype)
+    again = prove_by_freivalds(made, right, seed + 1)
     contradicted = set(again.wrong_rows) & set(rows)
     name = made.plan.name
     _require(not contradicted, f"the host disproves its own product of plan {name}")
@@ -309,7 +315,5 @@ def _mended(
 def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
     if not sound:
         raise Unable(
-            f"{otherwise}: the check itself is unsound here",
-            Cause.CHECKER,
-            Remedy.FIX_CHECKER,
+            f"{otherwise}: the check itself is unsound here", Cause.CHECKER, Remedy.FIX_CHECKER
         )

@@ -15,54 +15,54 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    Place = torch.device | str
+    DeviceLike = torch.device | str
     """Of a tensor."""
 
 WORD_BITS = 64
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd number next to 2^64 divided by the golden ratio: splitmix64's step."""
-_SIGNED = 2**63
-_AT_ONCE = 2**22
+_SIGN_BIT = 2**63
+_CHUNK_WORDS = 2**22
 
 
-def wrapped(value: int) -> int:
+def wrap_int64(value: int) -> int:
     """Bring *value* into the range of a signed 64-bit integer, modulo 2^64."""
-    return (value + _SIGNED) % (2 * _SIGNED) - _SIGNED
+    return (value + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
 
 
-def mixed(x: Tensor) -> Tensor:
+def mix_bits(x: Tensor) -> Tensor:
     """Mix the 64 bits of each element of *x*, in place (Steele and others, 2014)."""
     x ^= (x >> 30) & (2**34 - 1)
-    x *= wrapped(0xBF58476D1CE4E5B9)
+    x *= wrap_int64(0xBF58476D1CE4E5B9)
     x ^= (x >> 27) & (2**37 - 1)
-    x *= wrapped(0x94D049BB133111EB)
+    x *= wrap_int64(0x94D049BB133111EB)
     x ^= (x >> 31) & (2**33 - 1)
     return x
 
 
-def hashed(key: int, rows: range, columns: int, device: Place) -> Tensor:
+def hash_places(key: int, rows: range, columns: int, device: DeviceLike) -> Tensor:
     """Hash the place of each element: splitmix64's mixing of a 64-bit counter."""
     import torch
 
     row = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     column = torch.arange(columns, dtype=torch.int64, device=device)
-    return mixed((row << 32)[:, None] + column[None, :] + wrapped(key * GOLDEN))
+    return mix_bits((row << 32)[:, None] + column[None, :] + wrap_int64(key * GOLDEN))
 
 
-def integers(key: int, rows: range, columns: int, bound: int, device: Place) -> Tensor:
+def make_integers(key: int, rows: range, columns: int, bound: int, device: DeviceLike) -> Tensor:
     """Make these *rows* of a matrix of integers within +-*bound*, as int64."""
-    high = (hashed(key, rows, columns, device) >> 20) & (2**43 - 1)
+    high = (hash_places(key, rows, columns, device) >> 20) & (2**43 - 1)
     return high % (2 * bound + 1) - bound
 
 
-def words(tensor: Tensor) -> Tensor:
+def view_words(tensor: Tensor) -> Tensor:
     """View the bits of *tensor* as one row of 64-bit words; copies nothing."""
     import torch
 
     return tensor.view(torch.int64).view(-1)
 
 
-def integers_of(tensor: Tensor) -> Tensor:
+def view_integers(tensor: Tensor) -> Tensor:
     """View the bits of each element of *tensor* as an integer of its own width."""
     import torch
 
@@ -70,7 +70,7 @@ def integers_of(tensor: Tensor) -> Tensor:
     return tensor.view(kinds[tensor.element_size()])
 
 
-def digest(tensor: Tensor) -> int:
+def compute_digest(tensor: Tensor) -> int:
     """
     Sum a hash of each word of *tensor* and of its place, modulo 2^64.
 
@@ -79,20 +79,23 @@ def digest(tensor: Tensor) -> int:
     change does but for one in about 2^64. The words themselves must not be summed:
     two flipped sign bits would cancel, whatever they are multiplied with.
     """
-    return int(digested(tensor)) % (1 << WORD_BITS)
+    return int(digest_on_device(tensor)) % (1 << WORD_BITS)
 
 
-def digested(tensor: Tensor) -> Tensor:
-    """Give the `digest` of *tensor* as a signed int64 scalar, without a wait for it."""
+def digest_on_device(tensor: Tensor) -> Tensor:
+    """
+    Give the `compute_digest` of *tensor* as a signed int64 scalar, without a wait for
+    it.
+    """
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start, chunk in _chunks(words(tensor)):
-        total += mixed(mixed(counted(start + 1, chunk)).bitwise_xor_(chunk)).sum()
+    for start, chunk in _iter_chunks(view_words(tensor)):
+        total += mix_bits(mix_bits(count_from(start + 1, chunk)).bitwise_xor_(chunk)).sum()
     return total
 
 
-def counted(start: int, chunk: Tensor) -> Tensor:
+def count_from(start: int, chunk: Tensor) -> Tensor:
     """Count on from *start*, once for each word of *chunk* and where that is."""
     import torch
 
@@ -100,6 +103,6 @@ def counted(start: int, chunk: Tensor) -> Tensor:
     return torch.arange(start, stop, dtype=torch.int64, device=chunk.device)
 
 
-def _chunks(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start in range(0, flat.numel(), _AT_ONCE):
-        yield start, flat[start : start + _AT_ONCE]
+def _iter_chunks(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for start in range(0, flat.numel(), _CHUNK_WORDS):
+        yield start, flat[start : start + _CHUNK_WORDS]

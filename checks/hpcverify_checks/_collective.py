@@ -21,30 +21,30 @@ from msgspec import Struct
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify_checks._torch import threads_as
+from hpcverify_checks._torch import use_threads
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ELEMENT = 4
+ELEMENT_BYTES = 4
 """Bytes of a float32."""
-PERIOD = 97
+PATTERN_PERIOD = 97
 """Of the pattern: prime, so that no chunk of a ring is like its neighbour."""
-MOST_RANKS = 17
+MAX_RANKS = 17
 """PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
 WARM_UPS = 5
-LEAST_STEPS, MOST_STEPS = 10, 2000
+MIN_STEPS, MAX_STEPS = 10, 2000
 
 POLL_SECONDS = 0.02
-HEADROOM = 4
+MEMORY_FACTOR = 4
 """Memory needed, as a multiple of a message: two buffers and temporaries."""
 
 Reduce = Callable[["Tensor"], object]
 """Sums a tensor over all ranks, in place; tests put faulty ones here."""
 
 
-class Group(Struct, frozen=True):
+class RankGroup(Struct, frozen=True):
     """What ranks need to know to meet, whatever they do together."""
 
     folder: str
@@ -55,7 +55,7 @@ class Group(Struct, frozen=True):
     """Seconds after which a peer that does not answer is taken for lost."""
 
 
-class Job(Group, frozen=True):
+class AllreduceJob(RankGroup, frozen=True):
     """What the ranks of one all-reduce have in common."""
 
     sizes: tuple[int, ...]
@@ -64,7 +64,7 @@ class Job(Group, frozen=True):
     """For all sizes together."""
 
 
-class Wrong(Struct, frozen=True):
+class WrongReduction(Struct, frozen=True):
     """The first sum of a size that was wrong, and how many elements of it were."""
 
     step: int
@@ -74,14 +74,14 @@ class Wrong(Struct, frozen=True):
     expected: float
 
 
-class Timed(Struct, frozen=True):
+class MessageTimes(Struct, frozen=True):
     """What one rank measured at one size: the time of each step, in seconds."""
 
     size: int
     times: tuple[float, ...]
     checked: int
     """Results verified, those of the warm-up among them."""
-    wrong: Wrong | None = None
+    wrong: WrongReduction | None = None
 
 
 def all_reduce(tensor: Tensor) -> None:
@@ -91,12 +91,12 @@ def all_reduce(tensor: Tensor) -> None:
     dist.all_reduce(tensor)
 
 
-def file_of(group: Group, name: str) -> Path:
+def file_of(group: RankGroup, name: str) -> Path:
     """Name a file of *group* that all its ranks can see."""
     return Path(group.folder) / name
 
 
-def exchanged(group: Group, rank: int, name: str, word: bytes = b"") -> list[bytes]:
+def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
     """
     Tell all ranks of *group* a *word* on *name*; give what each of them has told.
 
@@ -107,18 +107,18 @@ def exchanged(group: Group, rank: int, name: str, word: bytes = b"") -> list[byt
 
     """
     new = file_of(group, f"{name}{rank}.new")
-    new.write_bytes(word)
+    new.write_bytes(message)
     new.replace(file_of(group, f"{name}{rank}"))  # whoever sees it sees it whole
     paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
     deadline = monotonic() + group.timeout
     while missing := [r for r, path in enumerate(paths) if not path.exists()]:
         if monotonic() > deadline:
-            raise _lost(group, missing)
+            raise _build_timeout(group, missing)
         sleep(POLL_SECONDS)
     return [path.read_bytes() for path in paths]
 
 
-def _lost(group: Group, missing: Collection[int] = ()) -> Unable:
+def _build_timeout(group: RankGroup, missing: Collection[int] = ()) -> Unable:
     names = ", ".join(map(str, missing))
     return Unable(
         f"one of {group.world} ranks did not come or answer within {group.timeout:g} s"
@@ -129,7 +129,7 @@ def _lost(group: Group, missing: Collection[int] = ()) -> Unable:
 
 
 @contextmanager
-def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
+def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
     """
     Be *rank* of the *group* for a while.
 
@@ -142,13 +142,13 @@ def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
     """
     import torch.distributed as dist
 
-    exchanged(group, rank, "here")
+    exchange_messages(group, rank, "here")
     meeting = str(file_of(group, "rendezvous"))
     # Public and documented, but torch does not list it as exported.
     store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
     with ExitStack() as stack:
-        stack.enter_context(_in_time(group))
-        with _on_loopback(), _counting_anew():
+        stack.enter_context(_convert_timeouts(group))
+        with _use_loopback(), _reset_group_count():
             dist.init_process_group(
                 group.backend,
                 store=store,
@@ -162,7 +162,7 @@ def joined(group: Group, rank: int, device: torch.device) -> Generator[None]:
 
 
 @contextmanager
-def _counting_anew() -> Generator[None]:
+def _reset_group_count() -> Generator[None]:
     """
     Have torch forget the group that could not be made.
 
@@ -183,27 +183,27 @@ def _counting_anew() -> Generator[None]:
 
 
 @contextmanager
-def _in_time(group: Group) -> Generator[None]:
+def _convert_timeouts(group: RankGroup) -> Generator[None]:
     """Make an `Unable` of the errors by which gloo and torch tell of a time-out."""
     try:
         yield
     except RuntimeError as exc:
         if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
             raise
-        raise _lost(group) from exc
+        raise _build_timeout(group) from exc
 
 
 @contextmanager
-def share_of_threads(group: Group) -> Generator[None]:
+def use_thread_share(group: RankGroup) -> Generator[None]:
     """Compute with this rank's share of the threads, or ranks would spin in turns."""
     import torch
 
-    with threads_as(max(1, torch.get_num_threads() // group.world)):
+    with use_threads(max(1, torch.get_num_threads() // group.world)):
         yield
 
 
 @contextmanager
-def _on_loopback() -> Generator[None]:
+def _use_loopback() -> Generator[None]:
     """Have ranks of one node meet on its loopback, whatever its name resolves to."""
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     added = [name for name in names if name not in os.environ]
@@ -215,32 +215,32 @@ def _on_loopback() -> Generator[None]:
             del os.environ[name]
 
 
-def as_rank(rank: int, order: str) -> Iterator[bytes]:
+def run_rank(rank: int, order: str) -> Iterator[bytes]:
     """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
     import torch
 
-    job, device = msgspec.json.decode(order, type=Job), torch.device("cpu")
-    with share_of_threads(job), joined(job, rank, device):
-        yield msgspec.json.encode(list(reduced(job, rank, device, all_reduce)))
+    job, device = msgspec.json.decode(order, type=AllreduceJob), torch.device("cpu")
+    with use_thread_share(job), join_group(job, rank, device):
+        yield msgspec.json.encode(list(reduce_messages(job, rank, device, all_reduce)))
 
 
-def reduced(
-    job: Job, rank: int, device: torch.device, reduce: Reduce
-) -> Iterator[Timed]:
+def reduce_messages(
+    job: AllreduceJob, rank: int, device: torch.device, reduce: Reduce
+) -> Iterator[MessageTimes]:
     """Reduce messages of each size that fits, all ranks in step."""
     import torch
 
-    everyone = least(_free(device), device)
+    everyone = reduce_minimum(_read_free_bytes(device), device)
     for size in job.sizes:
-        if HEADROOM * size <= everyone:
-            yield Message(job.world, rank, size, device, reduce).measure(
+        if MEMORY_FACTOR * size <= everyone:
+            yield MessageBenchmark(job.world, rank, size, device, reduce).measure(
                 job.seconds / len(job.sizes)
             )
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _free(device: torch.device) -> int:
+def _read_free_bytes(device: torch.device) -> int:
     import torch
 
     if device.type == "cuda":
@@ -248,7 +248,7 @@ def _free(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def least(value: int, device: torch.device) -> int:
+def reduce_minimum(value: int, device: torch.device) -> int:
     """Give the smallest *value* of all ranks, so that they decide alike."""
     import torch
     import torch.distributed as dist
@@ -259,7 +259,7 @@ def least(value: int, device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageBenchmark:
     """Messages of one size, reduced again and again."""
 
     world: int
@@ -268,60 +268,60 @@ class Message:
     device: torch.device
     reduce: Reduce
 
-    def measure(self, seconds: float) -> Timed:
+    def measure(self, seconds: float) -> MessageTimes:
         """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
         import torch
 
-        elements = max(1, self.size // ELEMENT)
-        period = torch.arange(1.0, PERIOD + 1, device=self.device)
-        pattern = period.repeat(elements // PERIOD + 1)[:elements]
-        buffers = Buffers(pattern, torch.empty_like(pattern))
+        elements = max(1, self.size // ELEMENT_BYTES)
+        period = torch.arange(1.0, PATTERN_PERIOD + 1, device=self.device)
+        pattern = period.repeat(elements // PATTERN_PERIOD + 1)[:elements]
+        buffers = ReduceBuffers(pattern, torch.empty_like(pattern))
         start = perf_counter()
-        warm = self._steps(WARM_UPS, buffers)
+        warm = self._run_steps(WARM_UPS, buffers)
         fit = int(seconds * WARM_UPS / (perf_counter() - start))
-        count = least(min(max(fit, LEAST_STEPS), MOST_STEPS), self.device)
-        timed = self._steps(count, buffers)
+        count = reduce_minimum(min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
+        timed = self._run_steps(count, buffers)
         wrong = warm.wrong or timed.wrong
-        return Timed(self.size, timed.times, WARM_UPS + count, wrong)
+        return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong)
 
-    def _steps(self, count: int, buffers: Buffers) -> Timed:
+    def _run_steps(self, count: int, buffers: ReduceBuffers) -> MessageTimes:
         import torch
 
         log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
         marks: list[tuple[Any, Any]] = []
         for row in log:
             torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
-            self._meet()
-            before = mark(self.device)
+            self._synchronize()
+            before = record_event(self.device)
             self.reduce(buffers.message)
-            marks.append((before, mark(self.device)))
+            marks.append((before, record_event(self.device)))
             buffers.verify(self.total, row)
         rows = log.tolist()  # waits for the last step
-        times = tuple(elapsed(before, after) for before, after in marks)
-        return Timed(self.size, times, count, self._first_wrong(rows))
+        times = tuple(compute_elapsed(before, after) for before, after in marks)
+        return MessageTimes(self.size, times, count, self._find_first_wrong(rows))
 
     @property
     def total(self) -> float:
         """What the sum must be, as a multiple of the pattern."""
         return 2.0**self.world - 1
 
-    def _meet(self) -> None:
+    def _synchronize(self) -> None:
         # Else the time of a step would hold what a peer still verifies of the last.
         import torch
         import torch.distributed as dist
 
         dist.all_reduce(torch.zeros(1, device=self.device))
 
-    def _first_wrong(self, rows: Sequence[Sequence[float]]) -> Wrong | None:
+    def _find_first_wrong(self, rows: Sequence[Sequence[float]]) -> WrongReduction | None:
         for step, (elements, index, found) in enumerate(rows):
             if elements:
-                expected = (index % PERIOD + 1) * self.total
-                return Wrong(step, int(elements), int(index), found, expected)
+                expected = (index % PATTERN_PERIOD + 1) * self.total
+                return WrongReduction(step, int(elements), int(index), found, expected)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
+class ReduceBuffers:
     """The pattern that every message is a multiple of, and the message."""
 
     pattern: Tensor
@@ -340,7 +340,7 @@ class Buffers:
         row[2] = (off.double() + total * self.pattern.index_select(0, first))[0]
 
 
-def mark(device: torch.device) -> Any:
+def record_event(device: torch.device) -> Any:
     """Note the time: of the host, or an event among the work of a GPU."""
     import torch
 
@@ -351,7 +351,7 @@ def mark(device: torch.device) -> Any:
     return event
 
 
-def elapsed(before: Any, after: Any) -> float:
+def compute_elapsed(before: Any, after: Any) -> float:
     """Give the seconds between two marks."""
     if isinstance(before, float):
         return float(after - before)

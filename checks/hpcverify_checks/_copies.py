@@ -28,39 +28,39 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Covered, Finding, Found, Measurement, Remedy
+from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Remedy
 from hpcverify.telemetry import cpu
-from hpcverify_checks._bits import words
-from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._transfers import WORD, Copy, copy, pattern
+from hpcverify_checks._bits import view_words
+from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks._transfers import WORD_BYTES, Copy, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ROOM = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
+ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
-AT_ONCE = 32
+MAX_CORES = 32
 """Cores at a time: together they take a GiB, and fill the memory's bandwidth."""
-COPIES = 24
+MAX_COPIES = 24
 """In one lap on one way, at most."""
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
 """Of where copies begin, in bytes."""
-GUARD = 64
+GUARD_BYTES = 64
 """Bytes in front of a copy and behind it that must stay as they were."""
-FILL = 0xA5
+GUARD_FILL = 0xA5
 """What they hold."""
-CHUNK = 4 * 2**20
+CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""
 RERUNS = 3
-HOST = "cpu"
+HOST_DEVICE = "cpu"
 
-Unlike = Callable[["Tensor", "Tensor"], "Tensor"]
+CountUnequal = Callable[["Tensor", "Tensor"], "Tensor"]
 """Counts the words in which two rows of bytes differ: a scalar where they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlannedCopy:
     """A copy of *size* bytes, from an offset in one memory to one in another."""
 
     source: int
@@ -68,71 +68,71 @@ class Piece:
     size: int
 
     @property
-    def sent(self) -> slice:
+    def source_slice(self) -> slice:
         """The bytes that are copied."""
         return slice(self.source, self.source + self.size)
 
     @property
-    def arrived(self) -> slice:
+    def target_slice(self) -> slice:
         """The bytes that they are copied over."""
         return slice(self.target, self.target + self.size)
 
     @property
-    def before(self) -> slice:
+    def guard_before(self) -> slice:
         """The bytes in front of those: no more than lie there."""
-        return slice(max(0, self.target - GUARD), self.target)
+        return slice(max(0, self.target - GUARD_BYTES), self.target)
 
     @property
-    def behind(self) -> slice:
+    def guard_after(self) -> slice:
         """The bytes after those."""
-        return slice(self.target + self.size, self.target + self.size + GUARD)
+        return slice(self.target + self.size, self.target + self.size + GUARD_BYTES)
 
 
-def drawn(chance: random.Random, room: int) -> list[Piece]:
+def draw_copies(chance: random.Random, room: int) -> list[PlannedCopy]:
     """
     Draw copies between memories of *room* bytes: first half of it, then ever less.
 
     Their sizes are as often of one order of magnitude as of any other that fits.
     """
-    pieces: list[Piece] = []
+    pieces: list[PlannedCopy] = []
     end, size = 0, room // 2
-    while len(pieces) < COPIES and size:
-        target = _aligned(end, chance) + chance.choice(ALIGNMENTS)
-        source = -_aligned(-chance.randrange(room - size), chance)
-        pieces.append(Piece(source, target, size))
-        end = pieces[-1].behind.stop
-        left = room - end - 2 * max(ALIGNMENTS) - GUARD
+    while len(pieces) < MAX_COPIES and size:
+        target = _align_up(end, chance) + chance.choice(ALIGNMENTS)
+        source = -_align_up(-chance.randrange(room - size), chance)
+        pieces.append(PlannedCopy(source, target, size))
+        end = pieces[-1].guard_after.stop
+        left = room - end - 2 * max(ALIGNMENTS) - GUARD_BYTES
         size = int(left ** chance.random()) if left > 1 else 0
     return pieces
 
 
-def _aligned(offset: int, chance: random.Random) -> int:
+def _align_up(offset: int, chance: random.Random) -> int:
     """Round *offset* up to a multiple of one of the alignments."""
     step = chance.choice(ALIGNMENTS)
     return -(-offset // step) * step
 
 
-def unlike(found: Tensor, expected: Tensor) -> Tensor:
+def count_unequal_words(found: Tensor, expected: Tensor) -> Tensor:
     """Count the words in which two rows of bytes differ, without a wait for them."""
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=found.device)
-    for start in range(0, len(found), CHUNK):
-        chunk = slice(start, start + CHUNK)
+    for start in range(0, len(found), CHUNK_BYTES):
+        chunk = slice(start, start + CHUNK_BYTES)
         unequal = torch.ne(found[chunk], expected[chunk])
-        if lacking := -len(unequal) % WORD:
+        if lacking := -len(unequal) % WORD_BYTES:
             unequal = torch.cat([unequal, unequal.new_zeros(lacking)])
-        total += torch.count_nonzero(words(unequal))
+        total += torch.count_nonzero(view_words(unequal))
     return total
 
 
-def move(target: Tensor, source: Tensor) -> None:
+def copy_with_memmove(target: Tensor, source: Tensor) -> None:
     """Copy *source* into *target*, both on the host, as the C library does."""
     ctypes.memmove(target.data_ptr(), source.data_ptr(), len(target))
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CopyPath:
     """A way to copy, between two memories of the same room: rows of bytes."""
 
     name: str
@@ -141,40 +141,42 @@ class Way:
     expected: Tensor
     """What *source* must hold, where *target* is."""
     copy: Copy
-    unlike: Unlike = unlike
+    count_unequal: CountUnequal = count_unequal_words
 
-    def poison(self, piece: Piece) -> None:
+    def poison(self, piece: PlannedCopy) -> None:
         """Put the complement of what must come where it must come."""
         import torch
 
-        torch.bitwise_not(self.expected[piece.sent], out=self.target[piece.arrived])
-        for guard in (piece.before, piece.behind):
-            self.target[guard].fill_(FILL)
+        torch.bitwise_not(self.expected[piece.source_slice], out=self.target[piece.target_slice])
+        for guard in (piece.guard_before, piece.guard_after):
+            self.target[guard].fill_(GUARD_FILL)
 
-    def wrong(self, piece: Piece) -> Tensor:
+    def count_wrong(self, piece: PlannedCopy) -> Tensor:
         """Count the words that came wrong, or changed around the copy."""
-        wrong = self.unlike(self.target[piece.arrived], self.expected[piece.sent])
-        for place in (piece.before, piece.behind):
+        wrong = self.count_unequal(
+            self.target[piece.target_slice], self.expected[piece.source_slice]
+        )
+        for place in (piece.guard_before, piece.guard_after):
             guard = self.target[place]
-            wrong += self.unlike(guard, guard.new_full((), FILL).expand_as(guard))
+            wrong += self.count_unequal(guard, guard.new_full((), GUARD_FILL).expand_as(guard))
         return wrong
 
-    def carry(self, pieces: Sequence[Piece]) -> None:
+    def make_copies(self, pieces: Sequence[PlannedCopy]) -> None:
         """Make the copies over their complements."""
         for piece in pieces:
             self.poison(piece)
         for piece in pieces:
-            self.copy(self.target[piece.arrived], self.source[piece.sent])
-        settle(self.source, self.target)
+            self.copy(self.target[piece.target_slice], self.source[piece.source_slice])
+        wait_for_copy(self.source, self.target)
 
-    def lap(self, pieces: Sequence[Piece]) -> list[int]:
+    def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
         """Make the copies, and count for each of them the words that are wrong."""
         import torch
 
-        self.carry(pieces)
-        return torch.stack([self.wrong(piece) for piece in pieces]).tolist()
+        self.make_copies(pieces)
+        return torch.stack([self.count_wrong(piece) for piece in pieces]).tolist()
 
-    def require_awake(self, piece: Piece, chance: random.Random) -> None:
+    def require_awake(self, piece: PlannedCopy, chance: random.Random) -> None:
         """
         Flip a bit of a copy that came right.
 
@@ -184,7 +186,7 @@ class Way:
         """
         place = piece.target + chance.randrange(piece.size)
         self.target[place : place + 1].bitwise_xor_(1 << chance.randrange(8))
-        counted = int(self.wrong(piece))
+        counted = int(self.count_wrong(piece))
         if counted != 1:
             raise Unable(
                 f"copies {self.name}: of one flipped bit the comparison made {counted} "
@@ -194,70 +196,70 @@ class Way:
             )
 
 
-def settle(source: Tensor, target: Tensor) -> None:
+def wait_for_copy(source: Tensor, target: Tensor) -> None:
     """Wait for what a GPU was told to copy into the host's memory."""
     import torch
 
-    if source.device.type == "cuda" and target.device.type == HOST:
+    if source.device.type == "cuda" and target.device.type == HOST_DEVICE:
         torch.cuda.synchronize(source.device)
 
 
 @dataclass(slots=True)
-class Tally:
+class CopyTally:
     """What was copied on the part or core *where*, and what came of it."""
 
     where: str
     copies: int = 0
     bytes: int = 0
-    wrong: int = 0
+    wrong_words: int = 0
     """Words of 8 bytes."""
     findings: tuple[Finding, ...] = ()
-    trouble: Exception | None = None
+    error: Exception | None = None
     """What ended it early."""
 
 
-def copies(
+def check_copies(
     ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """
     Copy for *seconds* on all ways that a device has, and compare.
 
     All cores of a CPU work at the same time, or as many as can, and those left out
     come in another run.
     """
-    run = partial(carried, seed=ctx.seed, seconds=seconds)
+    run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
     if ctx.device.kind == "cpu":
-        sent = made(ctx.seed, ROOM["cpu"], device)
-        cores = turn(cpu.cores().allowed, AT_ONCE, ctx.rotation)
-        tallies = list(on_each(cores, partial(on_core, run, sent, copy)))
-        text = f"on cores {listed(cores)}, with torch and with memmove"
+        sent = make_source(ctx.seed, ROOM_BYTES["cpu"], device)
+        cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
+        tallies = list(run_on_each(cores, partial(copy_on_core, run, sent, copy)))
+        text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
-        ways = of_gpu(device, ctx.seed, ROOM["cuda"], copy)
+        ways = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
         tallies = [run(ways, ctx.device.part)]
         text = ", ".join(way.name for way in ways)
-    yield Covered(ctx.device.part, f"{said(tallies, sent_most(ctx))} {text}")
+    yield Coverage(ctx.device.part, f"{describe_copies(tallies, get_max_copy_bytes(ctx))} {text}")
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
-        yield Measurement("copied_wrong_words", tally.wrong, "", tally.where)
+        yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)
         yield from tally.findings
     for tally in tallies:
-        if tally.trouble:
-            raise tally.trouble
+        if tally.error:
+            raise tally.error
 
 
-def on_core(
-    run: Callable[[Sequence[Way], str], Tally], sent: Tensor, copy: Copy, core: int
-) -> Tally:
+def copy_on_core(
+    run: Callable[[Sequence[CopyPath], str], CopyTally], sent: Tensor, copy: Copy, core: int
+) -> CopyTally:
     """Copy on one core of the CPU."""
-    return run(of_core(sent, copy), f"cpu{core}")
+    return run(make_core_paths(sent, copy), f"cpu{core}")
 
 
-def sent_most(ctx: Context) -> int:
+def get_max_copy_bytes(ctx: Context) -> int:
     """Say how many bytes the largest copy has."""
-    return ROOM[ctx.device.kind] // 2
+    return ROOM_BYTES[ctx.device.kind] // 2
 
 
-def said(tallies: Sequence[Tally], largest: int) -> str:
+def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
     """Say in words how much was copied."""
     number = sum(tally.copies for tally in tallies)
     size = sum(tally.bytes for tally in tallies)
@@ -267,86 +269,88 @@ def said(tallies: Sequence[Tally], largest: int) -> str:
     )
 
 
-def made(seed: int, room: int, device: torch.device | str) -> Tensor:
+def make_source(seed: int, room: int, device: torch.device | str) -> Tensor:
     """Make *room* bytes of the hash of their places."""
     import torch
 
-    return pattern(seed, range(room // WORD), torch.device(device)).view(torch.uint8)
+    return make_pattern(seed, range(room // WORD_BYTES), torch.device(device)).view(torch.uint8)
 
 
-def of_core(sent: Tensor, copy: Copy) -> tuple[Way, ...]:
+def make_core_paths(sent: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
     """Give the ways to copy on a core: all cores copy from the same memory."""
     import torch
 
     into = torch.empty_like(sent)
     return (
-        Way("with torch", sent, into, sent, copy),
-        Way("with memmove", sent, into, sent, move),
+        CopyPath("with torch", sent, into, sent, copy),
+        CopyPath("with memmove", sent, into, sent, copy_with_memmove),
     )
 
 
-def of_gpu(device: torch.device, seed: int, room: int, copy: Copy) -> tuple[Way, ...]:
+def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tuple[CopyPath, ...]:
     """Give the ways to copy from, to and within a GPU's memory."""
     import torch
 
-    here, there = made(seed, room, HOST), made(seed, room, device)
+    here, there = make_source(seed, room, HOST_DEVICE), make_source(seed, room, device)
     pinned = torch.empty_like(here, pin_memory=device.type == "cuda")
     pinned.copy_(here)
     arrived, back = torch.empty_like(there), torch.empty_like(here)
     into_pinned = torch.empty_like(pinned, pin_memory=device.type == "cuda")
     return (
-        Way("from pinned memory to the GPU", pinned, arrived, there, copy),
-        Way("from pageable memory to the GPU", here, arrived, there, copy),
-        Way("within the GPU's memory", there, arrived, there, copy),
-        Way("from the GPU to pinned memory", there, into_pinned, here, copy),
-        Way("from the GPU to pageable memory", there, back, here, copy),
+        CopyPath("from pinned memory to the GPU", pinned, arrived, there, copy),
+        CopyPath("from pageable memory to the GPU", here, arrived, there, copy),
+        CopyPath("within the GPU's memory", there, arrived, there, copy),
+        CopyPath("from the GPU to pinned memory", there, into_pinned, here, copy),
+        CopyPath("from the GPU to pageable memory", there, back, here, copy),
     )
 
 
-def carried(ways: Sequence[Way], where: str, *, seed: int, seconds: float) -> Tally:
+def copy_for_seconds(
+    ways: Sequence[CopyPath], where: str, *, seed: int, seconds: float
+) -> CopyTally:
     """Go on with all *ways* in turn for *seconds*, and leave one that errs."""
-    tally = Tally(where)
+    tally = CopyTally(where)
     try:
-        _carry_on(tally, ways, seed, time.monotonic() + seconds)
+        _copy_until(tally, ways, seed, time.monotonic() + seconds)
     except (Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
-        tally.trouble = exc
+        tally.error = exc
     return tally
 
 
-def _carry_on(tally: Tally, ways: Sequence[Way], seed: int, until: float) -> None:
+def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: float) -> None:
     where, good = tally.where, list(ways)
     chance = random.Random(f"{seed} {where}")  # noqa: S311 - no secret
     while good:
         for way in tuple(good):
-            pieces = drawn(chance, len(way.target))
-            counts = way.lap(pieces)
+            pieces = draw_copies(chance, len(way.target))
+            counts = way.copy_and_count(pieces)
             tally.copies += len(pieces)
             tally.bytes += sum(piece.size for piece in pieces)
-            tally.wrong += sum(counts)
+            tally.wrong_words += sum(counts)
             if any(counts):
                 good.remove(way)
-                tally.findings += (miscopied(way, pieces, counts, seed, where),)
+                tally.findings += (investigate_miscopy(way, pieces, counts, seed, where),)
             else:
                 way.require_awake(chance.choice(pieces), chance)
         if time.monotonic() >= until:
             break
 
 
-def rerun(way: Way, piece: Piece) -> str:
+def rerun(way: CopyPath, piece: PlannedCopy) -> str:
     """Say how often the copy is wrong again."""
     again = 0
     try:
         for _ in range(RERUNS):
-            way.carry([piece])
-            again += bool(way.wrong(piece))
+            way.make_copies([piece])
+            again += bool(way.count_wrong(piece))
     except RuntimeError as exc:  # as CUDA's: it must not hide what was found
         return f"not possible: {exc}"
     kind = "persistent" if again == RERUNS else "intermittent"
     return f"{kind}: {again} of {RERUNS} reruns wrong"
 
 
-def miscopied(
-    way: Way, pieces: Sequence[Piece], counts: Sequence[int], seed: int, where: str
+def investigate_miscopy(
+    way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
 ) -> Finding:
     """Find out more about the first of the copies that came wrong."""
     number = next(i for i, count in enumerate(counts) if count)
@@ -358,7 +362,7 @@ def miscopied(
         "from": str(piece.source),
         "to": str(piece.target),
         "wrong_words": str(counts[number]),
-        **traced(way, piece, truth(piece, seed)),
+        **trace_error(way, piece, remake_bytes(piece, seed)),
     }
     evidence["reruns"] = rerun(way, piece)
     text = (
@@ -368,27 +372,30 @@ def miscopied(
     return Finding("miscopied", where, text, evidence)
 
 
-def truth(piece: Piece, seed: int) -> Tensor:
+def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
     """Make the bytes of a copy once more, on the host."""
     import torch
 
-    first, last = piece.sent.start // WORD, -(-piece.sent.stop // WORD)
-    whole = pattern(seed, range(first, last), torch.device(HOST)).view(torch.uint8)
-    return whole[piece.source - first * WORD :][: piece.size]
+    first, last = (
+        piece.source_slice.start // WORD_BYTES,
+        -(-piece.source_slice.stop // WORD_BYTES),
+    )
+    whole = make_pattern(seed, range(first, last), torch.device(HOST_DEVICE)).view(torch.uint8)
+    return whole[piece.source - first * WORD_BYTES :][: piece.size]
 
 
-def traced(way: Way, piece: Piece, right: Tensor) -> dict[str, str]:
+def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, str]:
     """Say what is wrong with a copy, where first, and where that was lost."""
     import torch
 
-    found = way.target[piece.arrived].cpu()
+    found = way.target[piece.target_slice].cpu()
     places = torch.ne(found, right).nonzero().flatten()
-    evidence = {"place": _place(way, piece, right)}
+    evidence = {"place": _locate_fault(way, piece, right)}
     if not len(places):
         return evidence | {"what": "what lies around it was overwritten"}
     first = int(places[0])
     stale = bool((found[places] == ~right[places]).all())
-    around = slice(first // WORD * WORD, (first // WORD + 1) * WORD)
+    around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
     return evidence | {
         "what": f"{len(places)} bytes, {'never written' if stale else 'changed'}, the "
         f"first at {first} and the last at {int(places[-1])}",
@@ -398,11 +405,11 @@ def traced(way: Way, piece: Piece, right: Tensor) -> dict[str, str]:
     }
 
 
-def _place(way: Way, piece: Piece, right: Tensor) -> str:
+def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor) -> str:
     import torch
 
-    if not torch.equal(way.source[piece.sent].cpu(), right):
+    if not torch.equal(way.source[piece.source_slice].cpu(), right):
         return "memory that it was copied from"
-    if not torch.equal(way.expected[piece.sent].cpu(), right):
+    if not torch.equal(way.expected[piece.source_slice].cpu(), right):
         return "memory that it was compared with"
     return "the copy, or the memory that it was copied to"

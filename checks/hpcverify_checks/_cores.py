@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def turn(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
+def pick_cores(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
     """Choose *fit* of *cores*, others with each *rotation*, until all had a turn."""
     if fit >= len(cores):
         return tuple(cores)
@@ -20,7 +20,7 @@ def turn(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
     return tuple(sorted(ring[start : start + fit]))
 
 
-def on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
+def run_on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     """
     Run ``work(core)`` on all *cores* at the same time, and yield what each came to.
 
@@ -35,7 +35,7 @@ def on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     try:
         with ExitStack() as stack:
             started = [
-                stack.enter_context(ThreadPoolExecutor(1)).submit(_pinned, core, work)
+                stack.enter_context(ThreadPoolExecutor(1)).submit(_run_pinned, core, work)
                 for core in cores
             ]
     finally:
@@ -46,7 +46,7 @@ def on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
         raise raised[0]
 
 
-def _pinned(core: int, work: Callable[[int], T]) -> T:
+def _run_pinned(core: int, work: Callable[[int], T]) -> T:
     import torch
 
     os.sched_setaffinity(0, {core})
@@ -54,7 +54,7 @@ def _pinned(core: int, work: Callable[[int], T]) -> T:
     return work(core)
 
 
-def listed(cores: Sequence[int]) -> str:
+def format_ranges(cores: Sequence[int]) -> str:
     """Print *cores* as the kernel does: 0-3,8."""
     runs: list[list[int]] = []
     for core in sorted(cores):

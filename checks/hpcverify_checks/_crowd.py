@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import matches
-from hpcverify.model import Covered, Found, Measurement
+from hpcverify.model import CheckItem, Coverage, Measurement
 from hpcverify.telemetry import sysfs
 
-TOLERATED = 0.25
+MAX_OTHER_CORES = 0.25
 """Of a core, on average: what the engine, telemetry and a system's daemons may take."""
-IDLE, IOWAIT, FIELDS = 3, 4, 8
+IDLE_FIELD, IOWAIT_FIELD, FIELD_COUNT = 3, 4, 8
 """Of the line ``cpu``: user, nice, system, idle, iowait, irq, softirq, steal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class CpuUsage:
     """What was used when a check began to measure, in seconds."""
 
     wall: float
@@ -35,22 +35,22 @@ class Crowd:
     own: float
 
     @classmethod
-    def now(cls, root: Path = Path("/")) -> Crowd:
+    def read(cls, root: Path = Path("/")) -> CpuUsage:
         """Read the clocks; where the kernel does not say, nobody else is busy."""
         own = sum(os.times()[:4])
-        return cls(time.monotonic(), _busy(root) or own, own)
+        return cls(time.monotonic(), _read_busy_seconds(root) or own, own)
 
-    def others(self, now: Crowd) -> float:
+    def count_other_cores(self, now: CpuUsage) -> float:
         """Say how many cores others had on average, from this moment until *now*."""
         used = (now.busy - self.busy) - (now.own - self.own)
         return max(0.0, used / max(now.wall - self.wall, 1e-3))
 
-    def without(
-        self, names: Sequence[str], found: Iterable[Found], now: Crowd | None = None
-    ) -> Iterator[Found]:
+    def omit_if_busy(
+        self, names: Sequence[str], found: Iterable[CheckItem], now: CpuUsage | None = None
+    ) -> Iterator[CheckItem]:
         """Leave out the numbers *names*, patterns, if others were busy until *now*."""
-        others = self.others(now or Crowd.now())
-        if others <= TOLERATED:
+        others = self.count_other_cores(now or CpuUsage.read())
+        if others <= MAX_OTHER_CORES:
             yield from found
             return
         where = "node"
@@ -61,12 +61,12 @@ class Crowd:
                     continue
             yield item
         text = f"other processes took {others:.1f} cores meanwhile; left out:"
-        yield Covered(where, f"{text} {', '.join(names)}")
+        yield Coverage(where, f"{text} {', '.join(names)}")
 
 
-def _busy(root: Path) -> float:
-    line = (sysfs.text(root / "proc/stat") or "").partition("\n")[0]
-    ticks = [int(field) for field in line.split()[1 : 1 + FIELDS]]
-    if len(ticks) < FIELDS:
+def _read_busy_seconds(root: Path) -> float:
+    line = (sysfs.read_text(root / "proc/stat") or "").partition("\n")[0]
+    ticks = [int(field) for field in line.split()[1 : 1 + FIELD_COUNT]]
+    if len(ticks) < FIELD_COUNT:
         return 0.0
-    return (sum(ticks) - ticks[IDLE] - ticks[IOWAIT]) / os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - ticks[IDLE_FIELD] - ticks[IOWAIT_FIELD]) / os.sysconf("SC_CLK_TCK")

@@ -5,11 +5,11 @@ The operands are small integers, so that every partial sum in any order is an in
 that the accumulator holds exactly: whatever the order of summation, the tiles or the
 library, there is one right result, and it is known to the last bit. What makes that
 sound is the certificate, a bound on every partial sum that is computed from the
-operands themselves. They are made of a counter hash (see `_bits`) wherever they are
-needed, and are the same ones everywhere.
+operands themselves. They are made of a counter hash (see `_make_product_key`) wherever
+they are needed, and are the same ones everywhere.
 
-A product is proven on the host, outside of the part that made it: by `UNIVERSAL`, the
-digests of the right products for the shapes that suites use, which hold for every
+A product is proven on the host, outside of the part that made it: by `SHIPPED_DIGESTS`,
+the digests of the right products for the shapes that suites use, which hold for every
 part of every vendor, or by Freivalds' check in the ring of integers modulo 2^64, where
 nothing rounds.
 """
@@ -22,25 +22,25 @@ from functools import partial
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._bits import hashed, integers, integers_of
+from hpcverify_checks._bits import hash_places, make_integers, view_integers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hpcverify_checks._bits import Place
+    from hpcverify_checks._bits import DeviceLike
 
-PAD = 128
-"""Columns of A and rows of B that are repeated at the end, for `view`."""
+PAD_DEPTH = 128
+"""Columns of A and rows of B that are repeated at the end, for `view_shifted`."""
 SHIFT_STEP = 16
 """Keeps 16-byte alignment for operands of one byte."""
-SHIFTS = PAD // SHIFT_STEP + 1
-ALIKE = range(1)
-_BLOCK = 512
+SHIFT_COUNT = PAD_DEPTH // SHIFT_STEP + 1
+UNIT_POWERS = range(1)
+_BLOCK_ROWS = 512
 """Rows handled at a time, so that 64-bit copies of large operands stay small."""
-DRAWS = 2
+FREIVALDS_VECTORS = 2
 """Vectors of Freivalds' check."""
-HOST = "cpu"
+HOST_DEVICE = "cpu"
 """Where proofs are made."""
 
 
@@ -58,7 +58,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProductPlan:
     """
     A recipe for two operands.
 
@@ -74,7 +74,7 @@ class Plan:
     limit: int
     """The magnitude up to which the accumulator holds every integer."""
     bias: int = 0
-    powers: range = ALIKE
+    powers: range = UNIT_POWERS
     """Of two, by which each row and column is multiplied: exercises exponents."""
 
 
@@ -82,34 +82,34 @@ class Plan:
 class Operands:
     """The integers of a plan, made wherever and whenever they are asked for."""
 
-    plan: Plan
+    plan: ProductPlan
     shape: Shape
     draw: int = 0
-    """0 are the operands of `UNIVERSAL`; any other number makes other ones."""
+    """0 are the operands of `SHIPPED_DIGESTS`; any other number makes other ones."""
 
-    def a(self, rows: range, device: Place) -> Tensor:
+    def make_a(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of A: len(rows) x depth, int64."""
-        block = integers(self._key(0), rows, self.shape.depth, self.plan.a, device)
+        block = make_integers(self._make_key(0), rows, self.shape.depth, self.plan.a, device)
         if self.plan.bias:
             high = 2 ** (self._exponent - self._exponent // 2)
             block[:, 0] = high if self.plan.bias > 0 else -high
         return block
 
-    def b(self, rows: range, device: Place) -> Tensor:
+    def make_b(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of B: len(rows) x size, int64."""
-        block = integers(self._key(1), rows, self.shape.size, self.plan.b, device)
+        block = make_integers(self._make_key(1), rows, self.shape.size, self.plan.b, device)
         if self.plan.bias and not rows.start:
             block[0] = 2 ** (self._exponent // 2)
         return block
 
-    def _key(self, operand: int) -> int:
+    def _make_key(self, operand: int) -> int:
         return 2 * self.plan.key + operand + (self.draw << 8)
 
     @property
     def _exponent(self) -> int:
         return abs(self.plan.bias).bit_length() - 1
 
-    def factors(self, device: Place) -> tuple[Tensor, Tensor]:
+    def make_factors(self, device: DeviceLike) -> tuple[Tensor, Tensor]:
         """Give the powers of two of the rows (size x 1) and columns (1 x size)."""
         import torch
 
@@ -118,56 +118,51 @@ class Operands:
             ones = torch.ones(size, dtype=torch.float64, device=device)
             return ones[:, None], ones[None, :]
         # Looked up, since a vectorised pow() may be wrong in the last bit.
-        table = torch.tensor(
-            [2.0**e for e in powers], dtype=torch.float64, device=device
-        )
+        table = torch.tensor([2.0**e for e in powers], dtype=torch.float64, device=device)
         half = (len(powers) - 1) // 2
         key = -self.plan.key - (self.draw << 8)
-        chosen = table[integers(key, range(2), size, half, device) + half]
+        chosen = table[make_integers(key, range(2), size, half, device) + half]
         return chosen[0][:, None], chosen[1][None, :]
 
-    def stored(
-        self,
-        dtype: torch.dtype,
-        device: Place,
-        *,
-        by_columns: bool = False,
+    def store(
+        self, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
     ) -> tuple[Tensor, Tensor]:
         """
-        Store both in *dtype*, which is exact, with the first `PAD` of k once more.
+        Store both in *dtype*, which is exact, with the first `PAD_DEPTH` of k once
+        more.
 
         Returns A, size x (depth + PAD), and B, (depth + PAD) x size, which lies *by
         columns* in memory where the library wants it so.
         """
         import torch
 
-        size, padded = self.shape.size, self.shape.depth + PAD
+        size, padded = self.shape.size, self.shape.depth + PAD_DEPTH
         new = partial(torch.empty, dtype=dtype, device=device)
         a = new(size, padded)
         b = new(size, padded).T if by_columns else new(padded, size)
-        rows, columns = self.factors(device)
-        for block in _blocks(size):
+        rows, columns = self.make_factors(device)
+        for block in _iter_blocks(size):
             part = slice(block.start, block.stop)
-            a[part, :-PAD] = _cast(self.a(block, device) * rows[part], dtype)
-        for block in _blocks(self.shape.depth):
+            a[part, :-PAD_DEPTH] = _cast(self.make_a(block, device) * rows[part], dtype)
+        for block in _iter_blocks(self.shape.depth):
             part = slice(block.start, block.stop)
-            b[part] = _cast(self.b(block, device) * columns, dtype)
+            b[part] = _cast(self.make_b(block, device) * columns, dtype)
         for start in range(self.shape.depth, padded, self.shape.depth):
             width = min(self.shape.depth, padded - start)
             a[:, start : start + width] = a[:, :width]
             b[start : start + width] = b[:width]
         return a, b
 
-    def exact_rows(self, rows: Sequence[int]) -> Tensor:
+    def compute_exact_rows(self, rows: Sequence[int]) -> Tensor:
         """Compute these *rows* of the scaled product on the host, in fp64: exact."""
         import torch
 
-        a = torch.cat([self.a(range(row, row + 1), HOST) for row in rows]).double()
+        a = torch.cat([self.make_a(range(row, row + 1), HOST_DEVICE) for row in rows]).double()
         total = torch.zeros(len(a), self.shape.size, dtype=torch.float64)
-        for block in _blocks(self.shape.depth):
+        for block in _iter_blocks(self.shape.depth):
             part = a[:, block.start : block.stop]
-            total += part @ self.b(block, HOST).double()
-        factors, columns = self.factors(HOST)
+            total += part @ self.make_b(block, HOST_DEVICE).double()
+        factors, columns = self.make_factors(HOST_DEVICE)
         return total * factors[list(rows)] * columns
 
 
@@ -176,24 +171,24 @@ def _cast(exact: Tensor, dtype: torch.dtype) -> Tensor:
     return exact if dtype.itemsize == exact.itemsize else exact.float().to(dtype)
 
 
-def _blocks(length: int) -> Iterator[range]:
-    for start in range(0, length, _BLOCK):
-        yield range(start, min(length, start + _BLOCK))
+def _iter_blocks(length: int) -> Iterator[range]:
+    for start in range(0, length, _BLOCK_ROWS):
+        yield range(start, min(length, start + _BLOCK_ROWS))
 
 
-def view(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+def view_shifted(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     """
-    Take the operands as `Operands.stored`, begun at k = *shift* x `SHIFT_STEP`.
+    Take the operands as `Operands.store`, begun at k = *shift* x `SHIFT_STEP`.
 
     The product is the same to the last bit while every element moves to another
     lane and another address; nothing is copied.
     """
-    start, depth = shift * SHIFT_STEP, b.shape[0] - PAD
+    start, depth = shift * SHIFT_STEP, b.shape[0] - PAD_DEPTH
     return a.narrow(1, start, depth), b.narrow(0, start, depth)
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ProductProof:
     """What the host found out about a product that a part made."""
 
     wrong_rows: tuple[int, ...]
@@ -203,7 +198,7 @@ class Proof:
     """Of the product: a unit that rounds down makes them of what cancels."""
 
 
-def prove(made: Operands, product: Tensor, seed: int) -> Proof:
+def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductProof:
     """
     Compare *product*, on the host, with A x B, and bound their partial sums.
 
@@ -218,44 +213,48 @@ def prove(made: Operands, product: Tensor, seed: int) -> Proof:
     """
     import torch
 
-    weights = torch.stack([_odd(seed, draw, made.shape.size) for draw in range(DRAWS)])
-    right, b_square = _through_b(made, weights.T)
-    rows, columns = made.factors(HOST)
+    weights = torch.stack(
+        [_draw_odd_vector(seed, draw, made.shape.size) for draw in range(FREIVALDS_VECTORS)]
+    )
+    right, b_square = _multiply_b(made, weights.T)
+    rows, columns = made.make_factors(HOST_DEVICE)
     wrong: list[int] = []
     a_square = largest = zeros = 0
-    for block in _blocks(made.shape.size):
+    for block in _iter_blocks(made.shape.size):
         part = slice(block.start, block.stop)
-        a = made.a(block, HOST)
-        found, proper = _integral(product[part] / rows[part] / columns, made.plan.limit)
-        same = proper & (_times(found, weights.T) == _times(a, right)).all(dim=1)
+        a = made.make_a(block, HOST_DEVICE)
+        found, proper = _to_integers(product[part] / rows[part] / columns, made.plan.limit)
+        same = proper & (_multiply_modulo(found, weights.T) == _multiply_modulo(a, right)).all(
+            dim=1
+        )
         wrong += [block.start + int(i) for i in (~same).nonzero()]
         zeros += int((product[part] == 0).logical_and(product[part].signbit()).sum())
-        a_square = max(a_square, int(_squares(a, made.plan.bias, dim=1).max()))
+        a_square = max(a_square, int(_sum_squares(a, made.plan.bias, dim=1).max()))
         largest = max(largest, int((found - made.plan.bias).abs().max()))
     bound = (isqrt(a_square * b_square) + 1 + largest) // 2 + 1 + abs(made.plan.bias)
-    return Proof(tuple(wrong), bound, zeros)
+    return ProductProof(tuple(wrong), bound, zeros)
 
 
-def _through_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
+def _multiply_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
     """Give B x *weights*, and the largest square of the norm of a column of B."""
     import torch
 
     parts: list[Tensor] = []
     squares = torch.zeros(made.shape.size, dtype=torch.int64)
-    for block in _blocks(made.shape.depth):
-        b = made.b(block, HOST)
-        parts.append(_times(b, weights))
-        squares += _squares(b, 0 if block.start else made.plan.bias, dim=0)
+    for block in _iter_blocks(made.shape.depth):
+        b = made.make_b(block, HOST_DEVICE)
+        parts.append(_multiply_modulo(b, weights))
+        squares += _sum_squares(b, 0 if block.start else made.plan.bias, dim=0)
     return torch.cat(parts), int(squares.max())
 
 
-def _squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
+def _sum_squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
     """Sum the squares along k, but for those of the product that is the bias."""
     skipped = 1 if bias else 0
     return block.narrow(dim, skipped, block.shape[dim] - skipped).square().sum(dim)
 
 
-def _integral(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+def _to_integers(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     """Give the integers, and which rows hold nothing but integers in range."""
     import torch
 
@@ -264,18 +263,18 @@ def _integral(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     return torch.where(fit, unscaled, 0.0).long(), fit.all(dim=1)
 
 
-def _times(matrix: Tensor, weights: Tensor) -> Tensor:
+def _multiply_modulo(matrix: Tensor, weights: Tensor) -> Tensor:
     """Multiply by each column of *weights*, modulo 2^64."""
     import torch
 
     return torch.stack([(matrix * column).sum(1) for column in weights.T], dim=1)
 
 
-def _odd(seed: int, draw: int, length: int) -> Tensor:
-    return hashed(seed * DRAWS + draw, range(1), length, HOST)[0] | 1
+def _draw_odd_vector(seed: int, draw: int, length: int) -> Tensor:
+    return hash_places(seed * FREIVALDS_VECTORS + draw, range(1), length, HOST_DEVICE)[0] | 1
 
 
-def constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
+def find_constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
     """
     List the bits that are the same in every element of all *matrices*.
 
@@ -284,14 +283,14 @@ def constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
     """
     import torch
 
-    flat = torch.cat([integers_of(m[:_BLOCK]).reshape(-1) for m in matrices])
-    ever = folded(flat, torch.bitwise_or)
-    always = folded(flat, torch.bitwise_and)
+    flat = torch.cat([view_integers(m[:_BLOCK_ROWS]).reshape(-1) for m in matrices])
+    ever = fold_integers(flat, torch.bitwise_or)
+    always = fold_integers(flat, torch.bitwise_and)
     width = 8 * flat.element_size()
     return tuple(b for b in range(width) if not ever >> b & 1 or always >> b & 1)
 
 
-def folded(flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> int:
+def fold_integers(flat: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> int:
     """Combine all integers of the row *flat*."""
     import torch
 

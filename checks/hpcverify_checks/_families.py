@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._exact import Plan
+from hpcverify_checks._exact import ProductPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,83 +31,83 @@ NARROW_LIMIT = 2**8
 """bf16 holds every integer up to here: below it even sums that a CPU's library rounds
 to bf16 under way are exact."""
 
-BYTE, FINE = 255, 2047
+BYTE_BOUND, FINE_BOUND = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
-FP8, INT8, DOUBLE = 15, 127, 2**20 - 1
+FP8_BOUND, INT8_BOUND, DOUBLE_BOUND = 15, 127, 2**20 - 1
 PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
 """A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and takes
 one operand as unsigned: 128 is added to it (vpmaddubsw; oneDNN does so below AVX2_VNNI
 and AVX512_CORE_VNNI). Which operand it is, is the library's choice."""
-EVEN_INT8 = 79
+EVEN_INT8_BOUND = 79
 """The largest bound that both operands may have: see `fits_pairs`."""
-SMALL_FP8, FP8_BIAS = 7, 2**13
+SMALL_FP8_BOUND, FP8_BIAS = 7, 2**13
 """What leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
 """By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
 FP8_POWERS = range(-6, 5)
 """1 to 15 stay normal numbers of e4m3, whose largest is 448."""
 DOUBLE_POWERS = range(-60, 61)
-SIGMAS = 6
+MAX_SIGMAS = 6
 """By how many standard deviations the largest of all outputs may differ from zero."""
-SPREAD = 4.0
+NORM_SPREAD = 4.0
 """Times the root of the depth: by how much the largest norm exceeds the mean."""
 
-Plans = Callable[[int], tuple[Plan, ...]]
+PlanMaker = Callable[[int], tuple[ProductPlan, ...]]
 """Makes the plans for products of some depth."""
 
 
-def bf16_plans(depth: int) -> tuple[Plan, ...]:
+def make_bf16_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans that are exact with 8-bit operands and an fp32 accumulator."""
-    wide = partner(depth, BYTE, SINGLE_LIMIT, BYTE)
-    half = partner(depth, BYTE, SINGLE_LIMIT // 2, BYTE)
+    wide = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT, BYTE_BOUND)
+    half = choose_partner_bound(depth, BYTE_BOUND, SINGLE_LIMIT // 2, BYTE_BOUND)
     return (
-        Plan("plain", 1, BYTE, wide, SINGLE_LIMIT),
-        Plan("bias+", 2, BYTE, half, SINGLE_LIMIT, bias=2**23),
-        Plan("bias-", 3, half, BYTE, SINGLE_LIMIT, bias=-(2**23)),
-        Plan("scaled", 4, wide, BYTE, SINGLE_LIMIT, powers=SINGLE_POWERS),
+        ProductPlan("plain", 1, BYTE_BOUND, wide, SINGLE_LIMIT),
+        ProductPlan("bias+", 2, BYTE_BOUND, half, SINGLE_LIMIT, bias=2**23),
+        ProductPlan("bias-", 3, half, BYTE_BOUND, SINGLE_LIMIT, bias=-(2**23)),
+        ProductPlan("scaled", 4, wide, BYTE_BOUND, SINGLE_LIMIT, powers=SINGLE_POWERS),
     )
 
 
-def fp32_plans(depth: int) -> tuple[Plan, ...]:
+def make_fp32_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Add plans that use the 11 bits of fp16 and tf32, first of A and then of B."""
-    wide = partner(depth, FINE, SINGLE_LIMIT, FINE)
+    wide = choose_partner_bound(depth, FINE_BOUND, SINGLE_LIMIT, FINE_BOUND)
     return (
-        *bf16_plans(depth),
-        Plan("fine a", 5, FINE, wide, SINGLE_LIMIT),
-        Plan("fine b", 6, wide, FINE, SINGLE_LIMIT),
+        *make_bf16_plans(depth),
+        ProductPlan("fine a", 5, FINE_BOUND, wide, SINGLE_LIMIT),
+        ProductPlan("fine b", 6, wide, FINE_BOUND, SINGLE_LIMIT),
     )
 
 
-def fp64_plans(depth: int) -> tuple[Plan, ...]:
+def make_fp64_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans for an fp64 accumulator."""
-    wide = partner(depth, DOUBLE, DOUBLE_LIMIT, DOUBLE)
-    half = partner(depth, DOUBLE, DOUBLE_LIMIT // 2, DOUBLE)
+    wide = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT, DOUBLE_BOUND)
+    half = choose_partner_bound(depth, DOUBLE_BOUND, DOUBLE_LIMIT // 2, DOUBLE_BOUND)
     return (
-        Plan("double", 7, DOUBLE, wide, DOUBLE_LIMIT),
-        Plan("double+", 8, DOUBLE, half, DOUBLE_LIMIT, bias=2**52),
-        Plan("double-", 9, half, DOUBLE, DOUBLE_LIMIT, bias=-(2**52)),
-        Plan("double scaled", 10, wide, DOUBLE, DOUBLE_LIMIT, powers=DOUBLE_POWERS),
+        ProductPlan("double", 7, DOUBLE_BOUND, wide, DOUBLE_LIMIT),
+        ProductPlan("double+", 8, DOUBLE_BOUND, half, DOUBLE_LIMIT, bias=2**52),
+        ProductPlan("double-", 9, half, DOUBLE_BOUND, DOUBLE_LIMIT, bias=-(2**52)),
+        ProductPlan("double scaled", 10, wide, DOUBLE_BOUND, DOUBLE_LIMIT, powers=DOUBLE_POWERS),
     )
 
 
-def fp8_plans(depth: int) -> tuple[Plan, ...]:
+def make_fp8_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans for e4m3 operands and Hopper's 14-bit accumulator."""
-    wide = partner(depth, FP8, FP8_LIMIT, FP8)
-    half = partner(depth, SMALL_FP8, FP8_LIMIT - FP8_BIAS, SMALL_FP8)
+    wide = choose_partner_bound(depth, FP8_BOUND, FP8_LIMIT, FP8_BOUND)
+    half = choose_partner_bound(depth, SMALL_FP8_BOUND, FP8_LIMIT - FP8_BIAS, SMALL_FP8_BOUND)
     return (
-        Plan("fp8 a", 11, FP8, wide, FP8_LIMIT),
-        Plan("fp8 b", 12, wide, FP8, FP8_LIMIT),
-        Plan("fp8 scaled", 13, FP8, wide, FP8_LIMIT, powers=FP8_POWERS),
-        Plan("fp8 bias", 18, SMALL_FP8, half, FP8_LIMIT, bias=FP8_BIAS),
+        ProductPlan("fp8 a", 11, FP8_BOUND, wide, FP8_LIMIT),
+        ProductPlan("fp8 b", 12, wide, FP8_BOUND, FP8_LIMIT),
+        ProductPlan("fp8 scaled", 13, FP8_BOUND, wide, FP8_LIMIT, powers=FP8_POWERS),
+        ProductPlan("fp8 bias", 18, SMALL_FP8_BOUND, half, FP8_LIMIT, bias=FP8_BIAS),
     )
 
 
-def int8_plans(_depth: int) -> tuple[Plan, ...]:
+def make_int8_plans(_depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans for int8 operands and sums of pairs that fit into 16 bits."""
     return (
-        Plan("int8", 20, EVEN_INT8, EVEN_INT8, INT_LIMIT),
-        Plan("int8 a", 21, INT8, 1, INT_LIMIT),
-        Plan("int8 b", 22, 1, INT8, INT_LIMIT),
+        ProductPlan("int8", 20, EVEN_INT8_BOUND, EVEN_INT8_BOUND, INT_LIMIT),
+        ProductPlan("int8 a", 21, INT8_BOUND, 1, INT_LIMIT),
+        ProductPlan("int8 b", 22, 1, INT8_BOUND, INT_LIMIT),
     )
 
 
@@ -122,18 +122,18 @@ def fits_pairs(a: int, b: int) -> bool:
     return largest <= PAIR_LIMIT
 
 
-def narrow_plans(depth: int) -> tuple[Plan, ...]:
+def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
     """Make the plans whose sums bf16 itself holds."""
-    wide = partner(depth, 1, NARROW_LIMIT, BYTE)
-    half = partner(depth, 1, NARROW_LIMIT // 2, BYTE)
+    wide = choose_partner_bound(depth, 1, NARROW_LIMIT, BYTE_BOUND)
+    half = choose_partner_bound(depth, 1, NARROW_LIMIT // 2, BYTE_BOUND)
     return (
-        Plan("narrow", 16, 1, wide, NARROW_LIMIT),
-        Plan("narrow scaled", 17, wide, 1, NARROW_LIMIT, powers=SINGLE_POWERS),
-        Plan("narrow bias", 19, 1, half, NARROW_LIMIT, bias=NARROW_LIMIT // 2),
+        ProductPlan("narrow", 16, 1, wide, NARROW_LIMIT),
+        ProductPlan("narrow scaled", 17, wide, 1, NARROW_LIMIT, powers=SINGLE_POWERS),
+        ProductPlan("narrow bias", 19, 1, half, NARROW_LIMIT, bias=NARROW_LIMIT // 2),
     )
 
 
-def partner(depth: int, a: int, room: int, most: int) -> int:
+def choose_partner_bound(depth: int, a: int, limit: int, max_bound: int) -> int:
     """
     Choose the largest bound for B, up to *most*, that goes with the bound *a* for A.
 
@@ -141,22 +141,22 @@ def partner(depth: int, a: int, room: int, most: int) -> int:
         ValueError: products of this *depth* leave no *room* for any.
 
     """
-    low, high = 0, most
+    low, high = 0, max_bound
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (
-            (middle, high) if expected(depth, a, middle) <= room else (low, middle - 1)
+            (middle, high) if estimate_certificate(depth, a, middle) <= limit else (low, middle - 1)
         )
     if not low:
         raise ValueError(f"no product of depth {depth} is exact with operands of {a}")
     return low
 
 
-def expected(depth: int, a: int, b: int) -> float:
+def estimate_certificate(depth: int, a: int, b: int) -> float:
     """Estimate the certificate of a plan: half of the norms' product and the output."""
     power = sqrt(a * (a + 1) * b * (b + 1)) / 3
-    norms = depth * power * (1 + SPREAD / sqrt(depth))
-    return (norms + SIGMAS * sqrt(depth) * power) / 2 + 2
+    norms = depth * power * (1 + NORM_SPREAD / sqrt(depth))
+    return (norms + MAX_SIGMAS * sqrt(depth) * power) / 2 + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Family:
     name: str
     operand: str
     """As torch calls it, like *output*."""
-    plans: Plans
+    make_plans: PlanMaker
     depth: int
     """Of products on a GPU."""
     output: str = "float32"
@@ -175,19 +175,19 @@ class Family:
     """Whether the library wants B stored by columns."""
 
 
-DEEP = 2**15
+MAX_DEPTH = 2**15
 """The cost of comparing does not grow with the depth: here it is a fortieth of a
 product in bf16 on an H100."""
 FAMILIES = {
     family.name: family
     for family in (
-        Family("bf16", "bfloat16", bf16_plans, DEEP),
-        Family("fp16", "float16", fp32_plans, DEEP),
-        Family("tf32", "float32", fp32_plans, DEEP, precision="high"),
-        Family("fp32", "float32", fp32_plans, DEEP),
-        Family("fp64", "float64", fp64_plans, 2**12, output="float64"),
-        Family("fp8", "float8_e4m3fn", fp8_plans, 2**11, by_columns=True),
-        Family("int8", "int8", int8_plans, DEEP, output="int32", by_columns=True),
+        Family("bf16", "bfloat16", make_bf16_plans, MAX_DEPTH),
+        Family("fp16", "float16", make_fp32_plans, MAX_DEPTH),
+        Family("tf32", "float32", make_fp32_plans, MAX_DEPTH, precision="high"),
+        Family("fp32", "float32", make_fp32_plans, MAX_DEPTH),
+        Family("fp64", "float64", make_fp64_plans, 2**12, output="float64"),
+        Family("fp8", "float8_e4m3fn", make_fp8_plans, 2**11, by_columns=True),
+        Family("int8", "int8", make_int8_plans, MAX_DEPTH, output="int32", by_columns=True),
     )
 }
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
@@ -195,7 +195,7 @@ CPU_FAMILIES = {
     "fp32": FAMILIES["fp32"],
     "fp64": FAMILIES["fp64"],
     "int8": FAMILIES["int8"],
-    "bf16": Family("bf16", "bfloat16", narrow_plans, NARROW_DEPTH, output="bfloat16"),
+    "bf16": Family("bf16", "bfloat16", make_narrow_plans, NARROW_DEPTH, output="bfloat16"),
 }
 """What a CPU multiplies if it has units for it. There torch rounds products of 16-bit
 operands to 16 bits, and does not promise to do so only once."""

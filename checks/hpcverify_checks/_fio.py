@@ -25,46 +25,44 @@ from typing import Any
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import NO_THREAD, Completed, run_tool, signal_name
+from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
 
 MIB = 2**20
-BLOCK = MIB
+BLOCK_BYTES = MIB
 """What sequential streams move at a time."""
-SECTOR = 4096
+SECTOR_BYTES = 4096
 """What random accesses move, and what has a header of its own."""
 
 ENGINES = ("libaio", "io_uring")
 """In order of preference: containers and hardened kernels often forbid io_uring."""
 
-REACH = 2**40
+MAX_OFFSET_BYTES = 2**40
 """Where a stream may begin: the oldest ext4 layout in use holds files of 16 TiB."""
 
-GRACE_S = 90.0
-SLOWEST = 10e6
+GRACE_SECONDS = 90.0
+MIN_BYTES_PER_SECOND = 10e6
 """
 In B/s. A disk that is slower, or that stalls for longer than the grace, is timed out;
 the grace is well above the stall of 30 s that is a fault, so that this is measured.
 """
 
-WAYS = ("read", "write")
+DIRECTIONS = ("read", "write")
 
-CORRUPT = frozenset({errno.EILSEQ})
+CORRUPTION_ERRNOS = frozenset({errno.EILSEQ})
 """What fio says of a block that does not verify, and Linux of protection data."""
 
 
-NOT_STARTED = ("failed to start", "pthread_create: ", "failed to create helper thread")
+NO_THREAD_MESSAGES = ("failed to start", "pthread_create: ", "failed to create helper thread")
 """What fio prints when the node gives it no thread, or not within 5 s."""
 
-LONGEST = 300
+MAX_OUTPUT_CHARACTERS = 300
 """Characters of what fio says that a reason can bear."""
 
 
 class FaultError(Exception):
     """An input or output failed, or did not read back as it was written."""
 
-    def __init__(
-        self, number: int, text: str, evidence: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, number: int, text: str, evidence: Mapping[str, str] | None = None) -> None:
         """Keep the error *number* of the kernel, with the *text* of who met it."""
         super().__init__(text)
         self.number = number
@@ -72,7 +70,7 @@ class FaultError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FileExtent:
     """A stretch of one file, which one stream writes or reads; in bytes."""
 
     path: Path
@@ -81,45 +79,45 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FioReport:
     """What fio says of one job, stream by stream."""
 
     jobs: Sequence[Mapping[str, Any]] = field(repr=False)
 
-    def moved(self, way: str) -> tuple[int, ...]:
+    def list_moved_bytes(self, way: str) -> tuple[int, ...]:
         """List the bytes that each stream moved."""
         return tuple(job[way]["io_bytes"] for job in self.jobs)
 
-    def bandwidth(self, way: str) -> float:
+    def compute_bandwidth(self, way: str) -> float:
         """Say what all streams moved together while the slowest ran, in MB/s."""
-        return sum(self.moved(way)) / 1e6 / self._seconds(way)
+        return sum(self.list_moved_bytes(way)) / 1e6 / self._find_runtime(way)
 
-    def rate(self, way: str) -> float:
+    def compute_rate(self, way: str) -> float:
         """Say how many accesses all streams made together, in 1/s."""
         accesses = sum(int(job[way]["total_ios"]) for job in self.jobs)
-        return accesses / self._seconds(way)
+        return accesses / self._find_runtime(way)
 
-    def latency(self, way: str, quantile: float) -> float | None:
+    def compute_latency(self, way: str, quantile: float) -> float | None:
         """Say what a *quantile* of the accesses (or of "sync") took, in ms."""
         bins: Counter[int] = Counter()
         for job in self.jobs:
             times = job["sync"]["lat_ns"] if way == "sync" else job[way]["clat_ns"]
             for nanoseconds, count in times.get("bins", {}).items():
                 bins[int(nanoseconds)] += count
-        return _quantile(bins, quantile)
+        return _find_quantile(bins, quantile)
 
-    def longest(self) -> float:
+    def find_longest(self) -> float:
         """Say what the one slowest access took, a flush included, in s."""
-        ways = (*WAYS, "sync")
+        ways = (*DIRECTIONS, "sync")
         slowest = [int(job[w]["lat_ns"]["max"]) for job in self.jobs for w in ways]
         return max(slowest) / 1e9
 
-    def _seconds(self, way: str) -> float:
+    def _find_runtime(self, way: str) -> float:
         # fio counts in whole milliseconds.
         return max(1, *(int(job[way]["runtime"]) for job in self.jobs)) / 1e3
 
 
-def _quantile(bins: Mapping[int, int], quantile: float) -> float | None:
+def _find_quantile(bins: Mapping[int, int], quantile: float) -> float | None:
     seen, total = 0, sum(bins.values())
     for nanoseconds in sorted(bins):
         seen += bins[nanoseconds]
@@ -138,12 +136,12 @@ class Fio:
 
     def run(
         self,
-        extents: Sequence[Extent],
+        extents: Sequence[FileExtent],
         *,
         seed: int = 0,
         seconds: float = 0.0,
         **options: object,
-    ) -> Report:
+    ) -> FioReport:
         """
         Run one job with *options* on all *extents* at the same time.
 
@@ -165,14 +163,14 @@ class Fio:
         }
         size = sum(extent.size for extent in extents)
         done = run_tool(
-            _command(settings, extents),
-            timeout=seconds + GRACE_S + size / SLOWEST,
+            _build_command(settings, extents),
+            timeout=seconds + GRACE_SECONDS + size / MIN_BYTES_PER_SECOND,
             cwd=self.folder,
         )
-        return _report(done)
+        return _parse_report(done)
 
 
-def engine() -> str:
+def find_engine() -> str:
     """
     Name an engine of this fio that keeps several accesses in flight.
 
@@ -180,40 +178,35 @@ def engine() -> str:
         Unable: fio is not installed, does not start, or has no such engine.
 
     """
-    done = run_tool(["fio", "--enghelp"], timeout=GRACE_S)
+    done = run_tool(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
-        said = _words(done.stderr) or f"it ended with {done.returncode}"
+        said = _decode(done.stderr) or f"it ended with {done.returncode}"
         raise Unable(
-            f"fio does not start ({said[:LONGEST]}): run fio --enghelp by hand; if "
+            f"fio does not start ({said[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by hand; if "
             "that works, see ulimit -a of whoever started this run",
             Cause.MISCONFIGURED,
         )
-    listing = _words(done.stdout).split()
+    listing = _decode(done.stdout).split()
     for name in ENGINES:
         if name in listing:
             return name
-    raise Unable(
-        f"this fio has none of {', '.join(ENGINES)}: apt-get install fio",
-        Cause.MISSING,
-    )
+    raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
 
 
-def lay_out(
-    folder: Path, size: int, streams: int, rng: random.Random
-) -> tuple[Extent, ...]:
+def lay_out(folder: Path, size: int, streams: int, rng: random.Random) -> tuple[FileExtent, ...]:
     """Divide *size* bytes among *streams*, each of its own file in *folder*."""
-    each = max(1, size // streams // BLOCK) * BLOCK
+    each = max(1, size // streams // BLOCK_BYTES) * BLOCK_BYTES
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    reach = REACH if limit == resource.RLIM_INFINITY else min(REACH, limit)
-    places = max(1, (reach - each) // BLOCK)
+    reach = MAX_OFFSET_BYTES if limit == resource.RLIM_INFINITY else min(MAX_OFFSET_BYTES, limit)
+    places = max(1, (reach - each) // BLOCK_BYTES)
     return tuple(
-        Extent(folder / f"stream{i}", rng.randrange(places) * BLOCK, each)
+        FileExtent(folder / f"stream{i}", rng.randrange(places) * BLOCK_BYTES, each)
         for i in range(streams)
     )
 
 
-def _command(
-    settings: Mapping[str, object], extents: Sequence[Extent]
+def _build_command(
+    settings: Mapping[str, object], extents: Sequence[FileExtent]
 ) -> tuple[str, ...]:
     common = [f"--{key}={value}" for key, value in settings.items()]
     streams = [
@@ -229,22 +222,22 @@ def _command(
     return ("fio", "--output-format=json+", "--name=global", *common, *streams)
 
 
-def _report(done: Completed) -> Report:
+def _parse_report(done: CompletedTool) -> FioReport:
     before, brace, after = done.stdout.decode(errors="replace").partition("{\n")
     said = done.stderr.decode(errors="replace") + before
-    _refuse_what_the_node_did(done.returncode, said)
+    _require_undisturbed(done.returncode, said)
     jobs: list[Mapping[str, Any]] = []
     if brace:
         jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
-    number = next((job["error"] for job in jobs if job["error"]), 0) or _errno(said)
+    number = next((job["error"] for job in jobs if job["error"]), 0) or _parse_errno(said)
     if number:
-        raise FaultError(number, _gist(said), {"fio": said.strip()[:2000]})
+        raise FaultError(number, _summarize_output(said), {"fio": said.strip()[:2000]})
     if done.returncode or not jobs:
         raise RuntimeError(f"fio ended with {done.returncode}: {said.strip()[-500:]}")
-    return Report(jobs)
+    return FioReport(jobs)
 
 
-def _refuse_what_the_node_did(status: int, said: str) -> None:
+def _require_undisturbed(status: int, said: str) -> None:
     """
     Tell a fio that was kept from its work from one that met a fault of the disk.
 
@@ -254,30 +247,30 @@ def _refuse_what_the_node_did(status: int, said: str) -> None:
     """
     if status < 0:
         raise Unable(
-            f"fio was killed by {signal_name(-status)}: see the kernel log, the OOM "
+            f"fio was killed by {name_signal(-status)}: see the kernel log, the OOM "
             "killer does that",
             Cause.CRASHED,
             Remedy.INSPECT,
         )
-    if any(sign in said for sign in NOT_STARTED):
+    if any(sign in said for sign in NO_THREAD_MESSAGES):
         raise Unable(
-            f"fio could not start its threads ({_gist(said)}): {NO_THREAD}",
+            f"fio could not start its threads ({_summarize_output(said)}): {NO_THREAD_HINT}",
             Cause.NO_RESOURCES,
             Remedy.INSPECT,
         )
 
 
-def _words(output: bytes) -> str:
+def _decode(output: bytes) -> str:
     return output.decode(errors="replace").strip()
 
 
-def _errno(said: str) -> int:
+def _parse_errno(said: str) -> int:
     # What fails before the job starts is in no report, but only in what fio prints.
     match = re.search(r"\berr=(\d+)/", said)
     return int(match[1]) if match else 0
 
 
-def _gist(said: str) -> str:
+def _summarize_output(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if "verify" in line or "error" in line]
     return (telling or lines or ["fio says nothing"])[0]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcverify_checks._fio import (
-    BLOCK,
-    CORRUPT,
-    SECTOR,
-    Extent,
+    BLOCK_BYTES,
+    CORRUPTION_ERRNOS,
+    SECTOR_BYTES,
     FaultError,
+    FileExtent,
     Fio,
-    Report,
+    FioReport,
 )
 
 SEQUENTIAL_DEPTH = 16
@@ -22,35 +22,33 @@ RANDOM_DEPTH = 32
 
 
 def write(
-    fio: Fio, room: Sequence[Extent], rng: random.Random, seconds: float = 0.0
-) -> Report:
+    fio: Fio, extents: Sequence[FileExtent], rng: random.Random, seconds: float = 0.0
+) -> FioReport:
     """Fill *room* with fresh data, or as much as *seconds* allow, and flush it."""
     return fio.run(
-        room,
+        extents,
         seed=rng.getrandbits(31),
         seconds=seconds,
         rw="write",
-        bs=BLOCK,
-        iodepth=_each(SEQUENTIAL_DEPTH, room),
+        bs=BLOCK_BYTES,
+        iodepth=_divide_depth(SEQUENTIAL_DEPTH, extents),
         refill_buffers=1,
         verify="crc32c",
-        verify_interval=SECTOR,
+        verify_interval=SECTOR_BYTES,
         do_verify=0,
         end_fsync=1,
     )
 
 
-def written(room: Sequence[Extent], report: Report) -> tuple[Extent, ...]:
+def cut_to_written(extents: Sequence[FileExtent], report: FioReport) -> tuple[FileExtent, ...]:
     """Cut *room* down to what was written: no more than that can be read back."""
-    moved = report.moved("write")
+    moved = report.list_moved_bytes("write")
     return tuple(
-        replace(extent, size=size)
-        for extent, size in zip(room, moved, strict=True)
-        if size
+        replace(extent, size=size) for extent, size in zip(extents, moved, strict=True) if size
     )
 
 
-def read_back(fio: Fio, filled: Sequence[Extent]) -> Report:
+def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
     """
     Read all of *filled* and verify each block.
 
@@ -62,24 +60,24 @@ def read_back(fio: Fio, filled: Sequence[Extent]) -> Report:
     try:
         return _read_once(fio, filled)
     except FaultError as fault:
-        if fault.number in CORRUPT:
-            fault.evidence["read again"] = _second_reading(fio, filled)
+        if fault.number in CORRUPTION_ERRNOS:
+            fault.evidence["read again"] = _read_again(fio, filled)
         raise
 
 
-def _read_once(fio: Fio, filled: Sequence[Extent]) -> Report:
+def _read_once(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
     return fio.run(
         filled,
         rw="read",
-        bs=BLOCK,
-        iodepth=_each(SEQUENTIAL_DEPTH, filled),
+        bs=BLOCK_BYTES,
+        iodepth=_divide_depth(SEQUENTIAL_DEPTH, filled),
         verify="crc32c",
-        verify_interval=SECTOR,
+        verify_interval=SECTOR_BYTES,
         verify_fatal=1,
     )
 
 
-def _second_reading(fio: Fio, filled: Sequence[Extent]) -> str:
+def _read_again(fio: Fio, filled: Sequence[FileExtent]) -> str:
     try:
         _read_once(fio, filled)
     except FaultError as fault:
@@ -87,25 +85,25 @@ def _second_reading(fio: Fio, filled: Sequence[Extent]) -> str:
     return "clean"
 
 
-def random_read(
-    fio: Fio, filled: Sequence[Extent], rng: random.Random, seconds: float
-) -> Report:
+def read_random(
+    fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
+) -> FioReport:
     """Read and verify 4 KiB blocks of *filled* at random, each once at most."""
     return fio.run(
         filled,
         seed=rng.getrandbits(31),
         seconds=seconds,
         rw="randread",
-        bs=SECTOR,
-        iodepth=_each(RANDOM_DEPTH, filled),
+        bs=SECTOR_BYTES,
+        iodepth=_divide_depth(RANDOM_DEPTH, filled),
         verify="crc32c",
         verify_fatal=1,
     )
 
 
-def random_write(
-    fio: Fio, filled: Sequence[Extent], rng: random.Random, seconds: float
-) -> Report:
+def write_random(
+    fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
+) -> FioReport:
     """
     Write 4 KiB blocks of *filled* at random, each once, for *seconds* at most.
 
@@ -117,8 +115,8 @@ def random_write(
         seed=rng.getrandbits(31),
         seconds=seconds,
         rw="randwrite",
-        bs=SECTOR,
-        iodepth=_each(RANDOM_DEPTH, filled),
+        bs=SECTOR_BYTES,
+        iodepth=_divide_depth(RANDOM_DEPTH, filled),
         refill_buffers=1,
         verify="crc32c",
         do_verify=0,
@@ -126,19 +124,19 @@ def random_write(
     )
 
 
-def flush(fio: Fio, journal: Extent, seconds: float) -> Report:
+def flush(fio: Fio, journal: FileExtent, seconds: float) -> FioReport:
     """Write 4 KiB and call fsync, again and again for *seconds*, as a database does."""
     return fio.run(
         [journal],
         seconds=seconds,
         time_based=1,
         rw="write",
-        bs=SECTOR,
+        bs=SECTOR_BYTES,
         ioengine="psync",
         direct=0,
         fsync=1,
     )
 
 
-def _each(depth: int, room: Sequence[Extent]) -> int:
-    return max(1, depth // len(room))
+def _divide_depth(depth: int, extents: Sequence[FileExtent]) -> int:
+    return max(1, depth // len(extents))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import Context, Skip, Unable
-from hpcverify.model import Cause, Found, Remedy
+from hpcverify.model import Cause, CheckItem, Remedy
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import GpuSource, Heard, NotStartedError
+from hpcverify.telemetry.gpus import GpuAnswers, GpuSource, NotStartedError
 
 
-def source(ctx: Context) -> GpuSource:
+def open_gpu_source(ctx: Context) -> GpuSource:
     """
     Give what answers for the node's GPUs.
 
@@ -22,11 +22,11 @@ def source(ctx: Context) -> GpuSource:
     require_gpus(ctx)
     from hpcverify.telemetry import nvml
 
-    asked = nvml.source()
+    asked = nvml.get_source()
     try:
-        there = asked.listing().gpus
+        there = asked.list_devices().gpus
     except NotStartedError as exc:
-        ruling = problems.RULINGS[exc.code]
+        ruling = problems.PROBLEM_RULES[exc.code]
         raise Unable(str(exc), ruling.cause, ruling.remedy) from exc
     if not there:
         raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
@@ -34,19 +34,19 @@ def source(ctx: Context) -> GpuSource:
 
 
 def require_gpus(ctx: Context) -> None:
-    """Raise as `source` does."""
+    """Raise as `open_gpu_source` does."""
     gpus = ctx.inventory.of_kind("gpu")
     if any("driver" in gpu.facts for gpu in gpus):
         return
-    blocked = next(iter(problems.of_view(ctx.inventory)), None)
+    blocked = next(iter(problems.list_view_problems(ctx.inventory)), None)
     if blocked:
-        ruling = problems.RULINGS[blocked.code]
+        ruling = problems.PROBLEM_RULES[blocked.code]
         raise Unable(blocked.text, ruling.cause, ruling.remedy)
     if not gpus and not (ctx.previous and ctx.previous.of_kind("gpu")):
         raise Skip("no GPU on this node")
 
 
-def troubles(heard: Heard[object]) -> Iterator[Found]:
+def report_troubles(heard: GpuAnswers[object]) -> Iterator[CheckItem]:
     """Yield which GPUs are in trouble, and what could not be answered."""
     yield from heard.findings
     yield from heard.unanswered

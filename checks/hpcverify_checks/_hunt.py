@@ -25,27 +25,27 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify_checks._bits import GOLDEN, WORD_BITS, counted, words, wrapped
-from hpcverify_checks._exact import SHIFTS, view
+from hpcverify_checks._bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
+from hpcverify_checks._exact import SHIFT_COUNT, view_shifted
 from hpcverify_checks._families import multiply
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-CANARY_EVERY = 256
+CANARY_PRODUCTS = 256
 """Products: so rare that it costs a thousandth of them, if that."""
-GPU_PAGE = 4
+GPU_BATCH_PRODUCTS = 4
 """Products whose counts are looked at together: several times what the host takes."""
 
-POISON = -1
+POISON_WORD = -1
 """Every bit set: NaN in every floating-point type, and no product of any plan."""
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Writes the product of the first two into the third: what is under examination."""
 Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Writes into the third, an int64 scalar, how many words differ of the first two."""
-Enough = Callable[[int], bool]
+ShouldStop = Callable[[int], bool]
 """Whether to stop, after so many products."""
 
 
@@ -62,22 +62,22 @@ def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
 def poison(output: Tensor) -> None:
     """Fill *output* with what no product leaves there: what is not written shows."""
-    words(output).fill_(POISON)
+    view_words(output).fill_(POISON_WORD)
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
+class ProductSeams:
     """What multiplies and what compares; tests put faulty ones here."""
 
     multiply: Multiply = multiply
     compare: Compare = compare
 
 
-HARDWARE = Seams()
+HARDWARE_SEAMS = ProductSeams()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProductJob:
     """Operands, where they are multiplied, and the product that must come out."""
 
     name: str
@@ -93,7 +93,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongProduct:
     """A product that was wrong, in how many words, and the output it still lies in."""
 
     number: int
@@ -102,87 +102,87 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ProductBatch:
     """The counts of some products in a row, on their way to the host."""
 
     number: int
     """Of the first product."""
     outputs: tuple[Tensor, ...]
-    canary: tuple[int, ...]
+    canary_counts: tuple[int, ...]
     """What the counts after those of the products must be."""
-    counts: Callable[[], list[int]]
+    wait_for_counts: Callable[[], list[int]]
     """Waits until all of them are there."""
 
-    def wrong(self, counts: list[int]) -> list[Wrong]:
+    def list_wrong(self, counts: list[int]) -> list[WrongProduct]:
         """List the products that were wrong."""
         return [
-            Wrong(self.number + i, count, output)
+            WrongProduct(self.number + i, count, output)
             for i, (count, output) in enumerate(zip(counts, self.outputs, strict=False))
             if count
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ProductBench:
     """Jobs and outputs that take turns, on the part or core *where*."""
 
     where: str
     dtype: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[ProductJob, ...]
     """Two or more."""
     outputs: tuple[Tensor, ...]
-    """As many as `outputs_for` says."""
+    """As many as `count_outputs` says."""
     seed: int
-    seams: Seams = HARDWARE
+    seams: ProductSeams = HARDWARE_SEAMS
 
-    def turn(self, number: int) -> tuple[Job, int]:
+    def get_job(self, number: int) -> tuple[ProductJob, int]:
         """Say which job the product *number* is, and by how much it is shifted."""
         lap, place = divmod(number, len(self.jobs))
-        return self.jobs[place], lap % SHIFTS
+        return self.jobs[place], lap % SHIFT_COUNT
 
-    def output(self, number: int) -> Tensor:
+    def get_output(self, number: int) -> Tensor:
         """Say where the product *number* is written."""
         return self.outputs[number % len(self.outputs)]
 
     @property
-    def page(self) -> int:
+    def batch_size(self) -> int:
         """How many products the host looks at together."""
         return max(1, len(self.outputs) // 2)
 
-    def step(self, number: int, count: Tensor) -> None:
+    def compute_and_compare(self, number: int, count: Tensor) -> None:
         """Compute and compare the product *number*; nothing here waits for a GPU."""
-        (job, shift), out = self.turn(number), self.output(number)
-        self.seams.multiply(*view(job.a, job.b, shift), out)
-        self.seams.compare(words(out), words(job.reference), count)
+        (job, shift), out = self.get_job(number), self.get_output(number)
+        self.seams.multiply(*view_shifted(job.a, job.b, shift), out)
+        self.seams.compare(view_words(out), view_words(job.reference), count)
 
-    def canary(self, number: int, counts: Tensor) -> tuple[int, ...]:
+    def run_canary(self, number: int, counts: Tensor) -> tuple[int, ...]:
         """Compare spoiled copies of the product *number*; say what must be counted."""
-        reference = words(self.turn(number)[0].reference)
+        reference = view_words(self.get_job(number)[0].reference)
         chance = random.Random(f"{self.seed} {self.where} {number}")  # noqa: S311 - no secret
-        spoiled = words(self.output(number)) ^ _one_bit_each(reference, chance)
+        spoiled = view_words(self.get_output(number)) ^ _make_bit_masks(reference, chance)
         self.seams.compare(spoiled, reference, counts[0])
-        spoiled.copy_(words(self.output(number)))
+        spoiled.copy_(view_words(self.get_output(number)))
         place, bit = chance.randrange(len(reference)), chance.randrange(WORD_BITS)
-        spoiled.narrow(0, place, 1).bitwise_xor_(wrapped(1 << bit))
+        spoiled.narrow(0, place, 1).bitwise_xor_(wrap_int64(1 << bit))
         self.seams.compare(spoiled, reference, counts[1])
         return len(reference), 1
 
-    def turned(self, number: int, *, canary: bool) -> Page:
+    def start_batch(self, number: int, *, canary: bool) -> ProductBatch:
         """Start a page of products from *number* on, and a *canary* if it is time."""
         import torch
 
         there = self.outputs[0].device
-        counts = torch.zeros(self.page + 2, dtype=torch.int64, device=there)
-        for i in range(self.page):
-            self.step(number + i, counts[i])
+        counts = torch.zeros(self.batch_size + 2, dtype=torch.int64, device=there)
+        for i in range(self.batch_size):
+            self.compute_and_compare(number + i, counts[i])
         expected: tuple[int, ...] = ()
         if canary:
-            expected = self.canary(number + self.page - 1, counts[self.page :])
-        outputs = tuple(self.output(number + i) for i in range(self.page))
-        return Page(number, outputs, expected, _published(counts))
+            expected = self.run_canary(number + self.batch_size - 1, counts[self.batch_size :])
+        outputs = tuple(self.get_output(number + i) for i in range(self.batch_size))
+        return ProductBatch(number, outputs, expected, _start_host_copy(counts))
 
 
-def outputs_for(jobs: int, device: torch.device) -> int:
+def count_outputs(jobs: int, device: torch.device) -> int:
     """
     Say how many outputs *jobs* must share.
 
@@ -190,21 +190,21 @@ def outputs_for(jobs: int, device: torch.device) -> int:
     after every product. A number that has no divisor in common with that of the
     jobs makes each output see them all in turn.
     """
-    least = 1 if device.type == "cpu" else 2 * GPU_PAGE + 1
+    least = 1 if device.type == "cpu" else 2 * GPU_BATCH_PRODUCTS + 1
     return next(n for n in range(least, least + jobs + 1) if gcd(n, jobs) == 1)
 
 
-def _one_bit_each(like: Tensor, chance: random.Random) -> Tensor:
+def _make_bit_masks(like: Tensor, chance: random.Random) -> Tensor:
     """Make a word with one bit set for each word of *like*: another one each time."""
     import torch
 
     # The high bits of multiples of an odd number go through all values evenly.
-    bit = counted(chance.getrandbits(62), like).mul_(wrapped(GOLDEN))
+    bit = count_from(chance.getrandbits(62), like).mul_(wrap_int64(GOLDEN))
     bit.bitwise_right_shift_(WORD_BITS - 6).bitwise_and_(WORD_BITS - 1)
     return torch.bitwise_left_shift(torch.ones_like(bit), bit)
 
 
-def _published(counts: Tensor) -> Callable[[], list[int]]:
+def _start_host_copy(counts: Tensor) -> Callable[[], list[int]]:
     """Start copying *counts* to the host; what is returned waits for them."""
     import torch
 
@@ -224,15 +224,15 @@ def _published(counts: Tensor) -> Callable[[], list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bag:
+class HuntResult:
     """What a hunt came to."""
 
     products: int
     seconds: float
-    wrong: tuple[Wrong, ...] = ()
+    wrong: tuple[WrongProduct, ...] = ()
 
 
-def hunt(bench: Bench, enough: Enough) -> Bag:
+def hunt(bench: ProductBench, should_stop: ShouldStop) -> HuntResult:
     """
     Compute and compare until it is *enough*, or something is wrong.
 
@@ -243,16 +243,16 @@ def hunt(bench: Bench, enough: Enough) -> Bag:
     for output in bench.outputs:
         poison(output)
     start, products = perf_counter(), 0
-    for page in _pages(bench, enough):
-        counts = page.counts()
+    for page in _start_batches(bench, should_stop):
+        counts = page.wait_for_counts()
         products += len(page.outputs)
-        if wrong := page.wrong(counts):
-            return Bag(products, perf_counter() - start, tuple(wrong))
+        if wrong := page.list_wrong(counts):
+            return HuntResult(products, perf_counter() - start, tuple(wrong))
         _require_awake(bench, page, counts[len(page.outputs) :])
-    return Bag(products, perf_counter() - start)
+    return HuntResult(products, perf_counter() - start)
 
 
-class Blind(Unable):
+class BlindComparison(Unable):
     """Raised where the part or core *where* does not notice flipped bits."""
 
     def __init__(self, where: str, reason: str) -> None:
@@ -261,28 +261,28 @@ class Blind(Unable):
         self.where = where
 
 
-def _require_awake(bench: Bench, page: Page, counts: list[int]) -> None:
-    if page.canary and tuple(counts) != page.canary:
-        raise Blind(
+def _require_awake(bench: ProductBench, page: ProductBatch, counts: list[int]) -> None:
+    if page.canary_counts and tuple(counts) != page.canary_counts:
+        raise BlindComparison(
             bench.where,
             f"the comparison did not notice flipped bits: of products "
-            f"with {page.canary[0]} and {page.canary[1]} wrong words it counted "
+            f"with {page.canary_counts[0]} and {page.canary_counts[1]} wrong words it counted "
             f"{counts[0]} and {counts[1]}: do not trust its other answers",
         )
 
 
-def _pages(bench: Bench, enough: Enough) -> Iterator[Page]:
+def _start_batches(bench: ProductBench, should_stop: ShouldStop) -> Iterator[ProductBatch]:
     """Start pages one ahead of the host; a canary comes first, last and in between."""
-    ahead = 0 if bench.page == len(bench.outputs) else 1
-    started: deque[Page] = deque()
+    ahead = 0 if bench.batch_size == len(bench.outputs) else 1
+    started: deque[ProductBatch] = deque()
     number = since = 0
     last = False
     while not last:
-        last = number >= len(bench.jobs) and enough(number)
-        due = last or not number or since >= CANARY_EVERY
-        started.append(bench.turned(number, canary=due))
-        number += bench.page
-        since = 0 if due else since + bench.page
+        last = number >= len(bench.jobs) and should_stop(number)
+        due = last or not number or since >= CANARY_PRODUCTS
+        started.append(bench.start_batch(number, canary=due))
+        number += bench.batch_size
+        since = 0 if due else since + bench.batch_size
         if len(started) > ahead:
             yield started.popleft()
     yield from started

@@ -14,137 +14,137 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._bits import integers_of
+from hpcverify_checks._bits import view_integers
 from hpcverify_checks._hunt import Compare, Multiply
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Fault = Callable[[Multiply], Multiply]
+MultiplyFault = Callable[[Multiply], Multiply]
 """Makes a unit that multiplies wrongly of one that multiplies."""
-Blindness = Callable[[Compare], Compare]
+CompareFault = Callable[[Compare], Compare]
 """Makes a comparison that does not see all of one that does."""
-Harm = Callable[["Tensor"], object]
+OutputFault = Callable[["Tensor"], object]
 """Changes a product in place."""
 
-ALWAYS = range(sys.maxsize)
-ROWS, COLUMNS = 64, 8
+ALL_CALLS = range(sys.maxsize)
+FRAGMENT_ROWS, FRAGMENT_COLUMNS = 64, 8
 """A fragment of the output, in which the same lane of the same unit comes back."""
-ROW, COLUMN = 3, 5
+FAULTY_ROW, FAULTY_COLUMN = 3, 5
 """The lane of it that is broken."""
-TILE = 32
-WARP = 32
+TILE_EDGE = 32
+WARP_THREADS = 32
 """Threads that work in step, and the elements they write side by side."""
-LANES = 32
+WARP_LANES = 32
 BLIND_LANE = 3
 
 
-def harmed(harm: Harm) -> Fault:
+def make_multiply_fault(harm: OutputFault) -> MultiplyFault:
     """Do *harm* to every product."""
 
     def fault(multiply: Multiply) -> Multiply:
-        def harming(a: Tensor, b: Tensor, out: Tensor) -> None:
+        def multiply_wrongly(a: Tensor, b: Tensor, out: Tensor) -> None:
             multiply(a, b, out)
             harm(out)
 
-        return harming
+        return multiply_wrongly
 
     return fault
 
 
-def sometimes(fault: Fault, calls: Sequence[int]) -> Fault:
+def limit_to_calls(fault: MultiplyFault, calls: Sequence[int]) -> MultiplyFault:
     """Have *fault* in these *calls* only, the first of which is 0."""
 
-    def rare(multiply: Multiply) -> Multiply:
+    def limit(multiply: Multiply) -> Multiply:
         faulty, made = fault(multiply), 0
 
-        def now_and_then(a: Tensor, b: Tensor, out: Tensor) -> None:
+        def multiply_sometimes(a: Tensor, b: Tensor, out: Tensor) -> None:
             nonlocal made
             number, made = made, made + 1
             (faulty if number in calls else multiply)(a, b, out)
 
-        return now_and_then
+        return multiply_sometimes
 
-    return rare
+    return limit
 
 
-def flip(bit: int, row: int = 17, column: int = 33) -> Harm:
+def flip(bit: int, row: int = 17, column: int = 33) -> OutputFault:
     """Flip a *bit* of one element."""
 
     def harm(out: Tensor) -> None:
-        integers_of(out)[row, column].bitwise_xor_(mask(bit, out))
+        view_integers(out)[row, column].bitwise_xor_(make_bit_mask(bit, out))
 
     return harm
 
 
-def stick(bit: int, *, at: int) -> Harm:
+def stick(bit: int, *, at: int) -> OutputFault:
     """Hold a *bit* in one lane of every fragment *at* 0 or 1."""
 
     def harm(out: Tensor) -> None:
-        lane = integers_of(out)[ROW::ROWS, COLUMN::COLUMNS]
-        wanted = mask(bit, out)
+        lane = view_integers(out)[FAULTY_ROW::FRAGMENT_ROWS, FAULTY_COLUMN::FRAGMENT_COLUMNS]
+        wanted = make_bit_mask(bit, out)
         _ = lane.bitwise_or_(wanted) if at else lane.bitwise_and_(~wanted)
 
     return harm
 
 
-def paired(bit: int) -> Harm:
+def flip_pair(bit: int) -> OutputFault:
     """Flip the same *bit* of two elements of a row, of which an XOR stays as it is."""
 
     def harm(out: Tensor) -> None:
-        for column in (COLUMN, COLUMN + COLUMNS):
-            flip(bit, ROW, column)(out)
+        for column in (FAULTY_COLUMN, FAULTY_COLUMN + FRAGMENT_COLUMNS):
+            flip(bit, FAULTY_ROW, column)(out)
 
     return harm
 
 
-def warp_periodic(bit: int) -> Harm:
+def flip_periodic(bit: int) -> OutputFault:
     """Flip the same *bit* in every eighth element that a warp writes."""
 
     def harm(out: Tensor) -> None:
-        warp = integers_of(out)[ROW, : COLUMNS * WARP]
-        warp[COLUMN::COLUMNS].bitwise_xor_(mask(bit, out))
+        warp = view_integers(out)[FAULTY_ROW, : FRAGMENT_COLUMNS * WARP_THREADS]
+        warp[FAULTY_COLUMN::FRAGMENT_COLUMNS].bitwise_xor_(make_bit_mask(bit, out))
 
     return harm
 
 
-def swapped(out: Tensor) -> None:
+def swap_tiles(out: Tensor) -> None:
     """Write two tiles to each other's address."""
-    left, right = out[:TILE, :TILE], out[:TILE, TILE : 2 * TILE]
+    left, right = (out[:TILE_EDGE, :TILE_EDGE], out[:TILE_EDGE, TILE_EDGE : 2 * TILE_EDGE])
     kept = left.clone()
     left.copy_(right)
     right.copy_(kept)
 
 
-def duplicated(out: Tensor) -> None:
+def duplicate_tile(out: Tensor) -> None:
     """Write a tile to its own address and over another one."""
-    out[TILE : 2 * TILE, :TILE].copy_(out[:TILE, :TILE])
+    out[TILE_EDGE : 2 * TILE_EDGE, :TILE_EDGE].copy_(out[:TILE_EDGE, :TILE_EDGE])
 
 
-def spoiled(out: Tensor) -> None:
+def put_nan(out: Tensor) -> None:
     """Put a NaN in place of one element."""
-    out[ROW, COLUMN] = float("nan")
+    out[FAULTY_ROW, FAULTY_COLUMN] = float("nan")
 
 
-def negated_zeros(out: Tensor) -> None:
+def negate_zeros(out: Tensor) -> None:
     """Give every zero the sign that it should not have."""
     out.masked_fill_(out == 0, -0.0)
 
 
-def unwritten(multiply: Multiply) -> Multiply:
+def skip_tile(multiply: Multiply) -> Multiply:
     """Leave a tile as it was before the product."""
 
-    def forgetting(a: Tensor, b: Tensor, out: Tensor) -> None:
-        tile = out[TILE : 2 * TILE, TILE : 2 * TILE]
+    def multiply_partly(a: Tensor, b: Tensor, out: Tensor) -> None:
+        tile = out[TILE_EDGE : 2 * TILE_EDGE, TILE_EDGE : 2 * TILE_EDGE]
         kept = tile.clone()
         multiply(a, b, out)
         tile.copy_(kept)
 
-    return forgetting
+    return multiply_partly
 
 
 @contextmanager
-def in_memory(tensor: Tensor) -> Generator[None]:
+def corrupt_memory(tensor: Tensor) -> Generator[None]:
     """
     Keep one element of *tensor* wrong for a while.
 
@@ -152,56 +152,56 @@ def in_memory(tensor: Tensor) -> Generator[None]:
     one, of which every type of ours makes another number, whatever the others are.
     """
     row, column = (length // 2 for length in tensor.shape)
-    element = integers_of(tensor)[row, column]
+    element = view_integers(tensor)[row, column]
     bit = 8 * tensor.element_size() - 2
-    element.bitwise_xor_(mask(bit, tensor))
+    element.bitwise_xor_(make_bit_mask(bit, tensor))
     try:
         yield
     finally:
-        element.bitwise_xor_(mask(bit, tensor))
+        element.bitwise_xor_(make_bit_mask(bit, tensor))
 
 
-def mask(bit: int, like: Tensor) -> int:
+def make_bit_mask(bit: int, like: Tensor) -> int:
     """Give the integer of the width of *like*'s elements that has only this *bit*."""
     width = 8 * like.element_size()
     signed = width > 8 and bit == width - 1  # noqa: PLR2004 - bytes are unsigned here
     return -(1 << bit) if signed else 1 << bit
 
 
-def blind(_compare: Compare) -> Compare:
+def ignore_all(_compare: Compare) -> Compare:
     """See nothing."""
 
-    def seeing_nothing(_found: Tensor, _expected: Tensor, count: Tensor) -> None:
+    def count_nothing(_found: Tensor, _expected: Tensor, count: Tensor) -> None:
         count.zero_()
 
-    return seeing_nothing
+    return count_nothing
 
 
-def blind_in_a_lane(compare: Compare) -> Compare:
+def ignore_lane(compare: Compare) -> Compare:
     """See nothing in one lane of each warp."""
 
-    def squinting(found: Tensor, expected: Tensor, count: Tensor) -> None:
+    def compare_other_lanes(found: Tensor, expected: Tensor, count: Tensor) -> None:
         seen = found.clone()
-        seen[BLIND_LANE::LANES] = expected[BLIND_LANE::LANES]
+        seen[BLIND_LANE::WARP_LANES] = expected[BLIND_LANE::WARP_LANES]
         compare(seen, expected, count)
 
-    return squinting
+    return compare_other_lanes
 
 
-def blind_to_a_bit(compare: Compare) -> Compare:
+def ignore_low_bit(compare: Compare) -> Compare:
     """See all bits of each word but the lowest."""
 
-    def coarse(found: Tensor, expected: Tensor, count: Tensor) -> None:
+    def compare_high_bits(found: Tensor, expected: Tensor, count: Tensor) -> None:
         compare(found & ~1, expected & ~1, count)
 
-    return coarse
+    return compare_high_bits
 
 
-def blind_to_one(compare: Compare) -> Compare:
+def drop_single_hits(compare: Compare) -> Compare:
     """Lose a hit that is alone, in the reduction of the counts."""
 
-    def losing(found: Tensor, expected: Tensor, count: Tensor) -> None:
+    def compare_lossily(found: Tensor, expected: Tensor, count: Tensor) -> None:
         compare(found, expected, count)
         count.masked_fill_(count == 1, 0)
 
-    return losing
+    return compare_lossily

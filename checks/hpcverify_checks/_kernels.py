@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WIDTH, READS = 2048, 4
+READ_WORDS, READ_COUNT = 2048, 4
 """Words that a program reads at a time, and how often: 64 KiB of each side, so that a
 product of 4096 x 4096 makes a thousand programs."""
 
 
-def comparison_for(device: torch.device) -> Compare:
+def choose_comparison(device: torch.device) -> Compare:
     """Give the fastest comparison that runs on *device*."""
-    return compare if kernels_for(device) is None else fused_compare
+    return compare if load_kernels(device) is None else compare_fused
 
 
-def fused_compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
+def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
     """
     Compare rows of words bit by bit on the current GPU, without a wait for it.
 
@@ -44,25 +44,25 @@ def fused_compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
     kernel: Any = _triton_kernels.count_unequal
     length = found.numel()
-    programs = -(-length // (WIDTH * READS))
+    programs = -(-length // (READ_WORDS * READ_COUNT))
     count.zero_()
-    kernel[(programs,)](found, expected, count, length, width=WIDTH, reads=READS)
+    kernel[(programs,)](found, expected, count, length, width=READ_WORDS, reads=READ_COUNT)
 
 
 @cache
-def kernels_for(device: torch.device) -> ModuleType | None:
+def load_kernels(device: torch.device) -> ModuleType | None:
     """Give the kernels if one of them can be compiled for *device* and runs there."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if device.type != "cuda" or compiler is None or find_spec("triton") is None:
         return None
-    if not runs(partial(_launch_one, device)):
+    if not can_launch(partial(_launch_one, device)):
         return None
     from hpcverify_checks import _triton_kernels
 
     return _triton_kernels
 
 
-def runs(launch: Callable[[], object]) -> bool:
+def can_launch(launch: Callable[[], object]) -> bool:
     """Say whether Triton can *launch* a kernel here."""
     from triton.errors import TritonError
 
@@ -79,5 +79,5 @@ def _launch_one(device: torch.device) -> None:
     import torch
 
     words = torch.zeros(1, dtype=torch.int64, device=device)
-    fused_compare(words, words, torch.empty_like(words[0]))
+    compare_fused(words, words, torch.empty_like(words[0]))
     torch.cuda.synchronize(device)

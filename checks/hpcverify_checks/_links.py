@@ -2,9 +2,9 @@
 What the checks of links share: counters from run to run, and which part is wired how.
 
 A counter of errors says little by what it shows; what counts is what was added since
-the last run. So a check leaves a `Ledger` as a mark: what its counters showed, when,
-and in which boot of the node. Counters start from zero with the driver or the node. One
-that was never read before has shown nothing new: it may be old what it shows.
+the last run. So a check leaves a `CounterSnapshot` as a mark: what its counters showed,
+when, and in which boot of the node. Counters start from zero with the driver or the
+node. One that was never read before has shown nothing new: it may be old what it shows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Context, Sample
-from hpcverify.limits.specs import Spec, find
-from hpcverify.model import Mark, Part
+from hpcverify.limits.specs import Spec, find_spec
+from hpcverify.model import CarryOver, Part
 from hpcverify.telemetry import sysfs
 
-LEDGER = "counters"
-HOUR = 3600.0
+SNAPSHOT_NAME = "counters"
+HOUR_SECONDS = 3600.0
 """Seconds for which what was counted is kept together, however many runs there are."""
 
-BRIDGES = {
+LINKS_PER_BRIDGE = {
     "a100-pcie-40gb": 4,
     "a100-pcie-80gb": 4,
     "a40": 4,
@@ -36,48 +36,48 @@ BRIDGES = {
 }
 """Parts (by `Spec.key`) that have NVLink only where a bridge is plugged, and how many
 links one carries: they take three for all their links, and an A40 one."""
-SUPERCHIPS = ("gh200", "gb200", "gb300")
+SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
 """How the keys of parts begin that hang on their CPU by NVLink-C2C: PCIe is not how
 they come by their data, and their boards wire few lanes of it."""
-ALONE = "gh200"
+SINGLE_GPU_KEY_PREFIX = "gh200"
 """How the keys of parts begin of which a node may have just one, with no NVLink."""
-ENOUGH_FOR_ALL = 12
+MIN_LINKS_ALL_PAIRS = 12
 """NVLinks from which every GPU of a node has some to every other: with fewer, some
 pairs have none (V100)."""
 
 
-def part(ctx: Context, where: str) -> Part | None:
+def find_part(ctx: Context, where: str) -> Part | None:
     """Find the part *where* in the inventory."""
     return next((p for p in ctx.inventory.parts if p.id == where), None)
 
 
-def spec(ctx: Context, where: str) -> Spec | None:
+def look_up_spec(ctx: Context, where: str) -> Spec | None:
     """Find the data sheet of the part *where*, if it is a known one."""
-    found = part(ctx, where)
-    return find(found) if found else None
+    found = find_part(ctx, where)
+    return find_spec(found) if found else None
 
 
-def kind(ctx: Context, where: str) -> str:
+def find_model(ctx: Context, where: str) -> str:
     """Say which parts of the node *where* may be compared with: those of its name."""
-    found = part(ctx, where)
+    found = find_part(ctx, where)
     return found.facts.get("name", "") if found else ""
 
 
-def optional_links(sheet: Spec | None) -> bool:
+def has_optional_links(sheet: Spec | None) -> bool:
     """Whether a healthy part may have no NVLink active, whatever it could have."""
     if sheet is None or not sheet.nvlink_links:
         return True
-    return sheet.key in BRIDGES or sheet.key.startswith(ALONE)
+    return sheet.key in LINKS_PER_BRIDGE or sheet.key.startswith(SINGLE_GPU_KEY_PREFIX)
 
 
-def all_linked(sheet: Spec | None) -> bool:
+def is_fully_linked(sheet: Spec | None) -> bool:
     """Whether each GPU of a node of such parts has NVLink to each other one."""
-    if sheet is None or optional_links(sheet):
+    if sheet is None or has_optional_links(sheet):
         return False
-    return sheet.nvlink_links >= ENOUGH_FOR_ALL
+    return sheet.nvlink_links >= MIN_LINKS_ALL_PAIRS
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class CounterSnapshot(msgspec.Struct, frozen=True):
     """What counters showed at a moment, and what they counted in the hour before it."""
 
     boot: str
@@ -92,73 +92,75 @@ class Ledger(msgspec.Struct, frozen=True):
     grown: dict[str, int]
     """What was added since the start of that hour."""
 
-    def knows(self, name: str) -> bool:
+    def has_read(self, name: str) -> bool:
         """Whether the counter *name* was ever read, so that it can have grown."""
-        place, kind = _parts(name)
+        place, kind = _split_name(name)
         return place in self.read.get(kind, "").split()
 
-    def added(self, counts: Mapping[str, int]) -> dict[str, int]:
+    def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Say by how much each of *counts* grew; one that was never read did not."""
         new = {
-            name: added(self.counts.get(name, 0), count)
+            name: compute_increase(self.counts.get(name, 0), count)
             for name, count in counts.items()
-            if self.knows(name)
+            if self.has_read(name)
         }
         return {name: count for name, count in new.items() if count}
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _split_name(name: str) -> tuple[str, str]:
     place, kind, *_ = name.split(" ")
     return place, kind
 
 
-def ledger(ctx: Context, where: str, counts: Mapping[str, int], root: Path) -> Ledger:
+def take_snapshot(
+    ctx: Context, where: str, counts: Mapping[str, int], root: Path
+) -> CounterSnapshot:
     """Note down *counts* as of now, and of what was not read now what it was."""
-    uptime = (sysfs.text(root / "proc/uptime") or "").partition(" ")[0]
-    boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or ""
+    uptime = (sysfs.read_text(root / "proc/uptime") or "").partition(" ")[0]
+    boot = sysfs.read_text(root / "proc/sys/kernel/random/boot_id") or ""
     now = float(uptime) if uptime else None
-    fresh = Ledger(boot, now, {}, {}, now, {})
-    before = _noted(ctx, where, boot) or fresh
+    fresh = CounterSnapshot(boot, now, {}, {}, now, {})
+    before = _load_snapshot(ctx, where, boot) or fresh
     window, grown = before.window, Counter(before.grown)
-    if _apart(before.uptime, window) >= HOUR:
+    if _compute_gap(before.uptime, window) >= HOUR_SECONDS:
         window, grown = before.uptime, Counter()
     whole = {**before.counts, **counts}
-    return Ledger(
+    return CounterSnapshot(
         boot=boot,
         uptime=now,
         counts={name: count for name, count in whole.items() if count},
-        read=_also_read(before.read, counts),
+        read=_merge_read(before.read, counts),
         window=window,
-        grown=dict(grown + Counter(before.added(counts))),
+        grown=dict(grown + Counter(before.compute_increases(counts))),
     )
 
 
-def _apart(now: float | None, before: float | None) -> float:
+def _compute_gap(now: float | None, before: float | None) -> float:
     """Say how many seconds are between two moments; forever if one is not known."""
     return float("inf") if now is None or before is None else now - before
 
 
-def _also_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def _merge_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     places = {kind: dict.fromkeys(listed.split()) for kind, listed in before.items()}
     for name in names:
-        place, kind = _parts(name)
+        place, kind = _split_name(name)
         places.setdefault(kind, {})[place] = None
     return {kind: " ".join(listed) for kind, listed in places.items()}
 
 
-def marked(noted: Ledger, where: str) -> Mark:
-    """Make the mark that `growth` finds again."""
-    return Mark(LEDGER, msgspec.json.encode(noted).decode(), where)
+def make_carry_over(noted: CounterSnapshot, where: str) -> CarryOver:
+    """Make the mark that `compute_growth` finds again."""
+    return CarryOver(SNAPSHOT_NAME, msgspec.json.encode(noted).decode(), where)
 
 
-class Span(Struct, frozen=True):
+class CounterDelta(Struct, frozen=True):
     """By how much counters grew in a time."""
 
     counts: Mapping[str, int]
     """Only those that grew."""
     seconds: float | None
 
-    def rate(self, count: float, per: float) -> float | None:
+    def compute_rate(self, count: float, per: float) -> float | None:
         """Say how much *count* is in a time of *per* seconds, or if it took less."""
         if self.seconds is None:
             return None
@@ -168,17 +170,17 @@ class Span(Struct, frozen=True):
 class Growth(Struct, frozen=True):
     """By how much counters grew since the last run, and in the hour."""
 
-    last: Span
-    hour: Span
-    watched: bool
+    last: CounterDelta
+    hour: CounterDelta
+    from_last_run: bool
     """Since the last run; if not, since the driver or the node was started."""
 
     @property
     def since(self) -> str:
         """Say from when on."""
-        return "the last run" if self.watched else "the driver was started"
+        return "the last run" if self.from_last_run else "the driver was started"
 
-    def over(self, per: float) -> Span:
+    def choose_delta(self, per: float) -> CounterDelta:
         """
         Choose by which span a rate per *per* seconds is judged.
 
@@ -189,40 +191,40 @@ class Growth(Struct, frozen=True):
         return self.hour if soon else self.last
 
 
-def growth(ctx: Context, now: Ledger, where: str) -> Growth:
+def compute_growth(ctx: Context, now: CounterSnapshot, where: str) -> Growth:
     """Compare *now* with what the last run noted, if the node still runs since then."""
-    before = _noted(ctx, where, now.boot)
+    before = _load_snapshot(ctx, where, now.boot)
     if before is None:
-        whole = Span(now.counts, now.uptime)
-        return Growth(whole, whole, watched=False)
+        whole = CounterDelta(now.counts, now.uptime)
+        return Growth(whole, whole, from_last_run=False)
 
-    def since(moment: float | None) -> float | None:
+    def compute_since(moment: float | None) -> float | None:
         known = now.uptime is not None and moment is not None
-        return _apart(now.uptime, moment) if known else None
+        return _compute_gap(now.uptime, moment) if known else None
 
-    last = Span(before.added(now.counts), since(before.uptime))
-    return Growth(last, Span(now.grown, since(now.window)), watched=True)
+    last = CounterDelta(before.compute_increases(now.counts), compute_since(before.uptime))
+    return Growth(last, CounterDelta(now.grown, compute_since(now.window)), from_last_run=True)
 
 
-def _noted(ctx: Context, where: str, boot: str) -> Ledger | None:
-    mark = ctx.mark(LEDGER, where)
+def _load_snapshot(ctx: Context, where: str, boot: str) -> CounterSnapshot | None:
+    mark = ctx.recall(SNAPSHOT_NAME, where)
     if mark is None:
         return None
     try:
-        before = msgspec.json.decode(mark, type=Ledger)
+        before = msgspec.json.decode(mark, type=CounterSnapshot)
     except msgspec.MsgspecError:  # an older version wrote it another way
         return None
     return before if before.boot == boot else None
 
 
-def added(before: float, after: float) -> int:
+def compute_increase(before: float, after: float) -> int:
     """Say what a counter counted; one that fell was reset, and starts from zero."""
     return int(after - before if after >= before else after)
 
 
-def busiest(samples: Sequence[Sample], seconds: float) -> int:
+def find_peak_increase(samples: Sequence[Sample], seconds: float) -> int:
     """Find the most that a counter counted within any *seconds* of its *samples*."""
-    steps = [(b.t, added(a.value, b.value)) for a, b in pairwise(_whole(samples))]
+    steps = [(b.t, compute_increase(a.value, b.value)) for a, b in pairwise(_drop_dips(samples))]
     most = total = first = 0
     for t, step in steps:
         total += step
@@ -233,7 +235,7 @@ def busiest(samples: Sequence[Sample], seconds: float) -> int:
     return most
 
 
-def _whole(samples: Sequence[Sample]) -> list[Sample]:
+def _drop_dips(samples: Sequence[Sample]) -> list[Sample]:
     """
     Leave out where a counter fell and came back: a part of its sum was not read.
 

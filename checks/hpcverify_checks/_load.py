@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-AHEAD = 16
+MAX_STEPS_AHEAD = 16
 """Steps that the host is ahead of a GPU: enough never to let it wait."""
-LEAST_STEPS = 3
-INT8_SPREAD = 32
+MIN_STEPS = 3
+INT8_DEVIATION = 32
 """The standard deviation of int8 operands: uses all bits and clips few."""
 
 Step = Callable[[], object]
@@ -25,7 +25,7 @@ Timer = Callable[[Step, float], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ProductFormat:
     """How a type is multiplied: the types that torch gives in and out, and how."""
 
     operand: str
@@ -35,24 +35,24 @@ class Form:
     precision: str = "highest"
 
 
-FORMS = {
-    "fp64": Form("float64", "float64"),
-    "fp32": Form("float32", "float32"),
-    "tf32": Form("float32", "float32", precision="high"),
-    "fp16": Form("float16", "float16"),
-    "bf16": Form("bfloat16", "bfloat16"),
-    "fp8": Form("float8_e4m3fn", "bfloat16", transposed=True),
-    "int8": Form("int8", "int32", transposed=True),
+PRODUCT_FORMATS = {
+    "fp64": ProductFormat("float64", "float64"),
+    "fp32": ProductFormat("float32", "float32"),
+    "tf32": ProductFormat("float32", "float32", precision="high"),
+    "fp16": ProductFormat("float16", "float16"),
+    "bf16": ProductFormat("bfloat16", "bfloat16"),
+    "fp8": ProductFormat("float8_e4m3fn", "bfloat16", transposed=True),
+    "int8": ProductFormat("int8", "int32", transposed=True),
 }
 
 
-def product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]:
+def make_product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]:
     """Make a step: one product of *size* in each dimension, into a fixed output."""
     import torch
 
-    form = FORMS[dtype]
+    form = PRODUCT_FORMATS[dtype]
     generator = torch.Generator(device).manual_seed(1)
-    operands = [_normal(form.operand, size, device, generator) for _ in range(2)]
+    operands = [_make_normal(form.operand, size, device, generator) for _ in range(2)]
     a, b = operands[0], operands[1].T if form.transposed else operands[1]
     out = torch.empty(size, size, dtype=getattr(torch, form.output), device=device)
     if dtype == "int8":
@@ -72,48 +72,46 @@ def product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]
     return partial(torch.mm, a, b, out=out)
 
 
-def _normal(
-    dtype: str, size: int, device: torch.device, generator: torch.Generator
-) -> Tensor:
+def _make_normal(dtype: str, size: int, device: torch.device, generator: torch.Generator) -> Tensor:
     import torch
 
     normal = torch.randn(size, size, device=device, generator=generator)
     if dtype == "int8":
-        normal = (INT8_SPREAD * normal).round().clamp(-127, 127)
+        normal = (INT8_DEVIATION * normal).round().clamp(-127, 127)
     return normal.to(getattr(torch, dtype))
 
 
-def timer_for(device: torch.device) -> Timer:
+def choose_timer(device: torch.device) -> Timer:
     """Choose how steps are timed on *device*."""
-    return on_host if device.type == "cpu" else on_gpu
+    return time_on_host if device.type == "cpu" else time_on_gpu
 
 
-def on_host(
+def time_on_host(
     step: Step, seconds: float, clock: Callable[[], float] = perf_counter
 ) -> list[float]:
     """Repeat *step*, which is over when it returns, and time each run by *clock*."""
     ends, until = [clock()], perf_counter() + seconds
-    while perf_counter() < until or len(ends) <= LEAST_STEPS:
+    while perf_counter() < until or len(ends) <= MIN_STEPS:
         step()
         ends.append(clock())
     return [after - before for before, after in pairwise(ends)]
 
 
-def on_gpu(step: Step, seconds: float) -> list[float]:
+def time_on_gpu(step: Step, seconds: float) -> list[float]:
     """Repeat *step*, which only starts, and time each run by events on the GPU."""
     import torch
 
-    def mark() -> torch.cuda.Event:
+    def record_event() -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
-    events = [mark()]
+    events = [record_event()]
     until = perf_counter() + seconds
-    while perf_counter() < until or len(events) <= LEAST_STEPS:
+    while perf_counter() < until or len(events) <= MIN_STEPS:
         step()
-        events.append(mark())
-        if len(events) > AHEAD:  # the queue stays full: this waits for an old step
-            events[-AHEAD].synchronize()
+        events.append(record_event())
+        if len(events) > MAX_STEPS_AHEAD:  # the queue stays full: this waits for an old step
+            events[-MAX_STEPS_AHEAD].synchronize()
     events[-1].synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]

@@ -20,15 +20,15 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._bits import integers, integers_of
-from hpcverify_checks._cores import listed
-from hpcverify_checks._kernels import kernels_for
+from hpcverify_checks._bits import make_integers, view_integers
+from hpcverify_checks._cores import format_ranges
+from hpcverify_checks._kernels import load_kernels
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-TILES = (
+TILE_SHAPES = (
     (8, 8),
     (16, 8),
     (64, 8),
@@ -42,35 +42,35 @@ TILES = (
 )
 """Rows and columns that are written together: the fragments of mma and wgmma (PTX ISA,
 matrix instructions), and the tiles that GEMM libraries give to a thread block."""
-LEAST_SHARE = 0.25
+MIN_TILE_SHARE = 0.25
 """Of a tile: a bit that is stuck shows in about half of the elements."""
 PERIODS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 EVIDENCE_BITS = 10
 """Chance makes a pattern of so many bits once in a thousand times."""
-SAMPLE = 2**20
+MAX_SAMPLE_ELEMENTS = 2**20
 """Wrong elements whose errors are looked at."""
-INTEGERS = 2**62
+INTEGER_LIMIT = 2**62
 """Below this the difference of two integers is one of 64 bits."""
 
-EDGE, DEPTH, STEP = 128, 1024, 64
+TILE_EDGE, TILE_DEPTH, TILE_STEP = 128, 1024, 64
 """Of the tile: one thread block's, with its operands in the GPU's second cache."""
-KEY = 2**20
+TILE_KEY = 2**20
 """Of the tile's operands: no plan has it."""
 FIRST_BOUND = 255
-PLANS = ((63, 0), (31, 2**23))
+TILE_PLANS = ((63, 0), (31, 2**23))
 """Bounds of the second operand, and biases: no sum of magnitudes reaches 2^24, and
 with the bias the lowest bits change too."""
-REPEATS = 256
+TILE_REPEATS = 256
 """Of the tile in one program, or milliseconds."""
-PROGRAMS = 4
+PROGRAMS_PER_SM = 4
 """For each multiprocessor, so that none is left out."""
-ROUNDS = 8
-WARPS = 8
-BF16_SINCE = (8, 0)
+TILE_ROUNDS = 8
+TILE_WARPS = 8
+BF16_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IndexSpan:
     """Rows, or columns, that have wrong elements in them."""
 
     first: int
@@ -80,18 +80,18 @@ class Span:
     residues: tuple[int, ...] = ()
     """Which ones of each *period*."""
 
-    def text(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Put it in words: ``rows 3 to 195 (3 of every 64)``."""
         if self.first == self.last:
             return f"{name} {self.first}"
         where = f"{name}s {self.first} to {self.last}"
         if not self.period:
             return where
-        return f"{where} ({listed(self.residues)} of every {self.period})"
+        return f"{where} ({format_ranges(self.residues)} of every {self.period})"
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TileFit:
     """The tiles that best fit the wrong elements, and the share of them in those."""
 
     rows: int
@@ -99,7 +99,7 @@ class Tiles:
     count: int
     share: float
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Put it in words: ``all of 2 tiles of 64 x 64``."""
         share = "all" if self.share == 1 else f"{math.floor(100 * self.share)} %"
         plural = "" if self.count == 1 else "s"
@@ -107,10 +107,10 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class ErrorValues:
     """By how much integers differ from what they should be."""
 
-    some: bool
+    has_non_integers: bool
     """Whether there are elements that are no integers, too."""
 
     distinct: int
@@ -119,9 +119,9 @@ class Errors:
     divisor: int
     """Of all of them, the greatest."""
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Put it in words: ``off by 3 values from -512 to 256, multiples of 128``."""
-        those = "those that are integers " if self.some else ""
+        those = "those that are integers " if self.has_non_integers else ""
         if self.distinct == 1:
             return f"{those}off by {self.low}"
         text = f"{those}off by {self.distinct} values from {self.low} to {self.high}"
@@ -129,86 +129,88 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ErrorExtent:
     """How far the wrong elements of a product reach."""
 
     elements: int
-    rows: Span
-    columns: Span
-    tiles: Tiles | None
-    errors: Errors | None
+    rows: IndexSpan
+    columns: IndexSpan
+    tiles: TileFit | None
+    errors: ErrorValues | None
     """None where there are no integers to compare."""
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Put it in words, for whoever asks the vendor."""
         plural = "" if self.elements == 1 else "s"
         parts = [f"{self.elements} element{plural}"]
-        parts += [self.rows.text("row"), self.columns.text("column")]
-        parts += [part.text() for part in (self.tiles, self.errors) if part]
+        parts += [self.rows.describe("row"), self.columns.describe("column")]
+        parts += [part.describe() for part in (self.tiles, self.errors) if part]
         return ", ".join(parts)
 
 
-def extent_of(found: Tensor, expected: Tensor) -> Extent:
+def measure_extent(found: Tensor, expected: Tensor) -> ErrorExtent:
     """Describe how *found* differs from *expected*: matrices on the host that do."""
     import torch
 
-    wrong = torch.ne(integers_of(found), integers_of(expected))
-    return Extent(
+    wrong = torch.ne(view_integers(found), view_integers(expected))
+    return ErrorExtent(
         int(wrong.sum()),
-        span_of(wrong.any(dim=1).nonzero().flatten().tolist()),
-        span_of(wrong.any(dim=0).nonzero().flatten().tolist()),
-        _tiles(wrong),
-        _errors(found[wrong][:SAMPLE], expected[wrong][:SAMPLE]),
+        find_span(wrong.any(dim=1).nonzero().flatten().tolist()),
+        find_span(wrong.any(dim=0).nonzero().flatten().tolist()),
+        _fit_tiles(wrong),
+        _collect_error_values(
+            found[wrong][:MAX_SAMPLE_ELEMENTS], expected[wrong][:MAX_SAMPLE_ELEMENTS]
+        ),
     )
 
 
-def span_of(places: Sequence[int]) -> Span:
+def find_span(places: Sequence[int]) -> IndexSpan:
     """Describe *places*, in ascending order, and the period that they have."""
-    period = max(PERIODS, key=lambda p: _evidence(places, p))
-    if _evidence(places, period) < EVIDENCE_BITS:
-        return Span(places[0], places[-1])
+    period = max(PERIODS, key=lambda p: _score_period(places, p))
+    if _score_period(places, period) < EVIDENCE_BITS:
+        return IndexSpan(places[0], places[-1])
     residues = tuple(sorted({place % period for place in places}))
-    return Span(places[0], places[-1], period, residues)
+    return IndexSpan(places[0], places[-1], period, residues)
 
 
-def _evidence(places: Sequence[int], period: int) -> float:
+def _score_period(places: Sequence[int], period: int) -> float:
     """Say how unlikely it is, in bits, that chance makes so few residues."""
     residues = len({place % period for place in places})
     one = math.log2(period / residues)
     return len(places) * one - math.log2(math.comb(period, residues))
 
 
-def _tiles(wrong: Tensor) -> Tiles | None:
+def _fit_tiles(wrong: Tensor) -> TileFit | None:
     """Find the tiles of which the largest share is wrong; of several, the largest."""
-    counts = _summed(wrong, *TILES[0])
-    fits = [_filled(counts, *tile) for tile in TILES if _divides(tile, wrong.shape)]
+    counts = _sum_blocks(wrong, *TILE_SHAPES[0])
+    fits = [_measure_fill(counts, *tile) for tile in TILE_SHAPES if _divides(tile, wrong.shape)]
     best = max(fits, key=lambda t: (t.share, t.rows * t.columns), default=None)
-    return best if best and best.share >= LEAST_SHARE else None
+    return best if best and best.share >= MIN_TILE_SHARE else None
 
 
 def _divides(tile: Sequence[int], shape: Sequence[int]) -> bool:
     return not any(size % edge for size, edge in zip(shape, tile, strict=True))
 
 
-def _filled(counts: Tensor, rows: int, columns: int) -> Tiles:
+def _measure_fill(counts: Tensor, rows: int, columns: int) -> TileFit:
     """Say how *counts* of the smallest tiles fill those of *rows* x *columns*."""
-    filled = _summed(counts, rows // TILES[0][0], columns // TILES[0][1])
+    filled = _sum_blocks(counts, rows // TILE_SHAPES[0][0], columns // TILE_SHAPES[0][1])
     touched = int((filled > 0).sum())
     share = int(filled.sum()) / (touched * rows * columns)
-    return Tiles(rows, columns, touched, share)
+    return TileFit(rows, columns, touched, share)
 
 
-def _summed(matrix: Tensor, rows: int, columns: int) -> Tensor:
+def _sum_blocks(matrix: Tensor, rows: int, columns: int) -> Tensor:
     """Sum over blocks of *rows* x *columns*; what is left at the edges is left out."""
     high, wide = matrix.shape[0] // rows, matrix.shape[1] // columns
     whole = matrix[: high * rows, : wide * columns]
     return whole.reshape(high, rows, wide, columns).sum(dim=(1, 3))
 
 
-def _errors(found: Tensor, expected: Tensor) -> Errors | None:
+def _collect_error_values(found: Tensor, expected: Tensor) -> ErrorValues | None:
     import torch
 
-    whole = _integral(found) & _integral(expected)
+    whole = _mask_integers(found) & _mask_integers(expected)
     errors = torch.unique(found[whole].long() - expected[whole].long())
     errors = errors[errors != 0]  # as where only the sign of a zero differs
     if not len(errors):
@@ -219,41 +221,41 @@ def _errors(found: Tensor, expected: Tensor) -> Errors | None:
         folded = torch.gcd(divisor[:half], divisor[half : 2 * half])
         divisor = torch.unique(torch.cat([folded, divisor[2 * half :]]))
     some = not bool(whole.all())
-    return Errors(some, len(errors), int(errors[0]), int(errors[-1]), int(divisor))
+    return ErrorValues(some, len(errors), int(errors[0]), int(errors[-1]), int(divisor))
 
 
-def _integral(values: Tensor) -> Tensor:
+def _mask_integers(values: Tensor) -> Tensor:
     exact = values.double()
-    return (exact == exact.round()) & (exact.abs() < INTEGERS)
+    return (exact == exact.round()) & (exact.abs() < INTEGER_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class FaultySm:
     """A multiprocessor that computed a tile wrongly."""
 
     sm: int
     elements: int
-    bits: int
+    bit_mask: int
     """Which ones of an element differed, as a mask."""
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Put it in words: ``17 (12 elements, bits 3, 12)``."""
-        bits = listed([bit for bit in range(32) if self.bits >> bit & 1])
+        bits = format_ranges([bit for bit in range(32) if self.bit_mask >> bit & 1])
         return f"{self.sm} ({self.elements} elements, bits {bits})"
 
 
 @dataclass(frozen=True, slots=True)
-class Suspects:
+class SmReport:
     """Which multiprocessors computed wrongly, of those that were seen."""
 
-    faulty: tuple[Suspect, ...]
+    faulty: tuple[FaultySm, ...]
     seen: int
     units: int
     """That the GPU has."""
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Put it in words: which of them, of how many."""
-        names = ", ".join(suspect.text() for suspect in self.faulty) or "none"
+        names = ", ".join(suspect.describe() for suspect in self.faulty) or "none"
         return f"{names} of the {self.seen} seen of {self.units}"
 
 
@@ -266,55 +268,55 @@ class Tile:
     expected: Tensor
 
 
-Look = Callable[[Tile, int], "Tensor"]
+TileRunner = Callable[[Tile, int], "Tensor"]
 """Has so many programs compute a tile. Gives a row for each: where it ran, how many
 elements were wrong, which bits differed; a program that did not run says -1."""
 
 
-def suspects(device: torch.device) -> Suspects | None:
+def find_faulty_sms(device: torch.device) -> SmReport | None:
     """Have all multiprocessors of *device* compute the same; None if nothing can."""
     import torch
 
-    kernels = kernels_for(device)
-    if kernels is None or torch.cuda.get_device_capability(device) < BF16_SINCE:
+    kernels = load_kernels(device)
+    if kernels is None or torch.cuda.get_device_capability(device) < BF16_CAPABILITY:
         return None
     units = torch.cuda.get_device_properties(device).multi_processor_count
-    return examined(partial(look, kernels, device, REPEATS), units)
+    return examine_sms(partial(run_tile, kernels, device, TILE_REPEATS), units)
 
 
-def examined(look: Look, units: int) -> Suspects:
+def examine_sms(runner: TileRunner, units: int) -> SmReport:
     """Look at all *units* until all of them must have been there several times."""
-    tiles = [made_tile(bound, bias) for bound, bias in PLANS]
-    logs = [look(tile, PROGRAMS * units) for _ in range(ROUNDS) for tile in tiles]
-    return summed((row for log in logs for row in log.tolist()), units)
+    tiles = [make_tile(bound, bias) for bound, bias in TILE_PLANS]
+    logs = [runner(tile, PROGRAMS_PER_SM * units) for _ in range(TILE_ROUNDS) for tile in tiles]
+    return sum_by_sm((row for log in logs for row in log.tolist()), units)
 
 
-def summed(rows: Iterable[Sequence[int]], units: int) -> Suspects:
+def sum_by_sm(rows: Iterable[Sequence[int]], units: int) -> SmReport:
     """Add up, for each multiprocessor, what was wrong on it."""
     wrong: dict[int, tuple[int, int]] = {}
     for sm, elements, bits in rows:
         before = wrong.get(sm, (0, 0))
         wrong[sm] = before[0] + elements, before[1] | bits % 2**32
     wrong.pop(-1, None)
-    faulty = (Suspect(sm, *wrong[sm]) for sm in sorted(wrong) if wrong[sm][0])
-    return Suspects(tuple(faulty), len(wrong), units)
+    faulty = (FaultySm(sm, *wrong[sm]) for sm in sorted(wrong) if wrong[sm][0])
+    return SmReport(tuple(faulty), len(wrong), units)
 
 
-def made_tile(bound: int, bias: int) -> Tile:
+def make_tile(bound: int, bias: int) -> Tile:
     """Make the tile whose second operand lies within +-*bound*, as `_exact` plans."""
     import torch
 
-    a = integers(KEY, range(EDGE), DEPTH, FIRST_BOUND, "cpu")
-    b = integers(KEY + 1, range(DEPTH), EDGE, bound, "cpu")
+    a = make_integers(TILE_KEY, range(TILE_EDGE), TILE_DEPTH, FIRST_BOUND, "cpu")
+    b = make_integers(TILE_KEY + 1, range(TILE_DEPTH), TILE_EDGE, bound, "cpu")
     if bias:
         a[:, 0], b[0] = 2**12, bias >> 12
     return Tile(a.to(torch.bfloat16), b.to(torch.bfloat16), (a @ b).float())
 
 
-def look(
+def run_tile(
     kernels: ModuleType, device: torch.device, repeats: int, tile: Tile, programs: int
 ) -> Tensor:
-    """Have *programs* of them compute *tile* on *device*, as `Look` says."""
+    """Have *programs* of them compute *tile* on *device*, as `TileRunner` says."""
     import torch
 
     edge, depth = tile.a.shape
@@ -329,7 +331,7 @@ def look(
         place=kernels.sm_id,
         edge=edge,
         depth=depth,
-        step=STEP,
-        num_warps=WARPS,
+        step=TILE_STEP,
+        num_warps=TILE_WARPS,
     )
     return log.cpu()

@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Finding, Remedy
-from hpcverify_checks._bits import WORD_BITS, mixed
+from hpcverify_checks._bits import WORD_BITS, mix_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-AT_ONCE = 2**22
+WORDS_PER_PIECE = 2**22
 """Words that one kernel handles: 32 MiB, so that the table stays in a large cache."""
 WORD_BYTES = 8
 PLAIN, INVERSE = 0, -1
 """With what a word of the background is XORed."""
 CHECKERBOARD = 0x5555_5555_5555_5555
-KINDS = ("hashed addresses", "00/FF", "55/AA", "walking bit")
+BACKGROUND_NAMES = ("hashed addresses", "00/FF", "55/AA", "walking bit")
 """Of backgrounds, in the order in which they take turns."""
 
 Write = Callable[["Tensor", "Tensor", int], None]
@@ -76,7 +76,7 @@ def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
+class MemorySeams:
     """What reaches the memory; tests put faulty ones here."""
 
     write: Write = write
@@ -84,11 +84,11 @@ class Seams:
     compare: Compare = compare
 
 
-HARDWARE = Seams()
+HARDWARE = MemorySeams()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MemoryPiece:
     """A stretch of the memory under test that is written or compared at once."""
 
     chunk: int
@@ -115,55 +115,53 @@ class Memory:
     """The memory under test: chunks of 64-bit words."""
 
     chunks: tuple[Tensor, ...]
-    at_once: int = AT_ONCE
-    seams: Seams = HARDWARE
+    words_per_piece: int = WORDS_PER_PIECE
+    seams: MemorySeams = HARDWARE
 
     @property
     def size(self) -> int:
         """In bytes."""
         return sum(chunk.numel() for chunk in self.chunks) * WORD_BYTES
 
-    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+    def split_pieces(self) -> tuple[tuple[MemoryPiece, ...], ...]:
         """Divide each chunk into stretches."""
         numbers = count()
         starts = accumulate((chunk.numel() for chunk in self.chunks), initial=0)
         return tuple(
             tuple(
-                Piece(index, next(numbers), start + cut, chunk[cut:][: self.at_once])
-                for cut in range(0, chunk.numel(), self.at_once)
+                MemoryPiece(index, next(numbers), start + cut, chunk[cut:][: self.words_per_piece])
+                for cut in range(0, chunk.numel(), self.words_per_piece)
             )
-            for index, (chunk, start) in enumerate(
-                zip(self.chunks, starts, strict=False)
-            )
+            for index, (chunk, start) in enumerate(zip(self.chunks, starts, strict=False))
         )
 
-    def bench(self, background: Background) -> Bench:
+    def start_pass(self, background: Background) -> MarchPass:
         """Bring the table of *background* to where the memory is."""
         import torch
 
         device = self.chunks[0].device
-        scratch = torch.empty(self.at_once, dtype=torch.int64, device=device)
+        scratch = torch.empty(self.words_per_piece, dtype=torch.int64, device=device)
         # A copy, also where that is the host: a fault must not reach the original.
         table = torch.empty_like(scratch).copy_(background.table)
-        return Bench(self, self.pieces(), background, table, scratch)
+        return MarchPass(self, self.split_pieces(), background, table, scratch)
 
 
-def backgrounds(words: int, pieces: int, seed: int) -> Iterator[Background]:
+def generate_backgrounds(words: int, pieces: int, seed: int) -> Iterator[Background]:
     """Make backgrounds without end for *pieces* of *words*, the hashed ones fresh."""
     import torch
 
     place = torch.arange(words, dtype=torch.int64)
-    addresses, solid, board, walking = KINDS
+    addresses, solid, board, walking = BACKGROUND_NAMES
     alike = (0,) * pieces
     for lap in count():
-        yield Background(addresses, *hashed(words, pieces, f"{seed} {lap}"))
+        yield Background(addresses, *hash_addresses(words, pieces, f"{seed} {lap}"))
         yield Background(solid, torch.zeros_like(place), alike)
         yield Background(board, -(place & 1) ^ CHECKERBOARD, alike)
         one = torch.ones_like(place)
         yield Background(walking, one << ((place + lap) % WORD_BITS), alike)
 
 
-def hashed(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]]:
+def hash_addresses(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]]:
     """
     Make a table and masks that hash the address of each word.
 
@@ -174,22 +172,22 @@ def hashed(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]]:
 
     chance = random.Random(key)  # noqa: S311 - no secret
     table, masks = (
-        mixed(torch.arange(n, dtype=torch.int64) + chance.getrandbits(62))
+        mix_bits(torch.arange(n, dtype=torch.int64) + chance.getrandbits(62))
         for n in (words, pieces)
     )
     return table, masks.tolist()
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongPiece:
     """A stretch that did not hold what it should, and what was wrong first in it."""
 
-    piece: Piece
+    piece: MemoryPiece
     state: int
     words: int
     word: int
     xor: int
-    again: list[int]
+    reread: list[int]
     """The same three when it was read again, out of the memory."""
 
     @property
@@ -197,72 +195,72 @@ class Wrong:
         """The first wrong word among all words."""
         return self.piece.start + self.word
 
-    def repeated(self) -> str:
+    def describe_reread(self) -> str:
         """Tell what the memory holds from what was lost on the way."""
-        if not self.again[0]:
+        if not self.reread[0]:
             return "right when read again: lost on the way, not in the cells"
-        if self.again == [self.words, self.word, self.xor]:
+        if self.reread == [self.words, self.word, self.xor]:
             return "the same when read again: the memory holds it"
-        return f"otherwise when read again: {self.again[0]} words wrong"
+        return f"otherwise when read again: {self.reread[0]} words wrong"
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class MarchPass:
     """The memory, the background of a pass, and room to compare the two."""
 
     memory: Memory
-    pieces: tuple[tuple[Piece, ...], ...]
+    pieces: tuple[tuple[MemoryPiece, ...], ...]
     background: Background
     table: Tensor
     scratch: Tensor
 
-    def mask(self, piece: Piece, state: int) -> int:
+    def compute_mask(self, piece: MemoryPiece, state: int) -> int:
         """Say with what the table is XORed in *piece*."""
         return self.background.masks[piece.number] ^ state
 
-    def write(self, piece: Piece, state: int) -> None:
+    def write(self, piece: MemoryPiece, state: int) -> None:
         """Start writing *piece*."""
         table = self.table[: piece.words.numel()]
-        self.memory.seams.write(piece.words, table, self.mask(piece, state))
+        self.memory.seams.write(piece.words, table, self.compute_mask(piece, state))
 
-    def compare(self, piece: Piece, state: int, row: Tensor) -> None:
+    def compare(self, piece: MemoryPiece, state: int, row: Tensor) -> None:
         """Start comparing *piece*; the outcome goes into *row*."""
         size = piece.words.numel()
         found, seams = self.scratch[:size], self.memory.seams
-        seams.read(piece.words, self.mask(piece, state), found)
+        seams.read(piece.words, self.compute_mask(piece, state), found)
         seams.compare(found, self.table[:size], row)
 
-    def verify(self, pieces: Sequence[Piece], state: int) -> Iterator[Wrong]:
+    def verify(self, pieces: Sequence[MemoryPiece], state: int) -> Iterator[WrongPiece]:
         """Compare all *pieces*, and wait for the device only then."""
-        log = self._log(len(pieces))
+        log = self._make_log(len(pieces))
         for piece, row in zip(pieces, log, strict=True):
             self.compare(piece, state, row)
         for piece, row in zip(pieces, log.tolist(), strict=True):
             words, word, xor = row
             if words:
-                yield Wrong(piece, state, words, word, xor, self._again(piece, state))
+                yield WrongPiece(piece, state, words, word, xor, self._compare_again(piece, state))
 
     def evict(self, chunk: int) -> None:
         """Read so much else that no cache holds any of *chunk*: the first are large."""
         others = [c for i, c in enumerate(self.memory.chunks[:2]) if i != chunk]
         (others or self.memory.chunks)[0].sum()
 
-    def _log(self, rows: int) -> Tensor:
+    def _make_log(self, rows: int) -> Tensor:
         import torch
 
         return torch.zeros(rows, 3, dtype=torch.int64, device=self.table.device)
 
-    def _again(self, piece: Piece, state: int) -> list[int]:
+    def _compare_again(self, piece: MemoryPiece, state: int) -> list[int]:
         self.evict(piece.chunk)
-        row = self._log(1)
+        row = self._make_log(1)
         self.compare(piece, state, row[0])
         return row[0].tolist()
 
-    def intact(self) -> bool:
+    def is_table_intact(self) -> bool:
         """Whether the table is still what the host made."""
         return self.table.cpu().equal(self.background.table)
 
-    def canary(self, chance: random.Random) -> None:
+    def require_canary(self, chance: random.Random) -> None:
         """
         Flip a bit at the end of a pass, which must be found.
 
@@ -273,7 +271,7 @@ class Bench:
         piece = self.pieces[-1][-1]
         place, mask = chance.randrange(piece.words.numel()), 1 << chance.randrange(63)
         piece.words[place].bitwise_xor_(mask)
-        row = self._log(1)
+        row = self._make_log(1)
         self.compare(piece, PLAIN, row[0])
         if row[0].tolist() != [1, place, mask]:
             raise Unable(
@@ -284,23 +282,23 @@ class Bench:
                 Remedy.FIX_CHECKER,
             )
 
-    def described(self, where: str, wrong: Wrong) -> Finding:
+    def build_finding(self, where: str, wrong: WrongPiece) -> Finding:
         """Put the first wrong word of *wrong* into words."""
         wanted = int(self.background.table[wrong.word])
-        wanted ^= self.mask(wrong.piece, wrong.state)
+        wanted ^= self.compute_mask(wrong.piece, wrong.state)
         name = self.background.name + (", inverted" if wrong.state else "")
         bits = " ".join(str(b) for b in range(WORD_BITS) if wrong.xor >> b & 1)
         evidence = {
             "pattern": name,
             "offset": f"{wrong.place * WORD_BYTES:#x}",
             "chunk": str(wrong.piece.chunk),
-            "expected": _hex(wanted),
-            "found": _hex(wanted ^ wrong.xor),
-            "xor": _hex(wrong.xor),
+            "expected": _format_word(wanted),
+            "found": _format_word(wanted ^ wrong.xor),
+            "xor": _format_word(wrong.xor),
             "bits": bits,
             "wrong_words": f"{wrong.words} of {wrong.piece.words.numel()}",
-            "again": wrong.repeated(),
-            "reference": "intact" if self.intact() else "changed in GPU memory",
+            "again": wrong.describe_reread(),
+            "reference": "intact" if self.is_table_intact() else "changed in GPU memory",
         }
         text = (
             f"{name}: {evidence['wrong_words']} words of a stretch are wrong, first at "
@@ -310,12 +308,12 @@ class Bench:
         return Finding("memory_corrupted", where, text, evidence)
 
 
-def _hex(word: int) -> str:
+def _format_word(word: int) -> str:
     return f"{word % 2**WORD_BITS:#018x}"
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class MarchElement:
     """One way over the memory: what each stretch must be, and what it becomes."""
 
     upwards: bool
@@ -323,22 +321,22 @@ class Sweep:
     write: int | None
 
 
-SWEEPS = (
-    Sweep(upwards=True, read=None, write=PLAIN),
-    Sweep(upwards=True, read=PLAIN, write=INVERSE),
-    Sweep(upwards=False, read=INVERSE, write=PLAIN),
-    Sweep(upwards=False, read=PLAIN, write=None),
+MARCH_ELEMENTS = (
+    MarchElement(upwards=True, read=None, write=PLAIN),
+    MarchElement(upwards=True, read=PLAIN, write=INVERSE),
+    MarchElement(upwards=False, read=INVERSE, write=PLAIN),
+    MarchElement(upwards=False, read=PLAIN, write=None),
 )
 
 
-def inversions(bench: Bench) -> Iterator[Wrong]:
+def find_wrong_pieces(march: MarchPass) -> Iterator[WrongPiece]:
     """Make one pass, and yield each stretch that was wrong."""
-    for sweep in SWEEPS:
+    for sweep in MARCH_ELEMENTS:
         order = 1 if sweep.upwards else -1
-        bench.evict(bench.pieces[::order][0][0].chunk)
-        for pieces in bench.pieces[::order]:
+        march.evict(march.pieces[::order][0][0].chunk)
+        for pieces in march.pieces[::order]:
             if sweep.read is not None:
-                yield from bench.verify(pieces[::order], sweep.read)
+                yield from march.verify(pieces[::order], sweep.read)
             if sweep.write is not None:
                 for piece in pieces[::order]:
-                    bench.write(piece, sweep.write)
+                    march.write(piece, sweep.write)

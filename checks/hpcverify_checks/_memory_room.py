@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._memory_march import AT_ONCE, WORD_BYTES
+from hpcverify_checks._memory_march import WORD_BYTES, WORDS_PER_PIECE
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-LARGEST = 2**30
-SMALLEST = AT_ONCE * WORD_BYTES
-RESERVE = 2**29
+MAX_CHUNK_BYTES = 2**30
+MIN_CHUNK_BYTES = WORDS_PER_PIECE * WORD_BYTES
+RESERVE_BYTES = 2**29
 """Bytes left free: for a table, what is compared with it, and kernels still to load."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DeviceMemory:
     """The memory of a device; in bytes."""
 
     total: int
@@ -29,7 +29,7 @@ class Room:
     """Gives 64-bit words; raises torch's OutOfMemoryError."""
 
 
-def of_gpu(device: torch.device) -> Room:
+def query_gpu_memory(device: torch.device) -> DeviceMemory:
     """Say what the driver has, after torch gave back what it keeps for later."""
     import torch
 
@@ -41,20 +41,20 @@ def of_gpu(device: torch.device) -> Room:
     def allocate(size: int) -> Tensor:
         return torch.empty(size // WORD_BYTES, dtype=torch.int64, device=device)
 
-    return Room(torch.cuda.mem_get_info(device)[1], free, allocate)
+    return DeviceMemory(torch.cuda.mem_get_info(device)[1], free, allocate)
 
 
-def take(
-    room: Room,
-    largest: int = LARGEST,
-    smallest: int = SMALLEST,
-    reserve: int = RESERVE,
+def allocate_chunks(
+    room: DeviceMemory,
+    largest: int = MAX_CHUNK_BYTES,
+    smallest: int = MIN_CHUNK_BYTES,
+    reserve: int = RESERVE_BYTES,
 ) -> tuple[Tensor, ...]:
     """Allocate until less than *smallest* and the *reserve* is free."""
     chunks: list[Tensor] = []
     size = largest
     while size >= smallest:
-        chunk = _granted(room, size) if room.free() - reserve >= size else None
+        chunk = _try_allocate(room, size) if room.free() - reserve >= size else None
         if chunk is None:
             size //= 2
         else:
@@ -62,7 +62,7 @@ def take(
     return tuple(chunks)
 
 
-def _granted(room: Room, size: int) -> Tensor | None:
+def _try_allocate(room: DeviceMemory, size: int) -> Tensor | None:
     import torch
 
     try:

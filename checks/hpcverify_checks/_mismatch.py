@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from hpcverify.model import Finding
 from hpcverify_checks import _locate
-from hpcverify_checks._bits import digest, integers_of
-from hpcverify_checks._hunt import Bench, Job, Wrong, poison
+from hpcverify_checks._bits import compute_digest, view_integers
+from hpcverify_checks._hunt import ProductBench, ProductJob, WrongProduct, poison
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-RERUNS = 3
+RERUN_COUNT = 3
 
 
-def corruption(bench: Bench, wrong: Wrong) -> Finding:
+def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
     """Find out more about a *wrong* product, and put it in words."""
-    evidence = evidence_of(bench, wrong)
+    evidence = collect_evidence(bench, wrong)
     told = ("extent", "place", "reruns", "sm", "incomplete")
     text = (
         f"{bench.dtype} product {wrong.number} ({evidence['plan']}) was wrong in "
@@ -28,14 +28,14 @@ def corruption(bench: Bench, wrong: Wrong) -> Finding:
     return Finding("corruption", bench.where, text, evidence)
 
 
-def evidence_of(bench: Bench, wrong: Wrong) -> dict[str, str]:
+def collect_evidence(bench: ProductBench, wrong: WrongProduct) -> dict[str, str]:
     """
     Collect what a vendor asks for, from the wrong product and from three reruns.
 
     All is looked at on the host, outside of the part that computed it. A part that
     errs may refuse the next step too: what was known by then is kept.
     """
-    job, shift = bench.turn(wrong.number)
+    job, shift = bench.get_job(wrong.number)
     evidence = {
         "dtype": bench.dtype,
         "plan": job.name,
@@ -45,10 +45,10 @@ def evidence_of(bench: Bench, wrong: Wrong) -> dict[str, str]:
         "wrong_words": str(wrong.words),
     }
     steps = (
-        partial(_elements, wrong.output, job.reference),
-        partial(_placed, job),
-        partial(_again, bench, wrong.number),
-        partial(_units, bench.outputs[0].device),
+        partial(_collect_elements, wrong.output, job.reference),
+        partial(_collect_place, job),
+        partial(_collect_reruns, bench, wrong.number),
+        partial(_collect_faulty_sms, bench.outputs[0].device),
     )
     for step in steps:
         try:
@@ -59,37 +59,37 @@ def evidence_of(bench: Bench, wrong: Wrong) -> dict[str, str]:
     return evidence
 
 
-def _placed(job: Job) -> dict[str, str]:
-    return {"place": place(job)}
+def _collect_place(job: ProductJob) -> dict[str, str]:
+    return {"place": locate_fault(job)}
 
 
-def _again(bench: Bench, number: int) -> dict[str, str]:
-    again = sum(rerun(bench, number) for _ in range(RERUNS))
-    kind = "persistent" if again == RERUNS else "intermittent"
-    return {"reruns": f"{kind}: {again} of {RERUNS} reruns wrong"}
+def _collect_reruns(bench: ProductBench, number: int) -> dict[str, str]:
+    again = sum(rerun(bench, number) for _ in range(RERUN_COUNT))
+    kind = "persistent" if again == RERUN_COUNT else "intermittent"
+    return {"reruns": f"{kind}: {again} of {RERUN_COUNT} reruns wrong"}
 
 
-def _units(device: torch.device) -> dict[str, str]:
-    units = _locate.suspects(device)
-    return {} if units is None else {"sm": f"multiprocessors {units.text()}"}
+def _collect_faulty_sms(device: torch.device) -> dict[str, str]:
+    units = _locate.find_faulty_sms(device)
+    return {} if units is None else {"sm": f"multiprocessors {units.describe()}"}
 
 
-def _elements(output: Tensor, reference: Tensor) -> dict[str, str]:
+def _collect_elements(output: Tensor, reference: Tensor) -> dict[str, str]:
     """Describe the first wrong element, and how far the wrong ones reach."""
     import torch
 
     found, expected = output.cpu(), reference.cpu()
-    had, wanted = integers_of(found), integers_of(expected)
+    had, wanted = view_integers(found), view_integers(expected)
     places = torch.ne(had, wanted).nonzero()
     if not len(places):
         nothing = "a second look at it shows nothing wrong"
-        return {"digest": f"{digest(found):#018x}", "extent": nothing}
+        return {"digest": f"{compute_digest(found):#018x}", "extent": nothing}
     row, column = map(int, places[0])
     width = 8 * found.element_size()
     right, is_ = (int(x[row, column]) % 2**width for x in (wanted, had))
     xor, digits = right ^ is_, 2 + width // 4
     return {
-        "digest": f"{digest(found):#018x}",
+        "digest": f"{compute_digest(found):#018x}",
         "row": str(row),
         "column": str(column),
         "expected": f"{right:#0{digits}x}",
@@ -97,36 +97,39 @@ def _elements(output: Tensor, reference: Tensor) -> dict[str, str]:
         "xor": f"{xor:#0{digits}x}",
         "bits": " ".join(str(bit) for bit in range(width) if xor >> bit & 1),
         "wrong_elements": str(len(places)),
-        "extent": _locate.extent_of(found, expected).text(),
+        "extent": _locate.measure_extent(found, expected).describe(),
     }
 
 
-def place(job: Job) -> str:
+def locate_fault(job: ProductJob) -> str:
     """Say what a mismatch is due to: what lies in memory is compared on the host."""
     a, b = job.remake()
-    changed = [_difference("operand A", job.a, a), _difference("operand B", job.b, b)]
-    if digest(job.reference.cpu()) != job.digest:
+    changed = [
+        _describe_difference("operand A", job.a, a),
+        _describe_difference("operand B", job.b, b),
+    ]
+    if compute_digest(job.reference.cpu()) != job.digest:
         changed.append("reference changed")
     there = ", ".join(filter(None, changed))
     return f"memory ({there})" if there else "compute"
 
 
-def _difference(name: str, found: Tensor, expected: Tensor) -> str:
+def _describe_difference(name: str, found: Tensor, expected: Tensor) -> str:
     import torch
 
-    unequal = torch.ne(integers_of(found.cpu()), integers_of(expected)).nonzero()
+    unequal = torch.ne(view_integers(found.cpu()), view_integers(expected)).nonzero()
     if not len(unequal):
         return ""
     row, column = map(int, unequal[0])
     return f"{name} changed at {row}, {column}"
 
 
-def rerun(bench: Bench, number: int) -> bool:
+def rerun(bench: ProductBench, number: int) -> bool:
     """Repeat the product *number* and say whether it is wrong again."""
     import torch
 
     # What lies there would be the right answer where a tile is not written.
-    poison(bench.output(number))
+    poison(bench.get_output(number))
     count = torch.zeros((), dtype=torch.int64, device=bench.outputs[0].device)
-    bench.step(number, count)
+    bench.compute_and_compare(number, count)
     return bool(count)

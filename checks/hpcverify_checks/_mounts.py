@@ -8,9 +8,9 @@ from pathlib import Path
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Finding, Inventory, Remedy
 
-MOUNT = "mount"
+MOUNT_KIND = "mount"
 """The kind of the part that is the file system to which the checks write."""
-MISSING = "mount_missing"
+MOUNT_MISSING = "mount_missing"
 """The code of a finding that it is not mounted any more."""
 
 
@@ -22,13 +22,13 @@ def require_mounted(ctx: Context) -> None:
         Unable: with MISCONFIGURED, naming both.
 
     """
-    changes = mount_changed(ctx.inventory, ctx.previous) if ctx.previous else ()
+    changes = compare_mounts(ctx.inventory, ctx.previous) if ctx.previous else ()
     for change in changes:
-        if change.code == MISSING:
+        if change.code == MOUNT_MISSING:
             raise Unable(change.text, Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
 
 
-def mount_changed(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def compare_mounts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """
     Tell if the checks write to another file system than in the earlier run.
 
@@ -37,26 +37,26 @@ def mount_changed(now: Inventory, before: Inventory) -> Iterator[Finding]:
     place, as a bind mount, is the same; so is none to compare with, for the site chose
     another directory.
     """
-    earlier = {p.id: p for p in before.of_kind(MOUNT)}
-    for part in now.of_kind(MOUNT):
+    earlier = {p.id: p for p in before.of_kind(MOUNT_KIND)}
+    for part in now.of_kind(MOUNT_KIND):
         old = earlier[part.id].facts if part.id in earlier else part.facts
-        if file_system(old) == file_system(part.facts):
+        if identify_file_system(old) == identify_file_system(part.facts):
             continue
         evidence = {f"was_{name}": value for name, value in old.items()} | part.facts
-        text = f"{part.label} is now on {mounted(part.facts)}, before {mounted(old)}"
+        text = f"{part.label} is now on {describe_mount(part.facts)}, before {describe_mount(old)}"
         if Path(part.facts["mount"]) in Path(old["mount"]).parents:
             fix = "mount it again, or run once with --accept-parts"
-            yield Finding(MISSING, part.id, f"{text}: {fix}", evidence)
+            yield Finding(MOUNT_MISSING, part.id, f"{text}: {fix}", evidence)
         else:
             yield Finding("mount_changed", part.id, text, evidence)
 
 
-def file_system(facts: Mapping[str, str]) -> tuple[str | None, ...]:
+def identify_file_system(facts: Mapping[str, str]) -> tuple[str | None, ...]:
     """Say by what a file system is known again, wherever it is mounted."""
     return tuple(facts.get(name) for name in ("type", "disk", "volume", "source"))
 
 
-def mounted(facts: Mapping[str, str]) -> str:
+def describe_mount(facts: Mapping[str, str]) -> str:
     """Describe a mount as mount(8) does."""
     source = [facts[name] for name in ("volume", "disk", "source") if name in facts]
     return f"{facts['mount']} ({facts['type']} of {' of '.join(source)})"

@@ -15,16 +15,16 @@ import msgspec
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify_checks._collective import Group, file_of
+from hpcverify_checks._collective import RankGroup, file_of
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02
-LOADING_SECONDS = 120.0
+LOAD_TIMEOUT_SECONDS = 120.0
 """For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
-GONE_SECONDS = 5.0
+KILL_TIMEOUT_SECONDS = 5.0
 """For a killed rank to be gone."""
-NOTICE_SECONDS = 1.0
+DEATH_NOTICE_SECONDS = 1.0
 """Between a connection that breaks and the end of the process at its other end."""
 
 
@@ -32,12 +32,12 @@ NOTICE_SECONDS = 1.0
 class Peer:
     """A rank in a process of its own, in the process group of this one."""
 
-    group: Group
+    group: RankGroup
     rank: int
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def started(cls, group: Group, rank: int, work: str) -> Peer:
+    def start(cls, group: RankGroup, rank: int, work: str) -> Peer:
         """Start *rank*; what it prints goes to a file beside the rendezvous."""
         program = [sys.executable, "-P", "-m", "hpcverify_checks._rank", work]
         order = [str(rank), str(os.getpid()), msgspec.json.encode(group).decode()]
@@ -52,12 +52,12 @@ class Peer:
         ready = file_of(self.group, f"rank{self.rank}.ready")
         self._await(ready.exists)
 
-    def result(self, kind: type[T]) -> T:
+    def wait_for_result(self, kind: type[T]) -> T:
         """Wait for the rank to end well, and read the last that it found, a *kind*."""
         self._await(lambda: self.process.poll() == 0)
-        return self.told(kind)[-1]
+        return self.read_results(kind)[-1]
 
-    def told(self, kind: type[T]) -> list[T]:
+    def read_results(self, kind: type[T]) -> list[T]:
         """Read all that the rank has found so far, whatever became of it."""
         path = file_of(self.group, f"rank{self.rank}.json")
         if not path.exists():
@@ -66,7 +66,7 @@ class Peer:
         return [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        patience = max(self.group.timeout, LOADING_SECONDS)
+        patience = max(self.group.timeout, LOAD_TIMEOUT_SECONDS)
         deadline = monotonic() + patience
         while not condition():
             self.require_alive()
@@ -86,14 +86,12 @@ class Peer:
         said = file_of(self.group, f"rank{self.rank}.log").read_text(errors="replace")
         last = (said.strip().splitlines() or ["it said nothing"])[-1]
         raise Unable(
-            f"rank {self.rank} died with status {status}: {last}",
-            Cause.CRASHED,
-            Remedy.RERUN,
+            f"rank {self.rank} died with status {status}: {last}", Cause.CRASHED, Remedy.RERUN
         )
 
-    def noticed(self) -> None:
+    def require_survived(self) -> None:
         """After a broken connection: raise `Unable` if this is the rank that died."""
-        deadline = monotonic() + NOTICE_SECONDS
+        deadline = monotonic() + DEATH_NOTICE_SECONDS
         while monotonic() < deadline:
             self.require_alive()
             sleep(POLL_SECONDS)
@@ -102,20 +100,20 @@ class Peer:
         """Kill the rank if it still runs, and wait a bounded time."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(GONE_SECONDS)
+        self.process.wait(KILL_TIMEOUT_SECONDS)
 
 
 @contextmanager
-def peers(group: Group, work: str) -> Generator[list[Peer]]:
+def start_peers(group: RankGroup, work: str) -> Generator[list[Peer]]:
     """
     Start all ranks of *group* but the first, and leave none of them behind.
 
-    Each does what the module *work* has ``as_rank`` for.
+    Each does what the module *work* has ``run_rank`` for.
     """
     with ExitStack() as stack:
         started: list[Peer] = []
         for rank in range(1, group.world):
-            started.append(Peer.started(group, rank, work))
+            started.append(Peer.start(group, rank, work))
             stack.callback(started[-1].end)
         for peer in started:
             peer.await_ready()
@@ -123,5 +121,5 @@ def peers(group: Group, work: str) -> Generator[list[Peer]]:
             yield started
         except (RuntimeError, Unable):  # a connection broke: gloo knows no better word
             for peer in started:
-                peer.noticed()
+                peer.require_survived()
             raise

@@ -2,7 +2,7 @@
 A rank on the CPU, in a process of its own.
 
 ``python -m hpcverify_checks._rank WORK RANK PARENT ORDER`` does what the module WORK
-has ``as_rank`` for, with its peers, and writes each thing that it finds into the folder
+has ``run_rank`` for, with its peers, and writes each thing that it finds into the folder
 of their group at once: what comes later may end it. It dies with its parent, however
 that dies.
 """
@@ -14,20 +14,20 @@ from importlib import import_module
 
 import msgspec
 
-from hpcverify.processes import die_with
-from hpcverify_checks._collective import Group, file_of
+from hpcverify.processes import die_with_parent
+from hpcverify_checks._collective import RankGroup, file_of
 
 
 def main() -> None:
     """Be one rank until its work is done."""
     work, rank, parent, order = sys.argv[1:]
-    die_with(int(parent))
-    group = msgspec.json.decode(order, type=Group)
+    die_with_parent(int(parent))
+    group = msgspec.json.decode(order, type=RankGroup)
     module = import_module(work)
     import_module("torch")  # takes seconds, for which no other rank is to wait
     file_of(group, f"rank{rank}.ready").touch()
     with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
-        for found in module.as_rank(int(rank), order):
+        for found in module.run_rank(int(rank), order):
             out.write(found + b"\n")
 
 

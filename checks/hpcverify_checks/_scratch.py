@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Covered, Inventory
-from hpcverify.telemetry.blockdev import Mount, disk_of, mount_of
+from hpcverify.model import Cause, Coverage, Inventory
+from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount
 
-BLOCK = 4096
+PROBE_BYTES = 4096
 """What is written to try the directory: a multiple of every disk's sectors."""
 
-RESERVE = 0.05
-LEAST_RESERVE = 2**30
-LARGEST_RESERVE = 32 * 2**30
+RESERVE_SHARE = 0.05
+MIN_RESERVE_BYTES = 2**30
+MAX_RESERVE_BYTES = 32 * 2**30
 """What is left free of a file system: jobs of others may be writing to it."""
 
-IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 """These take O_DIRECT since Linux 6.6, and are no disk for it."""
 
-REMOTE = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     {
         "9p",
         "afs",
@@ -45,11 +45,11 @@ REMOTE = frozenset(
 )
 """File systems whose disks are another machine's; so are those of FUSE, mostly."""
 
-REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+UNWRITABLE_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class ScratchSite:
     """Where the scratch directory lies, and whose fault its troubles are."""
 
     folder: Path
@@ -61,20 +61,20 @@ class Site:
     @property
     def remote(self) -> bool:
         """Whether it is another machine that stores."""
-        return self.mount.kind in REMOTE or self.mount.kind.startswith("fuse.")
+        return self.mount.kind in NETWORK_FILE_SYSTEMS or self.mount.kind.startswith("fuse.")
 
-    def name(self, metric: str) -> str:
+    def name_metric(self, metric: str) -> str:
         """Mark what was measured through the page cache as not to be judged."""
         return metric if self.direct else f"cached.{metric}"
 
-    def stall(self, phase: str) -> str:
+    def name_stall(self, phase: str) -> str:
         """Mark the stall of a server as not this node's."""
-        name = self.name(f"{phase}.longest")
+        name = self.name_metric(f"{phase}.longest")
         return f"remote.{name}" if self.remote else name
 
-    def covered(self, text: str) -> Covered:
+    def make_covered(self, text: str) -> Coverage:
         """Say what was done here."""
-        return Covered(self.part, text)
+        return Coverage(self.part, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def space_of(folder: Path) -> Space:
     return Space(answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize)
 
 
-def require_room(folder: Path, needed: int, space: Space) -> None:
+def require_space(folder: Path, needed: int, space: Space) -> None:
     """
     Refuse to fill a file system.
 
@@ -99,7 +99,7 @@ def require_room(folder: Path, needed: int, space: Space) -> None:
         Unable: with NO_SPACE, naming what is needed and what is free.
 
     """
-    reserve = min(max(space.total * RESERVE, LEAST_RESERVE), LARGEST_RESERVE)
+    reserve = min(max(space.total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
     if space.free - reserve < needed:
         raise Unable(
             f"{folder} has {space.free} bytes free; {needed} are needed beside "
@@ -122,7 +122,7 @@ def require_writable(folder: Path) -> bool:
     try:
         _write_block(probe, os.O_DIRECT)
     except OSError as exc:
-        if exc.errno in REFUSED:
+        if exc.errno in UNWRITABLE_ERRNOS:
             raise Unable(
                 f"{folder} cannot be written ({exc.strerror}): mount it writable, or "
                 "choose another scratch directory",
@@ -134,7 +134,7 @@ def require_writable(folder: Path) -> bool:
 
 
 def _write_block(path: Path, flag: int) -> None:
-    with mmap.mmap(-1, BLOCK) as block:  # aligned to a page, as O_DIRECT demands
+    with mmap.mmap(-1, PROBE_BYTES) as block:  # aligned to a page, as O_DIRECT demands
         file = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
         try:
             os.write(file, block)
@@ -142,29 +142,27 @@ def _write_block(path: Path, flag: int) -> None:
             os.close(file)
 
 
-def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> Site:
+def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> ScratchSite:
     """Find the mount and the disk that *folder* lies on, and the part that this is."""
-    mount = mount_of(folder) or Mount(Path("/"), "an unknown file system", "")
-    disk = disk_of(folder)
+    mount = find_mount(folder) or Mount(Path("/"), "an unknown file system", "")
+    disk = find_disk(folder)
     parts = [part.id for part in inventory.of_kind("disk") if part.label == disk]
-    return Site(
+    return ScratchSite(
         folder=folder,
         mount=mount,
         disk=disk,
         part=parts[0] if parts else "node",
-        direct=direct and mount.kind not in IN_MEMORY,
+        direct=direct and mount.kind not in MEMORY_FILE_SYSTEMS,
     )
 
 
-def described(site: Site) -> Covered:
+def describe_site(site: ScratchSite) -> Coverage:
     """Say where the directory lies, and how it is reached."""
     mount, disk = site.mount, site.disk or "no single disk"
     if site.direct:
         way = "past the page cache"
-    elif mount.kind in IN_MEMORY:
+    elif mount.kind in MEMORY_FILE_SYSTEMS:
         way = f"not direct: {mount.kind} is memory, so no speed is judged"
     else:
         way = "not direct: the file system refuses O_DIRECT, so no speed is judged"
-    return site.covered(
-        f"{mount.point} ({mount.kind} on {mount.source}, {disk}), {way}"
-    )
+    return site.make_covered(f"{mount.point} ({mount.kind} on {mount.source}, {disk}), {way}")

@@ -22,15 +22,15 @@ from msgspec import Struct
 
 SETTLE_SECONDS = 3.0
 """Between the last device that is ready and the load: idle samples to start from."""
-PATIENCE_SECONDS = 60.0
+READY_TIMEOUT_SECONDS = 60.0
 """For the slowest device to be ready: one that crashed must not stop the others."""
 POLL_SECONDS = 0.05
 RAMP_SECONDS = 1.0
 """After which sampled power and utilization, means over up to 1 s, are of the load."""
 LAG_SECONDS = 0.5
 """A sample dated t is read that much later at most: eight GPUs take their time."""
-SECOND = 1.0
-PIECE_SECONDS = 1200.0
+METER_PERIOD_SECONDS = 1.0
+MAX_STEADY_SECONDS = 1200.0
 """The longest stretch of steady load: so often it is looked whether all was right."""
 RECENT_SECONDS = 1500.0
 """Before the end, in which the sampler has kept every sample and means are true."""
@@ -45,7 +45,7 @@ class Stretch(Struct, frozen=True):
     """Of the square wave, in seconds; 0 is steady load."""
 
 
-class Done(Struct, frozen=True):
+class StretchResult(Struct, frozen=True):
     """What was done in a stretch."""
 
     period: float
@@ -66,15 +66,15 @@ class Done(Struct, frozen=True):
         """How long it took."""
         return self.ended - self.began
 
-    def holds(self, t: float) -> bool:
+    def contains(self, t: float) -> bool:
         """Whether a sample taken at *t* is of this load, and of nothing else."""
         return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
 
 
-class Account(Struct, frozen=True):
+class LoadRecord(Struct, frozen=True):
     """What a device did in a soak, as its worker leaves it for the telemetry."""
 
-    done: tuple[Done, ...]
+    done: tuple[StretchResult, ...]
 
     @property
     def start(self) -> float:
@@ -87,12 +87,12 @@ class Account(Struct, frozen=True):
         return self.done[-1].ended
 
     @property
-    def steady(self) -> tuple[Done, ...]:
+    def steady(self) -> tuple[StretchResult, ...]:
         """The stretches of steady load in which anything was done."""
         return tuple(d for d in self.done if not d.period and d.products)
 
     @property
-    def recent(self) -> tuple[Done, ...]:
+    def recent(self) -> tuple[StretchResult, ...]:
         """Those of them whose samples are all there: of a short soak, all."""
         since = self.end - RECENT_SECONDS
         return tuple(d for d in self.steady if d.began >= since)
@@ -104,7 +104,7 @@ class Account(Struct, frozen=True):
         return sum(d.flop for d in self.recent) / seconds if seconds else None
 
 
-def timetable(
+def plan_stretches(
     start: float, seconds: float, wave_share: float, periods: Sequence[float]
 ) -> tuple[Stretch, ...]:
     """
@@ -116,7 +116,7 @@ def timetable(
     """
     waving = wave_share * seconds if periods else 0.0
     half = (seconds - waving) / 2
-    pieces = math.ceil(half / PIECE_SECONDS)
+    pieces = math.ceil(half / MAX_STEADY_SECONDS)
     steady = [(half / pieces, 0.0)] * pieces if pieces else []
     waves = [(waving / len(periods), period) for period in periods if waving]
     plan = [*steady, *waves, *steady]
@@ -127,7 +127,7 @@ def timetable(
     )
 
 
-def next_edge(now: float, period: float) -> float:
+def find_next_edge(now: float, period: float) -> float:
     """Say when the load is next switched on: at a multiple of *period*."""
     return (math.floor(now / period) + 1) * period
 
@@ -156,39 +156,36 @@ class Meter:
             self.begin(t)
 
 
-def common_start(ready: Collection[float], *, complete: bool) -> float:
+def choose_start(ready: Collection[float], *, complete: bool) -> float:
     """Say when all begin who know when each was *ready*; late if one never was."""
-    return max(ready) + SETTLE_SECONDS + (0.0 if complete else PATIENCE_SECONDS)
+    return max(ready) + SETTLE_SECONDS + (0.0 if complete else READY_TIMEOUT_SECONDS)
 
 
-def meet(
-    folder: Path,
-    rank: int,
-    ranks: Collection[int],
-    clock: Callable[[], float] = time.monotonic,
+def wait_for_all(
+    folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """Wait until all *ranks* are ready, for `PATIENCE_SECONDS`; say when to begin."""
+    """Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin."""
     _write(folder / f"ready{rank}", repr(clock()).encode())
     paths = [folder / f"ready{r}" for r in ranks]
-    until = clock() + PATIENCE_SECONDS
+    until = clock() + READY_TIMEOUT_SECONDS
     while not all(path.exists() for path in paths) and clock() < until:
         time.sleep(POLL_SECONDS)
     times = [float(path.read_text()) for path in paths if path.exists()]
-    return common_start(times, complete=len(times) == len(paths))
+    return choose_start(times, complete=len(times) == len(paths))
 
 
-def leave(folder: Path, rank: int, account: Account) -> None:
-    """Leave the *account* of a device where `found` looks for it."""
+def write_record(folder: Path, rank: int, account: LoadRecord) -> None:
+    """Leave the *account* of a device where `read_record` looks for it."""
     _write(_path(folder, rank), msgspec.json.encode(account))
 
 
-def found(folder: Path, rank: int) -> Account | None:
+def read_record(folder: Path, rank: int) -> LoadRecord | None:
     """Read the account of a device; None if its worker did not come to its end."""
     try:
         written = _path(folder, rank).read_bytes()
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(written, type=Account)
+    return msgspec.json.decode(written, type=LoadRecord)
 
 
 def _path(folder: Path, rank: int) -> Path:

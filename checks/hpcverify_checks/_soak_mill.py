@@ -20,48 +20,48 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._bits import words
-from hpcverify_checks._exact import Operands, Shape, view
-from hpcverify_checks._families import fp64_plans, multiply
+from hpcverify_checks._bits import view_words
+from hpcverify_checks._exact import Operands, Shape, view_shifted
+from hpcverify_checks._families import make_fp64_plans, multiply
 from hpcverify_checks._hunt import Multiply
-from hpcverify_checks._soak import Done, Meter, Stretch, next_edge
-from hpcverify_checks._torch import dtypes_of, require_memory
+from hpcverify_checks._soak import Meter, Stretch, StretchResult, find_next_edge
+from hpcverify_checks._torch import list_native_dtypes, require_memory
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-SIZES = {"cuda": 8192, "cpu": 1024}
+STEADY_SIZES = {"cuda": 8192, "cpu": 1024}
 """Edges of the matrices under steady load: as large as it takes to fill the part."""
 WAVE_SIZES = {"cuda": 4096, "cpu": 384}
 """The same under a square wave: 0.2 ms on an H100, so that 2.5 ms hold several."""
-DTYPES = ("bf16", "fp16", "fp32")
+GPU_DTYPES = ("bf16", "fp16", "fp32")
 """For GPUs, the first that the part has units for: tensor cores draw most power."""
-NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SLOTS = 4
 """Products that are compared at a time."""
-NEEDED = 3 * 2**30
+GPU_BYTES = 3 * 2**30
 """Bytes on a GPU: operands, products, references, and what comparing takes."""
 BATCH_SECONDS = 0.25
 """Work that is sent at a time; a GPU has the next batch before it ends the last."""
-PACE_SECONDS = 0.1
-DUTY = 0.5
+MIN_PACE_SECONDS = 0.1
+DUTY_CYCLE = 0.5
 """The share of a square wave's period in which the load is on."""
 
 Wait = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class WorkQueue:
     """How a device takes work."""
 
-    mark: Callable[[], Wait]
+    record_point: Callable[[], Wait]
     """Marks a point in the queue; what it returns waits until the device is there."""
-    ahead: int
+    batches_ahead: int
     """Batches that wait in the queue while one is computed."""
 
 
-def _event() -> Wait:
+def _record_event() -> Wait:
     import torch
 
     # A blocking one, or eight workers would spin on as many cores for hours.
@@ -70,15 +70,18 @@ def _event() -> Wait:
     return event.synchronize
 
 
-def _over() -> None:
+def _skip_wait() -> None:
     """Wait for nothing: on a CPU all is over when it returns."""
 
 
-GPU, HOST = Queue(_event, ahead=1), Queue(lambda: _over, ahead=0)
+GPU_QUEUE, CPU_QUEUE = (
+    WorkQueue(_record_event, batches_ahead=1),
+    WorkQueue(lambda: _skip_wait, batches_ahead=0),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Mill:
+class ProductLoop:
     """Makes a product of *a* and *b* again and again."""
 
     text: str
@@ -91,7 +94,7 @@ class Mill:
     """The words of the first product."""
     wrong: Tensor
     """How many wrong products each slot has held."""
-    queue: Queue
+    queue: WorkQueue
     multiply: Multiply = multiply
 
     @property
@@ -102,10 +105,10 @@ class Mill:
     def start(self, products: int) -> Wait:
         """Make and compare so many *products*; a GPU is only told to."""
         for begin in range(0, products, len(self.slots)):
-            self._turn(min(len(self.slots), products - begin))
-        return self.queue.mark()
+            self._run_slots(min(len(self.slots), products - begin))
+        return self.queue.record_point()
 
-    def _turn(self, count: int) -> None:
+    def _run_slots(self, count: int) -> None:
         import torch
 
         for slot in self.slots[:count]:
@@ -113,14 +116,14 @@ class Mill:
         made = self.slots[:count].view(torch.int64).flatten(1)
         self.wrong[:count] += torch.ne(made, self.reference).any(dim=1)
 
-    def harvest(self) -> int:
+    def take_wrong_count(self) -> int:
         """Wait for all products, and say how many were wrong since the last time."""
         wrong = int(self.wrong.sum())
         self.wrong.zero_()
         return wrong
 
 
-def mill(size: int, device: torch.device, *, wide: bool = False) -> Mill:
+def build_loop(size: int, device: torch.device, *, wide: bool = False) -> ProductLoop:
     """
     Make a mill for products of *size* in each dimension.
 
@@ -128,91 +131,91 @@ def mill(size: int, device: torch.device, *, wide: bool = False) -> Mill:
     rounded away; the other one writes what daily work writes, and is faster.
     """
     if device.type == "cpu":
-        text, a, b = _exact_operands(size)
-        return _primed(text, a, b, "float64", HOST)
-    require_memory(device, NEEDED)
-    text, a, b = _normal_operands(size, device)
+        text, a, b = _make_exact_operands(size)
+        return _prime_loop(text, a, b, "float64", CPU_QUEUE)
+    require_memory(device, GPU_BYTES)
+    text, a, b = _make_normal_operands(size, device)
     output = "float32" if wide else str(a.dtype).removeprefix("torch.")
-    return _primed(text, a, b, output, GPU)
+    return _prime_loop(text, a, b, output, GPU_QUEUE)
 
 
-def _exact_operands(size: int) -> tuple[str, Tensor, Tensor]:
+def _make_exact_operands(size: int) -> tuple[str, Tensor, Tensor]:
     import torch
 
-    made = Operands(fp64_plans(size)[0], Shape(size, size))
-    a, b = view(*made.stored(torch.float64, "cpu"), 0)
+    made = Operands(make_fp64_plans(size)[0], Shape(size, size))
+    a, b = view_shifted(*made.store(torch.float64, "cpu"), 0)
     return f"fp64 products of {size}^3 random 20-bit integers", a, b
 
 
-def _normal_operands(size: int, device: torch.device) -> tuple[str, Tensor, Tensor]:
+def _make_normal_operands(size: int, device: torch.device) -> tuple[str, Tensor, Tensor]:
     import torch
 
-    native = dtypes_of(device)
-    dtype = next(name for name in DTYPES if name in native)
+    native = list_native_dtypes(device)
+    dtype = next(name for name in GPU_DTYPES if name in native)
     generator = torch.Generator(device).manual_seed(1)
     normal = torch.randn(2, size, size, device=device, generator=generator)
-    a, b = normal.to(getattr(torch, NAMES[dtype]))
+    a, b = normal.to(getattr(torch, TORCH_NAMES[dtype]))
     return f"{dtype} products of {size}^3 random normal numbers", a, b
 
 
-def _primed(text: str, a: Tensor, b: Tensor, output: str, queue: Queue) -> Mill:
+def _prime_loop(text: str, a: Tensor, b: Tensor, output: str, queue: WorkQueue) -> ProductLoop:
     import torch
 
     shape = (SLOTS, a.shape[0], b.shape[1])
     slots = torch.empty(shape, dtype=getattr(torch, output), device=a.device)
     multiply(a, b, slots[0])
-    reference = words(slots[0]).clone()
+    reference = view_words(slots[0]).clone()
     wrong = torch.zeros(SLOTS, dtype=torch.int64, device=a.device)
-    return Mill(text, a, b, slots, reference, wrong, queue)
+    return ProductLoop(text, a, b, slots, reference, wrong, queue)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoopPace:
     """A mill, and the seconds that one of its products takes."""
 
-    mill: Mill
+    loop: ProductLoop
     seconds: float
 
     @classmethod
-    def found(cls, mill: Mill) -> Pace:
+    def measure(cls, loop: ProductLoop) -> LoopPace:
         """Time ever more products until they take long enough to tell."""
-        mill.start(SLOTS)()
+        loop.start(SLOTS)()
         products, took = SLOTS, 0.0
-        while took < PACE_SECONDS:
+        while took < MIN_PACE_SECONDS:
             products *= 2
             began = time.monotonic()
-            mill.start(products)()
+            loop.start(products)()
             took = time.monotonic() - began
-        return cls(mill, took / products)
+        return cls(loop, took / products)
 
-    def products_in(self, seconds: float) -> int:
+    def count_products_in(self, seconds: float) -> int:
         """Say how many products take about so many *seconds*: one or more."""
         return max(1, round(seconds / self.seconds))
 
 
-def steady(pace: Pace, stretch: Stretch, meter: Meter) -> Done:
+def run_steady(pace: LoopPace, stretch: Stretch, meter: Meter) -> StretchResult:
     """Load without a pause until the *stretch* ends; the *meter* tells how fast."""
     _sleep_until(stretch.start)
     span = min(BATCH_SECONDS, (stretch.end - stretch.start) / 4)
-    batch = pace.products_in(span)
-    until = stretch.end - (1 + pace.mill.queue.ahead) * span
-    flop = batch * pace.mill.flop
+    batch = pace.count_products_in(span)
+    until = stretch.end - (1 + pace.loop.queue.batches_ahead) * span
+    flop = batch * pace.loop.flop
     began = ended = time.monotonic()
     meter.begin(began)
     count = 0
-    for ended in _batches(pace.mill, batch, until):
+    for ended in _run_batches(pace.loop, batch, until):
         meter.add(ended, flop)
         count += 1
-    wrong = pace.mill.harvest()
-    return Done(0.0, began, ended, count * batch, count * flop, wrong)
+    wrong = pace.loop.take_wrong_count()
+    return StretchResult(0.0, began, ended, count * batch, count * flop, wrong)
 
 
-def _batches(mill: Mill, products: int, until: float) -> Iterator[float]:
+def _run_batches(loop: ProductLoop, products: int, until: float) -> Iterator[float]:
     """Send batches until then, always one ahead; yield when each was over."""
     waits: deque[Wait] = deque()
     while time.monotonic() < until:
-        waits.append(mill.start(products))
-        if len(waits) > mill.queue.ahead:
+        waits.append(loop.start(products))
+        if len(waits) > loop.queue.batches_ahead:
             waits.popleft()()
             yield time.monotonic()
     for wait in waits:
@@ -220,25 +223,25 @@ def _batches(mill: Mill, products: int, until: float) -> Iterator[float]:
         yield time.monotonic()
 
 
-def wave(pace: Pace, stretch: Stretch) -> Done:
+def run_wave(pace: LoopPace, stretch: Stretch) -> StretchResult:
     """
     Switch the load on and off until the *stretch* ends.
 
     A part too slow for the period switches at every second edge, or third.
     """
-    on = DUTY * stretch.period
-    burst = pace.products_in(on)
+    on = DUTY_CYCLE * stretch.period
+    burst = pace.count_products_in(on)
     began = ended = max(time.monotonic(), stretch.start)
     edges = 0
-    while (edge := next_edge(ended, stretch.period)) + on <= stretch.end:
+    while (edge := find_next_edge(ended, stretch.period)) + on <= stretch.end:
         _sleep_until(edge)
-        pace.mill.start(burst)()
+        pace.loop.start(burst)()
         edges += 1
         ended = time.monotonic()
     products = edges * burst
-    wrong = pace.mill.harvest()
-    flop = products * pace.mill.flop
-    return Done(stretch.period, began, ended, products, flop, wrong, edges)
+    wrong = pace.loop.take_wrong_count()
+    flop = products * pace.loop.flop
+    return StretchResult(stretch.period, began, ended, products, flop, wrong, edges)
 
 
 def _sleep_until(t: float) -> None:

@@ -9,7 +9,7 @@ RULE_OF_THREE = 3.0
 """No event in a time T excludes, at 95 %, a Poisson rate above 3 / T."""
 
 
-def excluded(seconds: float) -> float:
+def compute_excluded_rate(seconds: float) -> float:
     """Give the least rate, in events an hour, that *seconds* without one exclude."""
     return RULE_OF_THREE / seconds * 3600
 

@@ -8,28 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-FILE = bytes(range(256)) * 16
+FILE_CONTENT = bytes(range(256)) * 16
 """What each file holds: 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CallTimes:
     """What each call of one kind took, in s."""
 
-    taken: Sequence[float]
+    seconds: Sequence[float]
 
     @property
     def rate(self) -> float:
         """Calls per second of their own time."""
-        return len(self.taken) / sum(self.taken)
+        return len(self.seconds) / sum(self.seconds)
 
     @property
     def p99(self) -> float:
         """What all but one of a hundred calls stay within, in ms."""
-        return sorted(self.taken)[-1 - len(self.taken) // 100] * 1e3
+        return sorted(self.seconds)[-1 - len(self.seconds) // 100] * 1e3
 
 
-def storm(folder: Path, count: int) -> dict[str, Times]:
+def time_small_files(folder: Path, count: int) -> dict[str, CallTimes]:
     """Do each step to *count* files in *folder* before the next step begins."""
     folder.mkdir()
     paths = [str(folder / str(i)) for i in range(count)]
@@ -39,14 +39,12 @@ def storm(folder: Path, count: int) -> dict[str, Times]:
         "stat": os.stat,
         "unlink": os.unlink,
     }
-    times = {
-        name: Times([_timed(step, p) for p in paths]) for name, step in steps.items()
-    }
+    times = {name: CallTimes([_time_call(step, p) for p in paths]) for name, step in steps.items()}
     folder.rmdir()
     return times
 
 
-def _timed(step: Callable[[str], object], path: str) -> float:
+def _time_call(step: Callable[[str], object], path: str) -> float:
     start = perf_counter()
     step(path)
     return perf_counter() - start
@@ -60,6 +58,6 @@ def _write(path: str) -> None:
     # Closing belongs to it: that is when NFS sends what was written.
     file = os.open(path, os.O_WRONLY)
     try:
-        os.write(file, FILE)
+        os.write(file, FILE_CONTENT)
     finally:
         os.close(file)

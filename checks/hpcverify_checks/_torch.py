@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterator,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,14 +13,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Covered
+from hpcverify.model import Cause, Coverage
 from hpcverify.telemetry import cpu
-from hpcverify_checks._load import product_step
+from hpcverify_checks._load import make_product_step
 
 if TYPE_CHECKING:
     import torch
 
-CUDA_SINCE = {
+CUDA_CAPABILITIES = {
     "fp64": (0, 0),
     "fp32": (0, 0),
     "fp16": (7, 0),
@@ -57,11 +50,11 @@ OVERRIDES = (
 one that a job meets: other units, other instructions, fewer bits. Libraries read them
 when they load or when they first multiply."""
 
-_taken: set[str] = set()
+_removed_overrides: set[str] = set()
 """Those that this process had, and has no longer."""
 
 
-def take_overrides(environ: MutableMapping[str, str]) -> list[str]:
+def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
     """Remove all `OVERRIDES` from *environ*, and give the names of those it had."""
     names = [n for n in environ if any(fnmatchcase(n, o) for o in OVERRIDES)]
     for name in names:
@@ -69,21 +62,21 @@ def take_overrides(environ: MutableMapping[str, str]) -> list[str]:
     return names
 
 
-def overrides_told(ctx: Context) -> Iterator[Covered]:
+def report_overrides(ctx: Context) -> Iterator[Coverage]:
     """Say which `OVERRIDES` did not count, if there were any."""
-    if _taken:
-        names = ", ".join(sorted(_taken))
-        yield Covered(ctx.device.part, f"set in the environment and ignored: {names}")
+    if _removed_overrides:
+        names = ", ".join(sorted(_removed_overrides))
+        yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
 
 
-PROBE_SIZE, PROBES = 128, 5
-SLOWER = 8.0
+PROBE_SIZE, PROBE_COUNT = 128, 5
+MAX_SLOWDOWN = 8.0
 """Times as long as fp32: with units for it a type takes up to twice as long, by a
 reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13), and up to
 thousands of times elsewhere."""
 
 
-def torch_device(ctx: Context) -> torch.device:
+def find_torch_device(ctx: Context) -> torch.device:
     """
     Find the torch device of the part that *ctx* is to compute on.
 
@@ -92,13 +85,11 @@ def torch_device(ctx: Context) -> torch.device:
     """
     # All of this is read once, when the first check of this worker multiplies.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
-    _taken.update(take_overrides(os.environ))
+    _removed_overrides.update(remove_overrides(os.environ))
     try:
         import torch
     except ModuleNotFoundError as exc:
-        raise Unable(
-            "torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING
-        ) from exc
+        raise Unable("torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING) from exc
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     if torch.version.cuda is None:
@@ -110,12 +101,12 @@ def torch_device(ctx: Context) -> torch.device:
         )
     seen = range(torch.cuda.device_count())
     uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in seen]
-    device = torch.device("cuda", index_of(ctx.device.part, uuids))
+    device = torch.device("cuda", find_gpu_index(ctx.device.part, uuids))
     torch.cuda.set_device(device)
     return device
 
 
-def index_of(part: str, uuids: Sequence[str]) -> int:
+def find_gpu_index(part: str, uuids: Sequence[str]) -> int:
     """Find the GPU *part* among *uuids*, which torch prints without NVML's prefix."""
     wanted = part.removeprefix("GPU-").lower()
     for index, uuid in enumerate(uuids):
@@ -128,23 +119,23 @@ def index_of(part: str, uuids: Sequence[str]) -> int:
     )
 
 
-def dtypes_of(device: torch.device) -> frozenset[str]:
+def list_native_dtypes(device: torch.device) -> frozenset[str]:
     """Say which types *device* multiplies natively, rather than by emulation."""
     import torch
 
     if device.type == "cpu":
-        native = cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
-        return native - {unused.dtype for unused in unused_units(device)}
+        native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
+        return native - {unused.dtype for unused in list_unused_dtypes(device)}
     capability = torch.cuda.get_device_capability(device)
-    return frozenset(name for name, since in CUDA_SINCE.items() if capability >= since)
+    return frozenset(name for name, since in CUDA_CAPABILITIES.items() if capability >= since)
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
+class UnusedDtype:
     """A type that a CPU has units for, which its library does not use."""
 
     dtype: str
-    slower: float
+    slowdown: float
     """How many times as long as of fp32 a product takes."""
 
     @property
@@ -152,11 +143,11 @@ class Unused:
         """Say that the type is left out, and why."""
         return (
             f"{self.dtype}: left out: the CPU has units for it, but torch does not use "
-            f"them (a product takes {self.slower:.0f} times as long as in fp32)"
+            f"them (a product takes {self.slowdown:.0f} times as long as in fp32)"
         )
 
 
-def unused_units(device: torch.device) -> tuple[Unused, ...]:
+def list_unused_dtypes(device: torch.device) -> tuple[UnusedDtype, ...]:
     """
     List the types that *device* has units for and torch multiplies without them.
 
@@ -165,31 +156,31 @@ def unused_units(device: torch.device) -> tuple[Unused, ...]:
     is slow beyond measure. That says nothing about the part, and a check that wants
     so many such products would take hours.
     """
-    return _unused_by_cpu() if device.type == "cpu" else ()
+    return _list_unused_by_cpu() if device.type == "cpu" else ()
 
 
 @cache
-def _unused_by_cpu() -> tuple[Unused, ...]:
-    native = cpu.native_dtypes(cpu.flags(cpu.cpuinfo()))
-    with threads_as(1):
-        return unused_among(native - {"fp32", "fp64"}, _product_seconds)
+def _list_unused_by_cpu() -> tuple[UnusedDtype, ...]:
+    native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
+    with use_threads(1):
+        return list_slow_dtypes(native - {"fp32", "fp64"}, _time_product)
 
 
-def unused_among(
+def list_slow_dtypes(
     dtypes: Collection[str], seconds: Callable[[str], float]
-) -> tuple[Unused, ...]:
+) -> tuple[UnusedDtype, ...]:
     """List those of *dtypes* whose products take far more *seconds* than fp32's."""
     usual = seconds("fp32")
     ratios = {dtype: seconds(dtype) / usual for dtype in sorted(dtypes)}
-    return tuple(Unused(d, ratio) for d, ratio in ratios.items() if ratio > SLOWER)
+    return tuple(UnusedDtype(d, ratio) for d, ratio in ratios.items() if ratio > MAX_SLOWDOWN)
 
 
-def _product_seconds(dtype: str) -> float:
+def _time_product(dtype: str) -> float:
     """Time a small product of *dtype*: the best of a few, since others compute too."""
     import torch
 
-    step, best = product_step(dtype, PROBE_SIZE, torch.device("cpu")), inf
-    for _ in range(PROBES):
+    step, best = make_product_step(dtype, PROBE_SIZE, torch.device("cpu")), inf
+    for _ in range(PROBE_COUNT):
         began = perf_counter()
         step()
         best = min(best, perf_counter() - began)
@@ -210,18 +201,18 @@ def require_memory(device: torch.device, needed: int) -> None:
 
 
 @contextmanager
-def room_for_gpus(ctx: Context) -> Generator[None]:
+def reserve_gpu_cores(ctx: Context) -> Generator[None]:
     """Leave a core to each GPU's worker while the host's CPU is loaded beside them."""
     import torch
 
     gpus = sum(device.kind == "cuda" for device in ctx.inventory.devices)
     spared = gpus if ctx.device.kind == "cpu" else 0
-    with threads_as(max(1, torch.get_num_threads() - spared)):
+    with use_threads(max(1, torch.get_num_threads() - spared)):
         yield
 
 
 @contextmanager
-def threads_as(count: int) -> Generator[None]:
+def use_threads(count: int) -> Generator[None]:
     """Compute with *count* threads for a while."""
     import torch
 
@@ -234,7 +225,7 @@ def threads_as(count: int) -> Generator[None]:
 
 
 @contextmanager
-def float32_as(precision: str) -> Generator[None]:
+def use_float32_precision(precision: str) -> Generator[None]:
     """Let products of float32 use TF32 ("high") or not ("highest") for a while."""
     import torch
 

@@ -28,24 +28,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify_checks._bits import digested, integers, integers_of, mixed, words
+from hpcverify_checks._bits import (
+    digest_on_device,
+    make_integers,
+    mix_bits,
+    view_integers,
+    view_words,
+)
 from hpcverify_checks._collective import (
-    Group,
+    RankGroup,
     Reduce,
     all_reduce,
-    elapsed,
-    joined,
-    least,
-    mark,
+    compute_elapsed,
+    join_group,
+    record_event,
+    reduce_minimum,
 )
-from hpcverify_checks._torch import float32_as, threads_as
-from hpcverify_checks._transformer import (
-    Layout,
-    Multiply,
-    Shape,
-    Transformer,
-    initial,
-)
+from hpcverify_checks._torch import use_float32_precision, use_threads
+from hpcverify_checks._transformer import Layout, ModelShape, Multiply, Transformer, make_initial
 
 if TYPE_CHECKING:
     import torch
@@ -53,31 +53,31 @@ if TYPE_CHECKING:
 
 RERUNS = 3
 """After a replay that differs: to tell persistent from intermittent."""
-LEAST_REPLAYS = 2
+MIN_REPLAYS = 2
 """Compared with the first, however short the time."""
-RATE, DECAY, EPSILON = 1e-3, 1e-2, 1e-8
+LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """What torch.optim.AdamW has by default."""
-BINS = 2**12
-WIDER = {"bfloat16": "float32", "float32": "float64"}
+BIN_COUNT = 2**12
+WIDER_DTYPES = {"bfloat16": "float32", "float32": "float64"}
 """Holds the sum of n equal values exactly, up to 2^16 and 2^29 of them. In the type
 itself three times a value is rounded, and eight times it may come out wrong."""
-KEYS = 2**16
+KEYS_PER_SEED = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
-HOST, BEGINNING = "batch on the host", "initial parameters"
-BATCH, SCATTER = "batch", "scatter of gradients"
+HOST_BATCH, INITIAL_PARAMETERS = "batch on the host", "initial parameters"
+DEVICE_BATCH, GRADIENT_SCATTER = "batch", "scatter of gradients"
 """Of what rounds nothing, as copies and sums of integers."""
-GRADIENTS = "gradients of "
+GRADIENTS_PREFIX = "gradients of "
 WRONG_SUMS = "wrong sums"
 """Is 0 in every replay, where digests need only be the same."""
 INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
 
 
-class Training(Group, frozen=True):
+class TrainingJob(RankGroup, frozen=True):
     """What all ranks of a training have in common."""
 
-    shape: Shape
+    shape: ModelShape
     dtype: str
     """Of weights, activations and gradients, as torch calls it."""
     steps: int
@@ -90,15 +90,15 @@ class Training(Group, frozen=True):
     """Whether all ranks compute on the same kind of part."""
 
 
-Feed = Callable[[Training, int], "Tensor"]
+Feed = Callable[[TrainingJob, int], "Tensor"]
 """Makes the batch of a step, on the host: int64 tokens, batch x (sequence + 1)."""
 
 
-def feed(job: Training, step: int) -> Tensor:
+def draw_batch(job: TrainingJob, step: int) -> Tensor:
     """Draw the batch of *step* from the seed: the same on every rank."""
     shape = job.shape
     rows, bound = range(shape.batch), shape.vocabulary
-    drawn = integers(job.seed * KEYS + step, rows, shape.sequence + 1, bound, "cpu")
+    drawn = make_integers(job.seed * KEYS_PER_SEED + step, rows, shape.sequence + 1, bound, "cpu")
     return drawn % shape.vocabulary
 
 
@@ -107,49 +107,49 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
-def on_device(batch: Tensor, device: torch.device) -> Tensor:
+def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
     """Start copying *batch* to *device*; the host does not wait."""
     return batch.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
+class TrainingSeams:
     """What feeds, copies, multiplies and sums; tests put faulty ones here."""
 
-    feed: Feed = feed
-    copy: Callable[[Tensor, torch.device], Tensor] = on_device
+    feed: Feed = draw_batch
+    copy: Callable[[Tensor, torch.device], Tensor] = copy_to_device
     multiply: Multiply = matmul
     reduce: Reduce = all_reduce
 
 
-HARDWARE = Seams()
+HARDWARE = TrainingSeams()
 
-Record = dict[str, int]
+DigestRecord = dict[str, int]
 """What a replay left: 64-bit digests by what they are of, in the order of computing."""
-Times = dict[str, float]
+PhaseTimes = dict[str, float]
 """The seconds of one step by phase."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class PhaseTimer:
     """Times the phases of steps where they run; waits for nothing."""
 
     device: torch.device
-    marks: list[tuple[int, str, Any, Any]] = field(default_factory=list)
+    intervals: list[tuple[int, str, Any, Any]] = field(default_factory=list)
 
     @contextmanager
-    def phase(self, step: int, name: str) -> Generator[None]:
+    def time_phase(self, step: int, name: str) -> Generator[None]:
         """Count what is done meanwhile to the phase *name* of *step*."""
-        before = mark(self.device)
+        before = record_event(self.device)
         yield
-        self.marks.append((step, name, before, mark(self.device)))
+        self.intervals.append((step, name, before, record_event(self.device)))
 
-    def times(self) -> list[Times]:
+    def sum_phases(self) -> list[PhaseTimes]:
         """Add up the phases of each step, all of which must be over."""
-        steps: dict[int, Times] = {}
-        for step, name, before, after in self.marks:
+        steps: dict[int, PhaseTimes] = {}
+        for step, name, before, after in self.intervals:
             times = steps.setdefault(step, {})
-            times[name] = times.get(name, 0.0) + elapsed(before, after)
+            times[name] = times.get(name, 0.0) + compute_elapsed(before, after)
         return list(steps.values())
 
 
@@ -157,9 +157,9 @@ class Clock:
 class Trainer:
     """Parameters, gradients and moments, each flat, and the model that uses them."""
 
-    job: Training
+    job: TrainingJob
     device: torch.device
-    seams: Seams
+    seams: TrainingSeams
     layout: Layout
     model: Transformer
     beginning: Tensor
@@ -174,26 +174,24 @@ class Trainer:
     """The gradients of all ranks together, if there are several."""
 
     @classmethod
-    def made(cls, job: Training, device: torch.device, seams: Seams) -> Trainer:
+    def build(cls, job: TrainingJob, device: torch.device, seams: TrainingSeams) -> Trainer:
         """Allocate everything, and make the parameters to begin with."""
         import torch
 
         layout, dtype = Layout(job.shape), getattr(torch, job.dtype)
-        beginning = initial(layout, (job.seed + 1) * KEYS - 1, device)
+        beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
         # Two tensors: autograd would take a gradient's change for one of the weights.
         working = torch.zeros(layout.size, dtype=dtype, device=device)
         gradients = torch.zeros_like(working)
-        weights = leaves(layout, working, gradients)
-        wide = getattr(torch, WIDER[job.dtype])
+        weights = make_leaves(layout, working, gradients)
+        wide = getattr(torch, WIDER_DTYPES[job.dtype])
         square = torch.ones(2 * (job.shape.sequence,), device=device)
         return cls(
             job=job,
             device=device,
             seams=seams,
             layout=layout,
-            model=Transformer(
-                job.shape, weights, seams.multiply, square.triu(1).bool()
-            ),
+            model=Transformer(job.shape, weights, seams.multiply, square.triu(1).bool()),
             beginning=beginning,
             parameters=torch.empty_like(beginning),
             working=working,
@@ -202,50 +200,50 @@ class Trainer:
             total=gradients.to(wide) if job.world > 1 else None,
         )
 
-    def replay(self, clock: Clock) -> dict[str, Tensor]:
-        """Train from the beginning, and leave what a `Record` is made of."""
+    def replay(self, clock: PhaseTimer) -> dict[str, Tensor]:
+        """Train from the beginning, and leave what a `DigestRecord` is made of."""
         self.parameters.copy_(self.beginning)
         self.moments.zero_()
-        left = {BEGINNING: digested(self.parameters)}
+        left = {INITIAL_PARAMETERS: digest_on_device(self.parameters)}
         for step in range(self.job.steps):
-            found = self._step(step, clock)
+            found = self._train_step(step, clock)
             left |= {f"step {step + 1}: {name}": value for name, value in found}
         return left
 
-    def _step(self, step: int, clock: Clock) -> Iterator[tuple[str, Tensor]]:
-        with clock.phase(step, INPUT):
+    def _train_step(self, step: int, clock: PhaseTimer) -> Iterator[tuple[str, Tensor]]:
+        with clock.time_phase(step, INPUT):
             drawn = self.seams.feed(self.job, step)
             # What the device reads: a copy that went wrong before is the host's.
             drawn = drawn.pin_memory() if self.device.type == "cuda" else drawn
             batch = self.seams.copy(drawn, self.device)
-        yield HOST, digested(drawn)
-        yield BATCH, digested(batch)
-        with clock.phase(step, COMPUTE):
+        yield HOST_BATCH, digest_on_device(drawn)
+        yield DEVICE_BATCH, digest_on_device(batch)
+        with clock.time_phase(step, COMPUTE):
             loss = self._backward(batch)
-        yield "loss", integers_of(loss).long()
+        yield "loss", view_integers(loss).long()
         for group, part in reversed(self.layout.groups.items()):
-            yield f"{GRADIENTS}{group}", digested(self.gradients[part])
+            yield f"{GRADIENTS_PREFIX}{group}", digest_on_device(self.gradients[part])
         scattering = self.layout.groups["perceptron 0"]
-        yield SCATTER, digested(scattered(self.gradients[scattering]))
+        yield (GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering])))
         if self.total is not None:
-            with clock.phase(step, COMMUNICATION):
+            with clock.time_phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
                 self.seams.reduce(self.total)
             if self.job.alike:
-                yield WRONG_SUMS, self._wrong_sums(self.total)
-        with clock.phase(step, COMPUTE):
-            adamw(self.parameters, self.gradients.float(), self.moments, step + 1)
-        yield "parameters", digested(self.parameters)
+                yield WRONG_SUMS, self._count_wrong_sums(self.total)
+        with clock.time_phase(step, COMPUTE):
+            apply_adamw(self.parameters, self.gradients.float(), self.moments, step + 1)
+        yield "parameters", digest_on_device(self.parameters)
 
     def _backward(self, batch: Tensor) -> Tensor:
         """Leave the gradients of the loss, which is given back."""
         self.working.copy_(self.parameters)
         self.gradients.zero_()
-        loss = self.model.loss(batch)
+        loss = self.model.compute_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _wrong_sums(self, total: Tensor) -> Tensor:
+    def _count_wrong_sums(self, total: Tensor) -> Tensor:
         """Count the elements of *total* that are not this rank's, times the ranks."""
         import torch
 
@@ -256,30 +254,30 @@ class Trainer:
         return wrong
 
 
-def leaves(
+def make_leaves(
     layout: Layout, working: Tensor, gradients: Tensor
 ) -> dict[tuple[str, str], Tensor]:
     """Make weights that autograd knows, with their gradients in *gradients*."""
-    views = layout.views(gradients)
-    weights = layout.views(working)
+    views = layout.view_parameters(gradients)
+    weights = layout.view_parameters(working)
     for key, weight in weights.items():
         weight.requires_grad_()
         weight.grad = views[key]
     return weights
 
 
-def adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:
+def apply_adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:
     """Take *step* (from 1) of AdamW (Loshchilov and Hutter, 2019) as torch does."""
     first, second = moments
-    parameters.mul_(1 - RATE * DECAY)
+    parameters.mul_(1 - LEARNING_RATE * WEIGHT_DECAY)
     first.lerp_(gradients, 1 - BETAS[0])
     second.mul_(BETAS[1]).addcmul_(gradients, gradients, value=1 - BETAS[1])
     corrections = 1 - BETAS[0] ** step, 1 - BETAS[1] ** step
     root = (second.sqrt() / corrections[1] ** 0.5).add_(EPSILON)
-    parameters.addcdiv_(first, root, value=-RATE / corrections[0])
+    parameters.addcdiv_(first, root, value=-LEARNING_RATE / corrections[0])
 
 
-def scattered(tensor: Tensor) -> Tensor:
+def scatter_words(tensor: Tensor) -> Tensor:
     """
     Add the words of *tensor* up in bins that they choose themselves.
 
@@ -288,14 +286,14 @@ def scattered(tensor: Tensor) -> Tensor:
     """
     import torch
 
-    source = words(tensor)
-    bins = torch.zeros(BINS, dtype=torch.int64, device=tensor.device)
-    with determinism(required=False):  # which would sort them first, not add
-        return bins.scatter_add_(0, mixed(source.clone()) & (BINS - 1), source)
+    source = view_words(tensor)
+    bins = torch.zeros(BIN_COUNT, dtype=torch.int64, device=tensor.device)
+    with set_determinism(required=False):  # which would sort them first, not add
+        return bins.scatter_add_(0, mix_bits(source.clone()) & (BIN_COUNT - 1), source)
 
 
 @contextmanager
-def determinism(*, required: bool) -> Generator[None]:
+def set_determinism(*, required: bool) -> Generator[None]:
     """
     Have torch refuse what it does not do the same way each time, or not, for a while.
 
@@ -329,9 +327,9 @@ class Difference(Struct, frozen=True):
     digests: int
     """How many of all differed."""
     gradients: tuple[str, ...] = ()
-    """Of the replay that differed, as `gradients_of` gives them."""
+    """Of the replay that differed, as `digest_gradients` gives them."""
     again: int | None = None
-    """Of `RERUNS` more; None as long as there was none."""
+    """Of `RERUN_COUNT` more; None as long as there was none."""
 
 
 class WrongSum(Struct, frozen=True):
@@ -342,15 +340,15 @@ class WrongSum(Struct, frozen=True):
     elements: int
 
 
-class Outcome(Struct, frozen=True):
+class TrainingOutcome(Struct, frozen=True):
     """What a rank found and measured, so far or in all."""
 
-    first: Record
+    first: DigestRecord
     """The first replay, which also warms up and is not timed."""
     replays: int
     """Compared with the first."""
     seconds: float
-    steps: tuple[Times, ...]
+    steps: tuple[PhaseTimes, ...]
     difference: Difference | None = None
     wrong_sum: WrongSum | None = None
 
@@ -358,112 +356,112 @@ class Outcome(Struct, frozen=True):
     def digest(self) -> str:
         """Digest the first replay, the sums left out: they are not this rank's."""
         own = {k: v for k, v in self.first.items() if not k.endswith(WRONG_SUMS)}
-        return brief(own)
+        return digest_record(own)
 
     @property
     def batches(self) -> str:
         """Digest what the host fed to the first replay."""
-        return brief({k: v for k, v in self.first.items() if k.endswith(HOST)})
+        return digest_record({k: v for k, v in self.first.items() if k.endswith(HOST_BATCH)})
 
 
-def brief(record: Record) -> str:
+def digest_record(record: DigestRecord) -> str:
     """Make one short digest of those of a *record*."""
     return blake2b(msgspec.json.encode(record), digest_size=8).hexdigest()
 
 
-def gradients_of(record: Record) -> tuple[str, ...]:
+def digest_gradients(record: DigestRecord) -> tuple[str, ...]:
     """Digest the gradients of each step: equal where their sum has to be exact."""
-    steps: dict[str, Record] = {}
+    steps: dict[str, DigestRecord] = {}
     for name, value in record.items():
         step, _, what = name.partition(": ")
-        if what.startswith(GRADIENTS):
+        if what.startswith(GRADIENTS_PREFIX):
             steps.setdefault(step, {})[name] = value
-    return tuple(map(brief, steps.values()))
+    return tuple(map(digest_record, steps.values()))
 
 
 def train(
-    job: Training, rank: int, device: torch.device, seams: Seams = HARDWARE
-) -> Iterator[Outcome]:
+    job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams = HARDWARE
+) -> Iterator[TrainingOutcome]:
     """
     Be *rank* of *job* until its time is over, or something differs anywhere.
 
     Yields the outcome so far whenever there is something new in it, and the last one.
     """
     with ExitStack() as stack:
-        stack.enter_context(determinism(required=True))
-        stack.enter_context(float32_as("highest"))
-        stack.enter_context(threads_as(job.threads))
+        stack.enter_context(set_determinism(required=True))
+        stack.enter_context(use_float32_precision("highest"))
+        stack.enter_context(use_threads(job.threads))
         if job.world > 1:
-            stack.enter_context(joined(job, rank, device))
-        yield from replayed(Trainer.made(job, device, seams))
+            stack.enter_context(join_group(job, rank, device))
+        yield from replay_and_compare(Trainer.build(job, device, seams))
 
 
-def replayed(trainer: Trainer) -> Iterator[Outcome]:
+def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
     """Replay and compare until the time is over, or something differs."""
-    first, _ = look(trainer)
-    wrong, steps, number = wrong_sum(first, 0), list[Times](), 0
-    yield Outcome(first, 0, 0.0, (), None, wrong)
+    first, _ = run_replay(trainer)
+    wrong, steps, number = find_wrong_sum(first, 0), list[PhaseTimes](), 0
+    yield TrainingOutcome(first, 0, 0.0, (), None, wrong)
     start = perf_counter()
     while True:
         number += 1
-        record, times = look(trainer)
+        record, times = run_replay(trainer)
         steps += times
-        found = difference(first, record, number)
-        wrong = wrong or wrong_sum(record, number)
+        found = compare_replay(first, record, number)
+        wrong = wrong or find_wrong_sum(record, number)
         seconds = perf_counter() - start
         sound = found is None and wrong is None
         if not sound:  # a peer may be lost in what comes now, and this rank with it
-            yield Outcome(first, number, seconds, tuple(steps), found, wrong)
-        early = seconds < trainer.job.seconds or number < LEAST_REPLAYS
-        if not _all(trainer, sound and early):
+            yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+        early = seconds < trainer.job.seconds or number < MIN_REPLAYS
+        if not _agree_all(trainer, sound and early):
             break
-    if not _all(trainer, found is None):
-        again = [look(trainer)[0] for _ in range(RERUNS)]
+    if not _agree_all(trainer, found is None):
+        again = [run_replay(trainer)[0] for _ in range(RERUNS)]
         if found is not None:
-            first, found = settled(first, record, found, again)
+            first, found = resolve_difference(first, record, found, again)
     seconds = perf_counter() - start
-    yield Outcome(first, number, seconds, tuple(steps), found, wrong)
+    yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
 
 
-def _all(trainer: Trainer, each: bool) -> bool:  # noqa: FBT001 - what each rank says
+def _agree_all(trainer: Trainer, each: bool) -> bool:  # noqa: FBT001 - what each rank says
     """Whether *each* rank says so, for all of them must do the same."""
     if trainer.job.world == 1:
         return each
-    return bool(least(each, trainer.device))
+    return bool(reduce_minimum(each, trainer.device))
 
 
-def look(trainer: Trainer) -> tuple[Record, list[Times]]:
+def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
     """Do one replay, and wait for what it left: the host's one look."""
     import torch
 
-    clock = Clock(trainer.device)
+    clock = PhaseTimer(trainer.device)
     left = trainer.replay(clock)
     there = [name for name, value in left.items() if value.device == trainer.device]
     values: list[int] = torch.stack([left[name] for name in there]).tolist()
     read = dict(zip(there, values, strict=True))
     host = {name: int(left[name]) for name in left.keys() - read.keys()}
     known = read | host
-    return {name: known[name] for name in left}, clock.times()
+    return {name: known[name] for name in left}, clock.sum_phases()
 
 
-def settled(
-    first: Record, record: Record, found: Difference, again: Sequence[Record]
-) -> tuple[Record, Difference]:
+def resolve_difference(
+    first: DigestRecord, record: DigestRecord, found: Difference, again: Sequence[DigestRecord]
+) -> tuple[DigestRecord, Difference]:
     """
     Say which replay is right, and what differs from it, after some more were made.
 
     Where the *first* is like none of them and all others are alike, it was the first
     that went wrong, once, and not all that came after it.
     """
-    alike = all(difference(record, other, 0) is None for other in again)
-    odd = difference(record, first, 0)
+    alike = all(compare_replay(record, other, 0) is None for other in again)
+    odd = compare_replay(record, first, 0)
     if found.replay == 1 and alike and odd is not None:
         return record, msgspec.structs.replace(odd, again=0)
-    count = sum(difference(first, other, 0) is not None for other in again)
+    count = sum(compare_replay(first, other, 0) is not None for other in again)
     return first, msgspec.structs.replace(found, again=count)
 
 
-def difference(first: Record, record: Record, number: int) -> Difference | None:
+def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
     """Compare the replay *number* with the *first* one."""
     unequal = [
         name
@@ -473,11 +471,11 @@ def difference(first: Record, record: Record, number: int) -> Difference | None:
     if not unequal:
         return None
     what = unequal[0]
-    expected, found, steps = first[what], record[what], gradients_of(record)
+    expected, found, steps = first[what], record[what], digest_gradients(record)
     return Difference(number, what, expected, found, len(unequal), steps)
 
 
-def wrong_sum(record: Record, number: int) -> WrongSum | None:
+def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:
     """Find the first wrong sum of the replay *number*."""
     for name, value in record.items():
         if name.endswith(WRONG_SUMS) and value:
@@ -485,9 +483,9 @@ def wrong_sum(record: Record, number: int) -> WrongSum | None:
     return None
 
 
-def as_rank(rank: int, order: str) -> Iterator[bytes]:
+def run_rank(rank: int, order: str) -> Iterator[bytes]:
     """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
     import torch
 
-    job = msgspec.json.decode(order, type=Training)
+    job = msgspec.json.decode(order, type=TrainingJob)
     yield from map(msgspec.json.encode, train(job, rank, torch.device("cpu")))

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks._bits import mixed
+from hpcverify_checks._bits import mix_bits
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WORD = 8
+WORD_BYTES = 8
 """Bytes of a word: an int64."""
 _GOLDEN = 0x9E3779B97F4A7C15
-_SIGNED = 2**63
+_SIGN_BIT = 2**63
 
 Copy = Callable[["Tensor", "Tensor"], None]
 """Begins to copy the second into the first; tests put a faulty one here."""
@@ -26,17 +26,17 @@ def copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def pattern(key: int, words: range, device: torch.device) -> Tensor:
+def make_pattern(key: int, words: range, device: torch.device) -> Tensor:
     """Make the *words* of pattern *key*: a hash of the key and of their places."""
     import torch
 
-    start = (key * _GOLDEN + words.start + _SIGNED) % (2 * _SIGNED) - _SIGNED
+    start = (key * _GOLDEN + words.start + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
     place = torch.arange(len(words), dtype=torch.int64, device=device)
-    return mixed(place.add_(start))  # sums wrap around, alike on all devices
+    return mix_bits(place.add_(start))  # sums wrap around, alike on all devices
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongWords:
     """How many words differ, and the first of them."""
 
     words: int
@@ -44,22 +44,22 @@ class Wrong:
     found: int
     expected: int
 
-    def evidence(self) -> dict[str, str]:
+    def to_evidence(self) -> dict[str, str]:
         """Say it as a finding's evidence does; the offset is in bytes."""
         return {
             "wrong_words": str(self.words),
-            "offset": str(self.index * WORD),
-            "found": bits(self.found),
-            "expected": bits(self.expected),
+            "offset": str(self.index * WORD_BYTES),
+            "found": format_word(self.found),
+            "expected": format_word(self.expected),
         }
 
 
-def bits(word: int) -> str:
+def format_word(word: int) -> str:
     """Print the 64 bits of *word*."""
-    return f"0x{word % (2 * _SIGNED):016x}"
+    return f"0x{word % (2 * _SIGN_BIT):016x}"
 
 
-def compared(found: Tensor, expected: Tensor) -> Wrong | None:
+def compare_words(found: Tensor, expected: Tensor) -> WrongWords | None:
     """Compare bit by bit, where both are."""
     import torch
 
@@ -68,4 +68,4 @@ def compared(found: Tensor, expected: Tensor) -> Wrong | None:
     if not words:
         return None
     index = int(unequal.view(torch.uint8).argmax())
-    return Wrong(words, index, int(found[index]), int(expected[index]))
+    return WrongWords(words, index, int(found[index]), int(expected[index]))

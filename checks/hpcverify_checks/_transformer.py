@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from hpcverify_checks._bits import integers
+from hpcverify_checks._bits import make_integers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ALIGN = 64
+ALIGN_ELEMENTS = 64
 """Elements: each parameter begins on a cache line, so that a library that treats
 unaligned data otherwise has no choice."""
-LEVELS, UNIT = 2**15 - 1, 2.0**-20
+WEIGHT_LEVELS, WEIGHT_UNIT = 2**15 - 1, 2.0**-20
 """The initial weights are integers within +- the first, times the second: exact, and
 with a standard deviation of 0.018 (GPT-2 had 0.02)."""
-ROWS_AT_ONCE = 2**16
-"""Of `ALIGN` weights, made in 64-bit integers."""
-FORBIDDEN = -1e9
+ROWS_PER_BLOCK = 2**16
+"""Of `ALIGN_ELEMENTS` weights, made in 64-bit integers."""
+MASKED_SCORE = -1e9
 """What a token scores that is yet to come."""
 
 Multiply = Callable[["Tensor", "Tensor"], "Tensor"]
@@ -43,7 +43,7 @@ Multiply = Callable[["Tensor", "Tensor"], "Tensor"]
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class Shape(Struct, frozen=True, forbid_unknown_fields=True):
+class ModelShape(Struct, frozen=True, forbid_unknown_fields=True):
     """How large the model and one batch of it are."""
 
     hidden: Positive
@@ -67,7 +67,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         return self.sequence * self.batch
 
     @property
-    def multiplied(self) -> int:
+    def matmul_parameters(self) -> int:
         """Parameters that each token is multiplied with: embeddings are not."""
         return 12 * self.layers * self.hidden**2 + self.vocabulary * self.hidden
 
@@ -81,9 +81,9 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         the same as Korthikanti and others, arXiv 2205.05198, appendix A).
         """
         attention = 12 * self.layers * self.hidden * self.sequence
-        return float(self.tokens * (6 * self.multiplied + attention))
+        return float(self.tokens * (6 * self.matmul_parameters + attention))
 
-    def activations(self, width: int) -> int:
+    def estimate_activations(self, width: int) -> int:
         """
         Estimate the bytes that a step keeps for its backward pass, from above.
 
@@ -96,14 +96,11 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
         return int(kept) + 16 * self.tokens * self.vocabulary
 
 
-def tables(shape: Shape) -> dict[str, dict[str, tuple[int, ...]]]:
+def list_parameters(shape: ModelShape) -> dict[str, dict[str, tuple[int, ...]]]:
     """List the parameters' names and sizes, by the groups that digests are made of."""
     hidden, norm = shape.hidden, {"gain": (shape.hidden,), "bias": (shape.hidden,)}
     groups: dict[str, dict[str, tuple[int, ...]]] = {
-        "embedding": {
-            "tokens": (shape.vocabulary, hidden),
-            "places": (shape.sequence, hidden),
-        }
+        "embedding": {"tokens": (shape.vocabulary, hidden), "places": (shape.sequence, hidden)}
     }
     for layer in range(shape.layers):
         groups[f"attention {layer}"] = {
@@ -128,17 +125,17 @@ def tables(shape: Shape) -> dict[str, dict[str, tuple[int, ...]]]:
 class Layout:
     """Where each parameter lies in a flat tensor."""
 
-    shape: Shape
+    shape: ModelShape
 
     @cached_property
     def places(self) -> dict[tuple[str, str], tuple[int, tuple[int, ...]]]:
         """The first element and the sizes of each parameter, by group and name."""
         found: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
         start = 0
-        for group, names in tables(self.shape).items():
+        for group, names in list_parameters(self.shape).items():
             for name, sizes in names.items():
                 found[group, name] = start, sizes
-                start += _padded(math.prod(sizes))
+                start += _pad(math.prod(sizes))
         return found
 
     @cached_property
@@ -147,15 +144,15 @@ class Layout:
         ends: dict[str, slice] = {}
         for (group, _), (start, sizes) in self.places.items():
             first = ends[group].start if group in ends else start
-            ends[group] = slice(first, start + _padded(math.prod(sizes)))
+            ends[group] = slice(first, start + _pad(math.prod(sizes)))
         return ends
 
     @property
     def size(self) -> int:
         """Elements of a flat tensor."""
-        return sum(_padded(math.prod(sizes)) for _, sizes in self.places.values())
+        return sum(_pad(math.prod(sizes)) for _, sizes in self.places.values())
 
-    def views(self, flat: Tensor) -> dict[tuple[str, str], Tensor]:
+    def view_parameters(self, flat: Tensor) -> dict[tuple[str, str], Tensor]:
         """View each parameter within *flat*."""
         return {
             key: flat[start : start + math.prod(sizes)].view(sizes)
@@ -163,21 +160,21 @@ class Layout:
         }
 
 
-def _padded(count: int) -> int:
-    return -(-count // ALIGN) * ALIGN
+def _pad(count: int) -> int:
+    return -(-count // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 
-def initial(layout: Layout, key: int, device: torch.device) -> Tensor:
+def make_initial(layout: Layout, key: int, device: torch.device) -> Tensor:
     """Make the parameters to begin with, the same bits on every part: fp32, flat."""
     import torch
 
     flat = torch.empty(layout.size, device=device)
-    rows = flat.view(-1, ALIGN)
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        block = range(start, min(len(rows), start + ROWS_AT_ONCE))
-        made = integers(key, block, ALIGN, LEVELS, device)
-        rows[start : block.stop] = made.float() * UNIT
-    for (_, name), view in layout.views(flat).items():
+    rows = flat.view(-1, ALIGN_ELEMENTS)
+    for start in range(0, len(rows), ROWS_PER_BLOCK):
+        block = range(start, min(len(rows), start + ROWS_PER_BLOCK))
+        made = make_integers(key, block, ALIGN_ELEMENTS, WEIGHT_LEVELS, device)
+        rows[start : block.stop] = made.float() * WEIGHT_UNIT
+    for (_, name), view in layout.view_parameters(flat).items():
         if name == "gain":
             view.add_(1)
     return flat
@@ -187,13 +184,13 @@ def initial(layout: Layout, key: int, device: torch.device) -> Tensor:
 class Transformer:
     """The model: its *weights*, by group and name, and what multiplies them."""
 
-    shape: Shape
+    shape: ModelShape
     weights: Mapping[tuple[str, str], Tensor]
     multiply: Multiply
-    future: Tensor
+    future_mask: Tensor
     """Which tokens (columns) are yet to come for each token (row)."""
 
-    def loss(self, tokens: Tensor) -> Tensor:
+    def compute_loss(self, tokens: Tensor) -> Tensor:
         """Tell how badly each of *tokens* (batch, sequence + 1) is foretold: fp32."""
         from torch.nn.functional import embedding
 
@@ -214,7 +211,7 @@ class Transformer:
         split = mixed.view(batch, sequence, 3, heads, width).permute(2, 0, 3, 1, 4)
         query, key, value = split.unbind()
         scores = self.multiply(query, key.transpose(-1, -2)) / math.sqrt(width)
-        scores = scores.masked_fill(self.future, FORBIDDEN)
+        scores = scores.masked_fill(self.future_mask, MASKED_SCORE)
         # In fp32 whatever the type of the rest, as training does it.
         shares = scores.softmax(dim=-1, dtype=torch.float32).to(x.dtype)
         seen = self.multiply(shares, value).transpose(1, 2)

@@ -24,135 +24,135 @@ from hpcverify.check import Context, Trial, Unable
 from hpcverify.model import Cause
 from hpcverify_checks import _injections as faults
 from hpcverify_checks._benches import (
-    Library,
-    Outcome,
-    Task,
-    concluded,
-    families_of,
+    DeviceTask,
+    PartResult,
+    ReferenceCache,
+    list_families,
+    make_part_result,
     prepare,
 )
-from hpcverify_checks._bits import integers_of, words
-from hpcverify_checks._cores import listed
-from hpcverify_checks._exact import Shape, view
+from hpcverify_checks._bits import view_integers, view_words
+from hpcverify_checks._cores import format_ranges
+from hpcverify_checks._exact import Shape, view_shifted
 from hpcverify_checks._families import Family
-from hpcverify_checks._hunt import Bag, Bench, Job, Seams, hunt
-from hpcverify_checks._kernels import comparison_for
-from hpcverify_checks._torch import float32_as, torch_device
+from hpcverify_checks._hunt import HuntResult, ProductBench, ProductJob, ProductSeams, hunt
+from hpcverify_checks._kernels import choose_comparison
+from hpcverify_checks._torch import find_torch_device, use_float32_precision
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hpcverify_checks._injections import Blindness, Fault, Harm
+    from hpcverify_checks._injections import CompareFault, MultiplyFault, OutputFault
 
-SHAPE = Shape(size=128, depth=128)
-PRODUCTS = 32
+TRIAL_SHAPE = Shape(size=128, depth=128)
+TRIAL_PRODUCTS = 32
 """In a trial: every output of a GPU's ring is written several times."""
-CALL = 7
-RARELY = faults.ALWAYS[6::5]
+FAULTY_CALL = 7
+RARE_CALLS = faults.ALL_CALLS[6::5]
 """Every fifth product, which is one of each plan in turn: nothing has five plans."""
 
-COMPUTE, MEMORY = "found: compute", "found: memory"
-NOTHING, BROKEN = "nothing found", "checker broken"
+FOUND_COMPUTE, FOUND_MEMORY = "found: compute", "found: memory"
+FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
 """What can become of a fault."""
 
-Injection = Callable[[Bench], AbstractContextManager[Bench]]
+Injection = Callable[[ProductBench], AbstractContextManager[ProductBench]]
 """Gives a bench that has a fault, for as long as the block runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrialSetup:
     """One type of operands, made ready to try faults on."""
 
-    task: Task
-    bench: Bench
+    task: DeviceTask
+    bench: ProductBench
     references: tuple[Tensor, ...]
     """The right products, on the host."""
     biased: frozenset[str]
     """The plans with a bias."""
 
     @property
-    def width(self) -> int:
+    def output_bits(self) -> int:
         """Bits of an output."""
         return 8 * self.references[0].element_size()
 
-    def shows(self, harm: Harm) -> bool:
+    def can_show(self, harm: OutputFault) -> bool:
         """Whether *harm* changes any of the right products."""
         for right in self.references:
             product = right.clone()
             harm(product)
-            if bool((words(product) != words(right)).any()):
+            if bool((view_words(product) != view_words(right)).any()):
                 return True
         return False
 
     @property
-    def low(self) -> int:
+    def lowest_bit(self) -> int:
         """The lowest bit that can be seen to be stuck, at 0 and at 1."""
         return next(
             bit
-            for bit in range(self.width)
-            if all(self.shows(faults.stick(bit, at=at)) for at in (0, 1))
+            for bit in range(self.output_bits)
+            if all(self.can_show(faults.stick(bit, at=at)) for at in (0, 1))
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FaultCase:
     """A *fault*, how to inject it, and what must become of it."""
 
     fault: str
     inject: Injection
-    expected: str = COMPUTE
+    expected: str = FOUND_COMPUTE
     why: str = ""
     """There is nothing to find."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class BitSweep:
     """A *fault* of one bit, tried on every bit of the output in these *calls*."""
 
     fault: str
-    harm: Callable[[int], Harm]
-    calls: Sequence[int] = faults.ALWAYS
+    make_fault: Callable[[int], OutputFault]
+    calls: Sequence[int] = faults.ALL_CALLS
 
 
-SWEEPS = (
-    Sweep("each output bit flipped once", faults.flip, (CALL,)),
-    Sweep("each output bit stuck at 0", partial(faults.stick, at=0)),
-    Sweep("each output bit stuck at 1", partial(faults.stick, at=1)),
+BIT_SWEEPS = (
+    BitSweep("each output bit flipped once", faults.flip, (FAULTY_CALL,)),
+    BitSweep("each output bit stuck at 0", partial(faults.stick, at=0)),
+    BitSweep("each output bit stuck at 1", partial(faults.stick, at=1)),
 )
 
 
 def selftest(ctx: Context) -> Iterator[Trial]:
     """Try all faults with every type of operands of the part."""
-    device = torch_device(ctx)
-    for family in families_of(device):
-        yield from trials(ctx, family, device)
+    device = find_torch_device(ctx)
+    for family in list_families(device):
+        yield from run_trials(ctx, family, device)
 
 
-def trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
+def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[Trial]:
     """Try all faults with one type of operands."""
-    with float32_as(family.precision):
-        seams = Seams(compare=comparison_for(device))
-        stage = staged(Task(ctx, family, SHAPE, device, seams))
-        for case in cases(stage):
-            yield _trial(stage, case.fault, case.expected, *attempt(stage, case))
-        for sweep in SWEEPS:
-            yield _trial(stage, sweep.fault, COMPUTE, *swept(stage, sweep))
+    with use_float32_precision(family.precision):
+        seams = ProductSeams(compare=choose_comparison(device))
+        stage = set_up_trials(DeviceTask(ctx, family, TRIAL_SHAPE, device, seams))
+        for case in list_cases(stage):
+            yield _make_trial(stage, case.fault, case.expected, *try_fault(stage, case))
+        for sweep in BIT_SWEEPS:
+            yield _make_trial(stage, sweep.fault, FOUND_COMPUTE, *sweep_bits(stage, sweep))
 
 
-def staged(task: Task) -> Stage:
+def set_up_trials(task: DeviceTask) -> TrialSetup:
     """Make ready what *task* needs."""
     jobs = prepare(task).jobs
-    plans = task.family.plans(task.shape.depth)
-    return Stage(
+    plans = task.family.make_plans(task.shape.depth)
+    return TrialSetup(
         task,
-        task.bench(task.ctx.device.part, jobs),
+        task.make_bench(task.ctx.device.part, jobs),
         tuple(job.reference.cpu() for job in jobs),
         frozenset(plan.name for plan in plans if plan.bias),
     )
 
 
-def _trial(stage: Stage, fault: str, expected: str, outcome: str, detail: str) -> Trial:
+def _make_trial(stage: TrialSetup, fault: str, expected: str, outcome: str, detail: str) -> Trial:
     return Trial(
         fault=f"{stage.task.family.name}: {fault}",
         where=stage.bench.where,
@@ -162,196 +162,202 @@ def _trial(stage: Stage, fault: str, expected: str, outcome: str, detail: str) -
     )
 
 
-def attempt(stage: Stage, case: Case) -> tuple[str, str]:
+def try_fault(stage: TrialSetup, case: FaultCase) -> tuple[str, str]:
     """Hunt with the fault of *case*; say what became of it, and the details."""
     with case.inject(stage.bench) as bench:
         try:
-            bag = _hunted(bench)
+            bag = _hunt_trial(bench)
         except Unable as exc:
             if exc.cause is not Cause.CHECKER:
                 raise
-            return BROKEN, str(exc)
-        outcome = concluded(bench, bag.wrong, bag.products, bag.seconds)
-    return _judged(outcome, case.why or f"in {outcome.products} products")
+            return CHECKER_BROKEN, str(exc)
+        outcome = make_part_result(bench, bag.wrong, bag.products, bag.seconds)
+    return _classify_result(outcome, case.why or f"in {outcome.products} products")
 
 
-def _hunted(bench: Bench) -> Bag:
-    return hunt(bench, lambda products: products >= PRODUCTS)
+def _hunt_trial(bench: ProductBench) -> HuntResult:
+    return hunt(bench, lambda products: products >= TRIAL_PRODUCTS)
 
 
-def _judged(outcome: Outcome, otherwise: str) -> tuple[str, str]:
+def _classify_result(outcome: PartResult, otherwise: str) -> tuple[str, str]:
     if outcome.corruption is None:
-        return NOTHING, otherwise
+        return FOUND_NOTHING, otherwise
     place = outcome.corruption.evidence["place"]
-    found = MEMORY if place.startswith("memory") else COMPUTE
+    found = FOUND_MEMORY if place.startswith("memory") else FOUND_COMPUTE
     return found, outcome.corruption.text
 
 
-def swept(stage: Stage, sweep: Sweep) -> tuple[str, str]:
+def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:
     """Try the fault of *sweep* on every bit; say what was missed, and excepted."""
-    bits = range(stage.width)
-    excepted = tuple(bit for bit in bits if not stage.shows(sweep.harm(bit)))
-    missed = tuple(bit for bit in bits if not _is_named(stage, sweep, bit))
-    outcome = COMPUTE if missed == excepted else f"missed: {listed(missed) or 'none'}"
+    bits = range(stage.output_bits)
+    excepted = tuple(bit for bit in bits if not stage.can_show(sweep.make_fault(bit)))
+    missed = tuple(bit for bit in bits if not _is_isolated(stage, sweep, bit))
+    outcome = FOUND_COMPUTE if missed == excepted else f"missed: {format_ranges(missed) or 'none'}"
     found = f"{len(bits) - len(missed)} of {len(bits)} bits"
     if not excepted:
         return outcome, found
-    return outcome, f"{found}; {listed(excepted)} are so in every right product"
+    return outcome, f"{found}; {format_ranges(excepted)} are so in every right product"
 
 
-def _is_named(stage: Stage, sweep: Sweep, bit: int) -> bool:
+def _is_isolated(stage: TrialSetup, sweep: BitSweep, bit: int) -> bool:
     """Whether the fault of *bit* is found, and the product kept that shows it alone."""
     import torch
 
-    fault = faults.sometimes(faults.harmed(sweep.harm(bit)), sweep.calls)
-    with at_seam(fault)(stage.bench) as bench:
-        wrong = _hunted(bench).wrong
+    fault = faults.limit_to_calls(faults.make_multiply_fault(sweep.make_fault(bit)), sweep.calls)
+    with inject_multiply(fault)(stage.bench) as bench:
+        wrong = _hunt_trial(bench).wrong
     if not wrong:
         return False
-    right = bench.turn(wrong[0].number)[0].reference
-    xor = integers_of(wrong[0].output) ^ integers_of(right)
-    return set(torch.unique(xor).tolist()) == {0, faults.mask(bit, right)}
+    right = bench.get_job(wrong[0].number)[0].reference
+    xor = view_integers(wrong[0].output) ^ view_integers(right)
+    return set(torch.unique(xor).tolist()) == {0, faults.make_bit_mask(bit, right)}
 
 
-def cases(stage: Stage) -> Iterator[Case]:
+def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
     """List the faults that no sweep over the bits describes."""
-    yield Case("none", nullcontext, NOTHING)
-    yield from _units(stage.low)
-    yield Case("a bit stuck at 1 from the first product", _from_the_start(stage))
+    yield FaultCase("none", nullcontext, FOUND_NOTHING)
+    yield from _list_unit_cases(stage.lowest_bit)
+    yield FaultCase("a bit stuck at 1 from the first product", _inject_from_start(stage))
     if stage.references[0].is_floating_point():
-        yield Case("one element is NaN", _once_harmed(faults.spoiled))
-    if stage.shows(faults.negated_zeros):
-        yield Case("-0 in place of 0", at_seam(faults.harmed(faults.negated_zeros)))
-    yield from MEMORIES
-    yield from COMPARISONS
-    yield from _kept(stage)
+        yield FaultCase("one element is NaN", _inject_once(faults.put_nan))
+    if stage.can_show(faults.negate_zeros):
+        yield FaultCase(
+            "-0 in place of 0", inject_multiply(faults.make_multiply_fault(faults.negate_zeros))
+        )
+    yield from MEMORY_CASES
+    yield from COMPARE_CASES
+    yield from _list_control_cases(stage)
 
 
-def _units(low: int) -> Iterator[Case]:
+def _list_unit_cases(low: int) -> Iterator[FaultCase]:
     """List faults of units; *low* is a bit that changes."""
     for at in (0, 1):
-        stuck = faults.harmed(faults.stick(low, at=at))
-        seam = at_seam(faults.sometimes(stuck, RARELY))
-        yield Case(f"a bit stuck at {at} in every fifth product", seam)
-    yield Case("the same bit of two elements flipped", _once_harmed(faults.paired(0)))
-    warp = _once_harmed(faults.warp_periodic(0))
-    yield Case("a bit of every eighth element flipped", warp)
-    yield Case("two tiles swapped", _once_harmed(faults.swapped))
-    yield Case("a tile written twice, over another", _once_harmed(faults.duplicated))
-    yield Case("a tile never written", at_seam(faults.unwritten))
+        stuck = faults.make_multiply_fault(faults.stick(low, at=at))
+        seam = inject_multiply(faults.limit_to_calls(stuck, RARE_CALLS))
+        yield FaultCase(f"a bit stuck at {at} in every fifth product", seam)
+    yield FaultCase("the same bit of two elements flipped", _inject_once(faults.flip_pair(0)))
+    warp = _inject_once(faults.flip_periodic(0))
+    yield FaultCase("a bit of every eighth element flipped", warp)
+    yield FaultCase("two tiles swapped", _inject_once(faults.swap_tiles))
+    yield FaultCase("a tile written twice, over another", _inject_once(faults.duplicate_tile))
+    yield FaultCase("a tile never written", inject_multiply(faults.skip_tile))
 
 
-def _once_harmed(harm: faults.Harm) -> Injection:
-    return at_seam(faults.sometimes(faults.harmed(harm), (CALL,)))
+def _inject_once(harm: faults.OutputFault) -> Injection:
+    return inject_multiply(faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,)))
 
 
-def at_seam(fault: Fault) -> Injection:
+def inject_multiply(fault: MultiplyFault) -> Injection:
     """Multiply with a *fault*."""
 
-    def inject(bench: Bench) -> AbstractContextManager[Bench]:
+    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
         multiply = fault(bench.seams.multiply)
-        return nullcontext(
-            replace(bench, seams=replace(bench.seams, multiply=multiply))
-        )
+        return nullcontext(replace(bench, seams=replace(bench.seams, multiply=multiply)))
 
     return inject
 
 
-def _in_place(tensor: Callable[[Job], Tensor]) -> Injection:
+def _inject_memory(tensor: Callable[[ProductJob], Tensor]) -> Injection:
     @contextmanager
-    def inject(bench: Bench) -> Generator[Bench]:
-        with faults.in_memory(tensor(bench.jobs[1])):
+    def inject(bench: ProductBench) -> Generator[ProductBench]:
+        with faults.corrupt_memory(tensor(bench.jobs[1])):
             yield bench
 
     return inject
 
 
-MEMORIES = (
-    Case("an element of operand A changed", _in_place(lambda job: job.a), MEMORY),
-    Case("an element of operand B changed", _in_place(lambda job: job.b), MEMORY),
-    Case(
+MEMORY_CASES = (
+    FaultCase("an element of operand A changed", _inject_memory(lambda job: job.a), FOUND_MEMORY),
+    FaultCase("an element of operand B changed", _inject_memory(lambda job: job.b), FOUND_MEMORY),
+    FaultCase(
         "an element of the reference changed",
-        _in_place(lambda job: job.reference),
-        MEMORY,
+        _inject_memory(lambda job: job.reference),
+        FOUND_MEMORY,
     ),
 )
 
 
-def _seeing(blindness: Blindness) -> Injection:
-    def inject(bench: Bench) -> AbstractContextManager[Bench]:
+def _inject_compare(blindness: CompareFault) -> Injection:
+    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
         compare = blindness(bench.seams.compare)
         return nullcontext(replace(bench, seams=replace(bench.seams, compare=compare)))
 
     return inject
 
 
-COMPARISONS = (
-    Case("a comparison that sees nothing", _seeing(faults.blind), BROKEN),
-    Case(
-        "a comparison blind in 1 of 32 lanes", _seeing(faults.blind_in_a_lane), BROKEN
+COMPARE_CASES = (
+    FaultCase("a comparison that sees nothing", _inject_compare(faults.ignore_all), CHECKER_BROKEN),
+    FaultCase(
+        "a comparison blind in 1 of 32 lanes", _inject_compare(faults.ignore_lane), CHECKER_BROKEN
     ),
-    Case("a comparison blind to one bit", _seeing(faults.blind_to_a_bit), BROKEN),
-    Case("a comparison that loses single hits", _seeing(faults.blind_to_one), BROKEN),
+    FaultCase(
+        "a comparison blind to one bit", _inject_compare(faults.ignore_low_bit), CHECKER_BROKEN
+    ),
+    FaultCase(
+        "a comparison that loses single hits",
+        _inject_compare(faults.drop_single_hits),
+        CHECKER_BROKEN,
+    ),
 )
 
 
-def _from_the_start(stage: Stage) -> Injection:
+def _inject_from_start(stage: TrialSetup) -> Injection:
     """Have a stuck bit before there are references: the host must disprove them."""
-    stuck = faults.harmed(faults.stick(stage.low, at=1))
+    stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
 
-    def inject(bench: Bench) -> AbstractContextManager[Bench]:
-        with at_seam(stuck)(bench) as faulty:
-            task = replace(stage.task, seams=faulty.seams, library=Library())
+    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
+        with inject_multiply(stuck)(bench) as faulty:
+            task = replace(stage.task, seams=faulty.seams, library=ReferenceCache())
         return nullcontext(replace(faulty, jobs=prepare(task).jobs))
 
     return inject
 
 
-def _kept(stage: Stage) -> Iterator[Case]:
+def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
     """List what is missed without two pieces of the check: the reason for them."""
-    stuck = faults.harmed(faults.stick(stage.low, at=1))
-    yield Case(
+    stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
+    yield FaultCase(
         "control, no proof: a stuck bit passes",
-        _self_made(stuck),
-        NOTHING,
+        _inject_unproven(stuck),
+        FOUND_NOTHING,
         "as it must: what errs alike each time agrees with its own first answer, "
         "which is why the host proves it",
     )
     if stage.biased:
-        yield Case(
+        yield FaultCase(
             "control, no bias: bit 0 stuck at 0 passes",
-            _unbiased(stage),
-            NOTHING,
+            _inject_unbiased(stage),
+            FOUND_NOTHING,
             "as it must: sums that are short of the accumulator never set it, which is "
             "why other plans add 2^n",
         )
 
 
-def _self_made(fault: Fault) -> Injection:
+def _inject_unproven(fault: MultiplyFault) -> Injection:
     """Take the part's own first answers for references."""
 
-    def inject(bench: Bench) -> AbstractContextManager[Bench]:
-        with at_seam(fault)(bench) as faulty:
-            jobs = tuple(_believed(faulty, job) for job in bench.jobs)
+    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
+        with inject_multiply(fault)(bench) as faulty:
+            jobs = tuple(_trust_first_product(faulty, job) for job in bench.jobs)
         return nullcontext(replace(faulty, jobs=jobs))
 
     return inject
 
 
-def _believed(bench: Bench, job: Job) -> Job:
+def _trust_first_product(bench: ProductBench, job: ProductJob) -> ProductJob:
     import torch
 
     own = torch.empty_like(job.reference)
-    bench.seams.multiply(*view(job.a, job.b, 0), own)
+    bench.seams.multiply(*view_shifted(job.a, job.b, 0), own)
     return replace(job, reference=own)
 
 
-def _unbiased(stage: Stage) -> Injection:
+def _inject_unbiased(stage: TrialSetup) -> Injection:
     """Leave out the plans that have a bias."""
 
-    def inject(bench: Bench) -> AbstractContextManager[Bench]:
+    def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
         jobs = tuple(job for job in bench.jobs if job.name not in stage.biased)
-        fault = faults.harmed(faults.stick(0, at=0))
-        return at_seam(fault)(replace(bench, jobs=jobs))
+        fault = faults.make_multiply_fault(faults.stick(0, at=0))
+        return inject_multiply(fault)(replace(bench, jobs=jobs))
 
     return inject

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from hpcverify_checks._exact import Operands
 
-Key = tuple[str, int, int]
+ProductKey = tuple[str, int, int]
 """The plan, the size and the depth."""
 
 
-def known(made: Operands) -> tuple[int, int] | None:
+def find_shipped(made: Operands) -> tuple[int, int] | None:
     """Give the certificate of *made* and the digest of its product, if shipped."""
     if made.draw:
         return None
-    return UNIVERSAL.get((made.plan.name, made.shape.size, made.shape.depth))
+    return SHIPPED_DIGESTS.get((made.plan.name, made.shape.size, made.shape.depth))
 
 
-UNIVERSAL: dict[Key, tuple[int, int]] = {
+SHIPPED_DIGESTS: dict[ProductKey, tuple[int, int]] = {
     ("plain", 4096, 32768): (15354680, 0x0364_2B5A_AD58_2B11),
     ("bias+", 4096, 32768): (16379587, 0xDEB2_75A3_DDCE_EF66),
     ("bias-", 4096, 32768): (16395219, 0x402A_C415_60AB_140E),

@@ -21,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.telemetry import pci
-from hpcverify.telemetry.kernel_log import Message
-from hpcverify_checks._xid_policy import Row, row_of, rows
+from hpcverify.telemetry.kernel_log import KernelMessage
+from hpcverify_checks._xid_policy import XidRow, find_row, load_rows
 
-WORDS = (
+LINE_MARKERS = (
     b"Xid (",
     b"RmInitAdapter failed",
     b"NVIDIA probe routine failed",
@@ -34,40 +34,44 @@ WORDS = (
 """A line without one of these is none of ours."""
 
 # As text: where nothing is amiss, none of them is ever made into a pattern.
-ADDRESS = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
-XID = rf"NVRM: Xid \((?:PCI:)?{ADDRESS}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
-SXID = rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS}\): (?P<xid>\d+), ?(?P<rest>.*)"
-NOT_STARTED = (
-    rf"NVRM: (?:GPU {ADDRESS}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
+ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
+XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
+SXID_PATTERN = (
+    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS_PATTERN}\): (?P<xid>\d+), ?(?P<rest>.*)"
 )
-LOST = rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS}:? (?:GPU )?has )?fallen off the bus"
-LOST_OPENING = rf"NVRM: The NVIDIA GPU {ADDRESS}"
+INIT_FAILED_PATTERN = (
+    rf"NVRM: (?:GPU {ADDRESS_PATTERN}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
+)
+LOST_PATTERN = (
+    rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
+)
+LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
 """The first of three lines, which names the GPU; the last says that it is lost."""
-LINE_END = r"\n|\\x0a|#012"
+LINE_END_PATTERN = r"\n|\\x0a|#012"
 """Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
-SXID_DETAILS = ("Severity ", "Data ")
+SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
 """How the lines begin that follow the one about an SXid."""
 
-WHO = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
-UNITS = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
-FUNCTION = r"[Ff]unction (\d+) \((\w+)"
-ACTION = r"recovery action changed from .*\bto 0x([0-9A-Fa-f]+)"
-FAULT = (
+PROCESS_PATTERN = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
+UNIT_PATTERN = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
+FUNCTION_PATTERN = r"[Ff]unction (\d+) \((\w+)"
+ACTION_PATTERN = r"recovery action changed from .*\bto 0x([0-9A-Fa-f]+)"
+NVLINK_FAULT_PATTERN = (
     r"(?P<unit>\w+)(?:/(?P<also>\w+))?\s+(?P<weight>Fatal|Nonfatal)\s+\S+\s+\S+\s+"
     r"Link\s+(?P<link>-?\d+)\s+\((?P<info>0x[0-9a-f]+)\s+(?P<status>0x[0-9a-f]+)"
 )
-SUBCODE = 20, 0x3F
+SUBCODE_SHIFT_MASK = 20, 0x3F
 """Bits 25 to 20 of the first word, by all patterns of NVIDIA's sheet on 144 to 150.
 The bits of the unit moved between R570 and R575, but the line names the unit too."""
 
-QUIET_S = 10.0
+QUIET_SECONDS = 10.0
 """One fault writes many lines within a second; what comes later is another one."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
     """One line that tells of an error; *where* is a PCI address, or "node"."""
 
-    row: Row
+    row: XidRow
     xid: int | None
     where: str
     text: str
@@ -75,40 +79,40 @@ class Event(Struct, frozen=True, kw_only=True):
     details: Mapping[str, str]
 
 
-def events(messages: Sequence[Message]) -> list[Event]:
+def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
     """
     Read *messages*.
 
     A loss of a GPU that an Xid tells of too counts once, and of the recovery actions of
     a GPU only the last one holds.
     """
-    found = _without_repeated_losses([*_read(messages)])
-    last = {event.where: event for event in found if event.xid == RECOVERY}
-    return [e for e in found if e.xid != RECOVERY or e is last[e.where]]
+    found = _drop_repeated_losses([*_parse_messages(messages)])
+    last = {event.where: event for event in found if event.xid == RECOVERY_ACTION_XID}
+    return [e for e in found if e.xid != RECOVERY_ACTION_XID or e is last[e.where]]
 
 
-FALLEN_OFF = 79
+FALLEN_OFF_XID = 79
 """The Xid that says that a GPU does not answer on the bus any more."""
-RECOVERY = 154
+RECOVERY_ACTION_XID = 154
 """The Xid that says what the driver wants done about a GPU."""
-NVLINK5 = range(144, 151)
-GSP = (119, 120)
+NVLINK5_XIDS = range(144, 151)
+GSP_XIDS = (119, 120)
 
 
-def _read(messages: Sequence[Message]) -> Iterator[Event]:
+def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
     opening: re.Match[str] | None = None
     for message in messages:
-        yield from _events(message)
-        for line in map(str.strip, re.split(LINE_END, message.text)):
-            if match := re.match(LOST_OPENING, line):
+        yield from _parse_message(message)
+        for line in map(str.strip, re.split(LINE_END_PATTERN, message.text)):
+            if match := re.match(LOST_OPENING_PATTERN, line):
                 opening = match
-            elif match := re.match(LOST, line):
-                yield _loss(message, match, opening)
+            elif match := re.match(LOST_PATTERN, line):
+                yield _make_loss_event(message, match, opening)
                 opening = None
 
 
-def _loss(
-    message: Message, match: re.Match[str], opening: re.Match[str] | None
+def _make_loss_event(
+    message: KernelMessage, match: re.Match[str], opening: re.Match[str] | None
 ) -> Event:
     """Tell of a lost GPU as the Xid does; *opening* names it if *match* does not."""
     address = match["address"]
@@ -116,16 +120,16 @@ def _loss(
         address = opening["address"]
         if opening[0] not in message.text:
             message = replace(message, text=f"{opening[0]} {message.text}")
-    return _event(message, row_of(FALLEN_OFF), address, FALLEN_OFF)
+    return _make_event(message, find_row(FALLEN_OFF_XID), address, FALLEN_OFF_XID)
 
 
-def _without_repeated_losses(found: Sequence[Event]) -> list[Event]:
+def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
     """Leave out lines about the loss of a GPU that an Xid told of at the same time."""
-    told = [e for e in found if e.xid == FALLEN_OFF and re.match(XID, e.text)]
+    told = [e for e in found if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
     return [
         e
         for e in found
-        if e.xid != FALLEN_OFF
+        if e.xid != FALLEN_OFF_XID
         or e in told
         or not any(e.where == t.where and _are_near(e, t) for t in told)
     ]
@@ -134,25 +138,25 @@ def _without_repeated_losses(found: Sequence[Event]) -> list[Event]:
 def _are_near(one: Event, other: Event) -> bool:
     if one.time is None or other.time is None:
         return True
-    return abs(one.time - other.time) <= QUIET_S
+    return abs(one.time - other.time) <= QUIET_SECONDS
 
 
-def _events(message: Message) -> Iterator[Event]:
+def _parse_message(message: KernelMessage) -> Iterator[Event]:
     text = message.text
-    if match := re.match(XID, text):
-        yield _xid(message, match)
+    if match := re.match(XID_PATTERN, text):
+        yield _make_xid_event(message, match)
     elif text.startswith("NVRM: Xid"):
-        yield _event(message, rows()["xid_unparsed"])
-    elif match := re.match(SXID, text):
-        if not match["rest"].startswith(SXID_DETAILS):
-            yield _sxid(message, match)
-    elif match := re.match(NOT_STARTED, text):
-        yield _event(message, rows()["init_failed"], match["address"])
+        yield _make_event(message, load_rows()["xid_unparsed"])
+    elif match := re.match(SXID_PATTERN, text):
+        if not match["rest"].startswith(SXID_DETAIL_PREFIXES):
+            yield _make_sxid_event(message, match)
+    elif match := re.match(INIT_FAILED_PATTERN, text):
+        yield _make_event(message, load_rows()["init_failed"], match["address"])
 
 
-def _event(
-    message: Message,
-    row: Row,
+def _make_event(
+    message: KernelMessage,
+    row: XidRow,
     address: str | None = None,
     xid: int | None = None,
     details: Mapping[str, str] | None = None,
@@ -160,40 +164,40 @@ def _event(
     return Event(
         row=row,
         xid=xid,
-        where=pci.normal(f"{address}.0") if address else "node",
+        where=pci.normalize_address(f"{address}.0") if address else "node",
         text=message.text,
         time=message.time,
         details=details or {},
     )
 
 
-def _sxid(message: Message, match: re.Match[str]) -> Event:
+def _make_sxid_event(message: KernelMessage, match: re.Match[str]) -> Event:
     weight = match["rest"].partition(",")[0]
     codes = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
-    row = rows()[codes.get(weight, "sxid_unknown")]
-    return _event(message, row, match["address"], details={"sxid": match["xid"]})
+    row = load_rows()[codes.get(weight, "sxid_unknown")]
+    return _make_event(message, row, match["address"], details={"sxid": match["xid"]})
 
 
-def _xid(message: Message, match: re.Match[str]) -> Event:
+def _make_xid_event(message: KernelMessage, match: re.Match[str]) -> Event:
     xid, rest = int(match["xid"]), match["rest"]
-    details = {k: v for k, v in _details(xid, rest) if v}
-    row = row_of(xid, *_signs(xid, rest))
-    return _event(message, row, match["address"], xid, details)
+    details = {k: v for k, v in _parse_details(xid, rest) if v}
+    row = find_row(xid, *_list_signs(xid, rest))
+    return _make_event(message, row, match["address"], xid, details)
 
 
-def _signs(xid: int, rest: str) -> Iterator[str]:
+def _list_signs(xid: int, rest: str) -> Iterator[str]:
     """
-    Say by what `row_of` can tell apart what *xid* means here, the surest first.
+    Say by what `find_row` can tell apart what *xid* means here, the surest first.
 
     A recovery action goes by its number: the words changed from "Node Reboot
     Required" to "OS Reboot" in R610. A fault of NVLink 5 goes by unit and status as
     in NVIDIA's sheet, unless the line itself says that it is fatal; what is not in
     the sheet, as several bits at once, goes by the line's word.
     """
-    if xid == RECOVERY and (action := re.search(ACTION, rest)):
+    if xid == RECOVERY_ACTION_XID and (action := re.search(ACTION_PATTERN, rest)):
         yield str(int(action[1], 16))
-    if xid in NVLINK5 and (fault := re.search(FAULT, rest)):
-        status, shift = int(fault["status"], 16), SUBCODE
+    if xid in NVLINK5_XIDS and (fault := re.search(NVLINK_FAULT_PATTERN, rest)):
+        status, shift = int(fault["status"], 16), SUBCODE_SHIFT_MASK
         subcode = int(fault["info"], 16) >> shift[0] & shift[1]
         for unit in filter(None, (fault["also"], fault["unit"])):
             if fault["weight"] == "Nonfatal":
@@ -202,21 +206,21 @@ def _signs(xid: int, rest: str) -> Iterator[str]:
         yield fault["weight"]
 
 
-def _details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
-    if who := re.search(WHO, rest):
+def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
+    if who := re.search(PROCESS_PATTERN, rest):
         yield from who.groupdict().items()
-    if units := re.search(UNITS, rest):
+    if units := re.search(UNIT_PATTERN, rest):
         names = zip(("GPC", "TPC", "SM"), units.groups(), strict=True)
         yield "unit", " ".join(f"{n} {v}" for n, v in names if v)
-    if xid in GSP and (call := re.search(FUNCTION, rest)):
+    if xid in GSP_XIDS and (call := re.search(FUNCTION_PATTERN, rest)):
         yield "function", f"{call[1]} {call[2]}"
-    if xid in NVLINK5 and (fault := re.search(FAULT, rest)):
+    if xid in NVLINK5_XIDS and (fault := re.search(NVLINK_FAULT_PATTERN, rest)):
         yield from fault.groupdict().items()
 
 
-def occasions(times: Sequence[float]) -> int:
+def count_occasions(times: Sequence[float]) -> int:
     """Count how often something happened that leaves several traces each time."""
-    return 1 + sum(b - a > QUIET_S for a, b in pairwise(sorted(times)))
+    return 1 + sum(b - a > QUIET_SECONDS for a, b in pairwise(sorted(times)))
 
 
 def recurs(group: Sequence[Event]) -> bool:
@@ -224,4 +228,4 @@ def recurs(group: Sequence[Event]) -> bool:
     known = [e for e in group if "pid" in e.details and e.time is not None]
     processes = {(e.details["pid"], e.details["process"]) for e in known}
     times = [e.time for e in known if e.time is not None]
-    return len(processes) > 1 and occasions(times) > 1
+    return len(processes) > 1 and count_occasions(times) > 1

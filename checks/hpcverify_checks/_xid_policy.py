@@ -19,14 +19,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.model import Remedy, Ruling, Verdict
+from hpcverify.model import FindingRule, Remedy, Verdict
 
-TABLE = Path(__file__).with_name("xids.csv")
-REPEATED, UNDER_LOAD = "_repeated", "_under_load"
+TABLE_PATH = Path(__file__).with_name("xids.csv")
+REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
 """What is added to the code of an ``app`` Xid that came again, or came by our load."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class XidRow(Struct, frozen=True, kw_only=True):
     """One row of the table."""
 
     code: str
@@ -44,14 +44,14 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 @cache
-def rows() -> Mapping[str, Row]:
+def load_rows() -> Mapping[str, XidRow]:
     """Read the table, by code."""
-    text = TABLE.read_text(encoding="utf-8")
-    return {line["code"]: _row(line) for line in csv.DictReader(text.splitlines())}
+    text = TABLE_PATH.read_text(encoding="utf-8")
+    return {line["code"]: _parse_row(line) for line in csv.DictReader(text.splitlines())}
 
 
-def _row(line: Mapping[str, str]) -> Row:
-    return Row(
+def _parse_row(line: Mapping[str, str]) -> XidRow:
+    return XidRow(
         code=line["code"],
         xid=int(line["xid"]) if line["xid"] else None,
         mnemonic=line["mnemonic"],
@@ -68,19 +68,19 @@ def _row(line: Mapping[str, str]) -> Row:
 
 
 @cache
-def _variants() -> Mapping[tuple[int | None, str], Row]:
-    return {(row.xid, when): row for row in rows().values() for when in row.when}
+def _index_variants() -> Mapping[tuple[int | None, str], XidRow]:
+    return {(row.xid, when): row for row in load_rows().values() for when in row.when}
 
 
-def row_of(xid: int, *signs: str) -> Row:
+def find_row(xid: int, *signs: str) -> XidRow:
     """Find what *xid* means by the first of *signs* that the table has, or at all."""
     for sign in signs:
-        if (xid, sign) in _variants():
-            return _variants()[xid, sign]
-    return rows().get(f"xid_{xid}", rows()["xid_unknown"])
+        if (xid, sign) in _index_variants():
+            return _index_variants()[xid, sign]
+    return load_rows().get(f"xid_{xid}", load_rows()["xid_unknown"])
 
 
-def rulings() -> dict[str, Ruling]:
+def build_finding_rules() -> dict[str, FindingRule]:
     """
     Rule on every code.
 
@@ -91,15 +91,15 @@ def rulings() -> dict[str, Ruling]:
     by the next run, which so takes nothing back.
     """
     table = {
-        r.code: Ruling(r.verdict, r.remedy, hard=r.verdict is Verdict.FAIL)
-        for r in rows().values()
+        r.code: FindingRule(r.verdict, r.remedy, hard=r.verdict is Verdict.FAIL)
+        for r in load_rows().values()
     }
-    for row in rows().values():
+    for row in load_rows().values():
         if row.kind != "app":
             continue
-        table[row.code] = Ruling(row.verdict, Remedy.NONE)
+        table[row.code] = FindingRule(row.verdict, Remedy.NONE)
         remedy = max(row.remedy, Remedy.INSPECT, key=list(Remedy).index)
-        table[row.code + REPEATED] = Ruling(Verdict.WARN, remedy)
-        table[row.code + UNDER_LOAD] = Ruling(Verdict.WARN, remedy)
-        table[row.code + UNDER_LOAD + REPEATED] = Ruling(Verdict.FAIL, remedy)
+        table[row.code + REPEATED_SUFFIX] = FindingRule(Verdict.WARN, remedy)
+        table[row.code + UNDER_LOAD_SUFFIX] = FindingRule(Verdict.WARN, remedy)
+        table[row.code + UNDER_LOAD_SUFFIX + REPEATED_SUFFIX] = FindingRule(Verdict.FAIL, remedy)
     return table

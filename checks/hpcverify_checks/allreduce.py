@@ -15,30 +15,22 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
-from hpcverify.model import (
-    Covered,
-    Finding,
-    Found,
-    Measurement,
-    Remedy,
-    Ruling,
-    Verdict,
-)
+from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify_checks import _collective
 from hpcverify_checks._collective import (
-    MOST_RANKS,
-    Job,
+    MAX_RANKS,
+    AllreduceJob,
+    MessageTimes,
     Reduce,
-    Timed,
     all_reduce,
-    joined,
-    reduced,
-    share_of_threads,
+    join_group,
+    reduce_messages,
+    use_thread_share,
 )
-from hpcverify_checks._crowd import Crowd
-from hpcverify_checks._peers import peers
+from hpcverify_checks._crowd import CpuUsage
+from hpcverify_checks._peers import start_peers
 from hpcverify_checks._stats import percentile
-from hpcverify_checks._torch import overrides_told, torch_device
+from hpcverify_checks._torch import find_torch_device, report_overrides
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +38,9 @@ if TYPE_CHECKING:
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
-TIMES = ("busbw.*", "jitter.*")
+CONTENDED_METRICS = ("busbw.*", "jitter.*")
 """What is left out on CPUs that others use."""
-LARGE = MIB
+LARGE_BYTES = MIB
 """Bytes from which the bandwidth and its evenness matter, and not the latency."""
 
 
@@ -67,27 +59,27 @@ class AllreduceParams(Params, frozen=True):
 
 def measure(
     ctx: Context, params: AllreduceParams, reduce: Reduce = all_reduce
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """Reduce with all peers; the first rank reports the times, each its own errors."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cuda" and len(ctx.peers) == 1:
         raise Skip("one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("the GPUs of this node reduce instead")
-    device = torch_device(ctx)
-    yield from overrides_told(ctx)
+    device = find_torch_device(ctx)
+    yield from report_overrides(ctx)
     if device.type == "cuda":
-        yield from _between_gpus(ctx, _job(ctx, params, "nccl"), device, reduce)
+        yield from _measure_gpus(ctx, _build_job(ctx, params, "nccl"), device, reduce)
     else:
-        yield from _between_processes(ctx, _job(ctx, params, "gloo"), device, reduce)
+        yield from _measure_processes(ctx, _build_job(ctx, params, "gloo"), device, reduce)
 
 
-def _job(ctx: Context, params: AllreduceParams, backend: str) -> Job:
+def _build_job(ctx: Context, params: AllreduceParams, backend: str) -> AllreduceJob:
     on_cpu = backend == "gloo"
     world = params.ranks if on_cpu else len(ctx.peers)
-    if not 1 < world <= MOST_RANKS:
-        raise Skip(f"{world} ranks: sums are exact for 2 to {MOST_RANKS}")
-    return Job(
+    if not 1 < world <= MAX_RANKS:
+        raise Skip(f"{world} ranks: sums are exact for 2 to {MAX_RANKS}")
+    return AllreduceJob(
         folder=str(ctx.shared),
         world=world,
         backend=backend,
@@ -97,41 +89,41 @@ def _job(ctx: Context, params: AllreduceParams, backend: str) -> Job:
     )
 
 
-def _between_gpus(
-    ctx: Context, job: Job, device: torch.device, reduce: Reduce
-) -> Iterator[Found]:
+def _measure_gpus(
+    ctx: Context, job: AllreduceJob, device: torch.device, reduce: Reduce
+) -> Iterator[CheckItem]:
     from torch.cuda import nccl
 
-    with joined(job, ctx.rank, device):
-        timed = list(reduced(job, ctx.rank, device, reduce))
-    yield from wrong_sums(timed, ctx.rank, ctx.device.part)
+    with join_group(job, ctx.rank, device):
+        timed = list(reduce_messages(job, ctx.rank, device, reduce))
+    yield from report_wrong_sums(timed, ctx.rank, ctx.device.part)
     if ctx.rank == 0:
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
-        yield from described(job, timed, f"NCCL {version}")
+        yield from report_times(job, timed, f"NCCL {version}")
 
 
-def _between_processes(
-    ctx: Context, job: Job, device: torch.device, reduce: Reduce
-) -> Iterator[Found]:
-    crowd = Crowd.now()
-    with peers(job, _collective.__name__) as others:
-        with share_of_threads(job), joined(job, 0, device):
-            timed = list(reduced(job, 0, device, reduce))
-        yield from wrong_sums(timed, 0, ctx.device.part)
+def _measure_processes(
+    ctx: Context, job: AllreduceJob, device: torch.device, reduce: Reduce
+) -> Iterator[CheckItem]:
+    crowd = CpuUsage.read()
+    with start_peers(job, _collective.__name__) as others:
+        with use_thread_share(job), join_group(job, 0, device):
+            timed = list(reduce_messages(job, 0, device, reduce))
+        yield from report_wrong_sums(timed, 0, ctx.device.part)
         for other in others:
-            yield from wrong_sums(
-                other.result(list[Timed]), other.rank, ctx.device.part
+            yield from report_wrong_sums(
+                other.wait_for_result(list[MessageTimes]), other.rank, ctx.device.part
             )
-    numbers = described(job, timed, "gloo on the loopback")
-    yield from crowd.without(TIMES, numbers)
+    numbers = report_times(job, timed, "gloo on the loopback")
+    yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 
-def wrong_sums(timed: Sequence[Timed], rank: int, where: str) -> Iterator[Finding]:
+def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> Iterator[Finding]:
     """Make a finding of each size at which *rank* got a wrong sum."""
     for one in timed:
         if one.wrong is None:
             continue
-        wrong, size = one.wrong, sized(one.size)
+        wrong, size = one.wrong, format_size(one.size)
         yield Finding(
             "wrong_sum",
             where,
@@ -149,31 +141,31 @@ def wrong_sums(timed: Sequence[Timed], rank: int, where: str) -> Iterator[Findin
         )
 
 
-def described(job: Job, timed: Sequence[Timed], by: str) -> Iterator[Found]:
+def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> Iterator[CheckItem]:
     """Turn the times into measurements of the node, and say what was verified."""
     for one in timed:
-        yield from _numbers(one, sized(one.size), 2 * (job.world - 1) / job.world)
+        yield from _measure_size(one, format_size(one.size), 2 * (job.world - 1) / job.world)
     checked = sum(one.checked for one in timed)
-    sizes = ", ".join(sized(one.size) for one in timed)
-    left_out = ", ".join(sized(s) for s in job.sizes[len(timed) :])
+    sizes = ", ".join(format_size(one.size) for one in timed)
+    left_out = ", ".join(format_size(s) for s in job.sizes[len(timed) :])
     text = (
         f"{job.world} ranks, {by}: {checked} sums of float32 ({sizes}) verified on "
         "each rank, element by element"
     )
-    yield Covered("node", f"{text}; too large: {left_out}" if left_out else text)
+    yield Coverage("node", f"{text}; too large: {left_out}" if left_out else text)
 
 
-def _numbers(one: Timed, size: str, bus: float) -> Iterator[Measurement]:
+def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurement]:
     p50, p95, p99 = (percentile(one.times, share) for share in (0.5, 0.95, 0.99))
     yield Measurement(f"busbw.{size}", one.size / p50 * bus / 1e9, "GB/s")
     yield Measurement(f"time_p50.{size}", p50 * 1e6, "us")
     yield Measurement(f"time_p95.{size}", p95 * 1e6, "us")
     yield Measurement(f"time_p99.{size}", p99 * 1e6, "us")
-    if one.size >= LARGE:
+    if one.size >= LARGE_BYTES:
         yield Measurement(f"jitter.{size}", p99 / p50, "ratio")
 
 
-def sized(size: int) -> str:
+def format_size(size: int) -> str:
     """Print a number of bytes as nccl-tests does: 64KiB, 1GiB."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit and size % unit == 0:
@@ -202,7 +194,7 @@ CHECK = Check(
             source="hpcverify default: something else may load the node",
         ),
     },
-    rulings={"wrong_sum": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True)},
+    finding_rules={"wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
     placement=Placement.DEVICES,
     timeout=180.0,
 )

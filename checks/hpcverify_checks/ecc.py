@@ -43,24 +43,24 @@ from hpcverify.check import (
     Unable,
     Watch,
 )
-from hpcverify.limits.specs import find
+from hpcverify.limits.specs import find_spec
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
-    Mark,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
-from hpcverify.telemetry.gpus import Heard
+from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify_checks import _gpus
 
-RISING = (
+RUN_COUNTERS = (
     "ecc.corrected",
     "ecc.uncorrected",
     "ecc.sram.uncorrected",
@@ -69,7 +69,7 @@ RISING = (
 )
 """Series of which the increase during the run counts."""
 
-LASTING = (
+PERSISTENT_COUNTERS = (
     "ecc.host.corrected",
     "ecc.host.uncorrected",
     "ecc.corrected.lifetime",
@@ -83,34 +83,35 @@ LASTING = (
 """Counters of which the increase since the last run counts. Those of the host begin
 again with each boot, the others are kept for life."""
 
-FALLEN = (*problems.BROKEN, "gpu_hung")
+LOST_GPU_CODES = (*problems.BROKEN_CODES, "gpu_hung")
 """Troubles that are for good, however short the moment in which they were sampled."""
 
-OFF_AS_DELIVERED = frozenset({"rtx6000-ada"})
+ECC_OFF_SPEC_KEYS = frozenset({"rtx6000-ada"})
 """Parts that leave the factory with ECC off, as workstation boards do; on all others
 of our data sheets it is on."""
 
-SHORTEST = 10.0
+MIN_RATE_SECONDS = 10.0
 """Seconds: over less than this a single error would make a rate."""
 
-SHORTEST_SINCE = 60.0
+MIN_SINCE_SECONDS = 60.0
 """The same between two runs, whose clock shows whole seconds and may be set."""
 
-FEW, MANY = 1.0, 100.0
+WARN_ERRORS_PER_SECOND, FAIL_ERRORS_PER_SECOND = 1.0, 100.0
 """
 Corrected errors per second: what is worth a look, and what no good memory does.
 
 A good GPU counts a handful in a year, and one of NVIDIA's own cases 4,647 to 17,657
 a second under load and none at rest (NVIDIA/NVSentinel issue 1748). There is no
-vendor's limit in between: both figures are inferred. At `MANY` a GPU gathers in 56
-hours of work the 20 million at which Azure's node health checks give it up.
+vendor's limit in between: both figures are inferred. At `FAIL_ERRORS_PER_SECOND` a GPU
+gathers in 56 hours of work the 20 million at which Azure's node health checks give it
+up.
 """
 
-Errors = Heard[tuple[Reading, ...]]
+EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """What all GPUs say of their memory errors."""
 
-HOUR = 3600.0
-BOOT = "proc/sys/kernel/random/boot_id"
+HOUR_SECONDS = 3600.0
+BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
 
 
 class EccParams(Params, frozen=True):
@@ -120,14 +121,14 @@ class EccParams(Params, frozen=True):
     """Seconds: the worst stretch of this length counts."""
 
 
-def measure(ctx: Context, params: EccParams) -> Iterator[Found]:
+def measure(ctx: Context, params: EccParams) -> Iterator[CheckItem]:
     """Yield what the counters show, and by how much they rose since the last run."""
-    yield from read_counters(ctx, Path("/"), lambda: _gpus.source(ctx).memory_errors())
+    yield from read_counters(
+        ctx, Path("/"), lambda: _gpus.open_gpu_source(ctx).read_memory_errors()
+    )
 
 
-def read_counters(
-    ctx: Context, root: Path, ask: Callable[[], Errors]
-) -> Iterator[Found]:
+def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> Iterator[CheckItem]:
     """
     Read the host whose file system begins at *root*, then *ask* the GPUs.
 
@@ -136,20 +137,20 @@ def read_counters(
         Unable: there are GPUs that could not be asked, which *ask* raises.
 
     """
-    host = host_counters(root)
-    yield from counted(ctx, host, boot_of(root))
+    host = read_host_counters(root)
+    yield from report_counters(ctx, host, read_boot_id(root))
     try:
         heard = ask()
     except (Skip, Unable) as exc:
-        yield from remembered(ctx, host)
+        yield from carry_over_unread(ctx, host)
         if isinstance(exc, Unable):
             raise
-        heard = Heard()
+        heard = GpuAnswers()
     else:
         gpus = [reading for answer in heard.answers.values() for reading in answer]
-        yield from counted(ctx, gpus)
-        yield from remembered(ctx, [*host, *gpus])
-    facts = [*modes(ctx, heard)]
+        yield from report_counters(ctx, gpus)
+        yield from carry_over_unread(ctx, [*host, *gpus])
+    facts = [*report_modes(ctx, heard)]
     # A GPU without ECC has no counters: what it cannot be asked is told by that.
     without = {finding.where for finding in facts}
     facts += (
@@ -166,57 +167,57 @@ def read_counters(
         )
 
 
-def host_counters(root: Path) -> list[Reading]:
+def read_host_counters(root: Path) -> list[Reading]:
     """Read the host's counters, under names that tell them from those of GPUs."""
     return [
-        Reading(of_host(r.name), r.unit, r.where, r.value)
+        Reading(name_host_counter(r.name), r.unit, r.where, r.value)
         for r in EdacReader(root).read()
     ]
 
 
-def of_host(name: str) -> str:
+def name_host_counter(name: str) -> str:
     """Name the host's counter *name*: it is judged by other rules than a GPU's."""
     return name.replace("ecc.", "ecc.host.", 1)
 
 
-def boot_of(root: Path) -> str:
+def read_boot_id(root: Path) -> str:
     """Read what is different after each boot, or the same dash if there is none."""
-    path = root / BOOT
+    path = root / BOOT_ID_PATH
     return path.read_text().strip() if path.exists() else "-"
 
 
-def counted(
+def report_counters(
     ctx: Context, readings: Sequence[Reading], boot: str = "-"
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """Yield what the counters of all parts show, and what is new in them."""
     now = time.time()
     for where in dict.fromkeys(r.where for r in readings):
         own = [r for r in readings if r.where == where]
         yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
-        yield from retired_pages(own)
+        yield from sum_retired_pages(own)
         ago: float | None = None
         for reading in own:
-            if reading.name not in LASTING:
+            if reading.name not in PERSISTENT_COUNTERS:
                 continue
-            seen = Seen(reading.value, now, boot)
-            earlier = ctx.mark(reading.name, where)
+            seen = CounterReading(reading.value, now, boot)
+            earlier = ctx.recall(reading.name, where)
             if earlier:
-                ago = now - Seen.recall(earlier).when
-                yield from risen(reading, seen, Seen.recall(earlier))
-            yield Mark(reading.name, str(seen), where)
-        yield Covered(where, coverage(len(own), ago))
+                ago = now - CounterReading.parse(earlier).when
+                yield from measure_rise(reading, seen, CounterReading.parse(earlier))
+            yield CarryOver(reading.name, str(seen), where)
+        yield Coverage(where, describe_coverage(len(own), ago))
 
 
-def coverage(counters: int, ago: float | None) -> str:
+def describe_coverage(counters: int, ago: float | None) -> str:
     """Say how many counters were read, and what they were compared with."""
     read = f"{counters} counters of memory errors read"
     if ago is None:
         return f"{read}; no earlier run to compare with"
-    age = f"{ago / HOUR:.1f} h" if ago > HOUR else f"{ago:.0f} s"
+    age = f"{ago / HOUR_SECONDS:.1f} h" if ago > HOUR_SECONDS else f"{ago:.0f} s"
     return f"{read} and compared with those of {age} ago"
 
 
-class Seen(Struct, frozen=True):
+class CounterReading(Struct, frozen=True):
     """What a counter showed, when (seconds since 1970), and in which boot."""
 
     count: float
@@ -228,28 +229,30 @@ class Seen(Struct, frozen=True):
         return f"{self.count:.0f} {self.when:.0f} {self.boot}"
 
     @classmethod
-    def recall(cls, mark: str) -> Seen:
+    def parse(cls, mark: str) -> CounterReading:
         """Read the *mark* of an earlier run."""
         count, when, boot = mark.split()
         return cls(float(count), float(when), boot)
 
-    def since(self, then: Seen) -> float:
+    def compute_rise(self, then: CounterReading) -> float:
         """Say by how much the counter rose; it begins at zero with a new boot."""
         restarted = self.boot != then.boot or self.count < then.count
         return self.count if restarted else self.count - then.count
 
 
-def risen(reading: Reading, now: Seen, then: Seen) -> Iterator[Measurement]:
+def measure_rise(
+    reading: Reading, now: CounterReading, then: CounterReading
+) -> Iterator[Measurement]:
     """Yield by how much the counter of *reading* rose since *then*, and how fast."""
     name = reading.name.removesuffix(".lifetime")
-    rise = now.since(then)
+    rise = now.compute_rise(then)
     yield Measurement(f"{name}.since", rise, "", reading.where)
-    if name in ("ecc.corrected", of_host("ecc.corrected")):
-        rate = rise / max(now.when - then.when, SHORTEST_SINCE)
+    if name in ("ecc.corrected", name_host_counter("ecc.corrected")):
+        rate = rise / max(now.when - then.when, MIN_SINCE_SECONDS)
         yield Measurement(f"{name}.since.rate", rate, "1/s", reading.where)
 
 
-def retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
+def sum_retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
     """Add up the pages that a GPU before Ampere retired: it has room for 64."""
     pages = [r for r in own if r.name in ("retired.single_bit", "retired.double_bit")]
     if pages:
@@ -257,13 +260,13 @@ def retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
         yield Measurement("retired.pages", total, "", pages[0].where)
 
 
-def remembered(ctx: Context, read: Sequence[Reading]) -> Iterator[Mark]:
+def carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
     """Hand on what is known of counters that could not be *read* this time."""
     fresh = {(r.name, r.where) for r in read}
-    yield from (m for m in ctx.marks if (m.name, m.where) not in fresh)
+    yield from (m for m in ctx.carry_overs if (m.name, m.where) not in fresh)
 
 
-def modes(ctx: Context, heard: Errors) -> Iterator[Finding]:
+def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
     """Tell the GPUs whose memory is not protected, or will not be."""
     unwell = {f.where for f in heard.findings if f.code != "gpu_unlike"}
     for uuid, readings in heard.answers.items():
@@ -271,8 +274,8 @@ def modes(ctx: Context, heard: Errors) -> Iterator[Finding]:
         mode = values.get("ecc.mode")
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
-            yield from mode_of(ctx, uuid, on=bool(mode), next_on=bool(pending))
-        elif uuid not in unwell and key_of(ctx, uuid) and not counts_errors(values):
+            yield from report_mode(ctx, uuid, on=bool(mode), next_on=bool(pending))
+        elif uuid not in unwell and find_spec_key(ctx, uuid) and not counts_errors(values):
             text = "this GPU says that it has no ECC, and its data sheet has it"
             yield Finding("ecc_unsupported", uuid, text)
 
@@ -282,14 +285,14 @@ def counts_errors(names: Iterable[str]) -> bool:
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
-def mode_of(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:
+def report_mode(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:
     """Tell a GPU whose ECC is off, or changes with the next reset."""
     if on and not next_on:
         text = "ECC will be off after the next reset: nvidia-smi -e 1"
         yield Finding("ecc_disabled", uuid, text)
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
-    elif not on and key_of(ctx, uuid) in OFF_AS_DELIVERED:
+    elif not on and find_spec_key(ctx, uuid) in ECC_OFF_SPEC_KEYS:
         text = "ECC is off, as this part is delivered: nvidia-smi -e 1 turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
@@ -297,52 +300,48 @@ def mode_of(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Fin
         yield Finding("ecc_disabled", uuid, text)
 
 
-def key_of(ctx: Context, uuid: str) -> str:
+def find_spec_key(ctx: Context, uuid: str) -> str:
     """Name the data sheet of the part *uuid*; empty if there is none."""
     part = next((p for p in ctx.inventory.parts if p.id == uuid), None)
-    spec = find(part) if part else None
+    spec = find_spec(part) if part else None
     return spec.key if spec else ""
 
 
-def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
     """Yield what the counters did from the first sample of the run to the last."""
-    yield from fallen(watch)
+    yield from report_silent_gpus(watch)
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
-    for series in RISING:
-        for where, samples in watch.series(series):
+    for series in RUN_COUNTERS:
+        for where, samples in watch.group_by_part(series):
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
                 continue
-            name = series if where in gpus else of_host(series)
-            total = increases(samples)
+            name = series if where in gpus else name_host_counter(series)
+            total = sum_increases(samples)
             yield Measurement(f"{name}.delta", total[-1], "", where)
             if series == "ecc.corrected":
-                yield from rates(name, where, samples, total, params.window)
+                yield from measure_rates(name, where, samples, total, params.window)
 
 
-def fallen(watch: Watch) -> Iterator[Finding]:
+def report_silent_gpus(watch: Watch) -> Iterator[Finding]:
     """Tell GPUs that fell silent during the run, and when."""
-    for code in FALLEN:
-        for where, samples in watch.series(code):
+    for code in LOST_GPU_CODES:
+        for where, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
             text = f"{code.replace('_', ' ')}, {after:.0f} s into the run"
             yield Finding(code, where, text)
 
 
-def rates(
-    name: str,
-    where: str,
-    samples: Sequence[Sample],
-    total: Sequence[float],
-    window: float,
+def measure_rates(
+    name: str, where: str, samples: Sequence[Sample], total: Sequence[float], window: float
 ) -> Iterator[Measurement]:
     """Yield the worst rate, and what it is if a shorter run counts as a minute."""
-    worst = worst_rate(samples, total, window, SHORTEST)
-    sustained = worst_rate(samples, total, window, window)
+    worst = find_worst_rate(samples, total, window, MIN_RATE_SECONDS)
+    sustained = find_worst_rate(samples, total, window, window)
     yield Measurement(f"{name}.rate", worst, "1/s", where)
     yield Measurement(f"{name}.sustained", sustained, "1/s", where)
 
 
-def increases(samples: Sequence[Sample]) -> list[float]:
+def sum_increases(samples: Sequence[Sample]) -> list[float]:
     """Add up what a counter rose by until each sample, across resets to zero."""
     total = [0.0]
     for before, after in pairwise(samples):
@@ -351,7 +350,7 @@ def increases(samples: Sequence[Sample]) -> list[float]:
     return total
 
 
-def worst_rate(
+def find_worst_rate(
     samples: Sequence[Sample], total: Sequence[float], window: float, shortest: float
 ) -> float:
     """
@@ -368,30 +367,32 @@ def worst_rate(
     return worst
 
 
-UNCORRECTED = Rule(
+UNCORRECTED_RULE = Rule(
     high=0,
     remedy=Remedy.RESET_GPU,
     optional=True,
     hard=True,
     source="an uncorrected error loses work; reset, and run again",
 )
-REMAPPED = Rule(
+REMAPPED_RULE = Rule(
     high=0,
     otherwise=Verdict.WARN,
     remedy=Remedy.RERUN,
     optional=True,
     source="a row or page that was given up may not be alone: load the GPU again",
 )
-RARE = Rule(
-    high=FEW,
+CORRECTED_WARN_RULE = Rule(
+    high=WARN_ERRORS_PER_SECOND,
     otherwise=Verdict.WARN,
     optional=True,
     source="good memory corrects a handful in a year",
 )
-STORM = Rule(high=MANY, optional=True, source="no good memory corrects so many")
-HOST_UNCORRECTED = Rule(high=0, optional=True, hard=True)
-AWAITED = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
-VENDOR = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
+CORRECTED_FAIL_RULE = Rule(
+    high=FAIL_ERRORS_PER_SECOND, optional=True, source="no good memory corrects so many"
+)
+HOST_UNCORRECTED_RULE = Rule(high=0, optional=True, hard=True)
+PENDING_RESET_RULE = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
+CONTACT_VENDOR_RULE = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
 
 CHECK = Check(
     summary="ECC errors, remapped rows and retired pages: now, since, and in the run",
@@ -425,25 +426,23 @@ CHECK = Check(
         "retired.*": Metric(unit="", meaning="memory pages retired, or about to be"),
     },
     rules={
-        "ecc.uncorrected.delta": UNCORRECTED,
-        "ecc.sram.uncorrected.delta": UNCORRECTED,
-        "ecc.uncorrected.since": UNCORRECTED,
-        "ecc.sram.uncorrected.since": UNCORRECTED,
+        "ecc.uncorrected.delta": UNCORRECTED_RULE,
+        "ecc.sram.uncorrected.delta": UNCORRECTED_RULE,
+        "ecc.uncorrected.since": UNCORRECTED_RULE,
+        "ecc.sram.uncorrected.since": UNCORRECTED_RULE,
         "ecc.uncorrected": replace(
-            AWAITED, source="uncorrected since the driver started: a reset clears it"
+            PENDING_RESET_RULE, source="uncorrected since the driver started: a reset clears it"
         ),
-        "ecc.corrected.rate": RARE,
-        "ecc.corrected.since.rate": RARE,
-        "ecc.corrected.sustained": replace(STORM, remedy=Remedy.CONTACT_VENDOR),
-        "ecc.host.uncorrected.delta": HOST_UNCORRECTED,
-        "ecc.host.uncorrected.since": HOST_UNCORRECTED,
-        "ecc.host.uncorrected": replace(
-            HOST_UNCORRECTED, otherwise=Verdict.WARN, hard=False
-        ),
-        "ecc.host.corrected.rate": RARE,
-        "ecc.host.corrected.since.rate": RARE,
-        "ecc.host.corrected.sustained": STORM,
-        "ecc.sram_threshold": replace(VENDOR, source="NVML's SRAM threshold flag"),
+        "ecc.corrected.rate": CORRECTED_WARN_RULE,
+        "ecc.corrected.since.rate": CORRECTED_WARN_RULE,
+        "ecc.corrected.sustained": replace(CORRECTED_FAIL_RULE, remedy=Remedy.CONTACT_VENDOR),
+        "ecc.host.uncorrected.delta": HOST_UNCORRECTED_RULE,
+        "ecc.host.uncorrected.since": HOST_UNCORRECTED_RULE,
+        "ecc.host.uncorrected": replace(HOST_UNCORRECTED_RULE, otherwise=Verdict.WARN, hard=False),
+        "ecc.host.corrected.rate": CORRECTED_WARN_RULE,
+        "ecc.host.corrected.since.rate": CORRECTED_WARN_RULE,
+        "ecc.host.corrected.sustained": CORRECTED_FAIL_RULE,
+        "ecc.sram_threshold": replace(CONTACT_VENDOR_RULE, source="NVML's SRAM threshold flag"),
         "remap.failed": Rule(
             high=0,
             remedy=Remedy.REPLACE,
@@ -452,47 +451,40 @@ CHECK = Check(
             source="NVIDIA memory error management: a failed row remap",
         ),
         "remap.uncorrectable": replace(
-            VENDOR, high=511, source="DCGM 4.6: 512 uncorrectable remaps"
+            CONTACT_VENDOR_RULE, high=511, source="DCGM 4.6: 512 uncorrectable remaps"
         ),
         "remap.pending": replace(
-            AWAITED,
-            source="NVIDIA memory error management: a remap waits for a reset",
+            PENDING_RESET_RULE, source="NVIDIA memory error management: a remap waits for a reset"
         ),
         "remap.banks.none": replace(
-            VENDOR,
+            CONTACT_VENDOR_RULE,
             otherwise=Verdict.WARN,
-            source="banks without a spare row: the next bad one there cannot be "
-            "remapped",
+            source="banks without a spare row: the next bad one there cannot be remapped",
         ),
         "remap.bank.pending": replace(
-            AWAITED, source="Blackwell and later: a bank remap waits for a reset"
+            PENDING_RESET_RULE, source="Blackwell and later: a bank remap waits for a reset"
         ),
         "remap.bank.exhausted": replace(
-            VENDOR,
+            CONTACT_VENDOR_RULE,
             otherwise=Verdict.WARN,
-            source="groups without a spare bank: the next bad one there cannot be "
-            "remapped",
+            source="groups without a spare bank: the next bad one there cannot be remapped",
         ),
-        "remap.*.delta": REMAPPED,
-        "remap.*.since": REMAPPED,
-        "retired.*.since": REMAPPED,
+        "remap.*.delta": REMAPPED_RULE,
+        "remap.*.since": REMAPPED_RULE,
+        "retired.*.since": REMAPPED_RULE,
         "retired.pending": replace(
-            AWAITED,
-            source="NVIDIA page retirement: it takes effect with a reset",
+            PENDING_RESET_RULE, source="NVIDIA page retirement: it takes effect with a reset"
         ),
         "retired.pages": Rule(
-            high=62,
-            remedy=Remedy.REPLACE,
-            optional=True,
-            source="DCGM 4.6: 63 retired pages",
+            high=62, remedy=Remedy.REPLACE, optional=True, source="DCGM 4.6: 63 retired pages"
         ),
     },
-    rulings={
-        **problems.RULINGS,
-        "ecc_disabled": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "ecc_reset_due": Ruling(Verdict.WARN, Remedy.RESET_GPU),
-        "ecc_unsupported": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "ecc_off_as_delivered": Ruling(Verdict.PASS, Remedy.NONE),
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "ecc_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "ecc_reset_due": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+        "ecc_unsupported": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "ecc_off_as_delivered": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -20,30 +20,22 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Unable,
-)
-from hpcverify.limits.specs import DTYPES, find
-from hpcverify.model import Cause, Covered, Found, Measurement, Remedy, Series, Verdict
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.limits.specs import DTYPES, find_spec
+from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series, Verdict
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
-from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._crowd import Crowd
-from hpcverify_checks._load import FORMS, on_host, product_step, timer_for
+from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks._crowd import CpuUsage
+from hpcverify_checks._load import PRODUCT_FORMATS, choose_timer, make_product_step, time_on_host
 from hpcverify_checks._stats import percentile
 from hpcverify_checks._torch import (
-    dtypes_of,
-    float32_as,
-    overrides_told,
+    find_torch_device,
+    list_native_dtypes,
+    list_unused_dtypes,
+    report_overrides,
     require_memory,
-    torch_device,
-    unused_units,
+    use_float32_precision,
 )
 
 if TYPE_CHECKING:
@@ -55,16 +47,16 @@ CPU_SIZES = ((32, 4096), (8, 2048), (1, 1024))
 CORE_SIZE = 512
 SLOW_FP64_SIZE = 2048
 """For fp64 on parts that compute it at 1/32 of fp32 or less: steps of < 0.1 s."""
-FAST_FP64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+FAST_FP64_CAPABILITIES = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 """Compute capabilities of the parts with fp64 at half of fp32 or more."""
 BYTES_PER_ELEMENT = 3 * 8
 """Two operands and a product, in the largest type."""
 WARM_UP_SECONDS = 0.3
-POINTS = 300
-CORES_SECONDS = 15.0
+MAX_POINTS = 300
+ALL_CORES_SECONDS = 15.0
 """For all cores, one after the other; more of them wait for the node's next run."""
 GIGA = 1e9
-WIDTHS = {"fp64": 64, "fp32": 32}
+LANE_BITS = {"fp64": 64, "fp32": 32}
 """Bits of a lane."""
 FMA_UNITS = 2
 OPERATIONS_OF_FMA = 2
@@ -84,39 +76,41 @@ class GemmParams(Params, frozen=True):
     """Rows, columns and depth; 0 takes what fills the part."""
 
 
-def measure(ctx: Context, params: GemmParams) -> Iterator[Found]:
+def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     """Measure each type in turn: burst, sustained, and how evenly the steps went."""
-    device = torch_device(ctx)
-    yield from overrides_told(ctx)
-    native = dtypes_of(device)
+    device = find_torch_device(ctx)
+    yield from report_overrides(ctx)
+    native = list_native_dtypes(device)
     began = perf_counter()
-    for dtype in _wanted(params, native):
-        with float32_as(FORMS[dtype].precision):
-            size = params.size or size_for(dtype, device)
-            step = product_step(dtype, size, device)
-            timer = timer_for(device)
+    for dtype in _choose_dtypes(params, native):
+        with use_float32_precision(PRODUCT_FORMATS[dtype].precision):
+            size = params.size or choose_size(dtype, device)
+            step = make_product_step(dtype, size, device)
+            timer = choose_timer(device)
             timer(step, WARM_UP_SECONDS)
-            crowd = Crowd.now()
+            crowd = CpuUsage.read()
             burst = timer(step, params.burst_seconds)
             start = perf_counter() - began
             sustained = timer(step, params.seconds)
-        load = Load(dtype, ctx.device.part, 2.0 * size**3, peak_of(ctx, dtype))
-        numbers = described(load, burst, sustained, start)
+        load = GemmLoad(dtype, ctx.device.part, 2.0 * size**3, find_peak(ctx, dtype))
+        numbers = report_steps(load, burst, sustained, start)
         on_cpu = device.type == "cpu"
-        yield from crowd.without(times(dtype), numbers) if on_cpu else numbers
-        yield Covered(load.where, _said(load, size, burst, sustained))
-    for unused in unused_units(device):
-        yield Covered(ctx.device.part, unused.text)
+        yield from (
+            crowd.omit_if_busy(name_contended_metrics(dtype), numbers) if on_cpu else numbers
+        )
+        yield Coverage(load.where, _describe_work(load, size, burst, sustained))
+    for unused in list_unused_dtypes(device):
+        yield Coverage(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
-        yield from core_by_core(ctx, params)
+        yield from measure_cores(ctx, params)
 
 
-def times(dtype: str) -> tuple[str, ...]:
+def name_contended_metrics(dtype: str) -> tuple[str, ...]:
     """Name what is left out on a CPU that others use."""
     return tuple(f"{dtype}.{name}" for name in ("burst", "step_p50", "spread"))
 
 
-def _wanted(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
+def _choose_dtypes(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
     unknown = set(params.dtypes) - native
     if unknown:
         raise Unable(
@@ -127,7 +121,7 @@ def _wanted(params: GemmParams, native: frozenset[str]) -> tuple[str, ...]:
     return params.dtypes or tuple(d for d in DTYPES if d in native)
 
 
-def size_for(dtype: str, device: torch.device) -> int:
+def choose_size(dtype: str, device: torch.device) -> int:
     """Choose the size that fills the part: always the same one for the same part."""
     import torch
 
@@ -135,7 +129,7 @@ def size_for(dtype: str, device: torch.device) -> int:
         threads = torch.get_num_threads()
         return next(size for cores, size in CPU_SIZES if threads >= cores)
     capability = torch.cuda.get_device_capability(device)
-    slow = dtype == "fp64" and capability not in FAST_FP64
+    slow = dtype == "fp64" and capability not in FAST_FP64_CAPABILITIES
     size = SLOW_FP64_SIZE if slow else GPU_SIZE
     require_memory(device, BYTES_PER_ELEMENT * size * size)
     return size
@@ -151,7 +145,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class GemmLoad:
     """What was computed where, with how many operations a step, and the peak."""
 
     dtype: str
@@ -164,17 +158,17 @@ class Load:
         """The unit of a throughput: integers do no floating-point operations."""
         return "GOP/s" if self.dtype == "int8" else "GFLOP/s"
 
-    def rate(self, steps: Sequence[float]) -> float:
+    def compute_rate(self, steps: Sequence[float]) -> float:
         """Give the throughput over all *steps*, in 1e9 operations a second."""
         return len(steps) * self.operations / sum(steps) / GIGA
 
 
-def described(
-    load: Load, burst: Sequence[float], sustained: Sequence[float], start: float
-) -> Iterator[Found]:
+def report_steps(
+    load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
+) -> Iterator[CheckItem]:
     """Turn the times of the steps into measurements and a series from *start*."""
-    late = settled(sustained)
-    steady, typical = load.rate(late), percentile(late, 0.5)
+    late = drop_first_half(sustained)
+    steady, typical = load.compute_rate(late), percentile(late, 0.5)
     slow = percentile(late, 0.95)
     numbers = {
         "burst": (load.operations / median(burst) / GIGA, load.unit),
@@ -191,33 +185,29 @@ def described(
         yield Measurement(f"{load.dtype}.{name}", value, unit, load.where)
     times = [start + t for t in accumulate(sustained)]
     rates = [load.operations / step / GIGA for step in sustained]
-    t, values = thin(times, rates, POINTS)
+    t, values = thin(times, rates, MAX_POINTS)
     yield Series(f"{load.dtype}.rate", load.unit, load.where, tuple(t), tuple(values))
 
 
-def settled(steps: Sequence[float]) -> Sequence[float]:
+def drop_first_half(steps: Sequence[float]) -> Sequence[float]:
     """Leave out the steps of the first half of the time: clocks still fall then."""
     half = sum(steps) / 2
-    late = [
-        step for step, end in zip(steps, accumulate(steps), strict=True) if end > half
-    ]
+    late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
     return late or steps
 
 
-def peak_of(ctx: Context, dtype: str) -> Peak | None:
+def find_peak(ctx: Context, dtype: str) -> Peak | None:
     """Find the dense peak of the part: of its data sheet, or derived for a CPU."""
     if ctx.device.kind == "cpu":
-        return derived_peak(cpu.part().facts, cpu.cpuinfo(), dtype)
+        return derive_peak(cpu.describe_cpu().facts, cpu.read_cpuinfo(), dtype)
     part = next((p for p in ctx.inventory.parts if p.id == ctx.device.part), None)
-    spec = find(part) if part else None
+    spec = find_spec(part) if part else None
     if spec is None or dtype not in spec.peaks:
         return None
     return Peak(spec.peaks[dtype], False, f"the data sheet of {spec.name}")  # noqa: FBT003 - named in the class
 
 
-def derived_peak(
-    facts: Mapping[str, str], info: Mapping[str, str], dtype: str
-) -> Peak | None:
+def derive_peak(facts: Mapping[str, str], info: Mapping[str, str], dtype: str) -> Peak | None:
     """
     Multiply cores, clock and vector width, where all are known (fp32 and fp64).
 
@@ -226,9 +216,9 @@ def derived_peak(
     right. So it is shown, and never judged by.
     """
     clock = facts.get("max_mhz") or info.get("cpu MHz")
-    if dtype not in WIDTHS or clock is None or "cores" not in facts:
+    if dtype not in LANE_BITS or clock is None or "cores" not in facts:
         return None
-    lanes = int(facts["vector_bits"]) // WIDTHS[dtype]
+    lanes = int(facts["vector_bits"]) // LANE_BITS[dtype]
     per_cycle = lanes * FMA_UNITS * OPERATIONS_OF_FMA
     cores, mhz = int(facts["cores"]), float(clock)
     return Peak(
@@ -239,8 +229,8 @@ def derived_peak(
     )
 
 
-def _said(
-    load: Load, size: int, burst: Sequence[float], sustained: Sequence[float]
+def _describe_work(
+    load: GemmLoad, size: int, burst: Sequence[float], sustained: Sequence[float]
 ) -> str:
     text = (
         f"{load.dtype}: {len(burst)} products of {size}^3 random normal numbers in a "
@@ -249,29 +239,29 @@ def _said(
     return f"{text}; peak from {load.peak.source}" if load.peak else text
 
 
-def core_by_core(ctx: Context, params: GemmParams) -> Iterator[Found]:
+def measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     """Time each core alone, one after the other, so that none slows another."""
-    allowed = cpu.cores().allowed
-    fit = max(1, int(CORES_SECONDS / params.core_seconds))
-    chosen = turn(allowed, fit, ctx.rotation)
-    work = partial(_core_rate, params.core_seconds)
+    allowed = cpu.read_cores().allowed
+    fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))
+    chosen = pick_cores(allowed, fit, ctx.rotation)
+    work = partial(_measure_core, params.core_seconds)
     for core in chosen:
-        [rate] = on_each([core], work)
+        [rate] = run_on_each([core], work)
         yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
-    yield Covered(
+    yield Coverage(
         ctx.device.part,
-        f"fp32 on cores {listed(chosen)} of {listed(allowed)}, one at a time, "
+        f"fp32 on cores {format_ranges(chosen)} of {format_ranges(allowed)}, one at a time, "
         f"{params.core_seconds:g} s each",
     )
 
 
-def _core_rate(seconds: float, _core: int) -> float:
+def _measure_core(seconds: float, _core: int) -> float:
     import torch
 
-    step = product_step("fp32", CORE_SIZE, torch.device("cpu"))
-    on_host(step, 0.0)
+    step = make_product_step("fp32", CORE_SIZE, torch.device("cpu"))
+    time_on_host(step, 0.0)
     # Its own time: what others do on this core must not make it look slower.
-    steps = on_host(step, seconds, thread_time)
+    steps = time_on_host(step, seconds, thread_time)
     return 2.0 * CORE_SIZE**3 / median(steps) / GIGA
 
 
@@ -288,9 +278,7 @@ CHECK = Check(
         "*.step_p95": Metric(unit="ms", meaning="95 % of products take at most this"),
         "*.spread": Metric(unit="ratio", meaning="step_p95 / step_p50"),
         "*.of_peak": Metric(unit="ratio", meaning="sustained / dense peak of the part"),
-        "*.peak_derived": Metric(
-            unit="GFLOP/s", meaning="peak from cores, clock and vector width"
-        ),
+        "*.peak_derived": Metric(unit="GFLOP/s", meaning="peak from cores, clock and vector width"),
         "*.core": Metric(unit="GFLOP/s", meaning="throughput of one core alone"),
     },
     rules={

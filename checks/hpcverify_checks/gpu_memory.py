@@ -32,49 +32,45 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Skip,
-    Unable,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
-from hpcverify_checks._load import Step, Timer, timer_for
+from hpcverify_checks._load import Step, Timer, choose_timer
 from hpcverify_checks._memory_march import (
-    KINDS,
-    Bench,
+    BACKGROUND_NAMES,
+    MarchPass,
     Memory,
-    backgrounds,
-    inversions,
+    find_wrong_pieces,
+    generate_backgrounds,
 )
-from hpcverify_checks._memory_room import RESERVE, Room, of_gpu, take
-from hpcverify_checks._torch import require_memory, torch_device
+from hpcverify_checks._memory_room import (
+    RESERVE_BYTES,
+    DeviceMemory,
+    allocate_chunks,
+    query_gpu_memory,
+)
+from hpcverify_checks._torch import find_torch_device, require_memory
 
 if TYPE_CHECKING:
     import torch
 
-BUFFER = 2**32
+BUFFER_BYTES = 2**32
 """Bytes to read, write or copy at a time: the largest cache is 3 % of it."""
 FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
-PLACES = 3
+MAX_DESCRIBED_WORDS = 3
 """Wrong words that are described; all are counted."""
-ECC = "uncorrectable ECC error"
+ECC_ERROR_TEXT = "uncorrectable ECC error"
 """How CUDA words cudaErrorECCUncorrectable."""
-FREE_IT = "end the processes that nvidia-smi lists"
+FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
 GIGA = 1e9
 GIB = 2**30
 
@@ -94,23 +90,23 @@ def applies(ctx: Context) -> None:
         raise Skip("the memory of the host is not tested by this check")
 
 
-def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[Found]:
+def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
-    device, where = torch_device(ctx), ctx.device.part
-    yield from guarded(where, _on_gpu(device, where, ctx.seed, params))
+    device, where = find_torch_device(ctx), ctx.device.part
+    yield from convert_memory_errors(where, _measure_gpu(device, where, ctx.seed, params))
 
 
-def _on_gpu(
+def _measure_gpu(
     device: torch.device, where: str, seed: int, params: GpuMemoryParams
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     require_own_memory(device)
-    require_memory(device, 2 * BUFFER + RESERVE)
-    timer = timer_for(device)
-    yield from bandwidths(steps(device), where, params.bandwidth_seconds, timer)
-    room = of_gpu(device)
-    memory = Memory(take(room))
-    yield from examined(memory, where, room, seed, _deadline(params.seconds))
+    require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
+    timer = choose_timer(device)
+    yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
+    room = query_gpu_memory(device)
+    memory = Memory(allocate_chunks(room))
+    yield from examine_memory(memory, where, room, seed, _make_deadline(params.seconds))
 
 
 def require_own_memory(device: torch.device) -> None:
@@ -121,12 +117,12 @@ def require_own_memory(device: torch.device) -> None:
         raise Skip("this GPU has no memory of its own: it shares that of the host")
 
 
-def _deadline(seconds: float) -> Callable[[], bool]:
+def _make_deadline(seconds: float) -> Callable[[], bool]:
     end = perf_counter() + seconds
     return lambda: perf_counter() >= end
 
 
-def guarded(where: str, found: Iterator[Found]) -> Iterator[Found]:
+def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:
     """
     Pass on what was *found*, and make a finding of an ECC error that ended it.
 
@@ -140,16 +136,16 @@ def guarded(where: str, found: Iterator[Found]) -> Iterator[Found]:
         yield from found
     except torch.OutOfMemoryError as exc:
         raise Unable(
-            f"the memory of the GPU ran out under way: {FREE_IT}", Cause.NO_SPACE
+            f"the memory of the GPU ran out under way: {FREE_MEMORY_FIX}", Cause.NO_SPACE
         ) from exc
     except torch.AcceleratorError as exc:
-        if ECC not in str(exc):
+        if ECC_ERROR_TEXT not in str(exc):
             raise
         text = "CUDA met an uncorrectable ECC error and ended the test of the memory"
         yield Finding("ecc_uncorrectable", where, text)
 
 
-def steps(device: torch.device, size: int = BUFFER) -> Mapping[str, tuple[Step, int]]:
+def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
     """Make a step of each kind, with the bytes that it moves."""
     import torch
 
@@ -162,16 +158,16 @@ def steps(device: torch.device, size: int = BUFFER) -> Mapping[str, tuple[Step, 
     }
 
 
-def bandwidths(
+def measure_bandwidths(
     steps: Mapping[str, tuple[Step, int]], where: str, seconds: float, timer: Timer
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """Time each of *steps* for *seconds*; the median time counts."""
     for name, (step, moved) in steps.items():
         timer(step, WARM_UP_SECONDS)
         rate = moved / median(timer(step, seconds)) / GIGA
         yield Measurement(f"memory.{name}", rate, "GB/s", where)
     size = steps["read"][1] / GIB
-    yield Covered(
+    yield Coverage(
         where,
         f"bandwidth of buffers of {size:g} GiB: a float32 sum reads, a fill writes, a "
         f"negation copies (both ways counted), {seconds:g} s each",
@@ -179,7 +175,7 @@ def bandwidths(
 
 
 @dataclass(slots=True)
-class Tally:
+class PassTally:
     """What came of the passes so far."""
 
     passes: Counter[str] = field(default_factory=Counter[str])
@@ -188,9 +184,9 @@ class Tally:
     """Of the wrong words that were described."""
 
 
-def examined(
-    memory: Memory, where: str, room: Room, seed: int, enough: Callable[[], bool]
-) -> Iterator[Found]:
+def examine_memory(
+    memory: Memory, where: str, room: DeviceMemory, seed: int, enough: Callable[[], bool]
+) -> Iterator[CheckItem]:
     """
     Make passes over *memory* until it is *enough* or a pass found something wrong.
 
@@ -200,50 +196,51 @@ def examined(
     """
     if not memory.chunks:
         raise Unable(
-            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: "
-            f"{FREE_IT}",
+            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: {FREE_MEMORY_FIX}",
             Cause.NO_SPACE,
         )
-    tally, chance = Tally(), random.Random(seed)  # noqa: S311 - no secret
-    pieces = sum(map(len, memory.pieces()))
-    for background in backgrounds(memory.at_once, pieces, seed):
-        bench = memory.bench(background)
-        yield from one_pass(bench, where, tally)
+    tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
+    pieces = sum(map(len, memory.split_pieces()))
+    for background in generate_backgrounds(memory.words_per_piece, pieces, seed):
+        march = memory.start_pass(background)
+        yield from run_pass(march, where, tally)
         if tally.mismatches:
             break
-        bench.canary(chance)
+        march.require_canary(chance)
         if enough():
             break
-    yield from summed(memory, where, room, tally)
+    yield from report_tally(memory, where, room, tally)
 
 
-def one_pass(bench: Bench, where: str, tally: Tally) -> Iterator[Finding]:
+def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
     """Make one pass and describe the first words that were wrong in it."""
-    for wrong in inversions(bench):
+    for wrong in find_wrong_pieces(march):
         tally.mismatches += wrong.words
-        if wrong.place not in tally.places and len(tally.places) < PLACES:
+        if wrong.place not in tally.places and len(tally.places) < MAX_DESCRIBED_WORDS:
             tally.places.add(wrong.place)
-            yield bench.described(where, wrong)
-    tally.passes[bench.background.name] += 1
-    if not tally.mismatches and not bench.intact():
+            yield march.build_finding(where, wrong)
+    tally.passes[march.background.name] += 1
+    if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
         text = "the table of what the memory should hold changed in GPU memory"
         yield Finding("memory_corrupted", where, text)
 
 
-def summed(memory: Memory, where: str, room: Room, tally: Tally) -> Iterator[Found]:
+def report_tally(
+    memory: Memory, where: str, room: DeviceMemory, tally: PassTally
+) -> Iterator[CheckItem]:
     """Say how much was tested, how, and how many words were wrong."""
     yield Measurement("covered", memory.size / room.total, "ratio", where)
     yield Measurement("passes", tally.passes.total(), "", where)
     yield Measurement("mismatches", tally.mismatches, "", where)
     done = ", ".join(f"{kind} {n}" for kind, n in tally.passes.items())
-    left = ", ".join(kind for kind in KINDS if kind not in tally.passes)
+    left = ", ".join(kind for kind in BACKGROUND_NAMES if kind not in tally.passes)
     text = (
         f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB, every word written "
         f"three times and compared three times in a pass; passes of moving inversions: "
         f"{done}"
     )
-    yield Covered(where, f"{text}; no time for: {left}" if left else text)
+    yield Coverage(where, f"{text}; no time for: {left}" if left else text)
 
 
 CHECK = Check(
@@ -259,17 +256,14 @@ CHECK = Check(
     },
     rules={
         "mismatches": Rule(
-            high=0,
-            remedy=Remedy.REPLACE,
-            hard=True,
-            source="memory holds what was written",
+            high=0, remedy=Remedy.REPLACE, hard=True, source="memory holds what was written"
         ),
         "covered": Rule(
             low=0.9,
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source=f"hpcverify default: what is not allocated is not tested; {FREE_IT}",
+            source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
         ),
         "memory.*": Rule(
             of_spec=0.85,
@@ -279,9 +273,9 @@ CHECK = Check(
             source="hpcverify default: the memory clock of a healthy GPU is fixed",
         ),
     },
-    rulings={
-        "memory_corrupted": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "ecc_uncorrectable": Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+    finding_rules={
+        "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "ecc_uncorrectable": FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -28,61 +28,53 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Watch,
-)
-from hpcverify.limits.specs import find
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.limits.specs import find_spec
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Part,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Heard, Process, Setup
+from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
 from hpcverify_checks import _gpus
 
-ROUNDING_W = 1.0
+ROUNDING_WATTS = 1.0
 """Watts by which two limits may differ and be the same."""
 
-LEFTOVER_GIB = 1.0
+MAX_LEFTOVER_GIB = 1.0
 """
 GiB that nobody holds and that are still no leftover (inferred): the context of a
 process on a large GPU takes half of that, and old drivers count their own as used.
 """
 
-SETTLE = 1.0
+SETTLE_SECONDS = 1.0
 """Seconds in which a process that is just ending lets go of its memory."""
 
-COHERENT = ("NVIDIA GH", "NVIDIA GB")
+COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
 """Parts whose memory the kernel uses as a node of its own: what is used there may be
 the page cache's, and nobody's process."""
 
-CONTAINED = "who uses the GPUs cannot be told from within a container"
-HOST_PIDS = "pid:[4026531836]"
+CONTAINER_NOTICE = "who uses the GPUs cannot be told from within a container"
+HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
 
-BUSY = 0.9
+MIN_BUSY_UTILIZATION = 0.9
 """Utilization from which on a GPU is under load."""
 
-FEWEST = 10
+MIN_BUSY_SAMPLES = 10
 """Samples under load, below which the clock says nothing."""
 
-HELD = 0.95
+MIN_LOCKED_SHARE = 0.95
 """Share of the samples in which a locked clock has the same value."""
 
-CLEARLY = 0.97
+MAX_LOCKED_CLOCK_SHARE = 0.97
 """Of the clock of the data sheet; a locked clock above that costs next to nothing."""
 
 
@@ -93,7 +85,7 @@ class GpuSetupParams(Params, frozen=True):
     """Nobody else may use a GPU now: a process that does was left by a job."""
 
 
-def alive(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Whether there is a process *pid*, be it ours to see or not."""
     try:
         os.kill(pid, 0)
@@ -104,28 +96,28 @@ def alive(pid: int) -> bool:
     return True
 
 
-class Host(Struct, frozen=True):
+class ProcessTable(Struct, frozen=True):
     """The processes of this machine, and which are this run's own."""
 
     proc: Path = Path("/proc")
     engine: int = field(default_factory=os.getppid)
     """Whoever started us has started the other workers, too."""
-    alive: Callable[[int], bool] = alive
+    alive: Callable[[int], bool] = process_exists
 
     def sees_all(self) -> bool:
         """Whether a process number means the same here and to the driver."""
         namespace = self.proc / "self/ns/pid"
-        return namespace.is_symlink() and str(namespace.readlink()) == HOST_PIDS
+        return namespace.is_symlink() and str(namespace.readlink()) == HOST_PID_NAMESPACE
 
     def is_ours(self, pid: int) -> bool:
         """Whether *pid* is the engine or comes from it."""
         while pid > 1:
             if pid == self.engine:
                 return True
-            pid = self._parent(pid)
+            pid = self._read_parent(pid)
         return False
 
-    def _parent(self, pid: int) -> int:
+    def _read_parent(self, pid: int) -> int:
         words = self._read(pid, "stat").rpartition(")")[2].split()
         return int(words[1]) if words else 0
 
@@ -141,48 +133,48 @@ class Host(Struct, frozen=True):
             return ""
 
 
-def measure(ctx: Context, params: GpuSetupParams) -> Iterator[Found]:
+def measure(ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
     """Yield how the GPUs are set up, and what is left on them."""
-    yield from look(ctx, params, _gpus.source(ctx).setup, Host())
+    yield from report_setup(ctx, params, _gpus.open_gpu_source(ctx).read_setup, ProcessTable())
 
 
-def look(
+def report_setup(
     ctx: Context,
     params: GpuSetupParams,
-    ask: Callable[[], Heard[Setup]],
-    host: Host,
+    ask: Callable[[], GpuAnswers[Setup]],
+    host: ProcessTable,
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """*ask* the GPUs, and yield what they say beside the processes of *host*."""
     heard = ask()
-    agreed = of_one_limit(ctx, heard.answers)
+    agreed = find_uniform_limits(ctx, heard.answers)
     for uuid, setup in heard.answers.items():
-        yield from modes(uuid, setup)
-        yield from power(uuid, setup, meant=uuid in agreed)
-        yield from slowed_down(uuid, setup)
-        yield Covered(uuid, described(setup))
-    yield from odd_firmware(ctx, heard.answers)
+        yield from report_modes(uuid, setup)
+        yield from report_power(uuid, setup, meant=uuid in agreed)
+        yield from report_slowdown(uuid, setup)
+        yield Coverage(uuid, describe_setup(setup))
+    yield from find_odd_firmware(ctx, heard.answers)
     if host.sees_all():
 
-        def again() -> Mapping[str, Setup]:
-            pause(SETTLE)
+        def ask_again() -> Mapping[str, Setup]:
+            pause(SETTLE_SECONDS)
             return ask().answers
 
-        yield from leftovers(ctx, heard.answers, host, again)
-        yield from users(heard.answers, host, exclusive=params.exclusive)
+        yield from find_leftovers(ctx, heard.answers, host, ask_again)
+        yield from report_users(heard.answers, host, exclusive=params.exclusive)
     else:
-        yield Covered("node", CONTAINED)
-    yield from _gpus.troubles(heard)
+        yield Coverage("node", CONTAINER_NOTICE)
+    yield from _gpus.report_troubles(heard)
 
 
-def described(setup: Setup) -> str:
+def describe_setup(setup: Setup) -> str:
     """Say in words what was looked at; what was not told is left out."""
     facts = {
-        "persistence": _on(setup.persistence),
-        "MIG": _on(setup.mig),
+        "persistence": _format_switch(setup.persistence),
+        "MIG": _format_switch(setup.mig),
         "compute mode": setup.compute_mode,
-        "power limit": _of(setup.power_limit_w, setup.power_default_w, "W"),
-        "applications clock": _of(
+        "power limit": _format_share(setup.power_limit_w, setup.power_default_w, "W"),
+        "applications clock": _format_share(
             setup.clock_applications_mhz, setup.clock_max_mhz, "MHz"
         ),
         **setup.firmware,
@@ -190,24 +182,24 @@ def described(setup: Setup) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items() if value)
 
 
-def _on(value: bool | None) -> str | None:  # noqa: FBT001 - a setting and not an option
+def _format_switch(value: bool | None) -> str | None:  # noqa: FBT001 - a setting and not an option
     return None if value is None else ("on" if value else "off")
 
 
-def _of(value: float | None, whole: float | None, unit: str) -> str | None:
+def _format_share(value: float | None, whole: float | None, unit: str) -> str | None:
     if value is None:
         return None
     return f"{value:g} {unit}" if whole is None else f"{value:g} of {whole:g} {unit}"
 
 
-def slowed_down(uuid: str, setup: Setup) -> Iterator[Finding]:
+def report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     """Yield what holds the clock down, and how far: what a later look cannot show."""
     if not setup.slowed_by:
         return
     clock, celsius = setup.slowed_to
     found = {
-        "clock": _of(clock, setup.clock_max_mhz, "MHz"),
-        "temperature": _of(celsius, None, "°C"),
+        "clock": _format_share(clock, setup.clock_max_mhz, "MHz"),
+        "temperature": _format_share(celsius, None, "°C"),
     }
     numbers = {name: text for name, text in found.items() if text}
     told = f" ({', '.join(numbers.values())})" if numbers else ""
@@ -215,7 +207,7 @@ def slowed_down(uuid: str, setup: Setup) -> Iterator[Finding]:
     yield Finding("slowed_down", uuid, text, numbers)
 
 
-def modes(uuid: str, setup: Setup) -> Iterator[Finding]:
+def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
     """Yield the modes that are not as a GPU that computes ought to have them."""
     if setup.persistence is False:
         text = (
@@ -226,7 +218,7 @@ def modes(uuid: str, setup: Setup) -> Iterator[Finding]:
     if setup.mig:
         yield Finding("mig_on", uuid, "cut into MIG instances")
     if None is not setup.mig_pending is not setup.mig:
-        text = f"MIG will be {_on(setup.mig_pending)} after a reset that is still due"
+        text = f"MIG will be {_format_switch(setup.mig_pending)} after a reset that is still due"
         yield Finding("mig_pending", uuid, text)
     if setup.compute_mode == "prohibited":
         text = "compute mode is 'prohibited', so nothing can run: nvidia-smi -c 0"
@@ -236,7 +228,7 @@ def modes(uuid: str, setup: Setup) -> Iterator[Finding]:
         yield Finding("compute_exclusive", uuid, text)
 
 
-def power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[Found]:
+def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]:
     """
     Yield the power limits, and what keeps the GPU from its own.
 
@@ -247,16 +239,16 @@ def power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[Found]:
     if limit is None:
         return
     yield Measurement("power.limit", limit, "W", uuid)
-    if default is not None and limit < default - ROUNDING_W:
+    if default is not None and limit < default - ROUNDING_WATTS:
         text = f"limited to {limit:g} W, by default {default:g} W"
         if meant:
             yield Finding("power_capped", uuid, f"{text}, as all of its like")
         else:
             yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
-    if default is not None and limit > default + ROUNDING_W:
+    if default is not None and limit > default + ROUNDING_WATTS:
         text = f"may draw {limit:g} W, by default {default:g} W"
         yield Finding("power_raised", uuid, text)
-    if enforced is not None and enforced < limit - ROUNDING_W:
+    if enforced is not None and enforced < limit - ROUNDING_WATTS:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "
             "limits it (temperature, a power cable, the chassis)"
@@ -264,29 +256,29 @@ def power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[Found]:
         yield Finding("power_held", uuid, text)
 
 
-def of_one_limit(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
+def find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
     """Find the GPUs whose power limit is that of all their like, if they have any."""
     return {
         uuid
-        for like in alike(ctx, answers)
+        for like in group_alike(ctx, answers)
         if len(like) > 1 and len({answers[u].power_limit_w for u in like}) == 1
         for uuid in like
     }
 
 
-def odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
+def find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
     """Yield the GPUs whose firmware is not that of most of their like."""
-    for like in alike(ctx, answers):
+    for like in group_alike(ctx, answers):
         for what in dict.fromkeys(w for uuid in like for w in answers[uuid].firmware):
             versions = {
                 uuid: answers[uuid].firmware[what]
                 for uuid in like
                 if what in answers[uuid].firmware
             }
-            yield from odd_ones(ctx, what, versions)
+            yield from name_odd_versions(ctx, what, versions)
 
 
-def alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
+def group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     """Sort the GPUs by what they are: the part, and the board that carries it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for gpu in ctx.inventory.of_kind("gpu"):
@@ -296,14 +288,14 @@ def alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     return list(groups.values())
 
 
-def odd_ones(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+def name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
     """Name those whose version is not the most common; with a draw, name them all."""
     ranks = Counter(versions.values()).most_common()
     if len(ranks) < 2:  # noqa: PLR2004 - they are all the same
         return
     (common, most), (_, next_most), *_ = ranks
     if most == next_most:
-        each = (f"{ctx.inventory.label(u)} {v}" for u, v in versions.items())
+        each = (f"{ctx.inventory.find_label(u)} {v}" for u, v in versions.items())
         text = f"{what} differs among like GPUs: {', '.join(each)}"
         yield Finding("firmware_differs", "node", text)
         return
@@ -313,19 +305,19 @@ def odd_ones(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[F
             yield Finding("firmware_differs", uuid, text)
 
 
-def leftovers(
+def find_leftovers(
     ctx: Context,
     answers: Mapping[str, Setup],
-    host: Host,
+    host: ProcessTable,
     again: Callable[[], Mapping[str, Setup]],
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """Yield what is held by processes that are no more, or by none at all."""
     places = {uuid: index for index, uuid in enumerate(answers)}
-    dead, spare = ghosts(answers, host), unowned(ctx, answers)
-    if dead or any(gib > LEFTOVER_GIB for gib in spare.values()):
+    dead, spare = list_ghosts(answers, host), measure_unowned(ctx, answers)
+    if dead or any(gib > MAX_LEFTOVER_GIB for gib in spare.values()):
         later = again()
-        dead &= ghosts(later, host)
-        still = unowned(ctx, later)
+        dead &= list_ghosts(later, host)
+        still = measure_unowned(ctx, later)
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
     for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
         text = (
@@ -337,7 +329,7 @@ def leftovers(
         yield Measurement("memory.leftover", gib, "GiB", uuid)
 
 
-def ghosts(answers: Mapping[str, Setup], host: Host) -> set[tuple[str, int]]:
+def list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[str, int]]:
     """List the processes that hold a GPU and do not exist."""
     return {
         (uuid, process.pid)
@@ -347,7 +339,7 @@ def ghosts(answers: Mapping[str, Setup], host: Host) -> set[tuple[str, int]]:
     }
 
 
-def unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
+def measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
     """Measure in GiB what is used of GPUs that no process uses."""
     names = {p.id: p.facts.get("name", "") for p in ctx.inventory.of_kind("gpu")}
     return {
@@ -355,12 +347,12 @@ def unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
         for uuid, setup in answers.items()
         if setup.processes == ()
         and setup.memory_used is not None
-        and not names.get(uuid, "").startswith(COHERENT)
+        and not names.get(uuid, "").startswith(COHERENT_NAME_PREFIXES)
     }
 
 
-def users(
-    answers: Mapping[str, Setup], host: Host, *, exclusive: bool
+def report_users(
+    answers: Mapping[str, Setup], host: ProcessTable, *, exclusive: bool
 ) -> Iterator[Finding]:
     """Yield who uses the GPUs, this run aside."""
     for uuid, setup in answers.items():
@@ -371,10 +363,10 @@ def users(
         }
         if others:
             code = "process_left" if exclusive else "in_use"
-            yield Finding(code, uuid, used_by(list(others.values()), host))
+            yield Finding(code, uuid, describe_users(list(others.values()), host))
 
 
-def used_by(processes: Sequence[Process], host: Host) -> str:
+def describe_users(processes: Sequence[Process], host: ProcessTable) -> str:
     """Say who uses a GPU, and how much of its memory."""
     names = ", ".join(host.describe(process.pid) for process in processes)
     gib = sum(process.memory or 0 for process in processes) / 2**30
@@ -385,22 +377,22 @@ Gauges = Mapping[str, Mapping[float, float]]
 """What was sampled of one part: by series, by time."""
 
 
-def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
     """Yield the GPUs whose clock is kept low although nothing holds it back."""
-    sampled = gauges(watch)
+    sampled = group_gauges(watch)
     for gpu in ctx.inventory.of_kind("gpu"):
-        clock = expected_clock(gpu)
+        clock = find_expected_clock(gpu)
         if clock and gpu.id in sampled:
-            yield from clocks(gpu.id, clock, sampled[gpu.id])
+            yield from report_clocks(gpu.id, clock, sampled[gpu.id])
 
 
-def expected_clock(gpu: Part) -> float | None:
+def find_expected_clock(gpu: Part) -> float | None:
     """Look up the clock (MHz) for which the data sheet's speed holds."""
-    spec = find(gpu)
+    spec = find_spec(gpu)
     return spec.peak_clock_mhz if spec else None
 
 
-def gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
+def group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
     """Sort what matters here of the samples by part, series and time."""
     found: dict[str, dict[str, dict[float, float]]] = {}
     for sample in watch.samples:
@@ -410,28 +402,31 @@ def gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
     return found
 
 
-def clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Found]:
+def report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[CheckItem]:
     """Yield whether the clock is kept below *expected* MHz while there is work."""
     clock = sampled.get("clock", {})
-    causes = held_back(sampled)
+    causes = list_slowdown_causes(sampled)
     busy = [
         t
         for t, usage in sampled.get("utilization", {}).items()
-        if usage >= BUSY and t in clock
+        if usage >= MIN_BUSY_UTILIZATION and t in clock
     ]
-    if len(busy) < FEWEST:
+    if len(busy) < MIN_BUSY_SAMPLES:
         return
-    yield Covered(uuid, f"clock looked at {len(busy)} times under load")
+    yield Coverage(uuid, f"clock looked at {len(busy)} times under load")
     free = [clock[t] for t in busy if not causes.get(t)]
     wished = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
-    locked = steady(free) if len(free) >= FEWEST else None
-    if locked is not None and locked < CLEARLY * expected:
+    locked = find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
+    if locked is not None and locked < MAX_LOCKED_CLOCK_SHARE * expected:
         text = (
             f"the clock stays at {locked:g} MHz under load, {expected:g} MHz by its "
             "data sheet, and nothing holds it back: locked? nvidia-smi -rgc"
         )
         yield Finding("clocks_locked", uuid, text)
-    elif len(wished) >= HELD * len(busy) and max(wished) < CLEARLY * expected:
+    elif (
+        len(wished) >= MIN_LOCKED_SHARE * len(busy)
+        and max(wished) < MAX_LOCKED_CLOCK_SHARE * expected
+    ):
         text = (
             f"applications clocks keep it at {max(wished):g} MHz under load, "
             f"{expected:g} MHz by its data sheet: nvidia-smi -rac"
@@ -439,7 +434,7 @@ def clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Found]:
         yield Finding("clocks_limited", uuid, text)
 
 
-def held_back(sampled: Gauges) -> dict[float, set[str]]:
+def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
     """
     List what held the part back (or that it was idle) by the time of the sample.
 
@@ -458,10 +453,10 @@ def held_back(sampled: Gauges) -> dict[float, set[str]]:
     return causes
 
 
-def steady(values: Sequence[float]) -> float | None:
+def find_locked_value(values: Sequence[float]) -> float | None:
     """Give the one value that nearly all *values* have and none exceeds, if any."""
     (value, times), *_ = Counter(values).most_common(1)
-    return value if times >= HELD * len(values) and value == max(values) else None
+    return value if times >= MIN_LOCKED_SHARE * len(values) and value == max(values) else None
 
 
 CHECK = Check(
@@ -475,33 +470,33 @@ CHECK = Check(
     },
     rules={
         "memory.leftover": Rule(
-            high=LEFTOVER_GIB,
+            high=MAX_LEFTOVER_GIB,
             otherwise=Verdict.WARN,
             remedy=Remedy.RESET_GPU,
             optional=True,
             source="memory that no process holds is lost until a reset",
-        ),
+        )
     },
-    rulings={
-        **problems.RULINGS,
-        "persistence_off": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "mig_on": Ruling(Verdict.PASS, Remedy.NONE),
-        "mig_pending": Ruling(Verdict.WARN, Remedy.RESET_GPU),
-        "compute_exclusive": Ruling(Verdict.PASS, Remedy.NONE),
-        "compute_prohibited": Ruling(
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "persistence_off": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "mig_on": FindingRule(Verdict.PASS, Remedy.NONE),
+        "mig_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+        "compute_exclusive": FindingRule(Verdict.PASS, Remedy.NONE),
+        "compute_prohibited": FindingRule(
             Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
         ),
-        "power_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "slowed_down": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "power_capped": Ruling(Verdict.PASS, Remedy.NONE),
-        "power_raised": Ruling(Verdict.PASS, Remedy.NONE),
-        "power_held": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "firmware_differs": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "process_dead": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "process_left": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "in_use": Ruling(Verdict.PASS, Remedy.NONE),
-        "clocks_locked": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "clocks_limited": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "power_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "slowed_down": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "power_capped": FindingRule(Verdict.PASS, Remedy.NONE),
+        "power_raised": FindingRule(Verdict.PASS, Remedy.NONE),
+        "power_held": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "firmware_differs": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "process_dead": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "process_left": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "in_use": FindingRule(Verdict.PASS, Remedy.NONE),
+        "clocks_locked": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "clocks_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -18,34 +18,32 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from hpcverify.check import Check, Context, Metric, Params, Placement
-from hpcverify.limits.specs import find, unknown
+from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Inventory,
     Measurement,
     Part,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify_checks._mounts import MOUNT, mount_changed
+from hpcverify_checks._mounts import MOUNT_KIND, compare_mounts
 
-COUNTED = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
+COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 
-SOFTWARE = frozenset(
-    {"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"}
-)
+SOFTWARE_FACTS = frozenset({"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"})
 """Facts that change when somebody installs something."""
 
-SHRUNK = 0.02
+MAX_MEMORY_LOSS = 0.02
 """Of the memory, below which a difference is the kernel's and no module's: the
 smallest module of a node with 32 alike is 3 % of it."""
 
-LOSSES = frozenset({"gpu", "disk", "nic", "dimm"})
+FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody takes out of a running node by the way."""
 
 
@@ -53,19 +51,19 @@ class InventoryParams(Params, frozen=True):
     """Nothing to set."""
 
 
-def measure(ctx: Context, params: InventoryParams) -> Iterator[Found]:
+def measure(ctx: Context, params: InventoryParams) -> Iterator[CheckItem]:
     """Count the parts, and yield what is amiss and what changed."""
     now = ctx.inventory
-    yield from count(now)
-    yield from (identified(p, ctx.previous) for p in now.problems)
+    yield from count_parts(now)
+    yield from (identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see is not gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
         yield from compare(now, ctx.previous)
-    yield Covered("node", coverage(ctx))
-    yield from strangers(now)
+    yield Coverage("node", describe_coverage(ctx))
+    yield from list_unknown_gpus(now)
 
 
-def coverage(ctx: Context) -> str:
+def describe_coverage(ctx: Context) -> str:
     """Say how much was compared with what."""
     found = f"{len(ctx.inventory.parts)} parts"
     if ctx.previous is None:
@@ -73,37 +71,37 @@ def coverage(ctx: Context) -> str:
     return f"{found} compared with {len(ctx.previous.parts)} of the earlier run"
 
 
-def strangers(inventory: Inventory) -> Iterator[Covered]:
+def list_unknown_gpus(inventory: Inventory) -> Iterator[Coverage]:
     """Say which GPUs are of a part that no data sheet here describes."""
     for gpu in inventory.of_kind("gpu"):
-        if "name" in gpu.facts and find(gpu) is None:
-            yield Covered(gpu.id, f"{unknown(gpu)}: its like and its past judge it")
+        if "name" in gpu.facts and find_spec(gpu) is None:
+            yield Coverage(gpu.id, f"{explain_unknown(gpu)}: its like and its past judge it")
 
 
-def count(inventory: Inventory) -> Iterator[Measurement]:
+def count_parts(inventory: Inventory) -> Iterator[Measurement]:
     """Count the parts by kind; a GPU that only the PCI bus knows is none."""
-    for name, kind in COUNTED.items():
-        usable = [p for p in inventory.of_kind(kind) if not unidentified(p)]
+    for name, kind in COUNTED_KINDS.items():
+        usable = [p for p in inventory.of_kind(kind) if not is_unidentified(p)]
         yield Measurement(name, len(usable))
     for cpu in inventory.of_kind("cpu"):
         if "threads" in cpu.facts:
             yield Measurement("cpus", float(cpu.facts["threads"]), "", cpu.id)
     for memory in inventory.of_kind("memory"):
         if "total" in memory.facts:
-            yield Measurement("memory", gibibytes(memory), "GiB", memory.id)
+            yield Measurement("memory", read_gibibytes(memory), "GiB", memory.id)
 
 
-def gibibytes(memory: Part) -> float:
+def read_gibibytes(memory: Part) -> float:
     """Read the total of the part *memory*."""
     return float(memory.facts["total"].partition(" ")[0])
 
 
-def unidentified(part: Part) -> bool:
+def is_unidentified(part: Part) -> bool:
     """Whether *part* is a GPU that goes by its address, as nothing else is known."""
     return part.kind == "gpu" and part.id == part.facts.get("pci_address")
 
 
-def identified(problem: Finding, previous: Inventory | None) -> Finding:
+def identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
     """Add which part the earlier run had at the address that *problem* names."""
     for part in previous.of_kind("gpu") if previous else ():
         if part.facts.get("pci_address") == problem.where != part.id:
@@ -117,56 +115,50 @@ def identified(problem: Finding, previous: Inventory | None) -> Finding:
 def compare(now: Inventory, before: Inventory) -> list[Finding]:
     """List the differences between two inventories, worst first."""
     return [
-        *mount_changed(now, before),
-        *come_and_gone(without_mounts(now), without_mounts(before)),
-        *memory_shrunk(now, before),
-        *changed_facts(without_mounts(now), before),
+        *compare_mounts(now, before),
+        *compare_parts(drop_mounts(now), drop_mounts(before)),
+        *compare_memory(now, before),
+        *compare_facts(drop_mounts(now), before),
     ]
 
 
-def without_mounts(inventory: Inventory) -> Inventory:
+def drop_mounts(inventory: Inventory) -> Inventory:
     """Leave out what is no hardware, and goes by rules of its own."""
-    return replace(
-        inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT)
-    )
+    return replace(inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT_KIND))
 
 
-def come_and_gone(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def compare_parts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """Tell parts that are gone, that took the place of others, and that are new."""
     kinds = dict.fromkeys(p.kind for p in (*before.parts, *now.parts))
     for kind in kinds:
         have, had = now.of_kind(kind), before.of_kind(kind)
         if kind == "gpu":
-            have, had = without_unidentified(have, had), without_unidentified(had, have)
-        gone = absent(had, have)
-        new = absent(have, had)
+            have, had = drop_unidentified(have, had), drop_unidentified(had, have)
+        gone = list_absent(had, have)
+        new = list_absent(have, had)
         for old, fresh in zip_longest(gone, new):
-            yield from differs(kind, old, fresh, now)
+            yield from report_difference(kind, old, fresh, now)
 
 
-def absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
+def list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
     """List those of *parts* whose id is not *among* the others."""
     ids = {p.id for p in among}
     return [p for p in parts if p.id not in ids]
 
 
-def without_unidentified(
-    parts: Iterable[Part], others: Iterable[Part]
-) -> tuple[Part, ...]:
+def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
     """
     Drop GPUs without a name, and those that the others have without one.
 
     What became of these is in the problems of the inventory.
     """
-    nameless = {p.id for p in others if unidentified(p)}
+    nameless = {p.id for p in others if is_unidentified(p)}
     return tuple(
-        p
-        for p in parts
-        if not unidentified(p) and p.facts.get("pci_address") not in nameless
+        p for p in parts if not is_unidentified(p) and p.facts.get("pci_address") not in nameless
     )
 
 
-def differs(
+def report_difference(
     kind: str, old: Part | None, new: Part | None, now: Inventory
 ) -> Iterator[Finding]:
     """Say that *old* is gone, that *new* is new, or that one replaced the other."""
@@ -176,30 +168,30 @@ def differs(
     elif new:
         yield Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
     elif old and kind == "gpu":
-        yield from lost_gpu(old, now)
+        yield from report_lost_gpu(old, now)
     elif old:
-        code = f"{kind}_missing" if kind in LOSSES else "part_missing"
-        yield Finding(code, old.id, f"{kind} {gone(old)}", former(old))
+        code = f"{kind}_missing" if kind in FIXED_KINDS else "part_missing"
+        yield Finding(code, old.id, f"{kind} {describe_gone(old)}", list_former_facts(old))
 
 
-def lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
+def report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     """Say that *gpu* is missing, if all that could hide it can be ruled out."""
-    if problems.of_view(now):
+    if problems.list_view_problems(now):
         return
-    text = f"gpu {gone(gpu)}"
+    text = f"gpu {describe_gone(gpu)}"
     if any("driver" in other.facts for other in now.of_kind("gpu")):
-        yield Finding("gpu_missing", gpu.id, text, former(gpu))
+        yield Finding("gpu_missing", gpu.id, text, list_former_facts(gpu))
     else:
         fix = "neither the PCI bus nor NVML shows any: see the kernel log"
-        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", former(gpu))
+        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", list_former_facts(gpu))
 
 
-def former(part: Part) -> dict[str, str]:
+def list_former_facts(part: Part) -> dict[str, str]:
     """List what was known of a *part* that is gone: its label, then its facts."""
     return {"was": part.label} | part.facts
 
 
-def gone(part: Part) -> str:
+def describe_gone(part: Part) -> str:
     """Say that *part* is gone. Its id is where the finding is, and is not repeated."""
     serial = part.facts.get("serial")
     words = (
@@ -216,18 +208,18 @@ def describe(part: Part) -> str:
     return " ".join(dict.fromkeys(word for word in words if word))
 
 
-def memory_shrunk(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def compare_memory(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """Compare the totals of the memory."""
     for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
         if "total" not in have.facts or "total" not in had.facts:
             continue
-        is_less = gibibytes(have) < gibibytes(had) * (1 - SHRUNK)
+        is_less = read_gibibytes(have) < read_gibibytes(had) * (1 - MAX_MEMORY_LOSS)
         if is_less:
             text = f"{have.facts['total']} of memory, {had.facts['total']} before"
             yield Finding("memory_shrunk", have.id, text)
 
 
-def changed_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """Compare the facts that both inventories have; like changes are told once."""
     earlier = {p.id: p for p in before.parts}
     changes: dict[tuple[str, str, str, str], list[Part]] = {}
@@ -238,30 +230,28 @@ def changed_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
                 change = (part.kind, fact, had[fact], part.facts[fact])
                 changes.setdefault(change, []).append(part)
     for (kind, fact, old, new), parts in sorted(changes.items(), key=lambda c: c[0]):
-        code = "software_changed" if fact in SOFTWARE else "part_changed"
+        code = "software_changed" if fact in SOFTWARE_FACTS else "part_changed"
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
         where = parts[0].id if len(parts) == 1 else "node"
         yield Finding(code, where, text, {"from": old, "to": new})
 
 
-RULINGS = {
-    **problems.RULINGS,
-    "disk_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
-    "nic_missing": Ruling(Verdict.FAIL, Remedy.INSPECT),
+FINDING_RULES = {
+    **problems.PROBLEM_RULES,
+    "disk_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "nic_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     # Only root may read which modules there are; lost memory shows in the total.
-    "dimm_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
+    "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
     # Whoever unmounted it may have meant it; but the disk below is not what was asked.
-    "mount_missing": Ruling(
-        Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
-    ),
-    "mount_changed": Ruling(Verdict.WARN, Remedy.INSPECT),
-    "memory_shrunk": Ruling(Verdict.FAIL, Remedy.INSPECT),
-    "part_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
-    "part_replaced": Ruling(Verdict.WARN, Remedy.NONE),
-    "part_changed": Ruling(Verdict.WARN, Remedy.INSPECT),
-    "part_added": Ruling(Verdict.PASS, Remedy.NONE),
-    "software_changed": Ruling(Verdict.PASS, Remedy.NONE),
+    "mount_missing": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+    "mount_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "memory_shrunk": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "part_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "part_replaced": FindingRule(Verdict.WARN, Remedy.NONE),
+    "part_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "part_added": FindingRule(Verdict.PASS, Remedy.NONE),
+    "software_changed": FindingRule(Verdict.PASS, Remedy.NONE),
 }
 
 CHECK = Check(
@@ -276,7 +266,7 @@ CHECK = Check(
         "cpus": Metric(unit="", meaning="logical CPUs that are online"),
         "memory": Metric(unit="GiB", meaning="memory in all"),
     },
-    rulings=RULINGS,
+    finding_rules=FINDING_RULES,
     placement=Placement.PASSIVE,
     timeout=60,
 )

@@ -24,61 +24,52 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Skip,
-    Watch,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
-    Mark,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
+from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify_checks import _gpus
 from hpcverify_checks._links import (
-    BRIDGES,
-    HOUR,
-    busiest,
-    growth,
-    kind,
-    ledger,
-    marked,
-    optional_links,
-    spec,
+    HOUR_SECONDS,
+    LINKS_PER_BRIDGE,
+    compute_growth,
+    find_model,
+    find_peak_increase,
+    has_optional_links,
+    look_up_spec,
+    make_carry_over,
+    take_snapshot,
 )
 
-UP = "links up"
+LINKS_UP = "links up"
 """The mark that keeps which links were up."""
-SLOW = 0.95
+MIN_SPEED_SHARE = 0.95
 """Of the fastest link of the same GPU; they are trained in steps far larger."""
-WINDOW = 10.0
+WINDOW_SECONDS = 10.0
 """Seconds of load in which checksum errors are counted."""
 
-RETRAINED = ("recovery", "recovery_failed")
-RATES = {
-    "replay": ("1/h", HOUR),
+RETRAINING_KINDS = ("recovery", "recovery_failed")
+RATE_UNITS = {
+    "replay": ("1/h", HOUR_SECONDS),
     "crc": ("1/s", 1.0),
     "receive": ("1/s", 1.0),
     "symbol": ("1/s", 1.0),
     "effective": ("1/s", 1.0),
-    "recovered": ("1/h", HOUR),
+    "recovered": ("1/h", HOUR_SECONDS),
 }
 """What is counted as a rate: in which unit, and over what time at the least."""
-CORRECTED = ("symbol", "recovered")
+CORRECTED_KINDS = ("symbol", "recovered")
 """Kinds that are only shown: a link that corrects them works as it should."""
 
 
@@ -89,16 +80,16 @@ class NvlinkParams(Params, frozen=True):
     """How many ought to be up on each GPU; 0 goes by the data sheet of the part."""
 
 
-def measure(ctx: Context, params: NvlinkParams) -> Iterator[Found]:
+def measure(ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
     """Read the links and the fabric, and what they counted since the last run."""
-    yield from of_linkage(_gpus.source(ctx).links(), ctx, params, Path("/"))
+    yield from report_linkage(_gpus.open_gpu_source(ctx).read_links(), ctx, params, Path("/"))
 
 
-def of_linkage(
-    heard: Heard[Linkage], ctx: Context, params: NvlinkParams, root: Path
-) -> Iterator[Found]:
+def report_linkage(
+    heard: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
+) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
-    missed = due(heard.answers, ctx, params)
+    missed = find_linkless_gpus(heard.answers, ctx, params)
     linked = {
         where: linkage
         for where, linkage in heard.answers.items()
@@ -106,44 +97,44 @@ def of_linkage(
     }
     if not (linked or heard.findings):
         raise Skip("no GPU of this node has NVLink")
-    yield from _gpus.troubles(heard)
-    yield from unread(linked, missed)
-    yield from active_links(linked, missed, ctx, params)
+    yield from _gpus.report_troubles(heard)
+    yield from report_unread(linked, missed)
+    yield from report_active_links(linked, missed, ctx, params)
     for where, linkage in linked.items():
-        yield from speeds(linkage, spec(ctx, where), where)
-        yield from errors(linkage, ctx, where, root)
-        yield from fabric_of(linkage.fabric, where)
-    yield from fabrics_alike(linked, ctx)
+        yield from report_speeds(linkage, look_up_spec(ctx, where), where)
+        yield from report_errors(linkage, ctx, where, root)
+        yield from report_fabric(linkage.fabric, where)
+    yield from compare_fabrics(linked, ctx)
 
 
-def due(
+def find_linkless_gpus(
     answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> frozenset[str]:
     """List the GPUs that show no NVLink and ought to have some."""
     silent = (where for where, linkage in answers.items() if not linkage.links)
-    return frozenset(w for w in silent if owed(w, answers, ctx, params))
+    return frozenset(w for w in silent if should_have_links(w, answers, ctx, params))
 
 
-def owed(
+def should_have_links(
     where: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> bool:
     """Whether the GPU *where* ought to have links, by all that we know."""
-    if ctx.mark(UP, where):
+    if ctx.recall(LINKS_UP, where):
         return True
-    sheet = spec(ctx, where)
-    if sheet and sheet.key in BRIDGES:
+    sheet = look_up_spec(ctx, where)
+    if sheet and sheet.key in LINKS_PER_BRIDGE:
         return False  # nobody need have bought a bridge
-    name = kind(ctx, where)
-    if any(up(k) for w, k in answers.items() if kind(ctx, w) == name):
+    name = find_model(ctx, where)
+    if any(list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
         return True
     # To a GPU alone, as in a virtual machine, there is nothing to link.
-    alike = [g for g in ctx.inventory.of_kind("gpu") if kind(ctx, g.id) == name]
-    return not optional_links(sheet) and (len(alike) > 1 or params.links > 0)
+    alike = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
+    return not has_optional_links(sheet) and (len(alike) > 1 or params.links > 0)
 
 
-def unread(
+def report_unread(
     linked: Mapping[str, Linkage], missed: frozenset[str]
-) -> Iterator[Finding | Covered]:
+) -> Iterator[Finding | Coverage]:
     """Yield which GPUs do not tell of the links that they ought to have."""
     for where, linkage in linked.items():
         if linkage.links is not None:
@@ -152,22 +143,22 @@ def unread(
         if where in missed:
             yield Finding("nvlink_unread", where, text)
         else:
-            yield Covered(where, text)
+            yield Coverage(where, text)
 
 
-def listed(linkage: Linkage) -> tuple[NvLink, ...]:
+def list_links(linkage: Linkage) -> tuple[NvLink, ...]:
     """List the links that are told of."""
     return linkage.links or ()
 
 
-def up(linkage: Linkage) -> frozenset[int]:
+def list_active(linkage: Linkage) -> frozenset[int]:
     """List the links that are active."""
-    return frozenset(link.number for link in listed(linkage) if link.active)
+    return frozenset(link.number for link in list_links(linkage) if link.active)
 
 
-def told(linkage: Linkage) -> bool:
+def is_state_known(linkage: Linkage) -> bool:
     """Whether the state of any link is known."""
-    return any(link.active is not None for link in listed(linkage))
+    return any(link.active is not None for link in list_links(linkage))
 
 
 class Wiring(Struct, frozen=True):
@@ -187,43 +178,38 @@ class Wiring(Struct, frozen=True):
         return self.sheet.nvlink_links if self.sheet else 0
 
     @property
-    def of_bridge(self) -> int:
+    def links_per_bridge(self) -> int:
         """How many links a bridge carries; 0 on a part that needs none."""
-        return BRIDGES.get(self.sheet.key, 0) if self.sheet else 0
+        return LINKS_PER_BRIDGE.get(self.sheet.key, 0) if self.sheet else 0
 
 
-def active_links(
-    linked: Mapping[str, Linkage],
-    missed: frozenset[str],
-    ctx: Context,
-    params: NvlinkParams,
-) -> Iterator[Found]:
+def report_active_links(
+    linked: Mapping[str, Linkage], missed: frozenset[str], ctx: Context, params: NvlinkParams
+) -> Iterator[CheckItem]:
     """Yield how many links of each GPU are up, and what is wrong with that."""
     counted = {
-        where: up(linkage)
+        where: list_active(linkage)
         for where, linkage in linked.items()
-        if told(linkage) or (where in missed and linkage.links is not None)
+        if is_state_known(linkage) or (where in missed and linkage.links is not None)
     }
     for where, links in counted.items():
-        like = [n for w, n in counted.items() if kind(ctx, w) == kind(ctx, where)]
-        before = frozenset(map(int, (ctx.mark(UP, where) or "").split()))
-        sheet = spec(ctx, where)
+        like = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
+        before = frozenset(map(int, (ctx.recall(LINKS_UP, where) or "").split()))
+        sheet = look_up_spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        text = f"{len(links)} of {len(listed(wiring.linkage))} NVLinks are up"
-        yield Covered(where, text)
-        yield from missing(wiring, links, [len(n) for n in like])
+        text = f"{len(links)} of {len(list_links(wiring.linkage))} NVLinks are up"
+        yield Coverage(where, text)
+        yield from find_missing(wiring, links, [len(n) for n in like])
         # What is down stays missed until somebody says that it may be.
         kept = links if params.links else links | before
-        yield Mark(UP, " ".join(map(str, sorted(kept))), where)
+        yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), where)
 
 
-def missing(
-    wiring: Wiring, links: frozenset[int], like: Sequence[int]
-) -> Iterator[Finding]:
+def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> Iterator[Finding]:
     """Say that *links* are fewer than they ought to be, and what that means."""
     most, wanted = max(like), wiring.wanted
-    if not (most or optional_links(wiring.sheet)) and len(like) > 1:
+    if not (most or has_optional_links(wiring.sheet)) and len(like) > 1:
         text = (
             f"none of its NVLinks is up, nor any of {len(like)} GPUs alike: systemctl "
             "start nvidia-fabricmanager, and see that NVreg_NvLinkDisable is not set"
@@ -231,17 +217,17 @@ def missing(
         yield Finding("nvlink_off", wiring.where, text)
     elif wanted:
         if len(links) < wanted:
-            yield down(wiring, inactive(wiring), f"the suite wants {wanted}")
+            yield report_down(wiring, list_inactive(wiring), f"the suite wants {wanted}")
     elif lost := wiring.before - links:
         why = f"up in an earlier run (if that is right now: links = {len(links)})"
-        yield down(wiring, lost, why)
-    elif wiring.of_bridge:
-        yield from by_bridge(wiring, len(links))
+        yield report_down(wiring, lost, why)
+    elif wiring.links_per_bridge:
+        yield from check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
-        yield fewer(wiring, like)
+        yield explain_fewer(wiring, like)
 
 
-def fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
+def explain_fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
     """Say that links are missing, or that GPUs alike have equally few."""
     if len(like) > 1 and len(set(like)) == 1:
         text = (
@@ -251,38 +237,40 @@ def fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
         )
         return Finding("nvlink_fewer", wiring.where, text)
     why = f"{max(*like, wiring.promised)} ought to be up"
-    return down(wiring, inactive(wiring), why)
+    return report_down(wiring, list_inactive(wiring), why)
 
 
-def by_bridge(wiring: Wiring, links: int) -> Iterator[Finding]:
+def check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     """Judge the number of links by the bridges that it takes."""
-    bridges, rest = divmod(links, wiring.of_bridge)
+    bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
-        yield down(wiring, inactive(wiring), f"a bridge carries {wiring.of_bridge}")
+        yield report_down(
+            wiring, list_inactive(wiring), f"a bridge carries {wiring.links_per_bridge}"
+        )
     elif 0 < links < wiring.promised:
-        most = wiring.promised // wiring.of_bridge
+        most = wiring.promised // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
-def inactive(wiring: Wiring) -> frozenset[int]:
+def list_inactive(wiring: Wiring) -> frozenset[int]:
     """List the links that are not up."""
-    return frozenset(k.number for k in listed(wiring.linkage)) - up(wiring.linkage)
+    return frozenset(k.number for k in list_links(wiring.linkage)) - list_active(wiring.linkage)
 
 
-def down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
+def report_down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
     """Say which links are down, and why they ought not to be."""
     names = ", ".join(map(str, sorted(which)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
-    text = f"{what}, {len(up(wiring.linkage))} are up: {why}"
+    text = f"{what}, {len(list_active(wiring.linkage))} are up: {why}"
     return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
-def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
+def report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[CheckItem]:
     """Yield the speed of the slowest link, and which one falls behind the others."""
     rates = {
         link.number: link.speed_gbs
-        for link in listed(linkage)
+        for link in list_links(linkage)
         if link.active and link.speed_gbs
     }
     if not rates:
@@ -293,34 +281,34 @@ def speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[Found]:
         one_way = sheet.nvlink_link_gbs / 2
         yield Measurement("speed.of_spec", slowest / one_way, "ratio", where)
     for number, rate in rates.items():
-        if rate < SLOW * fastest:
+        if rate < MIN_SPEED_SHARE * fastest:
             text = f"NVLink {number} runs at {rate:g} GB/s, others at {fastest:g}"
             yield Finding("nvlink_slow", where, text, {"link": str(number)})
 
 
-def errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[Found]:
+def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are new, and on which link most of them."""
-    links = listed(linkage)
+    links = list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
-    noted = ledger(ctx, where, read, root)
-    new = growth(ctx, noted, where)
-    counts, kinds = by_kind(new.last.counts), by_kind(noted.counts)
+    noted = take_snapshot(ctx, where, read, root)
+    new = compute_growth(ctx, noted, where)
+    counts, kinds = sum_by_kind(new.last.counts), sum_by_kind(noted.counts)
     kept = {error for link in links for error in link.errors}
-    for name in RETRAINED:
+    for name in RETRAINING_KINDS:
         if name in kept:
             yield Measurement(name, kinds[name], "", where)
-        if name in kept and new.watched:
+        if name in kept and new.from_last_run:
             yield Measurement(f"{name}.delta", counts[name], "", where)
-    for name, (unit, seconds) in RATES.items():
-        span = new.over(seconds)
-        rate = span.rate(by_kind(span.counts)[name], seconds)
+    for name, (unit, seconds) in RATE_UNITS.items():
+        span = new.choose_delta(seconds)
+        rate = span.compute_rate(sum_by_kind(span.counts)[name], seconds)
         if name in kept and rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from worst_link(new.last.counts, new.since, where)
-    yield marked(noted, where)
+    yield from find_worst_link(new.last.counts, new.since, where)
+    yield make_carry_over(noted, where)
 
 
-def by_kind(counts: Mapping[str, int]) -> Counter[str]:
+def sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
     """Add up over all links."""
     total: Counter[str] = Counter()
     for name, count in counts.items():
@@ -328,12 +316,12 @@ def by_kind(counts: Mapping[str, int]) -> Counter[str]:
     return total
 
 
-def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
+def find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
     """Name the link with the most of the errors that are no work of correction."""
     links: Counter[str] = Counter()
     for name, count in new.items():
         number, _, error = name.partition(" ")
-        if error not in CORRECTED:
+        if error not in CORRECTED_KINDS:
             links[number] += count
     if not links:
         return
@@ -349,58 +337,58 @@ def worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Findi
     yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
 
 
-SETTING_UP = "systemctl start nvidia-fabricmanager, and see its log"
-TROUBLE = {
+SETUP_FIX = "systemctl start nvidia-fabricmanager, and see its log"
+FABRIC_FLAG_TEXTS = {
     "degraded_bandwidth": "the fabric gives this GPU less bandwidth than it should",
     "route_recovery": "the fabric is recovering a route of this GPU",
     "route_unhealthy": "a route of this GPU through the fabric is unhealthy",
     "access_timeout": "an access of this GPU to the fabric timed out",
-    "incorrect_configuration": f"the fabric is set up wrongly: {SETTING_UP}",
-    "partition": f"the GPU is in no partition of the fabric: {SETTING_UP}",
-    "manager": f"the fabric's manager has lost touch with the GPU: {SETTING_UP}",
+    "incorrect_configuration": f"the fabric is set up wrongly: {SETUP_FIX}",
+    "partition": f"the GPU is in no partition of the fabric: {SETUP_FIX}",
+    "manager": f"the fabric's manager has lost touch with the GPU: {SETUP_FIX}",
 }
-"""What the flags mean that the fabric raises, by `Fabric.trouble`."""
+"""What the flags mean that the fabric raises, by `Fabric.error`."""
 
 
-def fabric_of(fabric: Fabric | None, where: str) -> Iterator[Found]:
+def report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
     """Yield what keeps the GPU from being a part of its fabric."""
     if fabric is None:
         return
     if fabric.state != "completed":
         state = fabric.state.replace("_", " ")
-        text = f"the GPU's place in the fabric is {state}: {SETTING_UP}"
+        text = f"the GPU's place in the fabric is {state}: {SETUP_FIX}"
         yield Finding("fabric_not_ready", where, text)
     elif fabric.status != "ok":
         text = f"the fabric could not take the GPU in: {fabric.status}"
         yield Finding("fabric_failed", where, text)
     for flag in fabric.trouble:
-        text = TROUBLE.get(flag, f"the fabric reports {flag}")
+        text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
         yield Finding(f"fabric_{flag}", where, text)
     if fabric.summary in ("unhealthy", "limited"):
         text = f"the fabric calls its state with this GPU {fabric.summary}"
         yield Finding(f"fabric_{fabric.summary}", where, text)
 
 
-def fabrics_alike(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
+def compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
     """Say which GPU tells of no fabric, although others like it are in one."""
-    in_fabric = {kind(ctx, w) for w, linkage in linked.items() if linkage.fabric}
+    in_fabric = {find_model(ctx, w) for w, linkage in linked.items() if linkage.fabric}
     for where, linkage in linked.items():
-        if linkage.fabric is None and kind(ctx, where) in in_fabric:
-            text = f"no part of the fabric that GPUs alike are in: {SETTING_UP}"
+        if linkage.fabric is None and find_model(ctx, where) in in_fabric:
+            text = f"no part of the fabric that GPUs alike are in: {SETUP_FIX}"
             yield Finding("fabric_not_ready", where, text)
 
 
-def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
     """Yield how many errors the links made in the worst seconds of the run."""
-    for where, samples in watch.series("nvlink.errors"):
-        rate = busiest(samples, WINDOW) / WINDOW
+    for where, samples in watch.group_by_part("nvlink.errors"):
+        rate = find_peak_increase(samples, WINDOW_SECONDS) / WINDOW_SECONDS
         yield Measurement("errors.rate", rate, "1/s", where)
 
 
-NOT_SET_UP = Ruling(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
-DCGM_CRC = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
+NOT_SET_UP_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
+DCGM_CRC_SOURCE = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
 
-RECOVERIES = "DCGM 4 diag: max_nvlink_recovery_errors=0"
+DCGM_RECOVERY_SOURCE = "DCGM 4 diag: max_nvlink_recovery_errors=0"
 
 CHECK = Check(
     summary="NVLink: state, speed and errors of every link, and the fabric's health",
@@ -420,21 +408,17 @@ CHECK = Check(
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },
     rules={
-        "speed": Rule(
-            of_siblings=0.95, optional=True, source="links are trained in larger steps"
-        ),
-        "speed.of_spec": Rule(
-            low=0.9, optional=True, source="data sheet; trained in larger steps"
-        ),
+        "speed": Rule(of_siblings=0.95, optional=True, source="links are trained in larger steps"),
+        "speed.of_spec": Rule(low=0.9, optional=True, source="data sheet; trained in larger steps"),
         "recovery": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=RECOVERIES
+            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
         ),
-        "recovery.delta": Rule(high=0, optional=True, source=RECOVERIES),
+        "recovery.delta": Rule(high=0, optional=True, source=DCGM_RECOVERY_SOURCE),
         "recovery_failed": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=RECOVERIES
+            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
         ),
         "recovery_failed.delta": Rule(
-            high=0, optional=True, hard=True, source=RECOVERIES
+            high=0, optional=True, hard=True, source=DCGM_RECOVERY_SOURCE
         ),
         "replay.rate": Rule(
             high=60,
@@ -442,35 +426,35 @@ CHECK = Check(
             optional=True,
             source="DCGM 4 health watch: one a minute",
         ),
-        "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC),
+        "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
         "receive.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC
+            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
         ),
         "effective.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC
+            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
         ),
-        "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC),
+        "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
     },
-    rulings={
-        **problems.RULINGS,
-        "nvlink_off": NOT_SET_UP,
-        "nvlink_down": Ruling(Verdict.FAIL, Remedy.INSPECT),
-        "nvlink_fewer": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_unread": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
-        "nvlink_slow": Ruling(Verdict.FAIL, Remedy.INSPECT),
-        "nvlink_bridge_missing": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_errors": Ruling(Verdict.PASS, Remedy.NONE),
-        "fabric_not_ready": NOT_SET_UP,
-        "fabric_failed": Ruling(Verdict.FAIL, Remedy.REBOOT),
-        "fabric_degraded_bandwidth": Ruling(Verdict.FAIL, Remedy.INSPECT),
-        "fabric_route_recovery": Ruling(Verdict.WARN, Remedy.RERUN),
-        "fabric_route_unhealthy": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-        "fabric_access_timeout": Ruling(Verdict.WARN, Remedy.RESET_GPU),
-        "fabric_incorrect_configuration": NOT_SET_UP,
-        "fabric_partition": NOT_SET_UP,
-        "fabric_manager": NOT_SET_UP,
-        "fabric_unhealthy": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-        "fabric_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "nvlink_off": NOT_SET_UP_RULE,
+        "nvlink_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "nvlink_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "nvlink_unread": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
+        "nvlink_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "nvlink_bridge_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "nvlink_errors": FindingRule(Verdict.PASS, Remedy.NONE),
+        "fabric_not_ready": NOT_SET_UP_RULE,
+        "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+        "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "fabric_route_recovery": FindingRule(Verdict.WARN, Remedy.RERUN),
+        "fabric_route_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_access_timeout": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+        "fabric_incorrect_configuration": NOT_SET_UP_RULE,
+        "fabric_partition": NOT_SET_UP_RULE,
+        "fabric_manager": NOT_SET_UP_RULE,
+        "fabric_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+        "fabric_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
     },
     placement=Placement.PASSIVE,
     timeout=60,

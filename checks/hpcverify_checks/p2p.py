@@ -22,12 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -36,39 +31,30 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Skip,
-    Unable,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify_checks import _gpus
-from hpcverify_checks._links import all_linked, spec
-from hpcverify_checks._load import timer_for
-from hpcverify_checks._torch import require_memory, torch_device
+from hpcverify_checks._links import is_fully_linked, look_up_spec
+from hpcverify_checks._load import choose_timer
+from hpcverify_checks._torch import find_torch_device, require_memory
 from hpcverify_checks._transfers import (
-    WORD,
+    WORD_BYTES,
     Copy,
-    Wrong,
-    bits,
-    compared,
+    WrongWords,
+    compare_words,
     copy,
-    pattern,
+    format_word,
+    make_pattern,
 )
 
 if TYPE_CHECKING:
@@ -76,13 +62,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GIGA = 1e9
-COMPARING = 8
+COMPARE_BUFFERS = 8
 """Buffers' worth of memory that a comparison takes: the words, and temporaries."""
 
-LARGEST_MESH = 4
+MAX_MESH_GPUS = 4
 """GPUs that boards without switches join directly (HGX A100 and H100 with 4 GPUs)."""
 
-MISROUTED = (
+MISROUTED_FIX = (
     "a fault, or else the IOMMU or ACS leads copies between GPUs astray: on bare metal "
     "turn both off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), "
     "and run again"
@@ -116,7 +102,7 @@ class Rig:
     seed: int
     copy: Copy = copy
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
+    def list_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield each ordered pair of places."""
         return permutations(range(len(self.devices)), 2)
 
@@ -124,28 +110,28 @@ class Rig:
 def applies(ctx: Context) -> None:
     """Raise `Skip` where there is no pair."""
     _gpus.require_gpus(ctx)
-    if len(gpus_of(ctx)) < 2:  # noqa: PLR2004 - a pair
+    if len(list_gpus(ctx)) < 2:  # noqa: PLR2004 - a pair
         raise Skip("fewer than two GPUs: no pair to copy between")
 
 
-def gpus_of(ctx: Context) -> tuple[Device, ...]:
+def list_gpus(ctx: Context) -> tuple[Device, ...]:
     """List the GPUs that can be worked on."""
     return tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
 
 
-def measure(ctx: Context, params: P2pParams) -> Iterator[Found]:
+def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
     applies(ctx)
-    gpus = gpus_of(ctx)
-    with shared_use():
-        devices = tuple(torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+    gpus = list_gpus(ctx)
+    with convert_busy_errors():
+        devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
         for device in devices:
-            require_memory(device, 2 * params.size + COMPARING * params.verified)
-    yield from between(Rig(devices, gpus, can_reach, ctx.seed), ctx, params)
+            require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
+    yield from measure_pairs(Rig(devices, gpus, can_reach, ctx.seed), ctx, params)
 
 
 @contextmanager
-def shared_use() -> Generator[None]:
+def convert_busy_errors() -> Generator[None]:
     """
     Say what to do where GPUs take one process only: ours have one at work on each.
 
@@ -172,32 +158,32 @@ def can_reach(device: torch.device, peer: torch.device) -> bool:
     return torch.cuda.can_device_access_peer(device, peer)
 
 
-def between(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[Found]:
+def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Yield what the copies between the GPUs of *rig* were like."""
-    wiring = wired(rig.gpus, ctx)
-    yield from refused(rig, linked=wiring != "peer")
-    wrong = tuple(verified(rig, params.verified // WORD))
-    yield from blamed(rig, wrong, wiring)
-    rates, ring = timed(rig, params)
-    yield from described(rig, rates, ring, wiring)
+    wiring = classify_wiring(rig.gpus, ctx)
+    yield from report_unreachable(rig, linked=wiring != "peer")
+    wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
+    yield from assign_blame(rig, wrong, wiring)
+    rates, ring = time_pairs(rig, params)
+    yield from report_rates(rig, rates, ring, wiring)
     text = (
         f"{len(rates)} pairs: {params.verified // 2**20} MiB compared bit by bit on "
-        f"each; GB/s by pair (row to column): {matrix(rates, len(rig.gpus))}"
+        f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
     )
-    yield Covered("node", text)
+    yield Coverage("node", text)
 
 
-def wired(gpus: Sequence[Device], ctx: Context) -> str:
+def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
     """Say how *gpus* are joined: what the names of their measurements begin with."""
-    if not all(all_linked(spec(ctx, gpu.part)) for gpu in gpus):
+    if not all(is_fully_linked(look_up_spec(ctx, gpu.part)) for gpu in gpus):
         return "peer"
-    return "p2p" if len(gpus) > LARGEST_MESH else "mesh"
+    return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"
 
 
-def refused(rig: Rig, *, linked: bool) -> Iterator[Finding]:
+def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
     """List the GPUs that each one cannot reach by itself."""
     unreached: dict[int, list[str]] = {}
-    for i, j in rig.pairs():
+    for i, j in rig.list_pairs():
         if not rig.reaches(rig.devices[i], rig.devices[j]):
             unreached.setdefault(i, []).append(rig.gpus[j].label)
     for i, labels in unreached.items():
@@ -206,23 +192,23 @@ def refused(rig: Rig, *, linked: bool) -> Iterator[Finding]:
         yield Finding(code, rig.gpus[i].part, text)
 
 
-def verified(rig: Rig, words: int) -> Iterator[Finding]:
+def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
     """Copy the pattern of each GPU to each other one, and compare it there."""
     for i, source in enumerate(rig.devices):
-        sent = pattern(rig.seed + i, range(words), source)
+        sent = make_pattern(rig.seed + i, range(words), source)
         for j, target in enumerate(rig.devices):
             if i == j:
                 continue
-            expected = pattern(rig.seed + i, range(words), target)
+            expected = make_pattern(rig.seed + i, range(words), target)
             arrived = ~expected
             rig.copy(arrived, sent)
-            settle(source, target)
-            wrong = compared(arrived, expected)
+            synchronize(source, target)
+            wrong = compare_words(arrived, expected)
             if wrong:
-                yield corrupted(rig, (i, j), wrong, int(sent[wrong.index]))
+                yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
 
-def settle(*devices: torch.device) -> None:
+def synchronize(*devices: torch.device) -> None:
     """Wait until *devices* have done what was begun."""
     import torch
 
@@ -231,19 +217,19 @@ def settle(*devices: torch.device) -> None:
             torch.cuda.synchronize(device)
 
 
-def corrupted(rig: Rig, pair: tuple[int, int], wrong: Wrong, sent: int) -> Finding:
+def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
     """Say what was wrong, and whose fault it is by what the host makes of the word."""
     import torch
 
     source, target = (rig.gpus[place] for place in pair)
     place = range(wrong.index, wrong.index + 1)
-    truth = int(pattern(rig.seed + pair[0], place, torch.device("cpu")))
+    truth = int(make_pattern(rig.seed + pair[0], place, torch.device("cpu")))
     evidence = {
         "from": source.part,
         "to": target.part,
-        **wrong.evidence(),
-        "at_the_source": bits(sent),
-        "right": bits(truth),
+        **wrong.to_evidence(),
+        "at_the_source": format_word(sent),
+        "right": format_word(truth),
     }
     for guilty, word, what in (
         (source, sent, "holds words in its memory that are wrong"),
@@ -254,62 +240,62 @@ def corrupted(rig: Rig, pair: tuple[int, int], wrong: Wrong, sent: int) -> Findi
             return Finding("words_wrong", guilty.part, text, evidence)
     text = (
         f"{wrong.words} words were changed between {source.label} and {target.label}, "
-        f"the first at byte {wrong.index * WORD}"
+        f"the first at byte {wrong.index * WORD_BYTES}"
     )
     return Finding("p2p_corrupted", source.part, text, evidence)
 
 
-def blamed(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
+def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
     """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
-    direct = set(reached(rig)) if wiring == "peer" else set[tuple[str, str]]()
-    astray = [f for f in wrong if f.code == "p2p_corrupted" and ends(f) in direct]
+    direct = set(list_direct_pairs(rig)) if wiring == "peer" else set[tuple[str, str]]()
+    astray = [f for f in wrong if f.code == "p2p_corrupted" and read_endpoints(f) in direct]
     yield from (f for f in wrong if f not in astray)
     if direct and len(astray) == len(direct):
-        text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED}"
+        text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED_FIX}"
         yield Finding("p2p_misrouted", "node", text, astray[0].evidence)
     else:
         for finding in astray:
-            yield replace(finding, text=f"{finding.text}: {MISROUTED}")
+            yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
 
 
-def reached(rig: Rig) -> Iterator[tuple[str, str]]:
+def list_direct_pairs(rig: Rig) -> Iterator[tuple[str, str]]:
     """Yield the pairs of parts that copy without the host."""
-    for i, j in rig.pairs():
+    for i, j in rig.list_pairs():
         if rig.reaches(rig.devices[i], rig.devices[j]):
             yield rig.gpus[i].part, rig.gpus[j].part
 
 
-def ends(finding: Finding) -> tuple[str, str]:
+def read_endpoints(finding: Finding) -> tuple[str, str]:
     """Say between which parts the words of *finding* were wrong."""
     return finding.evidence["from"], finding.evidence["to"]
 
 
-def timed(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
+def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
     """Time each pair alone, then all GPUs at once, each sending to the next."""
     import torch
 
-    def buffers() -> list[Tensor]:
-        words = params.size // WORD
+    def make_buffers() -> list[Tensor]:
+        words = params.size // WORD_BYTES
         return [torch.zeros(words, dtype=torch.int64, device=d) for d in rig.devices]
 
-    sources, targets = buffers(), buffers()
-    settle(*rig.devices)
+    sources, targets = make_buffers(), make_buffers()
+    synchronize(*rig.devices)
 
-    def rate(seconds: float, i: int, j: int) -> float:
+    def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])
-        with streams(rig.devices[j], rig.devices[i]):
-            times = timer_for(rig.devices[i])(step, seconds)
+        with use_streams(rig.devices[j], rig.devices[i]):
+            times = choose_timer(rig.devices[i])(step, seconds)
         return params.size / median(times) / GIGA
 
-    alone = {(i, j): rate(params.seconds, i, j) for i, j in rig.pairs()}
+    alone = {(i, j): measure_rate(params.seconds, i, j) for i, j in rig.list_pairs()}
     count = len(rig.devices)
     following = [(i + 1) % count for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        at_once = pool.map(partial(rate, 10 * params.seconds), range(count), following)
+        at_once = pool.map(partial(measure_rate, 10 * params.seconds), range(count), following)
         return alone, dict(enumerate(at_once))
 
 
-def streams(*devices: torch.device) -> AbstractContextManager[object]:
+def use_streams(*devices: torch.device) -> AbstractContextManager[object]:
     """
     Work in new streams of *devices*, the last of which becomes the current device.
 
@@ -327,9 +313,9 @@ def streams(*devices: torch.device) -> AbstractContextManager[object]:
     return stack
 
 
-def described(
+def report_rates(
     rig: Rig, rates: Rates, ring: Mapping[int, float], prefix: str
-) -> Iterator[Found]:
+) -> Iterator[CheckItem]:
     """Turn the rates into measurements of each GPU, and of the slowest pair."""
     for i, gpu in enumerate(rig.gpus):
         numbers = {
@@ -342,10 +328,10 @@ def described(
     (i, j), slowest = min(rates.items(), key=lambda item: item[1])
     yield Measurement(f"{prefix}.slowest", slowest / median(rates.values()), "ratio")
     pair = f"{rig.gpus[i].label} to {rig.gpus[j].label}"
-    yield Covered("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
+    yield Coverage("node", f"the slowest pair: {pair}, {slowest:.4g} GB/s")
 
 
-def matrix(rates: Rates, count: int) -> str:
+def format_matrix(rates: Rates, count: int) -> str:
     """Print the rates of all pairs, a row for each GPU that sends."""
     rows = (
         " ".join("-" if i == j else f"{rates[i, j]:.0f}" for j in range(count))
@@ -354,7 +340,7 @@ def matrix(rates: Rates, count: int) -> str:
     return " | ".join(rows)
 
 
-SPREAD = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
+SPREAD_SOURCE = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
 
 CHECK = Check(
     summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
@@ -368,28 +354,25 @@ CHECK = Check(
         "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
     },
     rules={
-        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD),
+        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
         **dict.fromkeys(
             ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
-            Rule(of_siblings=0.85, optional=True, source=SPREAD),
+            Rule(of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
         ),
         **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest"),
-            Rule(low=0.85, optional=True, source=SPREAD),
+            ("p2p.slowest", "mesh.slowest"), Rule(low=0.85, optional=True, source=SPREAD_SOURCE)
         ),
         **dict.fromkeys(
             ("peer.write", "peer.read", "peer.ring"),
             Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
         ),
     },
-    rulings={
-        "p2p_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "p2p_misrouted": Ruling(
-            Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
-        ),
-        "words_wrong": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "p2p_refused": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "p2p_by_host": Ruling(Verdict.PASS, Remedy.NONE),
+    finding_rules={
+        "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        "p2p_misrouted": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+        "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "p2p_by_host": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.NODE,
     timeout=300.0,

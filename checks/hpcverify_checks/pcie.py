@@ -26,46 +26,36 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Sample,
-    Skip,
-    Watch,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Sample, Skip, Watch
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import aer, problems
-from hpcverify.telemetry.gpus import Heard, PcieLink
+from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
 from hpcverify_checks import _gpus
 from hpcverify_checks._links import (
-    HOUR,
-    SUPERCHIPS,
+    HOUR_SECONDS,
+    SUPERCHIP_KEY_PREFIXES,
     Growth,
-    busiest,
-    growth,
-    kind,
-    ledger,
-    marked,
-    part,
-    spec,
+    compute_growth,
+    find_model,
+    find_part,
+    find_peak_increase,
+    look_up_spec,
+    make_carry_over,
+    take_snapshot,
 )
 
-MINUTE, QUARTER = 60.0, 900.0
-KINDS = ("fatal", "non_fatal", "correctable", "replays")
-HARMLESS = frozenset({"UnsupReq", "NonFatalErr"})
+MINUTE_SECONDS, QUARTER_HOUR_SECONDS = 60.0, 900.0
+ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
+HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """What the kernel calls a request that nobody answered, as an error and as a mere
 advice: software that looks for devices causes them."""
 
@@ -77,27 +67,27 @@ class PcieParams(Params, frozen=True):
     """The utilization from which on a GPU must run its link at full speed."""
 
 
-def measure(ctx: Context, params: PcieParams) -> Iterator[Found]:
+def measure(ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
     """Read the links as they are now, and what they counted since the last run."""
-    yield from of_links(_gpus.source(ctx).pcie(), ctx, Path("/"))
+    yield from report_links(_gpus.open_gpu_source(ctx).read_pcie(), ctx, Path("/"))
 
 
-def of_links(heard: Heard[PcieLink], ctx: Context, root: Path) -> Iterator[Found]:
+def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
     if not (heard.answers or heard.findings):
         raise Skip("no GPU tells of its PCIe link", Cause.NOT_OBSERVABLE)
-    yield from _gpus.troubles(heard)
-    yield from widths(heard.answers, ctx)
+    yield from _gpus.report_troubles(heard)
+    yield from measure_widths(heard.answers, ctx)
     for where, link in heard.answers.items():
-        yield from platform_limits(link, ctx, where)
-        yield Covered(where, _state(link))
-    for where, counts in tallies(heard.answers, ctx, root).items():
-        noted = ledger(ctx, where, counts, root)
-        yield from errors(growth(ctx, noted, where), noted.counts, where)
-        yield marked(noted, where)
+        yield from report_platform_limits(link, ctx, where)
+        yield Coverage(where, _describe_state(link))
+    for where, counts in count_errors(heard.answers, ctx, root).items():
+        noted = take_snapshot(ctx, where, counts, root)
+        yield from report_errors(compute_growth(ctx, noted, where), noted.counts, where)
+        yield make_carry_over(noted, where)
 
 
-def _state(link: PcieLink) -> str:
+def _describe_state(link: PcieLink) -> str:
     return (
         f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
         f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
@@ -105,34 +95,34 @@ def _state(link: PcieLink) -> str:
     )
 
 
-def widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[Found]:
+def measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
     """Yield how many lanes each link has, and how many it lacks."""
     told = {
-        where: Shown(link.width, link.max_width)
+        where: LinkLevel(link.width, link.max_width)
         for where, link in links.items()
         if link.width is not None and link.max_width is not None
     }
     for where, shown in told.items():
         yield Measurement("width", shown.now, "", where)
-    yield from shortfalls("width", told, ctx)
+    yield from report_missing("width", told, ctx)
 
 
-class Shown(Struct, frozen=True):
+class LinkLevel(Struct, frozen=True):
     """What a link does now, and the best that GPU and slot can do together."""
 
     now: int
     best: int
 
 
-def shortfalls(
-    what: str, told: Mapping[str, Shown], ctx: Context, suffix: str = ""
-) -> Iterator[Found]:
+def report_missing(
+    what: str, told: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
+) -> Iterator[CheckItem]:
     """Yield what each link lacks, or that all like GPUs lack the same."""
     for where, shown in told.items():
-        sheet = spec(ctx, where)
-        if sheet and sheet.key.startswith(SUPERCHIPS):
+        sheet = look_up_spec(ctx, where)
+        if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
-        like = [s for w, s in told.items() if kind(ctx, w) == kind(ctx, where)]
+        like = [s for w, s in told.items() if find_model(ctx, w) == find_model(ctx, where)]
         missing = max(0, shown.best - shown.now)
         if missing and len(like) > 1 and set(like) == {shown}:
             text = (
@@ -145,9 +135,9 @@ def shortfalls(
             yield Measurement(f"{what}.missing{suffix}", missing, "", where)
 
 
-def platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
+def report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
     """Say what the slot takes from the GPU, which is no fault of either."""
-    sheet = spec(ctx, where)
+    sheet = look_up_spec(ctx, where)
     pairs = (
         ("generation", link.max_generation, link.gpu_max_generation),
         ("width", link.max_width, sheet.pcie_width if sheet else None),
@@ -158,7 +148,7 @@ def platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Findin
             yield Finding("platform_limit", where, text)
 
 
-def tallies(
+def count_errors(
     links: Mapping[str, PcieLink], ctx: Context, root: Path
 ) -> dict[str, dict[str, int]]:
     """
@@ -167,51 +157,49 @@ def tallies(
     A port with several GPUs below belongs to the node: it says nothing of one of them.
     That goes by all GPUs of the node, also those that do not answer now.
     """
-    chains = {w: (k.address, *aer.ports(k.address, root)) for w, k in links.items()}
+    chains = {w: (k.address, *aer.list_ports(k.address, root)) for w, k in links.items()}
     known = {gpu.facts.get("pci_address", "") for gpu in ctx.inventory.of_kind("gpu")}
     silent = known - {"", *(k.address for k in links.values())}
-    unheard = [aer.ports(address, root) for address in silent]
+    unheard = [aer.list_ports(address, root) for address in silent]
     shared = Counter(chain.from_iterable([*chains.values(), *unheard]))
-    found: dict[str, dict[str, int]] = {where: _own(k) for where, k in links.items()}
+    found: dict[str, dict[str, int]] = {where: _count_gpu_errors(k) for where, k in links.items()}
     for where, addresses in chains.items():
         for address in addresses:
             owner = where if shared[address] == 1 else "node"
-            found.setdefault(owner, {}).update(_aer(address, root))
+            found.setdefault(owner, {}).update(_count_aer_errors(address, root))
     return found
 
 
-def _own(link: PcieLink) -> dict[str, int]:
+def _count_gpu_errors(link: PcieLink) -> dict[str, int]:
     """Take the counters of the GPU that are judged, less the requests unanswered."""
     told = link.counters
-    counts = {f"GPU {kind}": told[kind] for kind in KINDS if kind in told}
+    counts = {f"GPU {kind}": told[kind] for kind in ERROR_KINDS if kind in told}
     if "non_fatal" in told:
         harmful = told["non_fatal"] - told.get("unsupported", 0)
         counts["GPU non_fatal"] = max(0, harmful)
     return counts
 
 
-def _aer(address: str, root: Path) -> dict[str, int]:
+def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
     """Read the errors of one end; each kind that it counts is there, be it at zero."""
-    found = aer.errors(address, root)
+    found = aer.read_errors(address, root)
     return {f"{address} {kind}": 0 for kind in found} | {
         f"{address} {kind} {name}": count
         for kind, counts in found.items()
         for name, count in counts.items()
-        if name not in HARMLESS
+        if name not in HARMLESS_ERRORS
     }
 
 
-def errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[Found]:
+def report_errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are *new*, and who counted them."""
-    yield Measurement("fatal", of_kind(shown, "fatal"), "", where)
-    if new.watched:
+    yield Measurement("fatal", sum_kind(shown, "fatal"), "", where)
+    if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
-            yield Measurement(
-                f"{kind}.delta", of_kind(new.last.counts, kind), "", where
-            )
+            yield Measurement(f"{kind}.delta", sum_kind(new.last.counts, kind), "", where)
     for kind in ("replays", "correctable"):
-        span = new.over(HOUR)
-        rate = span.rate(of_kind(span.counts, kind), HOUR)
+        span = new.choose_delta(HOUR_SECONDS)
+        rate = span.compute_rate(sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
     if new.last.counts:
@@ -222,7 +210,7 @@ def errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[Found]
         yield Finding("pcie_errors", where, text, evidence)
 
 
-def of_kind(counts: Mapping[str, int], kind: str) -> int:
+def sum_kind(counts: Mapping[str, int], kind: str) -> int:
     """Add up the errors of *kind*: what both ends noticed is taken for the same."""
     ends: Counter[str] = Counter()
     for name, count in counts.items():
@@ -232,35 +220,33 @@ def of_kind(counts: Mapping[str, int], kind: str) -> int:
     return max(ends.values(), default=0)
 
 
-def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
     """Yield how the links did during the run."""
-    slowest: dict[str, Shown] = {}
-    usage = dict(watch.series("utilization"))
-    for where, samples in watch.series("pcie.generation"):
-        best = _fact(ctx, where, "pcie_generation")
-        under_load = loaded(samples, usage.get(where, []), params.loaded)
-        lowest = steady_low(under_load)
+    slowest: dict[str, LinkLevel] = {}
+    usage = dict(watch.group_by_part("utilization"))
+    for where, samples in watch.group_by_part("pcie.generation"):
+        best = _read_fact(ctx, where, "pcie_generation")
+        under_load = select_loaded(samples, usage.get(where, []), params.loaded)
+        lowest = find_steady_low(under_load)
         if best is None or lowest is None:
             why = "never under load in this run" if best else "its best is not known"
-            yield Covered(where, f"generation not judged: {why}")
+            yield Coverage(where, f"generation not judged: {why}")
             continue
         yield Measurement("generation", lowest, "", where)
-        yield Covered(where, f"generation judged by {len(under_load)} samples of load")
-        slowest[where] = Shown(lowest, best)
-    yield from shortfalls("generation", slowest, ctx)
-    yield from widths_in_run(watch, ctx)
-    yield from replays(watch)
+        yield Coverage(where, f"generation judged by {len(under_load)} samples of load")
+        slowest[where] = LinkLevel(lowest, best)
+    yield from report_missing("generation", slowest, ctx)
+    yield from measure_run_widths(watch, ctx)
+    yield from measure_replays(watch)
 
 
-def _fact(ctx: Context, where: str, name: str) -> int | None:
-    found = part(ctx, where)
+def _read_fact(ctx: Context, where: str, name: str) -> int | None:
+    found = find_part(ctx, where)
     text = found.facts.get(name, "") if found else ""
     return int(text) if text.isdigit() else None
 
 
-def loaded(
-    samples: Sequence[Sample], usage: Sequence[Sample], least: float
-) -> list[Sample]:
+def select_loaded(samples: Sequence[Sample], usage: Sequence[Sample], least: float) -> list[Sample]:
     """
     Keep the *samples* before and after which the GPU was in use.
 
@@ -279,29 +265,31 @@ def loaded(
     return kept
 
 
-def steady_low(samples: Sequence[Sample]) -> int | None:
+def find_steady_low(samples: Sequence[Sample]) -> int | None:
     """Find the lowest value that two samples in a row agree on: one may be a change."""
     return min((int(max(a.value, b.value)) for a, b in pairwise(samples)), default=None)
 
 
-def widths_in_run(watch: Watch, ctx: Context) -> Iterator[Found]:
+def measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     """Yield how many lanes each link lacked at its worst."""
-    narrowest: dict[str, Shown] = {}
-    for where, samples in watch.series("pcie.width"):
-        best = _fact(ctx, where, "pcie_width")
-        lowest = steady_low(samples)
+    narrowest: dict[str, LinkLevel] = {}
+    for where, samples in watch.group_by_part("pcie.width"):
+        best = _read_fact(ctx, where, "pcie_width")
+        lowest = find_steady_low(samples)
         if best is not None and lowest is not None:
-            narrowest[where] = Shown(lowest, best)
-    yield from shortfalls("width", narrowest, ctx, ".run")
+            narrowest[where] = LinkLevel(lowest, best)
+    yield from report_missing("width", narrowest, ctx, ".run")
 
 
-def replays(watch: Watch) -> Iterator[Measurement]:
+def measure_replays(watch: Watch) -> Iterator[Measurement]:
     """Yield how often each link had to send again, and how often it recovered."""
-    for where, samples in watch.series("pcie.replays"):
-        yield Measurement("replays.minute", busiest(samples, MINUTE), "", where)
-        yield Measurement("replays.quarter", busiest(samples, QUARTER), "", where)
-    for where, samples in watch.series("pcie.recoveries"):
-        whole = busiest(samples, float("inf"))
+    for where, samples in watch.group_by_part("pcie.replays"):
+        yield Measurement("replays.minute", find_peak_increase(samples, MINUTE_SECONDS), "", where)
+        yield Measurement(
+            "replays.quarter", find_peak_increase(samples, QUARTER_HOUR_SECONDS), "", where
+        )
+    for where, samples in watch.group_by_part("pcie.recoveries"):
+        whole = find_peak_increase(samples, float("inf"))
         yield Measurement("recoveries.run", whole, "", where)
 
 
@@ -313,13 +301,9 @@ CHECK = Check(
     metrics={
         "width": Metric(unit="", meaning="lanes of the link now"),
         "width.missing": Metric(unit="", meaning="lanes that GPU and slot have more"),
-        "width.missing.run": Metric(
-            unit="", meaning="the same at its worst in the run"
-        ),
+        "width.missing.run": Metric(unit="", meaning="the same at its worst in the run"),
         "generation": Metric(unit="", meaning="the lowest while the GPU worked"),
-        "generation.missing": Metric(
-            unit="", meaning="generations below what GPU and slot can do"
-        ),
+        "generation.missing": Metric(unit="", meaning="generations below what GPU and slot can do"),
         "fatal": Metric(unit="", meaning="fatal errors since the driver was started"),
         "fatal.delta": Metric(unit="", meaning="fatal errors since the last run"),
         "non_fatal.delta": Metric(
@@ -329,14 +313,10 @@ CHECK = Check(
         "replays.rate": Metric(unit="1/h", meaning="packets sent again since last run"),
         "replays.minute": Metric(unit="", meaning="the most in a minute of the run"),
         "replays.quarter": Metric(unit="", meaning="the most in 15 minutes of the run"),
-        "recoveries.run": Metric(
-            unit="", meaning="times the link recovered in the run"
-        ),
+        "recoveries.run": Metric(unit="", meaning="times the link recovered in the run"),
     },
     rules={
-        "width.missing": Rule(
-            high=0, optional=True, source="what GPU and slot can do, by NVML"
-        ),
+        "width.missing": Rule(high=0, optional=True, source="what GPU and slot can do, by NVML"),
         "width.missing.run": Rule(
             high=0, optional=True, source="what GPU and slot can do, by NVML"
         ),
@@ -356,10 +336,7 @@ CHECK = Check(
             source="PCI Express: after a fatal error a link is not to be relied on",
         ),
         "non_fatal.delta": Rule(
-            high=0,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="PCI Express: a request was lost",
+            high=0, otherwise=Verdict.WARN, optional=True, source="PCI Express: a request was lost"
         ),
         "correctable.rate": Rule(
             high=480,
@@ -380,17 +357,15 @@ CHECK = Check(
             source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
         ),
         "replays.quarter": Rule(
-            high=80,
-            optional=True,
-            source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes",
+            high=80, optional=True, source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes"
         ),
     },
-    rulings={
-        **problems.RULINGS,
-        "width_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "generation_limited": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "platform_limit": Ruling(Verdict.PASS, Remedy.NONE),
-        "pcie_errors": Ruling(Verdict.PASS, Remedy.NONE),
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "width_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "generation_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "platform_limit": FindingRule(Verdict.PASS, Remedy.NONE),
+        "pcie_errors": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.PASSIVE,
     timeout=60,

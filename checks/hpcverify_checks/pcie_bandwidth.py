@@ -24,28 +24,20 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
-from hpcverify.model import (
-    Covered,
-    Finding,
-    Found,
-    Measurement,
-    Remedy,
-    Ruling,
-    Verdict,
-)
+from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
-from hpcverify_checks._bits import digest
-from hpcverify_checks._cores import listed
-from hpcverify_checks._links import SUPERCHIPS, part, spec
-from hpcverify_checks._load import timer_for
-from hpcverify_checks._torch import require_memory, torch_device
+from hpcverify_checks._bits import compute_digest
+from hpcverify_checks._cores import format_ranges
+from hpcverify_checks._links import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
+from hpcverify_checks._load import choose_timer
+from hpcverify_checks._torch import find_torch_device, require_memory
 from hpcverify_checks._transfers import (
-    WORD,
+    WORD_BYTES,
     Copy,
-    Wrong,
-    compared,
+    WrongWords,
+    compare_words,
     copy,
-    pattern,
+    make_pattern,
 )
 
 if TYPE_CHECKING:
@@ -88,51 +80,49 @@ def applies(ctx: Context) -> None:
         raise Skip("a CPU has no PCIe link of its own")
 
 
-def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[Found]:
+def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     """Copy out and back, compare, and time both directions."""
     applies(ctx)
-    device = torch_device(ctx)
+    device = find_torch_device(ctx)
     require_memory(device, 2 * params.size)
-    gpu = part(ctx, ctx.device.part)
+    gpu = find_part(ctx, ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
-    sheet = spec(ctx, ctx.device.part)
-    by_pcie = not (sheet and sheet.key.startswith(SUPERCHIPS))
+    sheet = look_up_spec(ctx, ctx.device.part)
+    by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     route = Route(
         device,
-        partial(aer.link, address),
-        aer.best_link(address) if by_pcie else None,
-        aer.local_cpus(address),
+        partial(aer.read_link, address),
+        aer.find_best_link(address) if by_pcie else None,
+        aer.list_local_cpus(address),
     )
-    yield from transfers(route, ctx, params)
+    yield from measure_route(route, ctx, params)
 
 
-def transfers(
-    route: Route, ctx: Context, params: PcieBandwidthParams
-) -> Iterator[Found]:
+def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     """Yield what was wrong, and how fast it went, on one *route*."""
     import torch
 
     where = ctx.device.part
     # Before we are bound: torch's threads keep the cores that they begin on.
-    words = pattern(ctx.seed, range(params.size // WORD), torch.device("cpu"))
-    with near(route.cores) as cores:
-        buffers = Buffers.made(route.device, words)
-        yield from verified(buffers, route, params.rounds, where)
-        for name, step in buffers.directions(route).items():
-            yield from timed(name, step, route, params, where)
-    bound = f"cores {listed(sorted(cores))}, near the GPU" if cores else "any core"
+    words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
+    with pin_near(route.cores) as cores:
+        buffers = CopyBuffers.allocate(route.device, words)
+        yield from verify_round_trips(buffers, route, params.rounds, where)
+        for name, step in buffers.make_steps(route).items():
+            yield from time_direction(name, step, route, params, where)
+    bound = f"cores {format_ranges(sorted(cores))}, near the GPU" if cores else "any core"
     text = (
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
         f"bit by bit, then {params.seconds:g} s timed each way, from {bound}"
     )
-    yield Covered(where, text)
+    yield Coverage(where, text)
     if route.link() is None:
         text = "what the link carries cannot be read: the rates are not held against it"
-        yield Covered(where, text)
+        yield Coverage(where, text)
 
 
 @contextmanager
-def near(cores: frozenset[int]) -> Generator[frozenset[int]]:
+def pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
     """Stay on those of *cores* that we may use, for a while; anywhere, if on none."""
     before = os.sched_getaffinity(0)
     usable = cores & before
@@ -145,15 +135,15 @@ def near(cores: frozenset[int]) -> Generator[frozenset[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
+class CopyBuffers:
     """The words on the host, their place on the GPU, and where they come back to."""
 
     words: Tensor
-    there: Tensor
-    back: Tensor
+    gpu_words: Tensor
+    returned_words: Tensor
 
     @classmethod
-    def made(cls, device: torch.device, words: Tensor) -> Buffers:
+    def allocate(cls, device: torch.device, words: Tensor) -> CopyBuffers:
         """Make them; the host's are placed near the cores of this thread."""
         import torch
 
@@ -162,30 +152,30 @@ class Buffers:
         out.copy_(words)
         return cls(out, torch.zeros_like(words, device=device), back)
 
-    def directions(self, route: Route) -> dict[str, Callable[[], None]]:
+    def make_steps(self, route: Route) -> dict[str, Callable[[], None]]:
         """Give a step that copies each way."""
         return {
-            "h2d": partial(route.copy, self.there, self.words),
-            "d2h": partial(route.copy, self.back, self.there),
+            "h2d": partial(route.copy, self.gpu_words, self.words),
+            "d2h": partial(route.copy, self.returned_words, self.gpu_words),
         }
 
 
-def verified(
-    buffers: Buffers, route: Route, rounds: int, where: str
+def verify_round_trips(
+    buffers: CopyBuffers, route: Route, rounds: int, where: str
 ) -> Iterator[Finding]:
     """Copy out and back *rounds* times; yield the first round that came back wrong."""
     for number in range(rounds):
-        for step in buffers.directions(route).values():
+        for step in buffers.make_steps(route).values():
             step()
-        settle(route.device)
-        wrong = compared(buffers.back, buffers.words)
+        synchronize(route.device)
+        wrong = compare_words(buffers.returned_words, buffers.words)
         if wrong:
-            yield corrupted(buffers, wrong, number, where)
+            yield explain_corruption(buffers, wrong, number, where)
             return
         buffers.words.bitwise_not_()
 
 
-def settle(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until *device* has done what was begun."""
     import torch
 
@@ -193,35 +183,31 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def corrupted(buffers: Buffers, wrong: Wrong, number: int, where: str) -> Finding:
+def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, where: str) -> Finding:
     """Say what came back wrong, and on which way it was lost."""
-    arrived = digest(buffers.there) == digest(buffers.words)
+    arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
     text = (
         f"{wrong.words} words were changed on the way {way}, the first at byte "
-        f"{wrong.index * WORD}"
+        f"{wrong.index * WORD_BYTES}"
     )
-    evidence = {"way": way, "round": str(number), **wrong.evidence()}
+    evidence = {"way": way, "round": str(number), **wrong.to_evidence()}
     return Finding("transfer_corrupted", where, text, evidence)
 
 
-def timed(
-    name: str,
-    step: Callable[[], None],
-    route: Route,
-    params: PcieBandwidthParams,
-    where: str,
+def time_direction(
+    name: str, step: Callable[[], None], route: Route, params: PcieBandwidthParams, where: str
 ) -> Iterator[Measurement]:
     """Yield the rate of copies in one direction, and its share of what the link has."""
     links: list[aer.Link | None] = []
 
-    def watched() -> None:
+    def copy_and_read_link() -> None:
         step()
         links.append(route.link())  # while the copies are under way
 
-    timer = timer_for(route.device)
+    timer = choose_timer(route.device)
     timer(step, params.warm_up_seconds)
-    rate = params.size / median(timer(watched, params.seconds)) / GIGA
+    rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", where)
     link = links[-1]
     if link:
@@ -240,16 +226,12 @@ CHECK = Check(
     metrics={
         "h2d": Metric(unit="GB/s", meaning="host to GPU, pinned, median copy"),
         "d2h": Metric(unit="GB/s", meaning="GPU to host, pinned, median copy"),
-        "*.link": Metric(
-            unit="GB/s", meaning="what the link carried meanwhile, at most"
-        ),
+        "*.link": Metric(unit="GB/s", meaning="what the link carried meanwhile, at most"),
         "*.of_link": Metric(unit="ratio", meaning="share of that which was reached"),
         "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot can do"),
     },
     rules={
-        "?2?": Rule(
-            of_siblings=0.7, of_baseline=0.85, otherwise=Verdict.WARN, optional=True
-        ),
+        "?2?": Rule(of_siblings=0.7, of_baseline=0.85, otherwise=Verdict.WARN, optional=True),
         "?2?.of_link": Rule(
             low=0.6,
             of_siblings=0.85,
@@ -269,7 +251,7 @@ CHECK = Check(
             source="what GPU and slot can do, by the kernel; see pcie",
         ),
     },
-    rulings={"transfer_corrupted": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True)},
+    finding_rules={"transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
     placement=Placement.DEVICES_ALONE,
     timeout=120.0,
 )

@@ -13,39 +13,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hpcverify.check import Check, Context, Params, Placement
-from hpcverify.model import Covered, Finding, Found, Remedy, Ruling, Verdict
+from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Remedy, Verdict
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Heard, Recovery
+from hpcverify.telemetry.gpus import GpuAnswers, Recovery
 from hpcverify_checks import _gpus
 
-ACTIONS: Mapping[str, tuple[str, Ruling]] = {
+RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
     "gpu_reset": (
         "end all its processes and reset it (nvidia-smi -r)",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
-    "bus_reset": (
-        "reset its PCIe bus",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
-    ),
+    "bus_reset": ("reset its PCIe bus", FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True)),
     "drain_and_reset": (
         "give it no new work and reset it (nvidia-smi -r)",
-        Ruling(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
-    "node_reboot": (
-        "reboot the node",
-        Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
-    ),
+    "node_reboot": ("reboot the node", FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True)),
     "system_reboot": (
         "reboot the system, with all the nodes that share its NVLinks",
-        Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
     ),
     "drain_p2p": (
         "end the processes that use it from other GPUs (peer to peer)",
-        Ruling(Verdict.WARN, Remedy.INSPECT),
+        FindingRule(Verdict.WARN, Remedy.INSPECT),
     ),
     "recover_imex": (
         "bring the IMEX domain back (nvidia-imex-ctl -N shows who is missing)",
-        Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     ),
 }
 """What the driver may want done about a GPU, in words, and what that means here.
@@ -58,35 +52,35 @@ class RecoveryParams(Params, frozen=True):
     """Nothing to set."""
 
 
-def measure(ctx: Context, params: RecoveryParams) -> Iterator[Found]:
+def measure(ctx: Context, params: RecoveryParams) -> Iterator[CheckItem]:
     """Yield what the driver wants done about the GPUs of this node."""
-    yield from wanted(_gpus.source(ctx).recovery())
+    yield from report_recovery(_gpus.open_gpu_source(ctx).read_recovery())
 
 
-def wanted(heard: Heard[Recovery]) -> Iterator[Found]:
+def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
     """Yield what is to be done, by what was *heard*."""
     for uuid, recovery in heard.answers.items():
-        yield from action(uuid, recovery)
-        yield from repairs(uuid, recovery)
-    yield from _gpus.troubles(heard)
+        yield from report_action(uuid, recovery)
+        yield from report_repairs(uuid, recovery)
+    yield from _gpus.report_troubles(heard)
 
 
-def action(uuid: str, recovery: Recovery) -> Iterator[Found]:
+def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
     """Yield the action that the driver asks for, if it can say so."""
     if recovery.action is None:
         text = "whether it needs a reset cannot be known: drivers say so from R565 on"
-        yield Covered(uuid, text)
+        yield Coverage(uuid, text)
         return
-    yield Covered(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
-    if recovery.action in ACTIONS:
-        words, _ = ACTIONS[recovery.action]
+    yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
+    if recovery.action in RECOVERY_ACTIONS:
+        words, _ = RECOVERY_ACTIONS[recovery.action]
         yield Finding(recovery.action, uuid, f"the driver asks to {words}")
     elif recovery.action != "none":
         text = f"the driver asks for what we do not know: {recovery.action}"
         yield Finding("action_unknown", uuid, text)
 
 
-def repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
+def report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
     """Yield which repairs wait for a reset, and what cannot be repaired."""
     waiting = {
         "memory channel": recovery.channel_repair_pending,
@@ -106,12 +100,12 @@ CHECK = Check(
     measure=measure,
     params=RecoveryParams,
     metrics={},
-    rulings={
-        **problems.RULINGS,
-        **{name: ruling for name, (_, ruling) in ACTIONS.items()},
-        "action_unknown": Ruling(Verdict.WARN, Remedy.INSPECT),
-        "repair_pending": Ruling(Verdict.WARN, Remedy.RESET_GPU),
-        "memory_unrepairable": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        **{name: ruling for name, (_, ruling) in RECOVERY_ACTIONS.items()},
+        "action_unknown": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "repair_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+        "memory_unrepairable": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
     },
     placement=Placement.PASSIVE,
     timeout=60,

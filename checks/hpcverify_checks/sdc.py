@@ -32,50 +32,41 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Unable,
-    Watch,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable, Watch
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import cpu
 from hpcverify_checks._benches import (
-    Library,
-    Outcome,
-    Ready,
-    Task,
-    families_of,
-    readied,
+    DeviceTask,
+    PartResult,
+    ProvenJob,
+    ReferenceCache,
+    list_families,
+    prepare_each,
 )
-from hpcverify_checks._copies import copies
-from hpcverify_checks._cores import listed, on_each, turn
-from hpcverify_checks._exact import PAD, SHIFT_STEP, SHIFTS, Shape, constant_bits
-from hpcverify_checks._families import CPU_DEPTH, DEEP, Family
-from hpcverify_checks._hunt import Blind, Job, Seams
-from hpcverify_checks._kernels import comparison_for
-from hpcverify_checks._stats import excluded
+from hpcverify_checks._copies import check_copies
+from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks._exact import PAD_DEPTH, SHIFT_COUNT, SHIFT_STEP, Shape, find_constant_bits
+from hpcverify_checks._families import CPU_DEPTH, MAX_DEPTH, Family
+from hpcverify_checks._hunt import BlindComparison, ProductJob, ProductSeams
+from hpcverify_checks._kernels import choose_comparison
+from hpcverify_checks._stats import compute_excluded_rate
 from hpcverify_checks._stress import stress
 from hpcverify_checks._torch import (
-    float32_as,
-    overrides_told,
+    find_torch_device,
+    list_unused_dtypes,
+    report_overrides,
     require_memory,
-    threads_as,
-    torch_device,
-    unused_units,
+    use_float32_precision,
+    use_threads,
 )
 from hpcverify_checks._trials import selftest
 from hpcverify_checks._vote import reconcile
@@ -84,20 +75,20 @@ if TYPE_CHECKING:
     import torch
 
 CPU_SIZE, GPU_SIZE = 512, 4096
-GPU_MEMORY = 10 * 2**30
+GPU_MEMORY_BYTES = 10 * 2**30
 """Bytes for the fp32 plans, the largest, with their references and temporaries."""
-GPU_TOTAL = 12 * 2**30
+LARGE_GPU_BYTES = 12 * 2**30
 """Of a GPU that is large enough for them: a smaller one gets smaller products."""
-LARGEST = 2**14
+MAX_SIZE = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 """Of the time."""
-LEAST_SHARE = 0.25
+MIN_HUNT_SHARE = 0.25
 """Of the time for a type: so much is hunted however long it took to prepare."""
-STEP = 16
+SIZE_STEP = 16
 """What sizes and depths are multiples of, for the sake of one-byte operands."""
-AT_ONCE = 64
+MAX_CORES = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
-WAVE_SECONDS, ALONE_SECONDS = 1.0, 0.1
+WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
 """For many cores, and for one: with less for each, some wait for the next run."""
 
 
@@ -105,9 +96,9 @@ class SdcParams(Params, frozen=True):
     """How long to look in all (seconds), and at what products."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
-    size: Annotated[int, Meta(ge=0, le=LARGEST, multiple_of=STEP)] = 0
+    size: Annotated[int, Meta(ge=0, le=MAX_SIZE, multiple_of=SIZE_STEP)] = 0
     """Rows and columns of the product; 0 takes the default of the part."""
-    depth: Annotated[int, Meta(ge=0, le=DEEP, multiple_of=STEP)] = 0
+    depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH, multiple_of=SIZE_STEP)] = 0
     """The inner dimension, likewise, and no more than is exact with a type."""
     fresh: bool = False
     """Whether to draw operands that no run has had; else they are those whose
@@ -115,23 +106,23 @@ class SdcParams(Params, frozen=True):
 
 
 def measure(
-    ctx: Context, params: SdcParams, seams: Seams | None = None
-) -> Iterator[Found]:
+    ctx: Context, params: SdcParams, seams: ProductSeams | None = None
+) -> Iterator[CheckItem]:
     """Examine the device with exact products, with random ones, and with copies."""
-    device = torch_device(ctx)
-    yield from overrides_told(ctx)
-    seams = seams or Seams(compare=comparison_for(device))
-    with threads_as(threads_for(ctx)):
+    device = find_torch_device(ctx)
+    yield from report_overrides(ctx)
+    seams = seams or ProductSeams(compare=choose_comparison(device))
+    with use_threads(choose_thread_count(ctx)):
         try:
-            yield from exact(ctx, device, params, seams)
+            yield from check_exact_products(ctx, device, params, seams)
             yield from stress(ctx, device, STRESS_SHARE * params.seconds, seams)
-        except Blind as exc:
+        except BlindComparison as exc:
             yield Finding("blind", exc.where, str(exc))
             raise
-        yield from copies(ctx, device, COPY_SHARE * params.seconds)
+        yield from check_copies(ctx, device, COPY_SHARE * params.seconds)
 
 
-def threads_for(ctx: Context) -> int:
+def choose_thread_count(ctx: Context) -> int:
     """
     Say how many threads of the host make operands and proofs.
 
@@ -145,81 +136,80 @@ def threads_for(ctx: Context) -> int:
     return max(1, torch.get_num_threads() // len(ctx.peers))
 
 
-def exact(
-    ctx: Context, device: torch.device, params: SdcParams, seams: Seams
-) -> Iterator[Found]:
+def check_exact_products(
+    ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
+) -> Iterator[CheckItem]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    chosen, library = families_of(device), Library()
-    done: list[Done] = []
+    chosen, library = list_families(device), ReferenceCache()
+    done: list[FamilyResult] = []
     for family in chosen:
-        shape = shape_of(family, device, params)
+        shape = choose_shape(family, device, params)
         draw = ctx.seed if params.fresh else 0
-        task = Task(ctx, family, shape, device, seams, draw, library)
-        done.append(Done(task))
+        task = DeviceTask(ctx, family, shape, device, seams, draw, library)
+        done.append(FamilyResult(task))
         # At once: a part that errs may not live to tell of it later.
-        for outcome in explored(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
+        for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
             done[-1].outcomes.append(outcome)
             if outcome.corruption:
                 yield outcome.corruption
-        yield Covered(ctx.device.part, done[-1].said())
-    for unused in unused_units(device):
-        yield Covered(ctx.device.part, unused.text)
-    yield from summed(done)
+        yield Coverage(ctx.device.part, done[-1].summarize())
+    for unused in list_unused_dtypes(device):
+        yield Coverage(ctx.device.part, unused.text)
+    yield from sum_by_part(done)
 
 
-def shape_of(family: Family, device: torch.device, params: SdcParams) -> Shape:
+def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Shape:
     """Choose the shape of the products, and never one too deep to be exact."""
     if device.type == "cpu":
         usual = Shape(CPU_SIZE, CPU_DEPTH)
     else:
-        usual = Shape(size_for(device), family.depth)
+        usual = Shape(choose_size(device), family.depth)
     depth = params.depth or usual.depth
-    if depth < PAD:
+    if depth < PAD_DEPTH:
         raise Unable(
-            f"sdc: depth {depth} is too small: give {PAD} or more",
-            Cause.MISCONFIGURED,
+            f"sdc: depth {depth} is too small: give {PAD_DEPTH} or more", Cause.MISCONFIGURED
         )
     return Shape(params.size or usual.size, min(family.depth, depth))
 
 
-def size_for(device: torch.device) -> int:
+def choose_size(device: torch.device) -> int:
     """Choose the size of products on a GPU: smaller where there is little memory."""
     import torch
 
     _, total = torch.cuda.mem_get_info(device)
-    size = GPU_SIZE if total >= GPU_TOTAL else GPU_SIZE // 2
-    require_memory(device, GPU_MEMORY * size // GPU_SIZE)
+    size = GPU_SIZE if total >= LARGE_GPU_BYTES else GPU_SIZE // 2
+    require_memory(device, GPU_MEMORY_BYTES * size // GPU_SIZE)
     return size
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FamilyResult:
     """What is done with one type of operands, and what comes of it."""
 
-    task: Task
-    outcomes: list[Outcome] = field(default_factory=list[Outcome])
-    exercised: list[str] = field(default_factory=list[str])
+    task: DeviceTask
+    outcomes: list[PartResult] = field(default_factory=list[PartResult])
+    exercise_notes: list[str] = field(default_factory=list[str])
     """The plans, and the bits in which no fault that holds them could show."""
 
-    def said(self) -> str:
+    def summarize(self) -> str:
         """Say in a sentence what was exercised, and what no fault in it excludes."""
         products = sum(outcome.products for outcome in self.outcomes)
         size, depth = self.task.shape.size, self.task.shape.depth
         text = (
-            f"{self.task.family.name}{_cores(self.task, self.outcomes)}: {products} "
+            f"{self.task.family.name}{_describe_cores(self.task, self.outcomes)}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
-            f"by bit in {sum(self.seconds()):.1f} {_unit(self.task)}; "
-            f"{'; '.join((_data(self.task), *self.exercised))}"
+            f"by bit in {sum(self.list_seconds()):.1f} {_name_unit(self.task)}; "
+            f"{'; '.join((_describe_data(self.task), *self.exercise_notes))}"
         )
-        least = min(self.seconds(), default=0.0)
-        if any(outcome.mismatched for outcome in self.outcomes) or not least:
+        least = min(self.list_seconds(), default=0.0)
+        if any(outcome.mismatched_words for outcome in self.outcomes) or not least:
             return text
         each = "on each core " if self.task.device.type == "cpu" else ""
-        rate = f"more than {excluded(least):,.0f} wrong products an hour"
+        rate = f"more than {compute_excluded_rate(least):,.0f} wrong products an hour"
         return f"{text}; {each}{rate} are excluded at 95 %"
 
-    def seconds(self) -> list[float]:
+    def list_seconds(self) -> list[float]:
         """Give the time for which each part or core was examined."""
         times: dict[str, float] = {}
         for outcome in self.outcomes:
@@ -227,88 +217,91 @@ class Done:
         return [seconds for seconds in times.values() if seconds]
 
 
-def _unit(task: Task) -> str:
+def _name_unit(task: DeviceTask) -> str:
     return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
 
 
-def _plans(ready: Sequence[Ready]) -> str:
+def _describe_plans(ready: Sequence[ProvenJob]) -> str:
     plans = (f"{r.job.name} (sums to 2^{log2(r.certificate):.2f})" for r in ready)
     return f"plans {', '.join(plans)}"
 
 
-def _data(task: Task) -> str:
+def _describe_data(task: DeviceTask) -> str:
     kind = f"drawn afresh ({task.draw})" if task.draw else "those of every run"
-    return f"data {kind}, at {SHIFTS} offsets of {SHIFT_STEP} lanes"
+    return f"data {kind}, at {SHIFT_COUNT} offsets of {SHIFT_STEP} lanes"
 
 
-def _cores(task: Task, outcomes: Sequence[Outcome]) -> str:
+def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
     if task.device.type != "cpu":
         return ""
     wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
-    done = listed(sorted(map(int, wheres)))
-    return f" on cores {done} of {listed(cpu.cores().allowed)}"
+    done = format_ranges(sorted(map(int, wheres)))
+    return f" on cores {done} of {format_ranges(cpu.read_cores().allowed)}"
 
 
-def _constant(jobs: Sequence[Job]) -> str:
+def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
     names = {
-        "output": constant_bits(job.reference for job in jobs),
-        "A": constant_bits(job.a for job in jobs),
-        "B": constant_bits(job.b for job in jobs),
+        "output": find_constant_bits(job.reference for job in jobs),
+        "A": find_constant_bits(job.a for job in jobs),
+        "B": find_constant_bits(job.b for job in jobs),
     }
-    bits = ", ".join(f"{name} {listed(bits) or 'none'}" for name, bits in names.items())
+    bits = ", ".join(f"{name} {format_ranges(bits) or 'none'}" for name, bits in names.items())
     return f"bits that no product changes: {bits}"
 
 
-def explored(done: Done, seconds: float) -> Iterator[Outcome]:
+def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
     """
     Prepare and hunt with one type; its operands are let go of at the end.
 
     To prepare takes its time out of the *seconds*.
     """
-    task, ready = done.task, list[Ready]()
+    task, ready = done.task, list[ProvenJob]()
     began = perf_counter()
-    with float32_as(task.family.precision):
-        for item in readied(task):
-            if isinstance(item, Outcome):
+    with use_float32_precision(task.family.precision):
+        for item in prepare_each(task):
+            if isinstance(item, PartResult):
                 yield item
             else:
                 ready.append(item)
         jobs = tuple(item.job for item in ready)
         if not jobs:
             return
-        done.exercised.extend((_plans(ready), _constant(jobs)))
+        done.exercise_notes.extend((_describe_plans(ready), _describe_constant_bits(jobs)))
         spent = perf_counter() - began
-        yield from examined(task, jobs, seconds, hunting_time(seconds, spent))
+        yield from hunt_on_parts(task, jobs, seconds, compute_hunt_seconds(seconds, spent))
 
 
-def hunting_time(seconds: float, spent: float) -> float:
+def compute_hunt_seconds(seconds: float, spent: float) -> float:
     """Say how much of the *seconds* for a type is left once some were *spent*."""
-    return max(seconds - spent, LEAST_SHARE * seconds)
+    return max(seconds - spent, MIN_HUNT_SHARE * seconds)
 
 
-def examined(
-    task: Task, jobs: tuple[Job, ...], seconds: float, left: float
-) -> Iterator[Outcome]:
+def hunt_on_parts(
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, left: float
+) -> Iterator[PartResult]:
     """
     Hunt on the GPU; on the CPU on each core alone, and all at once.
 
     As many cores have a turn as fit into *seconds*, and share what is *left* of them.
     """
     if task.device.type != "cpu":
-        yield task.hunt(task.ctx.device.part, jobs, _deadline(left))
+        yield task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
         return
-    cores, half = cpu.cores().allowed, seconds / 2
-    alone = [(core,) for core in turn(cores, _fit(half, ALONE_SECONDS), _turn(task))]
-    chosen = turn(cores, AT_ONCE * _fit(half, WAVE_SECONDS), _turn(task))
-    waves = [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
+    cores, half = cpu.read_cores().allowed, seconds / 2
+    alone = [
+        (core,)
+        for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), _get_rotation(task))
+    ]
+    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), _get_rotation(task))
+    waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
     for load, groups in (("alone", alone), ("all at once", waves)):
         for group in groups:
-            work = partial(_on_core, task, jobs, left / 2 / len(groups))
-            for outcome in on_each(group, work):
-                yield under(load, outcome)
+            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups))
+            for outcome in run_on_each(group, work):
+                yield add_load(load, outcome)
 
 
-def under(load: str, outcome: Outcome) -> Outcome:
+def add_load(load: str, outcome: PartResult) -> PartResult:
     """Say under what load cores were examined, where one was wrong."""
     found = outcome.corruption
     if found is None:
@@ -321,41 +314,43 @@ def under(load: str, outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, corruption=told)
 
 
-def _fit(seconds: float, least: float) -> int:
+def _count_fitting(seconds: float, least: float) -> int:
     return max(1, int(seconds / least))
 
 
-def _turn(task: Task) -> int:
+def _get_rotation(task: DeviceTask) -> int:
     return task.ctx.rotation
 
 
-def _on_core(task: Task, jobs: tuple[Job, ...], seconds: float, core: int) -> Outcome:
-    return task.hunt(f"cpu{core}", jobs, _deadline(seconds))
+def _hunt_on_core(
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, core: int
+) -> PartResult:
+    return task.hunt(f"cpu{core}", jobs, _make_deadline(seconds))
 
 
-def _deadline(seconds: float) -> Callable[[int], bool]:
+def _make_deadline(seconds: float) -> Callable[[int], bool]:
     end = perf_counter() + seconds
     return lambda _: perf_counter() >= end
 
 
-def summed(done: Sequence[Done]) -> Iterator[Found]:
+def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
     """Add up, for each part or core, what was done with all types."""
     every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
     for where in dict.fromkeys(outcome.where for _, outcome in every):
         mine = [(shape, outcome) for shape, outcome in every if outcome.where == where]
-        wrong = sum(o.mismatched for _, o in mine)
+        wrong = sum(o.mismatched_words for _, o in mine)
         operations = sum(o.products * shape.operations for shape, o in mine)
         yield Measurement("mismatched_words", wrong, "", where)
         yield Measurement("products", sum(o.products for _, o in mine), "", where)
         yield Measurement("checked_operations", operations, "", where)
 
 
-def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[CheckItem]:
     """Say how warm the device was meanwhile: many faults show only when it is hot."""
-    for where, samples in watch.series("temperature"):
+    for where, samples in watch.group_by_part("temperature"):
         if where == ctx.device.part and samples:
             low, high = (f(s.value for s in samples) for f in (min, max))
-            yield Covered(where, f"at {low:.0f} to {high:.0f} °C")
+            yield Coverage(where, f"at {low:.0f} to {high:.0f} °C")
 
 
 CHECK = Check(
@@ -387,9 +382,7 @@ CHECK = Check(
             hard=True,
             source="an exact product has one right answer",
         ),
-        "products": Rule(
-            low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"
-        ),
+        "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
         "stress.mismatched": Rule(
             high=0,
             remedy=Remedy.REPLACE,
@@ -401,15 +394,15 @@ CHECK = Check(
             high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
         ),
     },
-    rulings={
-        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "miscopied": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "dissent": Ruling(Verdict.WARN, Remedy.RERUN),
-        "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
-        "blind": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "answer": Ruling(Verdict.PASS, Remedy.NONE),
+    finding_rules={
+        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
+        "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+        "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+        "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+        "answer": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

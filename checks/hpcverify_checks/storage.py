@@ -29,43 +29,43 @@ from msgspec import Meta
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Series,
     Verdict,
 )
 from hpcverify.telemetry import smart
 from hpcverify_checks import _fio
-from hpcverify_checks._fio import CORRUPT, MIB, Extent, FaultError, Fio, Report
+from hpcverify_checks._fio import CORRUPTION_ERRNOS, MIB, FaultError, FileExtent, Fio, FioReport
 from hpcverify_checks._fio_jobs import (
+    cut_to_written,
     flush,
-    random_read,
-    random_write,
     read_back,
+    read_random,
     write,
-    written,
+    write_random,
 )
 from hpcverify_checks._mounts import require_mounted
 from hpcverify_checks._scratch import (
-    Site,
-    described,
+    ScratchSite,
+    describe_site,
     find_site,
-    require_room,
+    require_space,
     require_writable,
     space_of,
 )
-from hpcverify_checks._storm import FILE, storm
+from hpcverify_checks._storm import FILE_CONTENT, time_small_files
 
-JOURNAL = 16 * MIB
+JOURNAL_BYTES = 16 * MIB
 """The file that is written and flushed 4 KiB at a time, as a database does."""
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-DENIED = frozenset({errno.EACCES, errno.EPERM})
-BROKEN = frozenset(
+NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+DENIED_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
+IO_ERROR_ERRNOS = frozenset(
     {
         errno.EIO,
         errno.ENODATA,  # a medium error (blk_status_to_errno in block/blk-core.c)
@@ -98,32 +98,32 @@ class StorageParams(Params, frozen=True):
     """Small files."""
 
 
-def measure(ctx: Context, params: StorageParams) -> Iterator[Found]:
+def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     """Refuse what cannot be measured, load the disk, and ask it how it fared."""
-    engine = _fio.engine()
+    engine = _fio.find_engine()
     require_mounted(ctx)
-    require_room(ctx.scratch, needed(params), space_of(ctx.scratch))
+    require_space(ctx.scratch, compute_needed_bytes(params), space_of(ctx.scratch))
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)
-    yield described(site)
+    yield describe_site(site)
     before = smart.read(site.disk)
     fio = Fio(folder=ctx.scratch, engine=engine, direct=site.direct)
     try:
-        yield from load(site, fio, params, random.Random(ctx.seed))  # noqa: S311 - data to write, no secret
+        yield from run_phases(site, fio, params, random.Random(ctx.seed))  # noqa: S311 - data to write, no secret
     except FaultError as fault:
-        yield conclude(fault, site)
-    yield from health(before, smart.read(site.disk), site)
+        yield explain_fault(fault, site)
+    yield from report_health(before, smart.read(site.disk), site)
 
 
-def needed(params: StorageParams) -> int:
+def compute_needed_bytes(params: StorageParams) -> int:
     """Say how many bytes lie in the scratch directory when it is fullest."""
     mib = max(params.size_mib, params.checkpoint_mib)
-    return max(mib * MIB, JOURNAL, params.files * len(FILE))
+    return max(mib * MIB, JOURNAL_BYTES, params.files * len(FILE_CONTENT))
 
 
-def load(
-    site: Site, fio: Fio, params: StorageParams, rng: random.Random
-) -> Iterator[Found]:
+def run_phases(
+    site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
+) -> Iterator[CheckItem]:
     """
     Go through all phases, one after the other; each removes what it wrote.
 
@@ -132,76 +132,78 @@ def load(
 
     """
     streams = min(params.streams, len(os.sched_getaffinity(0)))
-    yield from _blocks(site, fio, params, streams, rng)
-    yield from _flushes(site, fio, params)
-    yield from _checkpoints(site, fio, params, streams, rng)
-    yield from small_files(site, params)
+    yield from _run_blocks(site, fio, params, streams, rng)
+    yield from _run_flushes(site, fio, params)
+    yield from _run_checkpoints(site, fio, params, streams, rng)
+    yield from run_small_files(site, params)
 
 
-def _blocks(
-    site: Site, fio: Fio, params: StorageParams, streams: int, rng: random.Random
-) -> Iterator[Found]:
+def _run_blocks(
+    site: ScratchSite, fio: Fio, params: StorageParams, streams: int, rng: random.Random
+) -> Iterator[CheckItem]:
     room = _fio.lay_out(fio.folder, params.size_mib * MIB, streams, rng)
     wrote = write(fio, room, rng, params.seconds)
-    yield from _moved(site, "seq_write", wrote, "write")
-    filled = written(room, wrote)
-    yield from _moved(site, "seq_read", read_back(fio, filled), "read")
-    looked = random_read(fio, filled, rng, params.seconds)
-    yield from _accessed(site, "rand_read", looked, "read")
-    changed = random_write(fio, filled, rng, params.seconds)
-    yield from _accessed(site, "rand_write", changed, "write")
+    yield from _report_bandwidth(site, "seq_write", wrote, "write")
+    filled = cut_to_written(room, wrote)
+    yield from _report_bandwidth(site, "seq_read", read_back(fio, filled), "read")
+    looked = read_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_read", looked, "read")
+    changed = write_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_write", changed, "write")
     read_back(fio, filled)
     _remove(room)
-    yield site.covered(
-        f"{_mib(wrote, 'write')} in {streams} streams written, read back and verified "
-        f"by CRC-32C and place; {_mib(looked, 'read')} read at random and verified; "
-        f"{_mib(changed, 'write')} written at random and verified"
+    yield site.make_covered(
+        f"{_format_mib(wrote, 'write')} in {streams} streams written, read back and verified "
+        f"by CRC-32C and place; {_format_mib(looked, 'read')} read at random and verified; "
+        f"{_format_mib(changed, 'write')} written at random and verified"
     )
 
 
-def _flushes(site: Site, fio: Fio, params: StorageParams) -> Iterator[Found]:
-    journal = Extent(fio.folder / "journal", 0, JOURNAL)
+def _run_flushes(site: ScratchSite, fio: Fio, params: StorageParams) -> Iterator[CheckItem]:
+    journal = FileExtent(fio.folder / "journal", 0, JOURNAL_BYTES)
     flushed = flush(fio, journal, params.seconds)
     for name, quantile in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-        yield _measured(site, f"fsync.{name}", flushed.latency("sync", quantile), "ms")
-    yield _longest(site, "fsync", flushed.longest())
+        yield _make_measurement(
+            site, f"fsync.{name}", flushed.compute_latency("sync", quantile), "ms"
+        )
+    yield _make_longest(site, "fsync", flushed.find_longest())
     _remove([journal])
 
 
-def _checkpoints(
-    site: Site, fio: Fio, params: StorageParams, streams: int, rng: random.Random
-) -> Iterator[Found]:
+def _run_checkpoints(
+    site: ScratchSite, fio: Fio, params: StorageParams, streams: int, rng: random.Random
+) -> Iterator[CheckItem]:
     start = time.monotonic()
     t: list[float] = []
-    speeds: dict[str, list[float]] = {way: [] for way in _fio.WAYS}
+    speeds: dict[str, list[float]] = {way: [] for way in _fio.DIRECTIONS}
     longest = 0.0
     for _ in range(params.repeats):
         room = _fio.lay_out(fio.folder, params.checkpoint_mib * MIB, streams, rng)
         t.append(time.monotonic() - start)
         reports = {"write": write(fio, room, rng), "read": read_back(fio, room)}
         for way, report in reports.items():
-            speeds[way].append(report.bandwidth(way))
-            longest = max(longest, report.longest())
+            speeds[way].append(report.compute_bandwidth(way))
+            longest = max(longest, report.find_longest())
         _remove(room)
     for way, values in speeds.items():
-        yield from _repeated(site, f"checkpoint.{way}", t, values)
-    yield _longest(site, "checkpoint", longest)
-    yield site.covered(
+        yield from _report_repeats(site, f"checkpoint.{way}", t, values)
+    yield _make_longest(site, "checkpoint", longest)
+    yield site.make_covered(
         f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, "
         "flushed, read back and verified"
     )
 
 
-def _repeated(
-    site: Site, name: str, t: Sequence[float], values: Sequence[float]
-) -> Iterator[Found]:
+def _report_repeats(
+    site: ScratchSite, name: str, t: Sequence[float], values: Sequence[float]
+) -> Iterator[CheckItem]:
     spread = statistics.stdev(values) / statistics.mean(values)
-    yield _measured(site, name, statistics.median(values), "MB/s")
-    yield _measured(site, f"{name}.cv", spread, "ratio")
-    yield Series(site.name(name), "MB/s", site.part, tuple(t), tuple(values))
+    yield _make_measurement(site, name, statistics.median(values), "MB/s")
+    yield _make_measurement(site, f"{name}.cv", spread, "ratio")
+    yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
 
 
-def small_files(site: Site, params: StorageParams) -> Iterator[Found]:
+def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckItem]:
     """
     Give the rate and the tail of each step that a small file goes through.
 
@@ -210,48 +212,50 @@ def small_files(site: Site, params: StorageParams) -> Iterator[Found]:
 
     """
     try:
-        times = storm(site.folder / "files", params.files)
+        times = time_small_files(site.folder / "files", params.files)
     except OSError as exc:
         raise FaultError(exc.errno or errno.EIO, f"small files: {exc}") from exc
     for step, calls in times.items():
-        yield _measured(site, f"files.{step}", calls.rate, "1/s")
-        yield _measured(site, f"files.{step}.p99", calls.p99, "ms")
-    slowest = max(max(calls.taken) for calls in times.values())
-    yield _longest(site, "files", slowest)
-    yield site.covered(f"{params.files} files of 4 KiB made, looked at and removed")
+        yield _make_measurement(site, f"files.{step}", calls.rate, "1/s")
+        yield _make_measurement(site, f"files.{step}.p99", calls.p99, "ms")
+    slowest = max(max(calls.seconds) for calls in times.values())
+    yield _make_longest(site, "files", slowest)
+    yield site.make_covered(f"{params.files} files of 4 KiB made, looked at and removed")
 
 
-def _moved(site: Site, phase: str, report: Report, way: str) -> Iterator[Measurement]:
-    yield _measured(site, f"{phase}.bandwidth", report.bandwidth(way), "MB/s")
-    yield _longest(site, phase, report.longest())
-
-
-def _accessed(
-    site: Site, phase: str, report: Report, way: str
+def _report_bandwidth(
+    site: ScratchSite, phase: str, report: FioReport, way: str
 ) -> Iterator[Measurement]:
-    yield _measured(site, f"{phase}.iops", report.rate(way), "1/s")
-    yield _measured(site, f"{phase}.p99", report.latency(way, 0.99), "ms")
-    yield _longest(site, phase, report.longest())
+    yield _make_measurement(site, f"{phase}.bandwidth", report.compute_bandwidth(way), "MB/s")
+    yield _make_longest(site, phase, report.find_longest())
 
 
-def _measured(site: Site, name: str, value: float | None, unit: str) -> Measurement:
-    return Measurement(site.name(name), value, unit, site.part)
+def _report_accesses(
+    site: ScratchSite, phase: str, report: FioReport, way: str
+) -> Iterator[Measurement]:
+    yield _make_measurement(site, f"{phase}.iops", report.compute_rate(way), "1/s")
+    yield _make_measurement(site, f"{phase}.p99", report.compute_latency(way, 0.99), "ms")
+    yield _make_longest(site, phase, report.find_longest())
 
 
-def _longest(site: Site, phase: str, seconds: float) -> Measurement:
-    return Measurement(site.stall(phase), seconds, "s", site.part)
+def _make_measurement(site: ScratchSite, name: str, value: float | None, unit: str) -> Measurement:
+    return Measurement(site.name_metric(name), value, unit, site.part)
 
 
-def _mib(report: Report, way: str) -> str:
-    return f"{sum(report.moved(way)) / MIB:.0f} MiB"
+def _make_longest(site: ScratchSite, phase: str, seconds: float) -> Measurement:
+    return Measurement(site.name_stall(phase), seconds, "s", site.part)
 
 
-def _remove(room: Sequence[Extent]) -> None:
-    for extent in room:
+def _format_mib(report: FioReport, way: str) -> str:
+    return f"{sum(report.list_moved_bytes(way)) / MIB:.0f} MiB"
+
+
+def _remove(extents: Sequence[FileExtent]) -> None:
+    for extent in extents:
         extent.path.unlink()
 
 
-def conclude(fault: FaultError, site: Site) -> Finding:
+def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
     """
     Say what an access that failed means.
 
@@ -260,54 +264,45 @@ def conclude(fault: FaultError, site: Site) -> Finding:
         FaultError: the error is none that we know.
 
     """
-    if fault.number in NO_ROOM:
+    if fault.number in NO_SPACE_ERRNOS:
         raise Unable(
             f"{site.folder} ran full while it was written ({fault}): free some space, "
             "or raise the quota",
             Cause.NO_SPACE,
         ) from fault
-    if fault.number in DENIED:
+    if fault.number in DENIED_ERRNOS:
         raise Unable(
-            f"{site.folder} cannot be used ({fault}): correct its permissions",
-            Cause.DENIED,
+            f"{site.folder} cannot be used ({fault}): correct its permissions", Cause.DENIED
         ) from fault
-    if fault.number in CORRUPT:
+    if fault.number in CORRUPTION_ERRNOS:
         text = f"data did not read back as they were written: {fault}"
         return Finding("corruption", site.part, text, fault.evidence)
-    if fault.number in BROKEN:
+    if fault.number in IO_ERROR_ERRNOS:
         code = "remote_io_error" if site.remote else "io_error"
         text = f"{os.strerror(fault.number)}: {fault}"
         return Finding(code, site.part, text, fault.evidence)
     raise fault
 
 
-def health(
-    before: smart.Health, after: smart.Health, site: Site
-) -> Iterator[Measurement | Covered]:
+def report_health(
+    before: smart.Health, after: smart.Health, site: ScratchSite
+) -> Iterator[Measurement | Coverage]:
     """Give what the disk says of itself, and which counts grew under our load."""
-    if after.unread:
-        yield site.covered(f"SMART is not observable: {after.unread}")
+    if after.unread_reason:
+        yield site.make_covered(f"SMART is not observable: {after.unread_reason}")
     for name, value in after.values.items():
         unit = smart.METRICS[name].unit
         yield Measurement(f"smart.{name}", value, unit, site.part)
-    for name, grown in after.growth(before).items():
+    for name, grown in after.compute_growth(before).items():
         yield Measurement(f"smart.{name}.delta", grown, "", site.part)
 
 
-PHASES = (
-    "seq_write",
-    "seq_read",
-    "rand_read",
-    "rand_write",
-    "fsync",
-    "checkpoint",
-    "files",
-)
-STEPS = ("create", "write", "stat", "unlink")
+PHASES = ("seq_write", "seq_read", "rand_read", "rand_write", "fsync", "checkpoint", "files")
+FILE_STEPS = ("create", "write", "stat", "unlink")
 
-TIMEOUT_OF_LINUX = "the time after which Linux gives up on a SCSI or NVMe command"
+LINUX_TIMEOUT_SOURCE = "the time after which Linux gives up on a SCSI or NVMe command"
 
-SPEEDS = {
+SPEED_METRICS = {
     "seq_write.bandwidth": Metric(unit="MB/s", meaning="fresh data, 1 MiB blocks"),
     "seq_read.bandwidth": Metric(unit="MB/s", meaning="the same read and verified"),
     "rand_read.iops": Metric(unit="1/s", meaning="4 KiB reads, verified, 32 in flight"),
@@ -321,17 +316,14 @@ SPEEDS = {
     "checkpoint.read": Metric(unit="MB/s", meaning="median of read and verified"),
     "checkpoint.write.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
     "checkpoint.read.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
-    **{f"files.{s}": Metric(unit="1/s", meaning=f"{s} of small files") for s in STEPS},
-    **{
-        f"files.{s}.p99": Metric(unit="ms", meaning=f"99th percentile of {s}")
-        for s in STEPS
-    },
+    **{f"files.{s}": Metric(unit="1/s", meaning=f"{s} of small files") for s in FILE_STEPS},
+    **{f"files.{s}.p99": Metric(unit="ms", meaning=f"99th percentile of {s}") for s in FILE_STEPS},
 }
 
 
 # The spread of checkpoints has no limit: a disk that others use, or that is shared with
 # the guests of other nodes, makes it as large as it likes.
-RULES = {
+SPEED_RULES = {
     "fsync.p99": Rule(
         high=1000,
         otherwise=Verdict.WARN,
@@ -339,20 +331,15 @@ RULES = {
         source="hpcverify default: a hundred times what etcd asks of a disk",
     ),
     **{
-        f"{phase}.longest": Rule(high=30, optional=True, source=TIMEOUT_OF_LINUX)
+        f"{phase}.longest": Rule(high=30, optional=True, source=LINUX_TIMEOUT_SOURCE)
         for phase in PHASES
     },
     "remote.*.longest": Rule(
-        high=30, otherwise=Verdict.WARN, optional=True, source=TIMEOUT_OF_LINUX
+        high=30, otherwise=Verdict.WARN, optional=True, source=LINUX_TIMEOUT_SOURCE
     ),
     **{
         name: Rule(of_baseline=0.5, otherwise=Verdict.WARN, optional=True)
-        for name in (
-            "seq_*.bandwidth",
-            "rand_*.iops",
-            "checkpoint.write",
-            "checkpoint.read",
-        )
+        for name in ("seq_*.bandwidth", "rand_*.iops", "checkpoint.write", "checkpoint.read")
     },
 }
 
@@ -364,10 +351,7 @@ SMART_RULES = {
         high=0, remedy=Remedy.REPLACE, optional=True, source="NVMe critical warning"
     ),
     "smart.temperature_warning": Rule(
-        high=0,
-        otherwise=Verdict.WARN,
-        optional=True,
-        source="NVMe critical warning, temperature",
+        high=0, otherwise=Verdict.WARN, optional=True, source="NVMe critical warning, temperature"
     ),
     "smart.spare_margin": Rule(
         low=0,
@@ -400,17 +384,17 @@ CHECK = Check(
     measure=measure,
     params=StorageParams,
     metrics={
-        **SPEEDS,
-        **{f"cached.{name}": metric for name, metric in SPEEDS.items()},
+        **SPEED_METRICS,
+        **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
         "*.longest": Metric(unit="s", meaning="the one slowest access or flush"),
         **{f"smart.{name}": metric for name, metric in smart.METRICS.items()},
         "smart.*.delta": Metric(unit="", meaning="growth of a count under our load"),
     },
-    rules={**RULES, **SMART_RULES},
-    rulings={
-        "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "io_error": Ruling(Verdict.FAIL, Remedy.REPLACE),
-        "remote_io_error": Ruling(Verdict.ERROR, Remedy.INSPECT),
+    rules={**SPEED_RULES, **SMART_RULES},
+    finding_rules={
+        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+        "remote_io_error": FindingRule(Verdict.ERROR, Remedy.INSPECT),
     },
     placement=Placement.NODE,
     timeout=1800,

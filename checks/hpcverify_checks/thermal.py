@@ -32,36 +32,27 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Skip,
-    Watch,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
+    FindingRule,
     Measurement,
     Remedy,
-    Ruling,
     Series,
     Verdict,
 )
-from hpcverify.telemetry import problems, sensor
+from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
 from hpcverify_checks import _soak, _soak_bearing, _soak_mill
-from hpcverify_checks._soak import Account, Done, Meter, Stretch
-from hpcverify_checks._soak_bearing import FEWEST, GAUGES, sag
-from hpcverify_checks._soak_mill import SIZES, WAVE_SIZES, Pace
-from hpcverify_checks._torch import room_for_gpus, torch_device
+from hpcverify_checks._soak import LoadRecord, Meter, Stretch, StretchResult
+from hpcverify_checks._soak_bearing import GAUGES, MIN_SAMPLES, compute_sag
+from hpcverify_checks._soak_mill import STEADY_SIZES, WAVE_SIZES, LoopPace
+from hpcverify_checks._torch import find_torch_device, reserve_gpu_cores
 
-POINTS_AT_LEAST = 16
+MIN_POINTS = 16
 """Of the rate over time, however short the soak."""
 
 
@@ -83,72 +74,71 @@ def applies(ctx: Context) -> None:
     """Raise `Skip` for a device that nothing is seen of."""
     if not has_gauge(ctx, ctx.device.part):
         raise Skip(
-            f"no temperature, clock or throttle sensor for {ctx.device.label} on "
-            "this machine",
+            f"no temperature, clock or throttle sensor for {ctx.device.label} on this machine",
             Cause.NOT_OBSERVABLE,
         )
 
 
-def measure(ctx: Context, params: ThermalParams) -> Iterator[Found]:
+def measure(ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
     """Load the device for the wanted time and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    paces = prepared(ctx)
+    paces = prepare_loads(ctx)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
-    table = _soak.timetable(
-        _soak.meet(ctx.shared, ctx.rank, watched),
+    table = _soak.plan_stretches(
+        _soak.wait_for_all(ctx.shared, ctx.rank, watched),
         params.seconds,
         params.wave_share,
         params.wave_periods,
     )
-    meter = Meter(min(_soak.SECOND, params.seconds / POINTS_AT_LEAST))
-    with room_for_gpus(ctx):
-        account = Account(tuple(loaded(paces, stretch, meter) for stretch in table))
-    _soak.leave(ctx.shared, ctx.rank, account)
-    yield from told(ctx.device.part, account, meter, began)
-    yield from mismatches(ctx.device.part, account, paces)
-    yield Covered(ctx.device.part, covered(account, paces))
+    meter = Meter(min(_soak.METER_PERIOD_SECONDS, params.seconds / MIN_POINTS))
+    with reserve_gpu_cores(ctx):
+        account = LoadRecord(tuple(run_stretch(paces, stretch, meter) for stretch in table))
+    _soak.write_record(ctx.shared, ctx.rank, account)
+    yield from report_work(ctx.device.part, account, meter, began)
+    yield from find_mismatches(ctx.device.part, account, paces)
+    yield Coverage(ctx.device.part, describe_coverage(account, paces))
     time.sleep(params.recovery_seconds)
 
 
 def has_gauge(ctx: Context, where: str) -> bool:
     """Whether any sensor can tell how the part *where* bears its load."""
-    return any(sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
+    return any(name_sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
 
 
-def prepared(ctx: Context) -> tuple[Pace, Pace]:
+def prepare_loads(ctx: Context) -> tuple[LoopPace, LoopPace]:
     """Make the steady load and that of the waves, and find out how fast they are."""
-    device = torch_device(ctx)
+    device = find_torch_device(ctx)
     return (
-        Pace.found(_soak_mill.mill(SIZES[device.type], device)),
-        Pace.found(_soak_mill.mill(WAVE_SIZES[device.type], device, wide=True)),
+        LoopPace.measure(_soak_mill.build_loop(STEADY_SIZES[device.type], device)),
+        LoopPace.measure(_soak_mill.build_loop(WAVE_SIZES[device.type], device, wide=True)),
     )
 
 
-def loaded(paces: tuple[Pace, Pace], stretch: Stretch, meter: Meter) -> Done:
+def run_stretch(paces: tuple[LoopPace, LoopPace], stretch: Stretch, meter: Meter) -> StretchResult:
     """Load the device as the *stretch* says."""
     if stretch.period:
-        return _soak_mill.wave(paces[1], stretch)
-    return _soak_mill.steady(paces[0], stretch, meter)
+        return _soak_mill.run_wave(paces[1], stretch)
+    return _soak_mill.run_steady(paces[0], stretch, meter)
 
 
-def told(
-    where: str, account: Account, meter: Meter, began: float
+def report_work(
+    where: str, account: LoadRecord, meter: Meter, began: float
 ) -> Iterator[Series | Measurement]:
     """Yield how fast the work went, over time and late against early."""
     t, rates = thin([moment - began for moment in meter.t], meter.rates)
     yield Series("work", "GFLOP/s", where, tuple(t), tuple(rates))
     if account.rate:
         yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", where)
-    if len(meter.rates) >= FEWEST:
-        yield Measurement("rate_sag", sag(meter.rates), "ratio", where)
+    if len(meter.rates) >= MIN_SAMPLES:
+        yield Measurement("rate_sag", compute_sag(meter.rates), "ratio", where)
     edges = [d.edges for d in account.done if d.period]
     if edges:
         yield Measurement("wave.edges", sum(edges), "", where)
 
 
-def mismatches(
-    where: str, account: Account, paces: tuple[Pace, Pace]
+def find_mismatches(
+    where: str, account: LoadRecord, paces: tuple[LoopPace, LoopPace]
 ) -> Iterator[Finding]:
     """Yield which loads made products that were not bitwise the first one."""
     for waves, pace in enumerate(paces):
@@ -158,7 +148,7 @@ def mismatches(
             continue
         code = "wave_mismatch" if waves else "heat_mismatch"
         text = (
-            f"{wrong} of {sum(d.products for d in done)} {pace.mill.text} were not "
+            f"{wrong} of {sum(d.products for d in done)} {pace.loop.text} were not "
             "bitwise the first one"
         )
         periods = [f"{d.period:g} s" for d in done if d.wrong and waves]
@@ -167,28 +157,28 @@ def mismatches(
         yield Finding(code, where, text)
 
 
-def covered(account: Account, paces: tuple[Pace, Pace]) -> str:
+def describe_coverage(account: LoadRecord, paces: tuple[LoopPace, LoopPace]) -> str:
     """Say what was exercised."""
     steady = sum(d.products for d in account.steady)
-    text = f"{steady} {paces[0].mill.text} in {sum_seconds(account.steady):.1f} s"
+    text = f"{steady} {paces[0].loop.text} in {sum_seconds(account.steady):.1f} s"
     for done in account.done:
         if done.period:
             text += (
                 f"; {done.edges} edges of a square wave of {done.period:g} s, "
-                f"{done.products} {paces[1].mill.text}"
+                f"{done.products} {paces[1].loop.text}"
             )
     return f"{text}; each compared bitwise with the first"
 
 
-def sum_seconds(done: Sequence[Done]) -> float:
+def sum_seconds(done: Sequence[StretchResult]) -> float:
     """Add up the time that stretches took."""
     return sum(d.seconds for d in done)
 
 
-def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
     """Yield what was sampled of the device before, under and after its load."""
     if has_gauge(ctx, ctx.device.part):
-        yield from _soak_bearing.bearing(watch, ctx, _soak.found(ctx.shared, ctx.rank))
+        yield from _soak_bearing.observe_soak(watch, ctx, _soak.read_record(ctx.shared, ctx.rank))
 
 
 CHECK = Check(
@@ -208,33 +198,22 @@ CHECK = Check(
         "work_per_clock": Metric(
             unit="", meaning="operations of the whole part in a tick of its clock"
         ),
-        "efficiency": Metric(
-            unit="ratio", meaning="work_per_clock against the data sheet's"
-        ),
+        "efficiency": Metric(unit="ratio", meaning="work_per_clock against the data sheet's"),
         "energy_per_work": Metric(unit="J", meaning="energy of 1e15 operations"),
-        "held_back": Metric(
-            unit="ratio", meaning="lack of both clock and power against siblings"
-        ),
-        "recovery": Metric(
-            unit="s", meaning="time to cool half-way to idle, as far as watched"
-        ),
+        "held_back": Metric(unit="ratio", meaning="lack of both clock and power against siblings"),
+        "recovery": Metric(unit="s", meaning="time to cool half-way to idle, as far as watched"),
         "temperature.rise_per_kW": Metric(
             unit="°C", meaning="rise over idle for each kW more: thermal resistance"
         ),
         "temperature.*": Metric(unit="°C", meaning="before, under and after the load"),
         "temperature.headroom.min": Metric(unit="°C", meaning="left until slowdown"),
         "power.*": Metric(unit="W", meaning="power under load"),
-        "throttled.*.share": Metric(
-            unit="ratio", meaning="share of the load's time held back"
-        ),
+        "throttled.*.share": Metric(unit="ratio", meaning="share of the load's time held back"),
         "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
     },
     rules={
         "samples": Rule(
-            low=2,
-            otherwise=Verdict.ERROR,
-            cause=Cause.UNMEASURED,
-            remedy=Remedy.RERUN,
+            low=2, otherwise=Verdict.ERROR, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
         ),
         "loaded": Rule(
             low=0.9,
@@ -261,14 +240,9 @@ CHECK = Check(
             source="the A100's maximum operating temperature of memory",
         ),
         "temperature.rise_per_kW": Rule(
-            of_siblings=1.4,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default",
+            of_siblings=1.4, otherwise=Verdict.WARN, optional=True, source="hpcverify default"
         ),
-        "temperature.memory.rise": Rule(
-            of_siblings=1.5, otherwise=Verdict.WARN, optional=True
-        ),
+        "temperature.memory.rise": Rule(of_siblings=1.5, otherwise=Verdict.WARN, optional=True),
         "recovery": Rule(
             high=60,
             otherwise=Verdict.WARN,
@@ -295,16 +269,14 @@ CHECK = Check(
             optional=True,
             source="the least that any part in gpu_fractions.csv can have had",
         ),
-        "energy_per_work": Rule(
-            of_siblings=1.25, otherwise=Verdict.WARN, optional=True
-        ),
+        "energy_per_work": Rule(of_siblings=1.25, otherwise=Verdict.WARN, optional=True),
         "rate_sag": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
         "clock.sag": Rule(high=0.2, otherwise=Verdict.WARN, optional=True),
     },
-    rulings={
-        **problems.RULINGS,
-        "heat_mismatch": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "wave_mismatch": Ruling(Verdict.FAIL, Remedy.INSPECT, hard=True),
+    finding_rules={
+        **problems.PROBLEM_RULES,
+        "heat_mismatch": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "wave_mismatch": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
     },
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,

@@ -14,9 +14,9 @@ the kernel said last before it is then listed as not seen.
 
 What each one means is a table, `_xid_policy`. A crash of a user's program makes Xids
 too (13, 31 and their like): a single one accuses nobody and is listed; it warns when
-it comes again, more than `QUIET_S` later, by another process on the same GPU. While a
-run loads the GPUs, NVML reports Xids as they happen: those of a program were then our
-own program's.
+it comes again, more than `QUIET_SECONDS` later, by another process on the same GPU.
+While a run loads the GPUs, NVML reports Xids as they happen: those of a program were
+then our own program's.
 """
 
 from __future__ import annotations
@@ -26,41 +26,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Unable,
-    Watch,
-)
+from hpcverify.check import Check, Context, Metric, Params, Placement, Unable, Watch
 from hpcverify.model import (
-    Covered,
+    CarryOver,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
-    Mark,
+    FindingRule,
     Measurement,
     Part,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify.telemetry import kernel_log, pci
-from hpcverify.telemetry.kernel_log import Log, Message, moment
+from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
 from hpcverify_checks import _gpus
-from hpcverify_checks._xid_lines import WORDS, Event, events, occasions, recurs
+from hpcverify_checks._xid_lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks._xid_policy import (
-    REPEATED,
-    UNDER_LOAD,
-    Row,
-    row_of,
-    rulings,
+    REPEATED_SUFFIX,
+    UNDER_LOAD_SUFFIX,
+    XidRow,
+    build_finding_rules,
+    find_row,
 )
 
-CURSOR, STANDING = "cursor", "standing"
-A_DAY = 86400.0
-LONGEST = 240
+CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
+DAY_SECONDS = 86400.0
+MAX_LINE_CHARACTERS = 240
 """Characters of a line that a reason can bear; the evidence has all of it."""
 
 
@@ -68,12 +60,12 @@ class XidParams(Params, frozen=True):
     """Nothing to set: what an Xid means is in the table."""
 
 
-def measure(ctx: Context, params: XidParams) -> Iterator[Found]:
+def measure(ctx: Context, params: XidParams) -> Iterator[CheckItem]:
     """Yield what the drivers logged since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
 
-def read_log(ctx: Context, root: Path) -> Iterator[Found]:
+def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
     Read the log of the machine whose file system begins at *root*.
 
@@ -84,49 +76,49 @@ def read_log(ctx: Context, root: Path) -> Iterator[Found]:
     """
     with suppress(Unable):  # the driver does not answer: the log may say why
         _gpus.require_gpus(ctx)
-    cursor = ctx.mark(CURSOR)
+    cursor = ctx.recall(CURSOR)
     try:
-        log = kernel_log.read(cursor, WORDS, root)
+        log = kernel_log.read(cursor, LINE_MARKERS, root)
     except Unable:
         if cursor:  # without one nothing was promised: a first run takes one day
-            yield Mark(CURSOR, cursor)
+            yield CarryOver(CURSOR, cursor)
         raise
-    yield from told(log, ctx)
-    yield Mark(CURSOR, log.cursor)
+    yield from report_log(log, ctx)
+    yield CarryOver(CURSOR, log.cursor)
 
 
-def gpus(ctx: Context) -> dict[str, Part]:
+def list_gpus_by_address(ctx: Context) -> dict[str, Part]:
     """List the GPUs that this node has or had, by PCI address."""
     parts = ctx.previous.of_kind("gpu") if ctx.previous else ()
     return {
-        pci.normal(part.facts["pci_address"]): part
+        pci.normalize_address(part.facts["pci_address"]): part
         for part in (*parts, *ctx.inventory.of_kind("gpu"))
         if "pci_address" in part.facts
     }
 
 
-def told(log: Log, ctx: Context) -> Iterator[Found]:
+def report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     """Yield what *log* says, and how much of it there was."""
-    known = gpus(ctx)
+    known = list_gpus_by_address(ctx)
     counts = dict.fromkeys((part.id for part in known.values()), 0)
-    places = by_place(log.messages, known)
+    places = group_by_part(log.messages, known)
     for where, found in places.items():
         counts[where] = len(found)
-        yield from findings(where, found)
-    yield from standing(ctx, log, places)
+        yield from make_findings(where, found)
+    yield from report_unresolved(ctx, log, places)
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
-    for where, found in by_place(log.older, known).items():
-        yield before_first_run(where, found)
+    for where, found in group_by_part(log.older, known).items():
+        yield report_older_lines(where, found)
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
-    yield from extent(log)
+    yield from report_extent(log)
 
 
-def standing(
-    ctx: Context, log: Log, places: Mapping[str, Sequence[Event]]
-) -> Iterator[Finding | Mark]:
+def report_unresolved(
+    ctx: Context, log: KernelLog, places: Mapping[str, Sequence[Event]]
+) -> Iterator[Finding | CarryOver]:
     """
     Yield what failed a part in an earlier run, and may still be so.
 
@@ -139,58 +131,59 @@ def standing(
         worst = [e for e in found if e.row.verdict is Verdict.FAIL and e.time]
         if worst:
             told = f"{boot} {worst[-1].time} {worst[-1].row.code}"
-            yield Mark(STANDING, told, where)
-    for mark in ctx.marks:
-        if mark.name != STANDING or mark.where in places:
+            yield CarryOver(UNRESOLVED_FAILURE, told, where)
+    for mark in ctx.carry_overs:
+        if mark.name != UNRESOLVED_FAILURE or mark.where in places:
             continue
         booted, when, code = mark.value.split()
-        if booted == boot and float(when) > time.time() - A_DAY:
-            text = f"{code} of {moment(float(when))} failed it, and no restart since"
+        if booted == boot and float(when) > time.time() - DAY_SECONDS:
+            text = f"{code} of {format_moment(float(when))} failed it, and no restart since"
             yield Finding("xid_standing", mark.where, text)
             yield mark
 
 
-def by_place(
-    messages: Sequence[Message], known: Mapping[str, Part]
+def group_by_part(
+    messages: Sequence[KernelMessage], known: Mapping[str, Part]
 ) -> dict[str, list[Event]]:
     """Sort what *messages* tell of by the part, or the address if that is unknown."""
     places: dict[str, list[Event]] = {}
-    for event in events(messages):
+    for event in read_events(messages):
         where = known[event.where].id if event.where in known else event.where
         places.setdefault(where, []).append(event)
     return places
 
 
-def findings(where: str, found: Sequence[Event]) -> Iterator[Finding]:
+def make_findings(where: str, found: Sequence[Event]) -> Iterator[Finding]:
     """Yield one finding for each code."""
     grouped: dict[str, list[Event]] = {}
     for event in found:
         grouped.setdefault(event.row.code, []).append(event)
-    yield from (finding(where, group) for group in grouped.values())
+    yield from (make_finding(where, group) for group in grouped.values())
 
 
-def before_first_run(where: str, found: Sequence[Event]) -> Finding:
+def report_older_lines(where: str, found: Sequence[Event]) -> Finding:
     """List what was logged long before anybody looked: by now it may be mended."""
     worst = max(found, key=lambda event: event.row.verdict)
     text = (
-        f"{len(found)} lines from {moment(found[0].time)} to {moment(found[-1].time)}, "
-        f"before the first run looked; the worst: {worst.row.meaning}: "
-        f"{worst.text[:LONGEST]}"
+        f"{len(found)} lines from {format_moment(found[0].time)} to "
+        f"{format_moment(found[-1].time)}, before the first run looked; "
+        f"the worst: {worst.row.meaning}: "
+        f"{worst.text[:MAX_LINE_CHARACTERS]}"
     )
     return Finding("before_first_run", where, text, {"line": worst.text})
 
 
-def extent(log: Log) -> Iterator[Covered]:
+def report_extent(log: KernelLog) -> Iterator[Coverage]:
     """Say what was looked through, and what nobody can."""
-    span = f"{moment(log.first)} to {moment(log.last)}"
-    text = f"looked through {log.looked_at} kernel messages in {log.source}, {span}"
-    yield Covered("node", text if log.looked_at else f"no new message in {log.source}")
+    span = f"{format_moment(log.first)} to {format_moment(log.last)}"
+    text = f"looked through {log.message_count} kernel messages in {log.source}, {span}"
+    yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
         text = f"{log.unseen}: nothing on this node keeps the kernel log over a reboot"
-        yield Covered("node", text)
+        yield Coverage("node", text)
 
 
-def finding(where: str, group: Sequence[Event]) -> Finding:
+def make_finding(where: str, group: Sequence[Event]) -> Finding:
     """Tell of equal events as one."""
     first, last = group[0], group[-1]
     row = first.row
@@ -198,17 +191,17 @@ def finding(where: str, group: Sequence[Event]) -> Finding:
     evidence = {
         "line": first.text,
         "count": str(len(group)),
-        "first": moment(first.time),
-        "last": moment(last.time),
-        **described(row),
+        "first": format_moment(first.time),
+        "last": format_moment(last.time),
+        **describe_row(row),
         **first.details,
     }
     times_said = f" ({len(group)} times)" if len(group) > 1 else ""
-    text = f"{row.meaning}{times_said}: {first.text[:LONGEST]}"
-    return Finding(row.code + (REPEATED if again else ""), where, text, evidence)
+    text = f"{row.meaning}{times_said}: {first.text[:MAX_LINE_CHARACTERS]}"
+    return Finding(row.code + (REPEATED_SUFFIX if again else ""), where, text, evidence)
 
 
-def described(row: Row) -> dict[str, str]:
+def describe_row(row: XidRow) -> dict[str, str]:
     """Say what is known of an Xid, and who disagrees."""
     facts = {
         "mnemonic": row.mnemonic,
@@ -219,49 +212,49 @@ def described(row: Row) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[Found]:
+def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[CheckItem]:
     """Yield what NVML told of while the node was under load."""
-    yield from live(watch, ctx, Path("/"))
+    yield from report_live_xids(watch, ctx, Path("/"))
 
 
-def live(watch: Watch, ctx: Context, root: Path) -> Iterator[Found]:
+def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
     Yield what the log does not tell: Xids that it lacks, and those of our own load.
 
     A run with load begins when nobody else holds a GPU (unless it is forced), and so
     what a program brought about was brought about by ours.
     """
-    logged, known = in_log(ctx, root), gpus(ctx)
-    for place, samples in watch.series("xid"):
+    logged, known = list_logged_xids(ctx, root), list_gpus_by_address(ctx)
+    for place, samples in watch.group_by_part("xid"):
         where = known[place].id if place in known else place
         for xid in sorted({int(sample.value) for sample in samples}):
             times = [sample.t for sample in samples if int(sample.value) == xid]
-            row = row_of(xid)
+            row = find_row(xid)
             if row.kind == "app":
-                yield by_our_load(where, xid, row, times)
+                yield report_own_load(where, xid, row, times)
             elif (where, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
-                yield Finding(row.code, where, text, described(row))
+                yield Finding(row.code, where, text, describe_row(row))
 
 
-def by_our_load(where: str, xid: int, row: Row, times: Sequence[float]) -> Finding:
+def report_own_load(where: str, xid: int, row: XidRow, times: Sequence[float]) -> Finding:
     """Tell of a program's error that was our own program's."""
-    count = occasions(times)
+    count = count_occasions(times)
     text = (
         f"{row.meaning}: Xid {xid} by hpcverify's own load, whose kernels are known "
         f"to be good ({count} times)"
     )
-    code = row.code + UNDER_LOAD + (REPEATED if count > 1 else "")
-    return Finding(code, where, text, described(row))
+    code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
+    return Finding(code, where, text, describe_row(row))
 
 
-def in_log(ctx: Context, root: Path) -> set[tuple[str, int]]:
+def list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
     """List what `read_log` told of: the GPU and the Xid; nothing if it could not."""
     with suppress(Unable):
-        log = kernel_log.read(ctx.mark(CURSOR), WORDS, root)
+        log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
         return {
             (where, event.xid)
-            for where, found in by_place(log.messages, gpus(ctx)).items()
+            for where, found in group_by_part(log.messages, list_gpus_by_address(ctx)).items()
             for event in found
             if event.xid is not None
         }
@@ -274,11 +267,11 @@ CHECK = Check(
     observe=observe,
     params=XidParams,
     metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
-    rulings={
-        **rulings(),
-        "before_first_run": Ruling(Verdict.PASS, Remedy.NONE),
-        "xid_standing": Ruling(Verdict.WARN, Remedy.REBOOT),
-        "log_gap": Ruling(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    finding_rules={
+        **build_finding_rules(),
+        "before_first_run": FindingRule(Verdict.PASS, Remedy.NONE),
+        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
+        "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -12,20 +12,20 @@ import msgspec
 from hpcverify.cli import say
 from hpcverify.config import Site, load_site, state_dir
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
-from hpcverify.fleet.brakes import name_brakes
+from hpcverify.fleet.brakes import describe_brakes
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.mistakes import refuse_mistakes
-from hpcverify.quarantine.keeper import Keeper, Seen, as_found, marks_of
+from hpcverify.quarantine.keeper import HoldBackend, HoldReading, apply_reading, read_hold_history
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import expand, fold
-from hpcverify.slurm.pace import Paced
+from hpcverify.slurm.pace import RateLimitedRun
 from hpcverify.store import Store
 
 
-def controller(run: RunCommand = run_command) -> Controller:
+def make_controller(run: RunCommand = run_command) -> Controller:
     """
     Make the controller of this site, which asks Slurm no more than it may.
 
@@ -37,14 +37,14 @@ def controller(run: RunCommand = run_command) -> Controller:
     site, state = load_site(), state_dir()
     refuse_mistakes(site)
     _refuse_spool(site)
-    slurm = Slurm(run=Paced(run), user=site.fleet.user)
+    slurm = Slurm(run=RateLimitedRun(run), user=site.fleet.user)
     return Controller(
         site=site,
         state=state,
         ledger=Ledger(state),
         store=Store(state),
         slurm=slurm,
-        keeper=keeper_of(site, slurm),
+        backend=choose_backend(site, slurm),
         say=say,
     )
 
@@ -67,18 +67,18 @@ def _refuse_spool(site: Site) -> None:
         )
 
 
-def keeper_of(site: Site, slurm: Slurm) -> Keeper:
+def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
     """Choose what takes nodes out of service."""
     if site.quarantine.backend == "command":
-        from hpcverify.quarantine.command import CommandKeeper
+        from hpcverify.quarantine.command import ScriptBackend
 
-        return CommandKeeper(Path(site.quarantine.command))
-    from hpcverify.quarantine.slurm import SlurmKeeper
+        return ScriptBackend(Path(site.quarantine.command))
+    from hpcverify.quarantine.slurm import SlurmBackend
 
-    return SlurmKeeper(slurm)
+    return SlurmBackend(slurm)
 
 
-def person() -> str:
+def identify_caller() -> str:
     """Name who asks: the one behind sudo, if there is one."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
@@ -99,7 +99,7 @@ def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
             raise UnknownNameError("node", name, there)
 
 
-def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
+def _read_decidable_node(acting: Controller, name: str, there: Mapping[str, HoldReading]) -> Node:
     """
     Read what is known of *name*, one of those that are *there*, at the scheduler.
 
@@ -107,9 +107,9 @@ def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
         ActionError: somebody else holds it.
 
     """
-    seen, node = there[name], acting.ledger.node(name)
+    seen, node = there[name], acting.ledger.read_node(name)
     # As it is now: somebody may have let it go since the last turn, or taken it over.
-    node = as_found(node, seen, marks_of(node, acting.ledger))
+    node = apply_reading(node, seen, read_hold_history(node, acting.ledger))
     if node.foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
@@ -119,9 +119,7 @@ def _known(acting: Controller, name: str, there: Mapping[str, Seen]) -> Node:
     return node
 
 
-def decide(
-    acting: Controller, hostlist: str, about: Callable[[Node], None]
-) -> tuple[str, int]:
+def decide(acting: Controller, hostlist: str, about: Callable[[Node], None]) -> tuple[str, int]:
     """
     Have a person's decision *about* each node of *hostlist* written down, and act.
 
@@ -134,44 +132,40 @@ def decide(
     """
     names = expand(hostlist)
     decided: list[str] = []
-    with acting.alone():
-        there = acting.look()
+    with acting.hold_lock():
+        there = acting.observe_holds()
         refuse_unknown(names, there)
         for name in names:
             try:
-                about(_known(acting, name, there))
+                about(_read_decidable_node(acting, name, there))
             except ActionError as exc:
                 say(str(exc))
             else:
                 decided.append(name)
-        acting.turn()
+        acting.reconcile()
     return fold(decided), len(names) - len(decided)
 
 
-def tell_brakes(acting: Controller) -> int:
+def report_brakes(acting: Controller) -> int:
     """
     Tell what keeps failures from being acted on; give the exit status for it.
 
     A site that looks at nothing but the status of `collect` and `sweep` learns of it.
     """
-    brakes = list(name_brakes(acting.ledger, acting.site.quarantine, acting.clock()))
+    brakes = list(describe_brakes(acting.ledger, acting.site.quarantine, acting.clock()))
     for brake in brakes:
         say(f"{brake}; see: hpcverify breaker")
     return ActionError.exit_code if brakes else 0
 
 
-def status_of(acting: Controller, refused: int) -> int:
+def choose_status(acting: Controller, refused: int) -> int:
     """Choose the exit status after decisions of which so many were *refused*."""
-    return ActionError.exit_code if refused else acting.status()
+    return ActionError.exit_code if refused else acting.choose_exit_status()
 
 
-def change(
-    acting: Controller, node: Node, what: str, reason: str, **now: object
-) -> Node:
+def record_decision(acting: Controller, node: Node, what: str, reason: str, **now: object) -> Node:
     """Write what a person has decided about *node*, in the audit log too."""
-    by = person()
-    changed = msgspec.structs.replace(
-        node, since=acting.clock(), reason=reason, by=by, **now
-    )
+    by = identify_caller()
+    changed = msgspec.structs.replace(node, since=acting.clock(), reason=reason, by=by, **now)
     acting.ledger.put(changed, what, reason, by)
     return changed

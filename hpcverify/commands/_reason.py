@@ -5,18 +5,16 @@ from __future__ import annotations
 import click
 
 
-class Reason(click.ParamType[str]):
+class ReasonType(click.ParamType[str]):
     """What says something."""
 
     name = "text"
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what says nothing."""
         if not value.strip():
             self.fail("say why, for whoever comes after you", param, ctx)
         return value.strip()
 
 
-REASON = Reason()
+REASON_TYPE = ReasonType()

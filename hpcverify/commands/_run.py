@@ -15,23 +15,23 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents, plain
-from hpcverify.cli import read_or_not, say
-from hpcverify.conclusion import hard_evidence
+from hpcverify.cli import ignore_closed_pipe, say
+from hpcverify.conclusion import list_hard_evidence
 from hpcverify.config import Site, load_site, node_name, state_dir
-from hpcverify.documents import STDOUT
-from hpcverify.early import Forked
+from hpcverify.documents import STDOUT_NAME
+from hpcverify.early import ForkedWorker
 from hpcverify.errors import StoreError, UnusableError
 from hpcverify.executors.local import LocalExecutor
-from hpcverify.folders import own_folder
+from hpcverify.folders import temporary_folder
 from hpcverify.lock import node_lock
 from hpcverify.model import Run, Verdict
-from hpcverify.orchestrator import TELEMETRY, Memory, Progress, Verification
-from hpcverify.plain import PlainProgress, Unheard
-from hpcverify.stop import Stop, stop_on_signals
+from hpcverify.orchestrator import TELEMETRY_WORKER, NodeHistory, Progress, Verification
+from hpcverify.plain import PlainProgress, TolerantProgress
+from hpcverify.stop import StopFlag, stop_on_signals
 from hpcverify.store import Store
-from hpcverify.suite import Plan, load_suite, plan, refuse_endless
+from hpcverify.suite import Plan, load_suite, make_plan, refuse_endless
 
-EXIT = {
+EXIT_STATUSES = {
     Verdict.PASS: 0,
     Verdict.SKIP: 3,
     Verdict.WARN: 0,
@@ -40,15 +40,15 @@ EXIT = {
 }
 
 
-KEPT = 1000
+MAX_KEPT_RUNS = 1000
 """Runs of this node that it keeps itself: months of nights, or a busy day's jobs."""
-TAKE_IN_S = 3.0
+INDEXING_SECONDS = 3.0
 """Seconds that a passive run spends on documents that the index lacks: a job waits."""
-TOKEN = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
+TOKEN_VARIABLE = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
 """The variable that has the token of who ordered the run."""
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class RunRequest(Struct, frozen=True, kw_only=True):
     """What was asked for on the command line."""
 
     suite: str
@@ -65,73 +65,73 @@ class Wish(Struct, frozen=True, kw_only=True):
     """The checks whose hard evidence is all that the exit status tells of, if so."""
 
 
-def carry_out(wish: Wish, early: Forked) -> int:
+def carry_out(request: RunRequest, early: ForkedWorker) -> int:
     """Verify this node as *wish* says, with the worker *early*; return the status."""
     site = load_site()
-    suite = load_suite(wish.suite)
-    early.get_ready(wish.checks or (entry.name for entry in suite.check))
-    todo = plan(suite, site, wish.checks)
+    suite = load_suite(request.suite)
+    early.preload_checks(request.checks or (entry.name for entry in suite.check))
+    todo = make_plan(suite, site, request.checks)
     refuse_endless(todo)
-    for file in filter(None, (wish.json_file, wish.html_file)):
+    for file in filter(None, (request.json_file, request.html_file)):
         documents.refuse_unwritable(file)
-    if wish.html_file:
-        from hpcverify.commands.report import reports
+    if request.html_file:
+        from hpcverify.commands.report import import_report_module
 
-        reports("node")  # what is missing shows now, and not after an hour
+        import_report_module("node")  # what is missing shows now, and not after an hour
     passive = not any(step.is_active for step in todo.steps)
-    store = Store(state_dir(), seconds=TAKE_IN_S if passive else math.inf)
-    for complaint in store.broken:
+    store = Store(state_dir(), seconds=INDEXING_SECONDS if passive else math.inf)
+    for complaint in store.warnings:
         say(complaint)
-    known = len(store.broken)
+    known = len(store.warnings)
     with stop_on_signals() as stop:
-        with node_lock(wait=wish.wait, stopped=stop) as hold:
-            if hold.beside is not None:
-                say(f"not waiting for {hold.beside.said}, which holds the node's lock")
+        with node_lock(wait=request.wait, should_stop=stop) as hold:
+            if hold.other_holder is not None:
+                say(f"not waiting for {hold.other_holder.description}, which holds the node's lock")
             if hold.waited:  # what it saw meanwhile was the other run's doing
                 early.end()
-            ready = {} if hold.waited else {TELEMETRY: early}
-            run = verify(todo, site, store, wish, early=ready, stop=stop)
-            mishaps = [*tried(lambda: store.keep(run))]
+            ready = {} if hold.waited else {TELEMETRY_WORKER: early}
+            run = verify(todo, site, store, request, early=ready, stop=stop)
+            mishaps = [*catch_store_errors(lambda: store.save(run))]
         # Not under the lock: the spool may be on a file server that does not answer.
-        if spool := wish.spool:
-            mishaps += tried(lambda: leave(run, Path(spool)))
-    show(run, to_stderr=wish.json_file == STDOUT)
-    mishaps += hand_out(run, wish, store)
-    mishaps += tried(lambda: store.prune(run.node, KEPT))
+        if spool := request.spool:
+            mishaps += catch_store_errors(lambda: exchange_with_spool(run, Path(spool)))
+    show(run, to_stderr=request.json_file == STDOUT_NAME)
+    mishaps += write_outputs(run, request, store)
+    mishaps += catch_store_errors(lambda: store.prune(run.node, MAX_KEPT_RUNS))
     if not passive:
-        mishaps += tried(store.shrink)
-    for mishap in (*mishaps, *store.broken[known:]):
+        mishaps += catch_store_errors(store.shrink)
+    for mishap in (*mishaps, *store.warnings[known:]):
         say(str(mishap))
-    if wish.fail_closed is not None:
-        return int(refuses(run, wish.fail_closed))
-    return status(run, mishaps, strict=wish.strict)
+    if request.fail_closed is not None:
+        return int(has_hard_evidence(run, request.fail_closed))
+    return choose_exit_status(run, mishaps, strict=request.strict)
 
 
-def hand_out(run: Run, wish: Wish, store: Store) -> Iterator[StoreError]:
+def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:
     """Say where *run* is kept, and write what was asked for; yield what went wrong."""
-    where = sys.stderr if wish.json_file == STDOUT else sys.stdout
-    html, json = wish.html_file, wish.json_file
-    if store.document(run.id).exists():
-        tell(f"kept as {run.id}: hpcverify show {run.id}", where)
+    where = sys.stderr if request.json_file == STDOUT_NAME else sys.stdout
+    html, json = request.html_file, request.json_file
+    if store.get_document_path(run.id).exists():
+        print_to(f"kept as {run.id}: hpcverify show {run.id}", where)
         if run.verdict is Verdict.FAIL and not html:
             page = f"hpcverify report --run {run.id} -o report.html"
-            tell(f"for the vendor: {page}", where)
+            print_to(f"for the vendor: {page}", where)
     if html:
-        mishaps = [*tried(lambda: write_html(run, store, Path(html)))]
+        mishaps = [*catch_store_errors(lambda: write_html(run, store, Path(html)))]
         yield from mishaps
         if not mishaps:
-            tell(f"wrote {html}", where)
+            print_to(f"wrote {html}", where)
     if json:
-        yield from tried(lambda: write_json(run, json))
+        yield from catch_store_errors(lambda: write_json(run, json))
 
 
-def tell(text: str, stream: TextIO) -> None:
+def print_to(text: str, stream: TextIO) -> None:
     """Print *text*, if anyone reads *stream*: what was found counts all the same."""
-    with read_or_not(stream):
+    with ignore_closed_pipe(stream):
         click.echo(text, file=stream)
 
 
-def leave(run: Run, spool: Path) -> None:
+def exchange_with_spool(run: Run, spool: Path) -> None:
     """
     Leave *run* in the *spool*, and take the controller's word on this node from there.
 
@@ -143,19 +143,19 @@ def leave(run: Run, spool: Path) -> None:
 
     # First: what we are told must not depend on whether we can say something.
     standing.fetch(spool, state_dir(), run.node)
-    room.deposit(run, spool, os.environ.get(TOKEN, ""))
+    room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
 
 
-def refuses(run: Run, checks: Sequence[str]) -> bool:
+def has_hard_evidence(run: Run, checks: Sequence[str]) -> bool:
     """Whether one of *checks* has evidence that no rerun could take back."""
     return any(
-        hard_evidence(result, run.inventory)
+        list_hard_evidence(result, run.inventory)
         for result in run.results
         if result.check in checks
     )
 
 
-def tried(write: Callable[[], object]) -> Iterator[StoreError]:
+def catch_store_errors(write: Callable[[], object]) -> Iterator[StoreError]:
     """Call *write*; a mishap must not keep anyone from hearing the verdict."""
     try:
         write()
@@ -163,51 +163,48 @@ def tried(write: Callable[[], object]) -> Iterator[StoreError]:
         yield exc
 
 
-def status(run: Run, mishaps: Sequence[StoreError], *, strict: bool) -> int:
+def choose_exit_status(run: Run, mishaps: Sequence[StoreError], *, strict: bool) -> int:
     """Choose the exit status: who failed has failed, whatever else went wrong."""
     if mishaps and run.verdict is not Verdict.FAIL:
         return mishaps[0].exit_code
     warned = strict and run.verdict is Verdict.WARN
-    return 1 if warned else EXIT[run.verdict]
+    return 1 if warned else EXIT_STATUSES[run.verdict]
 
 
 def verify(
     todo: Plan,
     site: Site,
     store: Store,
-    wish: Wish,
+    request: RunRequest,
     *,
-    early: Mapping[str, Forked],
-    stop: Stop,
+    early: Mapping[str, ForkedWorker],
+    stop: StopFlag,
 ) -> Run:
     """Run *todo* on this node, in directories that are gone afterwards."""
     node = node_name()
-    if told := store.clock_told(node):
+    if told := store.explain_future_runs(node):
         say(told)
-    memory = Memory(
-        previous=None if wish.accept_parts else store.previous(node),
-        past=lambda check: store.past(node, todo.suite, check),
-        marks=store.marks(node),
-        runs=store.count(node),
+    memory = NodeHistory(
+        previous=None if request.accept_parts else store.load_previous_inventory(node),
+        past_values=lambda check: store.make_past_lookup(node, todo.suite, check),
+        carry_overs=store.load_carry_overs(node),
+        run_count=store.count_runs(node),
     )
     with ExitStack() as stack:
         state = store.documents.parent
-        folder = stack.enter_context(own_folder(state / "work", node, say=say))
+        folder = stack.enter_context(temporary_folder(state / "work", node, say=say))
         root = Path(site.scratch) if site.scratch else state / "scratch"
         scratch, unusable = root / "unusable", ""
         try:
             scratch = stack.enter_context(
-                own_folder(root, node, say=say, make=not site.scratch)
+                temporary_folder(root, node, say=say, make=not site.scratch)
             )
         except UnusableError as exc:  # its disk may be what is broken on this node
             unusable = str(exc)
             say(unusable)
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
-            stopped=stop,
-            tick=progress.tick,
-            early=early,
-            budget=todo.budget,
+            should_stop=stop, tick=progress.tick, early_workers=early, budget=todo.budget
         )
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
@@ -217,10 +214,10 @@ def verify(
             executor=executor,
             folder=folder,
             scratch=scratch,
-            unusable=unusable,
-            memory=memory,
+            scratch_problem=unusable,
+            history=memory,
             progress=progress,
-            force=wish.force,
+            force=request.force,
         ).run()
 
 
@@ -228,12 +225,12 @@ def verify(
 def choose_progress() -> Generator[Progress]:
     """Show progress on standard error: a line that lives, or plain lines in a log."""
     if not sys.stderr.isatty():
-        yield Unheard(PlainProgress())
+        yield TolerantProgress(PlainProgress())
         return
     from hpcverify.view import LiveProgress
 
     with LiveProgress() as progress:
-        yield Unheard(progress)
+        yield TolerantProgress(progress)
 
 
 def show(run: Run, *, to_stderr: bool) -> None:
@@ -242,17 +239,17 @@ def show(run: Run, *, to_stderr: bool) -> None:
     if stream.isatty():
         from hpcverify.view import show_run
 
-        with read_or_not(stream):
+        with ignore_closed_pipe(stream):
             show_run(run, stderr=to_stderr)
     else:
-        tell("\n".join(plain.run_lines(run)), stream)
+        print_to("\n".join(plain.format_run(run)), stream)
 
 
 def write_json(run: Run, file: str) -> None:
     """Write *run* to *file*, or print it."""
-    if file == STDOUT:
+    if file == STDOUT_NAME:
         text = msgspec.json.format(msgspec.json.encode(run), indent=1)
-        tell(text.decode(), sys.stdout)
+        print_to(text.decode(), sys.stdout)
         return
     documents.write(run, Path(file))
 

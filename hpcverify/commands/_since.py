@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import click
 
-from hpcverify.store import Entry
+from hpcverify.store import RunEntry
 
-DAY = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+SINCE_TYPE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
-def began_by(entry: Entry, since: datetime | None) -> bool:
+def started_since(entry: RunEntry, since: datetime | None) -> bool:
     """Whether *entry* began at *since*, which is in UTC, or later."""
     return since is None or entry.started >= since.replace(tzinfo=UTC)

@@ -11,28 +11,27 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.cli import say
-from hpcverify.commands._acting import controller, refuse_unknown, tell_brakes
+from hpcverify.commands._acting import make_controller, refuse_unknown, report_brakes
 from hpcverify.config import Site
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
-from hpcverify.stop import Stop, stop_on_signals
-from hpcverify.suite import load_suite
-from hpcverify.suite import plan as make_ready
-from hpcverify.view import Console, plain_table
+from hpcverify.stop import StopFlag, stop_on_signals
+from hpcverify.suite import load_suite, make_plan
+from hpcverify.view import Console, print_table
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """Between looks at whether we are to end."""
-TURN_S = 1.5
+TURN_INTERVAL_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
-AWAY_S = 600.0
+MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
-STATUS = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class SweepRequest(Struct, frozen=True, kw_only=True):
     """What was asked for on the command line."""
 
     suite: str
@@ -40,43 +39,43 @@ class Wish(Struct, frozen=True, kw_only=True):
     limit: int | None
 
 
-def show_plan(wish: Wish, *, as_json: bool) -> None:
+def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     """Print whom a sweep would verify now, and whom it passes over."""
-    acting = controller()
-    suite = wish.suite or acting.site.fleet.suite
-    acting.orders.minutes(suite)
+    acting = make_controller()
+    suite = request.suite or acting.site.fleet.suite
+    acting.dispatcher.compute_job_minutes(suite)
     warn_if_passive(suite, acting.site)
-    hosts = acting.slurm.hosts()
-    refuse_unknown(_only(wish), hosts)
-    plan = acting.plan(hosts, only=_only(wish), limit=wish.limit)
+    hosts = acting.slurm.list_hosts()
+    refuse_unknown(_expand_hostlist(request), hosts)
+    plan = acting.plan(hosts, only=_expand_hostlist(request), limit=request.limit)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
     rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
     rows += [("-", node, why) for node, why in plan.passed_over]
-    plain_table(Console(highlight=False), ("", "node", "why"), rows)
+    print_table(Console(highlight=False), ("", "node", "why"), rows)
 
 
-def carry_out(wish: Wish) -> int:
+def carry_out(request: SweepRequest) -> int:
     """Verify who is idle, until all had their turn; return the status."""
-    acting = controller()
+    acting = make_controller()
     with stop_on_signals() as stop:
-        sweep = Sweep(acting, wish, stop)
-        acting.orders.minutes(sweep.suite)  # what is wrong with it shows now
+        sweep = Sweep(acting, request, stop)
+        acting.dispatcher.compute_job_minutes(sweep.suite)  # what is wrong with it shows now
         warn_if_passive(sweep.suite, acting.site)
-        while not stop() and sweep.goes_on():
+        while not stop() and sweep.run_turn():
             _wait(stop)
     if stop():
-        left = len(sweep.under_way())
+        left = len(sweep.list_under_way())
         say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
         return 3
-    return sweep.status()
+    return sweep.choose_exit_status()
 
 
 def warn_if_passive(suite: str, site: Site) -> None:
     """Say so if *suite* has passive checks only."""
-    if not any(step.is_active for step in make_ready(load_suite(suite), site).steps):
+    if not any(step.is_active for step in make_plan(load_suite(suite), site).steps):
         say(
             f"suite {suite} has passive checks only: to pass it is no full pass, and "
             "makes no node healthy"
@@ -86,47 +85,47 @@ def warn_if_passive(suite: str, site: Site) -> None:
 class Sweep:
     """Goes from turn to turn, with as many nodes at once as may be."""
 
-    def __init__(self, acting: Controller, wish: Wish, stop: Stop) -> None:
+    def __init__(self, acting: Controller, request: SweepRequest, stop: StopFlag) -> None:
         """Begin."""
         self.acting = acting
         self.stop = stop
-        self.limit = wish.limit
-        self.suite = wish.suite or acting.site.fleet.suite
-        self.only = _only(wish)
+        self.limit = request.limit
+        self.suite = request.suite or acting.site.fleet.suite
+        self.only = _expand_hostlist(request)
         self.tickets: dict[str, int] = {}
         self._began = False
         self._passed_over: tuple[tuple[str, str], ...] = ()
         """Node and reason, in the last plan."""
         self._refusal = ""
         """Why the last one that could not be ordered could not."""
-        self._left: Collection[str] = ()
+        self._last_under_way: Collection[str] = ()
         """Who was at it after the last turn: others may take in what they find."""
         self._away_since = 0.0
 
-    def goes_on(self) -> bool:
+    def run_turn(self) -> bool:
         """Take a turn; return whether there is more to do."""
         try:
-            with self.acting.alone():
+            with self.acting.hold_lock():
                 if not self._began:
-                    self.acting.turn()
+                    self.acting.reconcile()
                     self._submit()
-                elif self.acting.news() or self.under_way() != self._left:
+                elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:
                     self.acting.act()
                     self._submit()
                 self._began = True
-                self._left = self.under_way()
+                self._last_under_way = self.list_under_way()
         except SlurmError as exc:
-            return self._waits_for_slurm(exc)
+            return self._wait_for_slurm(exc)
         self._away_since = 0.0
-        return bool(self.under_way())
+        return bool(self.list_under_way())
 
-    def _waits_for_slurm(self, exc: SlurmError) -> bool:
+    def _wait_for_slurm(self, exc: SlurmError) -> bool:
         """Wait for a scheduler that is away for a while: what runs goes on."""
         now = time.monotonic()
         if not self._away_since:
             self._away_since = now
             say(f"{exc}; waiting for it, nothing is done meanwhile")
-        if now - self._away_since > AWAY_S:
+        if now - self._away_since > MAX_AWAY_S:
             raise exc
         return True
 
@@ -134,15 +133,13 @@ class Sweep:
         """Order as many verifications as there is room for."""
         limit = None
         if self.limit is not None:
-            limit = self.limit - len(self.under_way())
+            limit = self.limit - len(self.list_under_way())
             if limit <= 0:
                 return
-        hosts = self.acting.slurm.hosts()
+        hosts = self.acting.slurm.list_hosts()
         if not self._began:  # what is there now may well go away later
             refuse_unknown(self.only, hosts)
-        plan = self.acting.plan(
-            hosts, only=self.only, done=self.tickets.keys(), limit=limit
-        )
+        plan = self.acting.plan(hosts, only=self.only, done=self.tickets.keys(), limit=limit)
         self._passed_over = plan.passed_over
         ordered: list[str] = []
         for pick in plan.chosen:
@@ -168,10 +165,10 @@ class Sweep:
 
         """
         try:
-            ticket = self.acting.orders.verify(host, self.suite)
+            ticket = self.acting.dispatcher.order_verification(host, self.suite)
         except (SlurmError, ConfigError) as exc:
             if isinstance(exc, SlurmError):
-                self.acting.keeper.look()  # if it answers, it was about this node
+                self.acting.backend.read_holds()  # if it answers, it was about this node
             self._refusal = f"{host.name}: {exc}"
             say(self._refusal)
             self.tickets[host.name] = 0
@@ -179,50 +176,48 @@ class Sweep:
         self.tickets[host.name] = ticket.number
         return True
 
-    def under_way(self) -> Collection[str]:
+    def list_under_way(self) -> Collection[str]:
         """Name the nodes that are still at it, the reruns of suspects among them."""
-        busy = {ticket.node for ticket in self.acting.ledger.open_tickets()}
+        busy = {ticket.node for ticket in self.acting.ledger.list_open_tickets()}
         return busy & {name for name, number in self.tickets.items() if number}
 
-    def _why_nobody(self) -> str:
+    def _explain_nobody_due(self) -> str:
         """Say why nobody was due, the most common reasons first."""
         reasons = Counter(why for _, why in self._passed_over)
-        told = [f"{count} {why}" for why, count in reasons.most_common(MOST_REASONS)]
+        told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
         return f"nobody was due ({'; '.join(told)})"
 
-    def status(self) -> int:
+    def choose_exit_status(self) -> int:
         """Count what came of it, and choose the exit status."""
-        nodes = self.acting.ledger.nodes()
-        ended = self.acting.ledger.by_number(self.tickets.values())
+        nodes = self.acting.ledger.list_nodes()
+        ended = self.acting.ledger.find_tickets(self.tickets.values())
         found = [
             Verdict(nodes[t.node].verdict)
             for t in ended
-            if t.run and t.node in nodes and nodes[t.node].finished >= t.made
+            if t.run and t.node in nodes and nodes[t.node].last_run_at >= t.made
         ]
         told = [
-            f"{found.count(verdict)} {verdict.value}"
-            for verdict in Verdict
-            if verdict in found
+            f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found
         ]
         silent = len(self.tickets) - len(found)
         told += [f"{silent} without a verdict"] if silent else []
         count = len(self.tickets)
         them = "1 node" if count == 1 else f"{count} nodes"
-        click.echo(f"{them}: {', '.join(told) or self._why_nobody()}")
-        worst = STATUS.get(max(found, default=Verdict.PASS), 0)
-        not_acted_on = tell_brakes(self.acting) or self.acting.status()
+        click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
+        worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
+        not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
 
 
-MOST_REASONS = 5
+MAX_REASONS = 5
 """That are told of why nobody was due."""
 
 
-def _only(wish: Wish) -> set[str]:
-    return set(expand(wish.hostlist)) if wish.hostlist else set()
+def _expand_hostlist(request: SweepRequest) -> set[str]:
+    return set(expand(request.hostlist)) if request.hostlist else set()
 
 
-def _wait(stop: Stop) -> None:
-    until = time.monotonic() + TURN_S
+def _wait(stop: StopFlag) -> None:
+    until = time.monotonic() + TURN_INTERVAL_S
     while not stop() and time.monotonic() < until:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)

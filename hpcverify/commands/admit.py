@@ -6,14 +6,14 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.command("admit")
 @click.argument("hostlist")
 @click.option("--suite", default="burnin", show_default=True, help="What to pass.")
 @click.option(
-    "--reason", default="new", show_default=True, type=REASON, help="For the audit log."
+    "--reason", default="new", show_default=True, type=REASON_TYPE, help="For the audit log."
 )
 def command(hostlist: str, suite: str, reason: str) -> None:
     """
@@ -27,23 +27,25 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n[17-32]
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, decide, status_of
+    from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import Hold, Node, State
 
-    acting = controller()
-    acting.orders.minutes(suite)  # what is wrong with it shows now
+    acting = make_controller()
+    acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
 
     def admit(node: Node) -> None:
-        if node.wanted is Hold.DRAIN:
+        if node.desired_hold is Hold.DRAIN:
             raise ActionError(
                 f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …"
             )
         kept = {"state": State.VERIFYING, "enforced": True, "suite": suite}
-        last = acting.ledger.last_ticket()
-        change(acting, node, "admit", reason, **kept, hard=False, run="", after=last)
+        last = acting.ledger.read_last_ticket_number()
+        record_decision(
+            acting, node, "admit", reason, **kept, hard=False, run="", not_before_ticket=last
+        )
 
     kept, refused = decide(acting, hostlist, admit)
     if kept:
         click.echo(f"{kept}: under verification; hpcverify collect goes on with it")
-    sys.exit(status_of(acting, refused))
+    sys.exit(choose_status(acting, refused))

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.command("adopt")
@@ -15,7 +15,7 @@ from hpcverify.commands._reason import REASON
     "--reason",
     default="the ledger was lost",
     show_default=True,
-    type=REASON,
+    type=REASON_TYPE,
     help="For the audit log.",
 )
 def command(hostlist: str | None, reason: str) -> None:
@@ -35,44 +35,35 @@ def command(hostlist: str | None, reason: str) -> None:
     from hpcverify import catalog
     from hpcverify.cli import say
     from hpcverify.commands._acting import (
-        controller,
-        person,
+        choose_status,
+        identify_caller,
+        make_controller,
         refuse_unknown,
-        status_of,
     )
     from hpcverify.fleet.adoption import adopt, find_unowned, is_taken_over
     from hpcverify.quarantine.life import State
     from hpcverify.slurm.hostlist import expand, fold
 
-    acting = controller()
+    acting = make_controller()
     asked = expand(hostlist) if hostlist else []
-    with acting.alone():
-        there = acting.look()
+    with acting.hold_lock():
+        there = acting.observe_holds()
         refuse_unknown(asked, there)
         unowned = find_unowned(there, acting.ledger)
         strangers = [name for name in asked if name not in unowned]
         for name in strangers:
             say(f"{name}: nothing there bears our mark, or it is ours already")
         chosen = asked or [
-            name
-            for name, seen in unowned.items()
-            if not is_taken_over(seen, acting.ledger)
+            name for name, seen in unowned.items() if not is_taken_over(seen, acting.ledger)
         ]
-        checks = set(catalog.names(acting.site.packages))
-        suite, by = acting.site.fleet.suite, person()
+        checks = set(catalog.list_check_names(acting.site.packages))
+        suite, by = acting.site.fleet.suite, identify_caller()
         nodes = [
-            adopt(
-                unowned[name],
-                acting.ledger,
-                checks,
-                suite=suite,
-                person=by,
-                why=reason,
-            )
+            adopt(unowned[name], acting.ledger, checks, suite=suite, person=by, why=reason)
             for name in chosen
             if name in unowned
         ]
-        acting.turn()
+        acting.reconcile()
     for state, told in (
         (State.QUARANTINED, "quarantined; hpcverify repair verifies and releases them"),
         (State.VERIFYING, "under verification; hpcverify collect goes on with it"),
@@ -81,4 +72,4 @@ def command(hostlist: str | None, reason: str) -> None:
             click.echo(f"{fold(names)}: {told}")
     if not (nodes or strangers):
         click.echo("nothing bears our mark that is not known")
-    sys.exit(status_of(acting, len(strangers)))
+    sys.exit(choose_status(acting, len(strangers)))

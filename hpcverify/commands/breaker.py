@@ -6,7 +6,7 @@ import time
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.group("breaker", invoke_without_command=True)
@@ -27,7 +27,7 @@ def command(ctx: click.Context) -> None:
     from hpcverify.quarantine.ledger import Ledger
 
     ledger = Ledger(state_dir())
-    why = ledger.tripped()
+    why = ledger.read_trip_reason()
     reset = "act again with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
     for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
@@ -35,10 +35,10 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("reset")
-@click.option("--reason", required=True, type=REASON, help="What it was.")
+@click.option("--reason", required=True, type=REASON_TYPE, help="What it was.")
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
-    from hpcverify.commands._acting import person
+    from hpcverify.commands._acting import identify_caller
     from hpcverify.config import load_site, state_dir
     from hpcverify.errors import ActionError
     from hpcverify.fleet.brakes import find_doubts
@@ -46,7 +46,7 @@ def reset(reason: str) -> None:
     from hpcverify.slurm.hostlist import fold
 
     ledger = Ledger(state_dir())
-    if not ledger.tripped():
+    if not ledger.read_trip_reason():
         doubts = find_doubts(ledger, load_site().quarantine, time.time())
         if not doubts:
             raise ActionError("the breaker is not tripped: nothing to reset")
@@ -57,5 +57,5 @@ def reset(reason: str) -> None:
             f"{checks} fail (a limit, the driver, the image), then hpcverify sweep "
             f"--nodes {nodes}"
         )
-    ledger.reset(person(), reason)
+    ledger.reset(identify_caller(), reason)
     click.echo("acting again, on what is found from now on")

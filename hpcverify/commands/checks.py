@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.catalog import load, names
+from hpcverify.catalog import list_check_names, load_check
 from hpcverify.config import load_site
-from hpcverify.view import Console, plain_table
+from hpcverify.view import Console, print_table
 
 
 @click.command("checks")
@@ -21,7 +21,7 @@ def command(*, as_json: bool) -> None:
       hpcverify checks --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     packages = load_site().packages
-    found = {name: load(name, packages) for name in sorted(set(names(packages)))}
+    found = {name: load_check(name, packages) for name in sorted(set(list_check_names(packages)))}
     if as_json:
         rows = [
             {
@@ -38,7 +38,7 @@ def command(*, as_json: bool) -> None:
         ]
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
         return
-    plain_table(
+    print_table(
         Console(highlight=False),
         ("check", "what it is for"),
         [(name, check.summary) for name, check in found.items()],

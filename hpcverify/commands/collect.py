@@ -20,11 +20,11 @@ def command() -> None:
     Example:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import controller, tell_brakes
+    from hpcverify.commands._acting import make_controller, report_brakes
 
-    acting = controller()
-    with acting.alone():
-        acting.turn()
-    left = len(acting.ledger.open_tickets())
-    click.echo(f"runs taken in: {acting.taken_in}; verifications under way: {left}")
-    sys.exit(tell_brakes(acting) or acting.status())
+    acting = make_controller()
+    with acting.hold_lock():
+        acting.reconcile()
+    left = len(acting.ledger.list_open_tickets())
+    click.echo(f"runs taken in: {acting.runs_taken_in}; verifications under way: {left}")
+    sys.exit(report_brakes(acting) or acting.choose_exit_status())

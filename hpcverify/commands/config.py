@@ -11,7 +11,7 @@ from socket import gethostname
 import click
 
 from hpcverify.config import Site, load_site, state_dir
-from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
+from hpcverify.suite import list_suites, load_suite, make_plan, refuse_endless
 
 
 @click.group("config")
@@ -31,33 +31,33 @@ def check() -> None:
     Example:
       HPCVERIFY_CONFIG=./site.toml hpcverify config check
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.fleet.mistakes import notes, refuse_mistakes
+    from hpcverify.fleet.mistakes import list_notes, refuse_mistakes
 
     site = load_site()
     refuse_mistakes(site)
     click.echo(f"site: {site.path}")
-    surroundings = _surroundings(site) if site.fleet.spool else ()
-    for note in chain(notes(site, time.time()), surroundings):
+    surroundings = _check_surroundings(site) if site.fleet.spool else ()
+    for note in chain(list_notes(site, time.time()), surroundings):
         click.echo(f"note: {note}")
     click.echo(f"state: {state_dir()}")
-    for name in suite_names():
-        planned = plan(load_suite(name), site)
+    for name in list_suites():
+        planned = make_plan(load_suite(name), site)
         refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")
 
 
-def _surroundings(site: Site) -> Iterator[str]:
+def _check_surroundings(site: Site) -> Iterator[str]:
     """Yield what may surprise in Slurm and in the spool."""
     from hpcverify.errors import HpcverifyError
-    from hpcverify.fleet.claim import look
-    from hpcverify.fleet.partitions import ask_slurm
-    from hpcverify.quarantine.ledger import FILE, Ledger
+    from hpcverify.fleet.claim import check_claim
+    from hpcverify.fleet.partitions import check_slurm
+    from hpcverify.quarantine.ledger import LEDGER_FILE_NAME, Ledger
     from hpcverify.slurm.client import Slurm
 
-    yield from ask_slurm(site.fleet, Slurm(user=site.fleet.user))
-    if (state_dir() / FILE).exists():  # this is a controller, or was one
+    yield from check_slurm(site.fleet, Slurm(user=site.fleet.user))
+    if (state_dir() / LEDGER_FILE_NAME).exists():  # this is a controller, or was one
         try:
-            look(Path(site.fleet.spool), Ledger(state_dir()), gethostname())
+            check_claim(Path(site.fleet.spool), Ledger(state_dir()), gethostname())
         except HpcverifyError as exc:
             yield str(exc)

@@ -13,35 +13,21 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcverify.config import (
-    load_site,
-    node_name,
-    site_path,
-    state_dir,
-)
+from hpcverify.config import load_site, node_name, site_path, state_dir
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.executors.local import LocalExecutor
-from hpcverify.lock import holder_of
+from hpcverify.lock import find_lock_holder
 from hpcverify.model import Inventory
 from hpcverify.orchestrator import probe_node
 from hpcverify.store import Store
-from hpcverify.suite import load_suite, plan, refuse_endless, suite_names
-from hpcverify.terminal import printable
-from hpcverify.trust import (
-    ROOT,
-    refuse_folder_of_others,
-    refuse_if_others_can_change,
-)
+from hpcverify.suite import list_suites, load_suite, make_plan, refuse_endless
+from hpcverify.terminal import make_printable
+from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 
-UNVERIFIED = 3
-LONGEST_HOOK_S = 50
+UNVERIFIED_STATUS = 3
+MAX_HOOK_S = 50
 """slurmd kills a health check after 60 s."""
-EXTRAS = {
-    "torch": "gpu",
-    "jinja2": "report",
-    "pandas": "report",
-    "ClusterShell": "cluster",
-}
+EXTRAS = {"torch": "gpu", "jinja2": "report", "pandas": "report", "ClusterShell": "cluster"}
 TOOLS = {
     "fio": ("storage is not verified without it", "apt-get install fio"),
     "smartctl": ("wear of disks is not seen", "apt-get install smartmontools"),
@@ -68,23 +54,23 @@ def command(*, as_json: bool) -> None:
     Example:
       hpcverify doctor
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    advice = [item for look in LOOKS for item in look()]
+    advice = [item for look in INSPECTIONS for item in look()]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(advice), indent=1))
     else:
         for item in advice:
             mark = "fix " if item.fix else "ok  "
             text = f"{mark}{item.subject}: {item.state}"
-            click.echo(printable(text + (f": {item.fix}" if item.fix else "")))
-    sys.exit(UNVERIFIED if any(item.fix for item in advice) else 0)
+            click.echo(make_printable(text + (f": {item.fix}" if item.fix else "")))
+    sys.exit(UNVERIFIED_STATUS if any(item.fix for item in advice) else 0)
 
 
-def configuration() -> Iterator[Advice]:
+def inspect_configuration() -> Iterator[Advice]:
     """Look at the site file and at the suites."""
     try:
         site = load_site()
-        for name in suite_names():
-            refuse_endless(plan(load_suite(name), site))
+        for name in list_suites():
+            refuse_endless(make_plan(load_suite(name), site))
     except HpcverifyError as exc:
         yield Advice("configuration", str(exc), "mend the file")
         return
@@ -101,43 +87,43 @@ def configuration() -> Iterator[Advice]:
         yield Advice("scratch", str(exc), fix)
 
 
-def state() -> Iterator[Advice]:
+def inspect_state() -> Iterator[Advice]:
     """Look at what is stored."""
     try:
         store = Store(state_dir())
     except HpcverifyError as exc:
         yield Advice("state", str(exc), "mend that, and look again")
         return
-    yield Advice("state", f"{len(store.runs(limit=-1))} runs in {state_dir()}")
-    if store.aside.exists():
+    yield Advice("state", f"{len(store.list_runs(limit=-1))} runs in {state_dir()}")
+    if store.damaged_path.exists():
         fix = "see the kernel log for errors of its disk, then delete it"
-        yield Advice("index", f"one that was damaged is {store.aside}", fix)
-    if told := store.clock_told(node_name()):
+        yield Advice("index", f"one that was damaged is {store.damaged_path}", fix)
+    if told := store.explain_future_runs(node_name()):
         yield Advice("clock", told)
-    for complaint in store.broken:
+    for complaint in store.warnings:
         yield Advice("run document", complaint, "move it away")
 
 
-def lock() -> Iterator[Advice]:
+def inspect_lock() -> Iterator[Advice]:
     """Look at who holds the node: anybody can keep other users' runs from it."""
-    holder = holder_of()
+    holder = find_lock_holder()
     if holder is None:
         yield Advice("node lock", "free")
         return
     ours = holder.uid in (ROOT, os.geteuid())
     fix = "" if ours else "see what it is, and end it: it keeps out all runs but root's"
-    yield Advice("node lock", f"held by {holder.said}", fix)
+    yield Advice("node lock", f"held by {holder.description}", fix)
 
 
-def packages() -> Iterator[Advice]:
+def inspect_packages() -> Iterator[Advice]:
     """Look at the Python packages that the extras bring."""
     for package, extra in EXTRAS.items():
-        found = _installed(package)
+        found = _find_version(package)
         fix = f"in the checkout: pip install -c constraints.txt '.[{extra}]'"
         yield Advice(package, found) if found else Advice(package, "missing", fix)
 
 
-def _installed(package: str) -> str:
+def _find_version(package: str) -> str:
     """Name the version of *package*, without importing it; empty if there is none."""
     try:
         return version(package)
@@ -145,14 +131,14 @@ def _installed(package: str) -> str:
         return ""
 
 
-def tools() -> Iterator[Advice]:
+def inspect_tools() -> Iterator[Advice]:
     """Look at the programs that checks call."""
     for tool, (why, fix) in TOOLS.items():
         path = shutil.which(tool)
         yield Advice(tool, path) if path else Advice(tool, why, fix)
 
 
-def fleet() -> Iterator[Advice]:
+def inspect_fleet() -> Iterator[Advice]:
     """Look at what ties this node to a fleet, if its site has one."""
     try:
         site = load_site()
@@ -165,24 +151,24 @@ def fleet() -> Iterator[Advice]:
     yield Advice("spool", site.fleet.spool if there else "is no directory", fix)
     if shutil.which("scontrol") is None:
         yield Advice("scontrol", "not in PATH", "install Slurm's client tools")
-    yield from _hooks(site_path().with_name("hooks.conf"), site.fleet.spool)
+    yield from _inspect_hooks(site_path().with_name("hooks.conf"), site.fleet.spool)
 
 
-def _hooks(path: Path, spool: str) -> Iterator[Advice]:
+def _inspect_hooks(path: Path, spool: str) -> Iterator[Advice]:
     """Look at what Slurm's hooks read; what is wrong they pass over in silence."""
     if not path.exists():
         yield Advice("hooks", f"there is no {path}", "copy slurm/hooks.conf there")
         return
     try:
         refuse_if_others_can_change(path)
-        settings = hook_settings(path.read_text(encoding="utf-8", errors="replace"))
+        settings = parse_hook_settings(path.read_text(encoding="utf-8", errors="replace"))
     except (HpcverifyError, OSError) as exc:
         yield Advice("hooks", str(exc), "or the hooks leave it alone")
         return
     wrong = [
         f"{name} = {value!r}: {why}"
         for name, value in settings.items()
-        if (why := _wrong(name, value, spool))
+        if (why := _explain_wrong_setting(name, value, spool))
     ]
     for each in wrong:
         yield Advice("hooks", f"{path}: {each}", "mend the file")
@@ -190,13 +176,13 @@ def _hooks(path: Path, spool: str) -> Iterator[Advice]:
         yield Advice("hooks", str(path))
 
 
-def hook_settings(text: str) -> dict[str, str]:
+def parse_hook_settings(text: str) -> dict[str, str]:
     """Read the lines of hooks.conf as the hooks do: KEY=value, word for word."""
     lines = (line.partition("=") for line in text.splitlines())
     return {key: value for key, equals, value in lines if equals and "#" not in key}
 
 
-def _wrong(name: str, value: str, spool: str) -> str:
+def _explain_wrong_setting(name: str, value: str, spool: str) -> str:
     """Say what is wrong with a setting of the hooks, if anything."""
     match name:
         case "HPCVERIFY":
@@ -206,10 +192,8 @@ def _wrong(name: str, value: str, spool: str) -> str:
         case "HPCVERIFY_SPOOL":
             return "" if value == spool else f"the site file says {spool}"
         case "HPCVERIFY_DEADLINE":
-            whole = value.isdecimal() and 1 <= int(value) <= LONGEST_HOOK_S
-            return (
-                "" if whole else f"is no number of seconds from 1 to {LONGEST_HOOK_S}"
-            )
+            whole = value.isdecimal() and 1 <= int(value) <= MAX_HOOK_S
+            return "" if whole else f"is no number of seconds from 1 to {MAX_HOOK_S}"
         case "HPCVERIFY_USERS":
             ids = all(word.isdecimal() for word in value.split())
             return "" if ids else "are no numbers of users, separated by spaces"
@@ -217,41 +201,41 @@ def _wrong(name: str, value: str, spool: str) -> str:
             return "is not known"
 
 
-def hardware() -> Iterator[Advice]:
+def inspect_hardware() -> Iterator[Advice]:
     """Look at what this node is made of, and at what hides some of it."""
-    executor = LocalExecutor(stopped=lambda: False)
+    executor = LocalExecutor(should_stop=lambda: False)
     try:
         inventory, _ = probe_node(executor)
     finally:
         executor.close()
     devices = ", ".join(device.label for device in inventory.devices)
     yield Advice("devices", devices)
-    yield Advice("sensors", _sensors(inventory))
+    yield Advice("sensors", _describe_sensors(inventory))
     for problem in inventory.problems:
         yield Advice(problem.code, problem.text, "see what it says")
-    if inventory.of_kind("gpu") and _installed("torch").endswith("+cpu"):
+    if inventory.of_kind("gpu") and _find_version("torch").endswith("+cpu"):
         fix = "pip install the CUDA build of the same version"
         yield Advice("torch", "a CPU build, on a node with GPUs", fix)
 
 
-def _sensors(inventory: Inventory) -> str:
+def _describe_sensors(inventory: Inventory) -> str:
     """Say how much can be read of each part; like parts are told together."""
     counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
-    alike = Counter((_kind(inventory, where), n) for where, n in counts.items())
+    alike = Counter((_find_kind(inventory, where), n) for where, n in counts.items())
     told = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
     return ", ".join(told) or "none on this machine (a virtual one?)"
 
 
-def _kind(inventory: Inventory, where: str) -> str:
+def _find_kind(inventory: Inventory, where: str) -> str:
     return next((p.kind for p in inventory.parts if p.id == where), where)
 
 
-LOOKS: tuple[Callable[[], Iterator[Advice]], ...] = (
-    configuration,
-    state,
-    lock,
-    packages,
-    tools,
-    fleet,
-    hardware,
+INSPECTIONS: tuple[Callable[[], Iterator[Advice]], ...] = (
+    inspect_configuration,
+    inspect_state,
+    inspect_lock,
+    inspect_packages,
+    inspect_tools,
+    inspect_fleet,
+    inspect_hardware,
 )

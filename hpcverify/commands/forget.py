@@ -6,13 +6,13 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.command("forget")
 @click.argument("hostlist")
 @click.option(
-    "--reason", default="removed", show_default=True, type=REASON, help="For the log."
+    "--reason", default="removed", show_default=True, type=REASON_TYPE, help="For the log."
 )
 def command(hostlist: str, reason: str) -> None:
     """
@@ -27,30 +27,30 @@ def command(hostlist: str, reason: str) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.cli import say
     from hpcverify.commands._acting import (
-        controller,
-        person,
+        choose_status,
+        identify_caller,
+        make_controller,
         refuse_unknown,
-        status_of,
     )
     from hpcverify.errors import ActionError, StoreError
-    from hpcverify.fleet.farewell import forget, known_names
+    from hpcverify.fleet.farewell import forget, list_known_nodes
     from hpcverify.slurm.hostlist import expand, fold
 
-    acting = controller()
+    acting = make_controller()
     names = expand(hostlist)
     gone: list[str] = []
-    with acting.alone():
-        before = acting.keeper.look()
-        acting.turn()  # what they left in the spool is taken in
-        refuse_unknown(names, {*before, *known_names(acting)})
-        there = {*before, *acting.keeper.look()}  # one answer may leave a node out
+    with acting.hold_lock():
+        before = acting.backend.read_holds()
+        acting.reconcile()  # what they left in the spool is taken in
+        refuse_unknown(names, {*before, *list_known_nodes(acting)})
+        there = {*before, *acting.backend.read_holds()}  # one answer may leave a node out
         for name in names:
             try:
-                forget(name, acting, there, person(), reason)
+                forget(name, acting, there, identify_caller(), reason)
             except (ActionError, StoreError) as exc:
                 say(str(exc))
             else:
                 gone.append(name)
     if gone:
         click.echo(f"{fold(gone)}: forgotten; their runs stay: hpcverify history NODE")
-    sys.exit(status_of(acting, len(names) - len(gone)))
+    sys.exit(choose_status(acting, len(names) - len(gone)))

@@ -17,9 +17,7 @@ from hpcverify.config import node_name, state_dir
 
 @click.command("gate")
 @click.option(
-    "--spool",
-    type=click.Path(path_type=Path),
-    help="Ask there first what the controller says now.",
+    "--spool", type=click.Path(path_type=Path), help="Ask there first what the controller says now."
 )
 def command(spool: Path | None) -> None:
     """
@@ -35,4 +33,4 @@ def command(spool: Path | None) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if spool is not None:
         standing.fetch(spool, state_dir(), node_name())
-    sys.exit(standing.gate(standing.path_of_this_node()))
+    sys.exit(standing.print_gate(standing.find_gate_path()))

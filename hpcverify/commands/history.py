@@ -7,13 +7,13 @@ import msgspec
 
 from hpcverify.cli import say
 from hpcverify.config import node_name, state_dir
-from hpcverify.errors import NO_RUNS, UnknownNameError
+from hpcverify.errors import NO_RUNS_MESSAGE, UnknownNameError
 from hpcverify.model import Verdict
-from hpcverify.plain import clock, why
-from hpcverify.store import Entry, Store
-from hpcverify.view import Console, plain_table
+from hpcverify.plain import explain_verdict, format_duration
+from hpcverify.store import RunEntry, Store
+from hpcverify.view import Console, print_table
 
-WIDE = 100
+MIN_WIDE_COLUMNS = 100
 """Columns from which there is room for the time, which the id of a run says too."""
 
 
@@ -38,44 +38,37 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
       hpcverify history n17 --limit 5
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     store = Store(state_dir())
-    entries = store.runs(node or node_name(), limit)
+    entries = store.list_runs(node or node_name(), limit)
     if not entries and node:
-        raise UnknownNameError("node", node, {e.node for e in store.runs(limit=-1)})
+        raise UnknownNameError("node", node, {e.node for e in store.list_runs(limit=-1)})
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(entries), indent=1))
         return
     if not entries:
-        click.echo(NO_RUNS)
+        click.echo(NO_RUNS_MESSAGE)
         return
     console = Console(highlight=False)
-    dated = console.width >= WIDE
-    head = (
-        "run",
-        *(["when (UTC)"] if dated else []),
-        "suite",
-        "took",
-        "verdict",
-        "why",
-    )
+    dated = console.width >= MIN_WIDE_COLUMNS
+    head = ("run", *(["when (UTC)"] if dated else []), "suite", "took", "verdict", "why")
     rows = [
         (
             e.id,
             *([f"{e.started:%Y-%m-%d %H:%M}"] if dated else []),
             e.suite + (f", {e.rounds} rounds" if e.rounds > 1 else ""),
-            clock(e.seconds),
+            format_duration(e.seconds),
             e.verdict.name + ("" if e.complete else " (interrupted)"),
-            reason(e, store),
+            explain_run(e, store),
         )
         for e in entries
     ]
-    plain_table(console, head, rows, cut=True)
-    for complaint in store.broken:
+    print_table(console, head, rows, cut=True)
+    for complaint in store.warnings:
         say(complaint)
 
 
-def reason(entry: Entry, store: Store) -> str:
+def explain_run(entry: RunEntry, store: Store) -> str:
     """Say in one clause why the run did not pass; its document knows what is worst."""
     if entry.verdict is Verdict.PASS:
         return ""
-    document = next(store.readable([entry]), None)
-    return why(document) if document else entry.reason
+    document = next(store.read_documents([entry]), None)
+    return explain_verdict(document) if document else entry.reason

@@ -7,16 +7,16 @@ from datetime import datetime
 import click
 import msgspec
 
-from hpcverify.catalog import names
+from hpcverify.catalog import list_check_names
 from hpcverify.cli import say
-from hpcverify.commands._since import DAY, began_by
-from hpcverify.conclusion import judge_again
+from hpcverify.commands._since import SINCE_TYPE, started_since
+from hpcverify.conclusion import rejudge_result
 from hpcverify.config import Site, load_site, state_dir
 from hpcverify.model import Result, Run
-from hpcverify.rounds import by_check
+from hpcverify.rounds import group_by_check
 from hpcverify.store import Store
-from hpcverify.suite import Step, load_suite, plan, suite_names
-from hpcverify.view import Console, plain_table
+from hpcverify.suite import Step, list_suites, load_suite, make_plan
+from hpcverify.view import Console, print_table
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 @click.command("judge")
-@click.option("--since", type=DAY, help="From then on (UTC).")
+@click.option("--since", type=SINCE_TYPE, help="From then on (UTC).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(since: datetime | None, *, as_json: bool) -> None:
     """
@@ -45,11 +45,11 @@ def command(since: datetime | None, *, as_json: bool) -> None:
       hpcverify judge --since 2026-11-01
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site, store = load_site(), Store(state_dir())
-    entries = [e for e in store.runs(limit=-1) if began_by(e, since)]
-    runs = list(store.readable(entries))
-    for complaint in store.broken:
+    entries = [e for e in store.list_runs(limit=-1) if started_since(e, since)]
+    runs = list(store.read_documents(entries))
+    for complaint in store.warnings:
         say(complaint)
-    changes = [change for run in runs for change in changed(run, site, store)]
+    changes = [change for run in runs for change in find_changes(run, site, store)]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(changes), indent=1))
         return
@@ -57,12 +57,12 @@ def command(since: datetime | None, *, as_json: bool) -> None:
     if changes:
         head = ("run", "node", "check", "round", "was", "now", "why")
         rows = [[str(cell) for cell in msgspec.structs.astuple(c)] for c in changes]
-        plain_table(Console(highlight=False), head, rows)
+        print_table(Console(highlight=False), head, rows)
 
 
-def changed(run: Run, site: Site, store: Store) -> list[Change]:
+def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
     """Judge every result of *run* again; return those that come out differently."""
-    steps = {step.name: step for step in steps_of(run, site)}
+    steps = {step.name: step for step in plan_steps(run, site)}
     return [
         Change(
             run=run.id,
@@ -75,24 +75,24 @@ def changed(run: Run, site: Site, store: Store) -> list[Change]:
         )
         for result in run.results
         if result.check in steps
-        and (again := rejudged(run, result, steps[result.check], store)).verdict
+        and (again := rejudge(run, result, steps[result.check], store)).verdict
         is not result.verdict
     ]
 
 
-def rejudged(run: Run, result: Result, step: Step, store: Store) -> Result:
+def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by what holds today, but by the past as it was then."""
     before = run.started.isoformat()
-    past = store.past(run.node, run.suite, result.check, before=before)
-    rulings = step.check.rulings
-    return judge_again(result, step.rules, rulings, run.inventory, past)
+    past = store.make_past_lookup(run.node, run.suite, result.check, before=before)
+    rulings = step.check.finding_rules
+    return rejudge_result(result, step.rules, rulings, run.inventory, past)
 
 
-def steps_of(run: Run, site: Site) -> tuple[Step, ...]:
+def plan_steps(run: Run, site: Site) -> tuple[Step, ...]:
     """Plan the run's checks as its suite, or else the default one, would today."""
-    suite = run.suite if run.suite in suite_names() else "quick"
-    known = set(names(site.packages))
-    only = tuple(check for check in by_check(run.results) if check in known)
+    suite = run.suite if run.suite in list_suites() else "quick"
+    known = set(list_check_names(site.packages))
+    only = tuple(check for check in group_by_check(run.results) if check in known)
     if not only:  # checks that are gone cannot be judged by today's limits
         return ()
-    return plan(load_suite(suite), site, only).steps
+    return make_plan(load_suite(suite), site, only).steps

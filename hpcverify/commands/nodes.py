@@ -13,16 +13,16 @@ from rich.text import Text
 from hpcverify.commands import _fleet
 from hpcverify.config import state_dir
 from hpcverify.errors import UnknownNameError
-from hpcverify.fleet.overview import Overview, Row, age, headline, tally
-from hpcverify.plain import cut
-from hpcverify.quarantine.ledger import Entry, Ledger
+from hpcverify.fleet.overview import NodeRow, Overview, count_states, format_age, summarize_fleet
+from hpcverify.plain import shorten
+from hpcverify.quarantine.ledger import AuditEntry, Ledger
 from hpcverify.store import Store
-from hpcverify.view import Console, badge, plain_table
+from hpcverify.view import Console, print_table, render_badge
 
-NOBODY = "no node is known yet: hpcverify sweep, or hpcverify run"
-HEAD = ("node", "state", "verdict", "last full pass", "last run", "why")
-OVERDUE = "bold red"
-BLAMED = "bold"
+NO_NODES_TEXT = "no node is known yet: hpcverify sweep, or hpcverify run"
+COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
+OVERDUE_STYLE = "bold red"
+BLAMED_STYLE = "bold"
 
 
 @click.command("nodes")
@@ -41,26 +41,26 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
       hpcverify nodes gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
-    fleet = _fleet.read(ledger, Store(state_dir()))
-    log: list[Entry] = []
+    fleet = _fleet.read_fleet(ledger, Store(state_dir()))
+    log: list[AuditEntry] = []
     if hostlist is not None:
-        chosen = expand(hostlist)
-        fleet = only(fleet, chosen)
-        log = ledger.audit(chosen[0]) if len(chosen) == 1 else []
+        chosen = expand_hostlist(hostlist)
+        fleet = keep_only(fleet, chosen)
+        log = ledger.read_audit(chosen[0]) if len(chosen) == 1 else []
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(told(fleet, log)), indent=1))
+        click.echo(msgspec.json.format(msgspec.json.encode(build_json(fleet, log)), indent=1))
     else:
         show(fleet, log)
 
 
-def expand(hostlist: str) -> list[str]:
+def expand_hostlist(hostlist: str) -> list[str]:
     """Name the nodes of *hostlist*, for which there is a library."""
     from hpcverify.slurm import hostlist as shorthand
 
     return shorthand.expand(hostlist)
 
 
-def only(fleet: Overview, names: Iterable[str]) -> Overview:
+def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     """
     Keep of *fleet* the nodes called *names*.
 
@@ -76,7 +76,7 @@ def only(fleet: Overview, names: Iterable[str]) -> Overview:
     return replace(fleet, rows=kept)
 
 
-def told(fleet: Overview, log: Iterable[Entry]) -> dict[str, object]:
+def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
     """Put what is shown into what JSON can hold: each node with what is made of it."""
     nodes = [
         {
@@ -94,39 +94,37 @@ def told(fleet: Overview, log: Iterable[Entry]) -> dict[str, object]:
     return {"breaker": fleet.tripped, "nodes": nodes, "audit": list(log)}
 
 
-def show(fleet: Overview, log: list[Entry]) -> None:
+def show(fleet: Overview, log: list[AuditEntry]) -> None:
     """Print the counts, a table of the nodes, and the log if there is one."""
     console = Console(highlight=False)
     if not fleet.rows:
-        console.print(NOBODY)
+        console.print(NO_NODES_TEXT)
         return
-    style = OVERDUE if fleet.tripped else ""
-    console.print(Text(headline(fleet), style=style))
-    console.print(f"states: {tally(fleet.rows)}")
+    style = OVERDUE_STYLE if fleet.tripped else ""
+    console.print(Text(summarize_fleet(fleet), style=style))
+    console.print(f"states: {count_states(fleet.rows)}")
     console.print()
-    plain_table(console, HEAD, (cells(row, fleet.made) for row in fleet.rows))
+    print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
-        plain_table(console, head, audit_cells(log))
+        print_table(console, head, format_audit(log))
 
 
-def cells(row: Row, now: float) -> tuple[str | Text, ...]:
+def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
-    passed = age(row.node.passed, now) if row.known else "none ordered"
+    passed = format_age(row.node.last_pass_at, now) if row.known else "none ordered"
     return (
-        Text(row.node.name, style=BLAMED if row.attention else ""),
-        row.shown,
-        badge(row.verdict) if row.verdict else "-",
-        Text(f"{passed}, overdue", style=OVERDUE)
-        if row.overdue and row.known
-        else passed,
-        age(row.heard, now),
-        cut(row.why),
+        Text(row.node.name, style=BLAMED_STYLE if row.attention else ""),
+        row.state_label,
+        render_badge(row.verdict) if row.verdict else "-",
+        Text(f"{passed}, overdue", style=OVERDUE_STYLE) if row.overdue and row.known else passed,
+        format_age(row.heard, now),
+        shorten(row.why),
     )
 
 
-def audit_cells(log: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
+def format_audit(log: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
     """Print the columns of lines of the audit log."""
     for line in log:
         when = datetime.fromtimestamp(line.when, UTC)

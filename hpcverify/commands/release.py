@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.command("release")
 @click.argument("hostlist")
-@click.option("--reason", required=True, type=REASON, help="Why it may go back.")
+@click.option("--reason", required=True, type=REASON_TYPE, help="Why it may go back.")
 @click.option("--force", is_flag=True, help="Though it has not passed since it failed.")
 def command(hostlist: str, reason: str, *, force: bool) -> None:
     """
@@ -24,11 +24,11 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
     Example:
       hpcverify release n17 --reason "fans are new"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, decide, status_of
+    from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
     from hpcverify.errors import ActionError
-    from hpcverify.quarantine.life import Node, State, came_back
+    from hpcverify.quarantine.life import Node, State, add_return
 
-    acting = controller()
+    acting = make_controller()
 
     def release(node: Node) -> None:
         failed = node.checks or node.state in (State.QUARANTINED, State.LEMON)
@@ -39,8 +39,8 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
                 f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
                 f"hpcverify repair {node.name} --reason … verifies and releases it"
             )
-        back = came_back(node, acting.clock()) if failed or node.lemon else node
-        change(
+        back = add_return(node, acting.clock()) if failed or node.lemon else node
+        record_decision(
             acting,
             node,
             "release by force" if failed else "release",
@@ -50,12 +50,12 @@ def command(hostlist: str, reason: str, *, force: bool) -> None:
             lemon=False,
             hard=False,
             checks=(),
-            after=acting.ledger.last_ticket(),
-            returned=back.returned,
+            not_before_ticket=acting.ledger.read_last_ticket_number(),
+            returned_at=back.returned_at,
         )
-        acting.orders.give_up(node.name)
+        acting.dispatcher.cancel_verification(node.name)
 
     released, refused = decide(acting, hostlist, release)
-    if released and not acting.status():
+    if released and not acting.choose_exit_status():
         click.echo(f"{released}: back in service")
-    sys.exit(status_of(acting, refused))
+    sys.exit(choose_status(acting, refused))

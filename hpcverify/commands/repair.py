@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON
+from hpcverify.commands._reason import REASON_TYPE
 
 
 @click.command("repair")
 @click.argument("hostlist")
-@click.option("--reason", required=True, type=REASON, help="What was done.")
+@click.option("--reason", required=True, type=REASON_TYPE, help="What was done.")
 @click.option("--suite", help="What to pass; what it failed in when left out.")
 def command(hostlist: str, reason: str, suite: str | None) -> None:
     """
@@ -23,21 +23,21 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
     Example:
       hpcverify repair n17 --reason "GPU 3 replaced"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import change, controller, decide, status_of
+    from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
     from hpcverify.errors import ActionError
     from hpcverify.quarantine.life import Hold, Node, State
 
-    acting = controller()
+    acting = make_controller()
     if suite is not None:
-        acting.orders.minutes(suite)  # what is wrong with it shows now
+        acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
 
     def repair(node: Node) -> None:
-        if node.wanted is not Hold.DRAIN:
+        if node.desired_hold is not Hold.DRAIN:
             raise ActionError(
                 f"{node.name} is {node.state} and not out of service, nothing to "
                 f"repair; to verify it now: hpcverify sweep --nodes {node.name}"
             )
-        change(
+        record_decision(
             acting,
             node,
             "repair",
@@ -45,10 +45,10 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
             state=State.VERIFYING,
             hard=False,
             suite=suite or node.suite or acting.site.fleet.suite,
-            after=acting.ledger.last_ticket(),
+            not_before_ticket=acting.ledger.read_last_ticket_number(),
         )
 
     kept, refused = decide(acting, hostlist, repair)
     if kept:
         click.echo(f"{kept}: under verification; hpcverify collect goes on with it")
-    sys.exit(status_of(acting, refused))
+    sys.exit(choose_status(acting, refused))

@@ -9,16 +9,12 @@ import click
 
 @click.command("run")
 @click.option("--suite", default="quick", show_default=True, help="What to run.")
-@click.option(
-    "--check", "checks", multiple=True, metavar="NAME", help="Only this; repeatable."
-)
+@click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this; repeatable.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the run; - prints it.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run though others use the GPUs.")
-@click.option(
-    "--accept-parts", is_flag=True, help="Take today's parts as the reference."
-)
+@click.option("--accept-parts", is_flag=True, help="Take today's parts as the reference.")
 @click.option("--spool", metavar="DIR", help="Leave a copy for the controller.")
 @click.option(
     "--wait",
@@ -56,9 +52,9 @@ def command(
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify import early
-    from hpcverify.commands._run import Wish, carry_out
+    from hpcverify.commands._run import RunRequest, carry_out
 
-    wish = Wish(
+    wish = RunRequest(
         suite=suite,
         checks=checks,
         json_file=json_file,
@@ -70,4 +66,4 @@ def command(
         wait=wait,
         fail_closed=None if fail_closed is None else tuple(fail_closed.split()),
     )
-    sys.exit(carry_out(wish, early.worker()))
+    sys.exit(carry_out(wish, early.take_worker()))

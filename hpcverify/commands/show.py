@@ -8,15 +8,21 @@ import click
 import msgspec
 from rich.text import Text
 
-from hpcverify.check import applies, quantity
+from hpcverify.check import applies, format_quantity
 from hpcverify.config import state_dir
 from hpcverify.errors import ConfigError
 from hpcverify.model import Measurement, Result, Run
-from hpcverify.plain import bounds
-from hpcverify.rounds import by_check, rounds_of, tally, worst_first, worst_rounds
+from hpcverify.plain import format_bounds
+from hpcverify.rounds import (
+    choose_worst_rounds,
+    count_rounds,
+    format_tally,
+    group_by_check,
+    sort_results,
+)
 from hpcverify.store import Store
-from hpcverify.suite import MOST_ROUNDS
-from hpcverify.view import Console, conclusion, headline, plain_table, show_results
+from hpcverify.suite import MAX_SUITE_ROUNDS
+from hpcverify.view import Console, print_table, render_conclusion, render_headline, show_results
 
 
 @click.command("show")
@@ -24,7 +30,7 @@ from hpcverify.view import Console, conclusion, headline, plain_table, show_resu
 @click.option(
     "--round",
     "number",
-    type=click.IntRange(1, MOST_ROUNDS),
+    type=click.IntRange(1, MAX_SUITE_ROUNDS),
     help="Only this round; the worst of each check when left out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
@@ -42,21 +48,21 @@ def command(run: str, number: int | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
         return
-    shown = found if number is None else only_round(found, number)
-    rounds = by_check(shown.results)
+    shown = found if number is None else keep_round(found, number)
+    rounds = group_by_check(shown.results)
     console = Console(highlight=False)
     show_results(shown, console)
-    for result in worst_first(worst_rounds(shown.results)):
+    for result in sort_results(choose_worst_rounds(shown.results)):
         console.print()
-        console.print(headline(result))
+        console.print(render_headline(result))
         if len(rounds[result.check]) > 1:
-            console.print(which_round(result, rounds[result.check]))
+            console.print(describe_round(result, rounds[result.check]))
         show_details(result, found, console)
     console.print()
-    console.print(conclusion(found))
+    console.print(render_conclusion(found))
 
 
-def only_round(run: Run, number: int) -> Run:
+def keep_round(run: Run, number: int) -> Run:
     """
     Leave of *run* the results of round *number*.
 
@@ -66,39 +72,39 @@ def only_round(run: Run, number: int) -> Run:
     """
     results = tuple(r for r in run.results if r.round == number)
     if not results:
-        raise ConfigError(f"run {run.id} has {rounds_of(run)} rounds, and no {number}")
+        raise ConfigError(f"run {run.id} has {count_rounds(run)} rounds, and no {number}")
     return msgspec.structs.replace(run, results=results)
 
 
-def which_round(result: Result, rounds: Sequence[Result]) -> Text:
+def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     """Say which of *rounds* is shown, what came of all, and how to see another."""
     return Text(
         f"  round {result.round}, the first of the worst; {len(rounds)} rounds in all: "
-        f"{tally(rounds)}; another one: --round N"
+        f"{format_tally(rounds)}; another one: --round N"
     )
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print what was covered, every fact and every measurement with its limit."""
     for covered in result.coverage:
-        label = run.inventory.label(covered.where)
+        label = run.inventory.find_label(covered.where)
         console.print(f"  {label}: {covered.text}", markup=False)
     for finding in result.findings:
-        label = run.inventory.label(finding.where)
+        label = run.inventory.find_label(finding.where)
         console.print(f"  {label}: {finding.text} [{finding.code}]", markup=False)
-    rows = [row(item, result, run) for item in result.measurements]
+    rows = [format_row(item, result, run) for item in result.measurements]
     if rows:
         head = ("measurement", "part", "value", "limit", "source")
-        plain_table(console, head, rows)
+        print_table(console, head, rows)
 
 
-def row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
+def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     """Print a measurement beside the limits that it was held against."""
     limits = [limit for limit in result.limits if applies(limit, item)]
     return (
         item.name,
-        run.inventory.label(item.where),
-        quantity(item.value, item.unit),
-        "; ".join(bounds(limit) or "too noisy" for limit in limits),
+        run.inventory.find_label(item.where),
+        format_quantity(item.value, item.unit),
+        "; ".join(format_bounds(limit) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),
     )

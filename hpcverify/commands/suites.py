@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.plain import clock
-from hpcverify.suite import load_suite, suite_names
-from hpcverify.view import Console, plain_table
+from hpcverify.plain import format_duration
+from hpcverify.suite import list_suites, load_suite
+from hpcverify.view import Console, print_table
 
 
 @click.command("suites")
@@ -20,14 +20,14 @@ def command(*, as_json: bool) -> None:
     Example:
       hpcverify suites
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    suites = [load_suite(name) for name in suite_names()]
+    suites = [load_suite(name) for name in list_suites()]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(suites), indent=1))
         return
     rows = [
         (
             s.name,
-            clock(s.budget),
+            format_duration(s.budget),
             str(s.rounds),
             s.summary,
             " ".join(e.name for e in s.check),
@@ -35,4 +35,4 @@ def command(*, as_json: bool) -> None:
         for s in suites
     ]
     head = ("suite", "budget", "rounds", "when", "checks")
-    plain_table(Console(highlight=False), head, rows)
+    print_table(Console(highlight=False), head, rows)

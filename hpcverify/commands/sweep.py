@@ -10,18 +10,11 @@ import click
 @click.command("sweep")
 @click.option("--suite", help="What to run; as the site says when left out.")
 @click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
-@click.option(
-    "--limit", type=click.IntRange(1), help="Verify no more than so many at once."
-)
+@click.option("--limit", type=click.IntRange(1), help="Verify no more than so many at once.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    suite: str | None,
-    hostlist: str | None,
-    limit: int | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    suite: str | None, hostlist: str | None, limit: int | None, *, dry_run: bool, as_json: bool
 ) -> None:
     """
     Verify idle nodes through the scheduler.
@@ -36,9 +29,9 @@ def command(
       hpcverify sweep --dry-run
       hpcverify sweep --nodes n[1-64] --limit 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._sweep import Wish, carry_out
+    from hpcverify.commands._sweep import SweepRequest, carry_out
 
-    wish = Wish(suite=suite or "", hostlist=hostlist or "", limit=limit)
+    wish = SweepRequest(suite=suite or "", hostlist=hostlist or "", limit=limit)
     if dry_run:
         from hpcverify.commands._sweep import show_plan
 

@@ -8,25 +8,25 @@ from typing import Protocol
 from msgspec import Struct
 
 from hpcverify.check import Trial
-from hpcverify.model import Found
-from hpcverify.wire import Outcome, Reply, Task
+from hpcverify.model import CheckItem
+from hpcverify.wire import Outcome, Response, Task
 
 
 class Answer(Struct, frozen=True, kw_only=True):
     """All that a worker replied to one task, and how the task ended."""
 
-    replies: tuple[Reply, ...]
+    responses: tuple[Response, ...]
     outcome: Outcome
 
     @property
-    def found(self) -> tuple[Found, ...]:
+    def items(self) -> tuple[CheckItem, ...]:
         """What was found, in order."""
-        return tuple(r.found for r in self.replies if r.found is not None)
+        return tuple(r.item for r in self.responses if r.item is not None)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """What became of the faults that were injected, in order."""
-        return tuple(r.trial for r in self.replies if r.trial is not None)
+        return tuple(r.trial for r in self.responses if r.trial is not None)
 
 
 class Executor(Protocol):
@@ -40,7 +40,7 @@ class Executor(Protocol):
         """Run each task on the worker of its name, all at the same time."""
         ...
 
-    def stopped(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the run was told to end."""
         ...
 

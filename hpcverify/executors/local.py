@@ -23,49 +23,46 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify import trail
-from hpcverify.early import Files, Forked, memory_files
-from hpcverify.errors import shortage
+from hpcverify.early import ForkedWorker, WorkerFiles, create_worker_files
+from hpcverify.errors import explain_shortage
 from hpcverify.executors import Answer
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.processes import (
-    STOPPED,
+    STOPPED_REASON,
     is_stopped,
-    members,
-    signal_name,
+    list_session_members,
+    name_signal,
     signal_sessions,
 )
-from hpcverify.wire import Order, Outcome, Reply, Task, decode, encode
+from hpcverify.wire import Outcome, Request, Response, Task, decode, encode
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-COMMAND = (sys.executable, "-P", "-m", "hpcverify.worker")
+WORKER_COMMAND = (sys.executable, "-P", "-m", "hpcverify.worker")
 """Without -P whatever lies in the current directory could be imported."""
-GRACE = 1.0
+WORKER_GRACE_SECONDS = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
-REAP = 2.0
+REAP_SECONDS = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
-HURRIED_REAP = 0.3
+HURRIED_REAP_SECONDS = 0.3
 """The same when the run was told to end, and someone waits for the node."""
-QUICK_POLL, SLOW_POLL = 0.0005, 0.05
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between looks at the replies: closely at first, then at leisure."""
-LOG_TAIL = 2000
+LOG_TAIL_BYTES = 2000
 """Bytes of a worker's log that are worth showing."""
-TOLD_TO_END = "killed by SIGTERM"
+SIGTERM_DEATH = "killed by SIGTERM"
 """How a worker ends when a scheduler ends a job: it signals all processes, and the
 engine may look before it has heard of it itself."""
-INTERRUPTED = Outcome(
-    verdict=Verdict.ERROR,
-    reason="interrupted",
-    cause=Cause.INTERRUPTED,
-    remedy=Remedy.RERUN,
+INTERRUPTED_OUTCOME = Outcome(
+    verdict=Verdict.ERROR, reason="interrupted", cause=Cause.INTERRUPTED, remedy=Remedy.RERUN
 )
 
 
-class Worker:
+class WorkerHandle:
     """A worker process, and its files."""
 
-    def __init__(self, process: Popen[bytes] | Forked, files: Files) -> None:
+    def __init__(self, process: Popen[bytes] | ForkedWorker, files: WorkerFiles) -> None:
         """Take over a *process* that serves."""
         self._process = process
         self._files = files
@@ -73,13 +70,13 @@ class Worker:
         self._read = 0
 
     @classmethod
-    def start(cls, command: Sequence[str]) -> Worker:
+    def start(cls, command: Sequence[str]) -> WorkerHandle:
         """Start a worker in a session of its own."""
         import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts none here
 
         with contextlib.ExitStack() as opened:
-            files = memory_files(opened)
-            inherited = (files.orders, files.replies, files.trail)
+            files = create_worker_files(opened)
+            inherited = (files.requests, files.responses, files.breadcrumb)
             process = subprocess.Popen(
                 [*command, *map(str, (os.getpid(), *inherited))],
                 stdin=subprocess.PIPE,
@@ -88,7 +85,7 @@ class Worker:
                 pass_fds=inherited,
                 start_new_session=True,
             )
-            opened.pop_all()  # ours, until `release`
+            opened.pop_all()  # ours, until `close_files`
         return cls(process, files)
 
     @property
@@ -96,10 +93,10 @@ class Worker:
         """The process id, which is also that of its session."""
         return self._process.pid
 
-    def send(self, order: Order) -> None:
+    def send(self, request: Request) -> None:
         """Hand over *order*; a worker that is gone shows when it is polled."""
-        text = encode(order)
-        os.pwrite(self._files.orders, text, self._written)
+        text = encode(request)
+        os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
         self._written += len(text)
         stdin = self._process.stdin
@@ -109,51 +106,49 @@ class Worker:
                 stdin.write(line)
                 stdin.flush()
 
-    def replies(self) -> list[Reply]:
+    def read_responses(self) -> list[Response]:
         """Read what came since the last call; a line under way is left for later."""
-        whole, newline, _ = self._rest(self._files.replies, self._read).rpartition(
-            b"\n"
-        )
+        whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        return [decode(line, Reply) for line in whole.splitlines()]
+        return [decode(line, Response) for line in whole.splitlines()]
 
     @staticmethod
-    def _rest(descriptor: int, start: int) -> bytes:
+    def _read_from(descriptor: int, start: int) -> bytes:
         """Read a memory file from *start* on, without moving the writer's place."""
         return os.pread(descriptor, os.fstat(descriptor).st_size - start, start)
 
-    def died(self) -> str | None:
+    def describe_death(self) -> str | None:
         """Say how the process ended, if it has."""
         status = self._process.poll()
         if status is None:
             return None
         if status < 0:
-            return f"killed by {signal_name(-status)}"
+            return f"killed by {name_signal(-status)}"
         return f"exited with {status}"
 
-    def whereabouts(self) -> str:
+    def describe_whereabouts(self) -> str:
         """Say what it was about to do when it was last heard of, if it told."""
-        doing = trail.follow(self._files.trail)
+        doing = trail.read(self._files.breadcrumb)
         return f" in {doing}" if doing else ""
 
-    def log_tail(self) -> str:
+    def read_log_tail(self) -> str:
         """Show the end of what it wrote to its standard output and error."""
-        tail = self._rest(self._files.log, 0)[-LOG_TAIL:]
+        tail = self._read_from(self._files.log, 0)[-LOG_TAIL_BYTES:]
         return tail.decode(errors="replace").strip()
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Close its standard input, upon which an idle worker ends by itself."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def stopped(self) -> str:
+    def describe_stop(self) -> str:
         """Say that it, or what it has started, was stopped by a signal, if so."""
-        if any(map(is_stopped, members([self.pid]))):
-            return f": {STOPPED}"
+        if any(map(is_stopped, list_session_members([self.pid]))):
+            return f": {STOPPED_REASON}"
         return ""
 
-    def release(self) -> None:
+    def close_files(self) -> None:
         """Close its files; nothing more will be read."""
         for descriptor in self._files:
             os.close(descriptor)
@@ -177,23 +172,23 @@ class LocalExecutor(Struct):
     says how many seconds all tasks together were given, for whoever did not end in it.
     """
 
-    stopped: Callable[[], bool]
+    should_stop: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
-    heard: Callable[[Reply], None] = lambda _: None
-    command: Sequence[str] = COMMAND
+    on_response: Callable[[Response], None] = lambda _: None
+    command: Sequence[str] = WORKER_COMMAND
     hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
-    early: Mapping[str, Forked] = {}
+    early_workers: Mapping[str, ForkedWorker] = {}
     """Workers that were started before there was an executor, by name."""
     budget: float = math.inf
     _began: float = field(default_factory=time.monotonic)
-    _workers: dict[str, Worker] = {}
-    _orders: int = 0
+    _workers: dict[str, WorkerHandle] = {}
+    _request_number: int = 0
 
     def __post_init__(self) -> None:
         """Take over the early workers."""
-        for name, process in self.early.items():
-            self._workers[name] = Worker(process, process.files)
+        for name, process in self.early_workers.items():
+            self._workers[name] = WorkerHandle(process, process.files)
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """
@@ -204,65 +199,67 @@ class LocalExecutor(Struct):
         outcome with what it had found by then.
         """
         start = time.monotonic()
-        self._orders += 1
-        replies: dict[str, list[Reply]] = {name: [] for name in tasks}
+        self._request_number += 1
+        replies: dict[str, list[Response]] = {name: [] for name in tasks}
         ends: dict[str, Outcome] = {}
         for name, task in tasks.items():
             try:
-                worker = self._worker(name)
+                worker = self._get_worker(name)
             except OSError as exc:
-                ends[name] = _not_started(exc)
+                ends[name] = _build_start_failure(exc)
             else:
-                worker.send(Order(self._orders, task))
+                worker.send(Request(self._request_number, task))
         while waiting := [name for name in tasks if name not in ends]:
             for name in waiting:
-                if outcome := self._look(name, replies[name]):
+                if outcome := self._poll(name, replies[name]):
                     ends[name] = outcome
             waiting = [name for name in waiting if name not in ends]
             elapsed = time.monotonic() - start
-            if waiting and self.stopped():
-                self._end(waiting, grace=0.0, reap=HURRIED_REAP)
-                ends |= dict.fromkeys(waiting, INTERRUPTED)
+            if waiting and self.should_stop():
+                self._end(waiting, grace=0.0, reap=HURRIED_REAP_SECONDS)
+                ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
-                ends |= self._overran(waiting, timeout)
+                ends |= self._end_overrun(waiting, timeout)
             elif waiting:
                 self.tick()
-                time.sleep(min(max(elapsed / 20, QUICK_POLL), SLOW_POLL))
+                time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
         return {
-            name: Answer(replies=tuple(replies[name]), outcome=_timed(end, start))
+            name: Answer(responses=tuple(replies[name]), outcome=_add_times(end, start))
             for name, end in ends.items()
         }
 
     def close(self, *, hurry: bool = False) -> None:
         """End all workers; in a *hurry*, do not wait long for those that hang."""
-        self._end(list(self._workers), grace=0.0, reap=HURRIED_REAP if hurry else REAP)
+        self._end(
+            list(self._workers), grace=0.0, reap=HURRIED_REAP_SECONDS if hurry else REAP_SECONDS
+        )
 
-    def _worker(self, name: str) -> Worker:
+    def _get_worker(self, name: str) -> WorkerHandle:
         if name not in self._workers:
-            self._workers[name] = Worker.start(self.command)
+            self._workers[name] = WorkerHandle.start(self.command)
         return self._workers[name]
 
-    def _look(self, name: str, replies: list[Reply]) -> Outcome | None:
+    def _poll(self, name: str, responses: list[Response]) -> Outcome | None:
         """Take in what the worker *name* said; return the end of its task, if any."""
         worker = self._workers[name]
-        died = worker.died()  # before reading, so that its last words are read
-        fresh = [r for r in worker.replies() if r.number == self._orders]
+        died = worker.describe_death()  # before reading, so that its last words are read
+        fresh = [r for r in worker.read_responses() if r.number == self._request_number]
         for reply in fresh:
-            self.heard(reply)
-        replies += fresh
-        if replies and (outcome := replies[-1].outcome):
-            if outcome.spent:
-                self._end([name], grace=0.0, reap=REAP)
+            self.on_response(reply)
+        responses += fresh
+        if responses and (outcome := responses[-1].outcome):
+            if outcome.is_worker_spent:
+                self._end([name], grace=0.0, reap=REAP_SECONDS)
             return outcome
-        return None if died is None else self._crashed(name, died)
+        return None if died is None else self._handle_crash(name, died)
 
-    def _crashed(self, name: str, died: str) -> Outcome:
-        if died == TOLD_TO_END:  # and not by us, who have asked before, or kill at once
-            self._end([name], grace=0.0, reap=HURRIED_REAP)
-            return INTERRUPTED
-        tail = self._workers[name].log_tail()
-        where = self._workers[name].whereabouts()
-        self._end([name], grace=0.0, reap=REAP)  # its children may live on
+    def _handle_crash(self, name: str, died: str) -> Outcome:
+        if died == SIGTERM_DEATH:  # and not by us, who have asked before, or kill at once
+            self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
+            return INTERRUPTED_OUTCOME
+        tail = self._workers[name].read_log_tail()
+        where = self._workers[name].describe_whereabouts()
+        self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
         last = tail.rpartition("\n")[2]
         words = f"; last words: {last}" if last and not where else ""
         return Outcome(
@@ -273,13 +270,13 @@ class LocalExecutor(Struct):
             trace=tail,
         )
 
-    def _overran(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
+    def _end_overrun(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
         where = {
-            name: self._workers[name].whereabouts() + self._workers[name].stopped()
+            name: self._workers[name].describe_whereabouts() + self._workers[name].describe_stop()
             for name in names
         }
         spent = time.monotonic() - self._began > self.budget
-        hung = self._end(names, grace=GRACE, reap=REAP)
+        hung = self._end(names, grace=WORKER_GRACE_SECONDS, reap=REAP_SECONDS)
         return {
             name: Outcome(
                 verdict=Verdict.ERROR,
@@ -288,11 +285,11 @@ class LocalExecutor(Struct):
                 remedy=Remedy.REBOOT,
             )
             if name in hung
-            else self._timed_out(where[name], timeout, spent=spent)
+            else self._build_timeout(where[name], timeout, spent=spent)
             for name in names
         }
 
-    def _timed_out(self, where: str, timeout: float, *, spent: bool) -> Outcome:
+    def _build_timeout(self, where: str, timeout: float, *, spent: bool) -> Outcome:
         """Say that a task did not end, and, if it was only at work, what to change."""
         reason = f"no end after {timeout:.0f} s{where}"
         short = spent and not where
@@ -308,9 +305,7 @@ class LocalExecutor(Struct):
             remedy=Remedy.FIX_CONFIGURATION if short else Remedy.RERUN,
         )
 
-    def _end(
-        self, names: Sequence[str], *, grace: float, reap: float
-    ) -> dict[str, str]:
+    def _end(self, names: Sequence[str], *, grace: float, reap: float) -> dict[str, str]:
         """
         End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
 
@@ -321,7 +316,7 @@ class LocalExecutor(Struct):
         workers = {name: self._workers.pop(name) for name in names}
         sessions = {worker.pid for worker in workers.values()}
         for worker in workers.values():
-            worker.hang_up()
+            worker.close_stdin()
         if grace:
             signal_sessions(sessions, signal.SIGTERM)
         _wait_for(workers.values(), grace)
@@ -330,17 +325,17 @@ class LocalExecutor(Struct):
         hung = {
             name: f"process {worker.pid}, which waits in {worker.abandon()},"
             for name, worker in workers.items()
-            if worker.died() is None
+            if worker.describe_death() is None
         }
         self.hung += hung.values()
         for worker in workers.values():
-            worker.release()
+            worker.close_files()
         return hung
 
 
-def _not_started(exc: OSError) -> Outcome:
+def _build_start_failure(exc: OSError) -> Outcome:
     """Say why the node started no worker: that is no bug, and ends no run."""
-    short = shortage(exc)
+    short = explain_shortage(exc)
     return Outcome(
         verdict=Verdict.ERROR,
         reason=f"no worker can be started: {short or exc}",
@@ -349,14 +344,14 @@ def _not_started(exc: OSError) -> Outcome:
     )
 
 
-def _wait_for(workers: Iterable[Worker], seconds: float) -> None:
+def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
     """Wait until all *workers* are gone, for *seconds* at the most."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and any(w.died() is None for w in workers):
-        time.sleep(QUICK_POLL)
+    while time.monotonic() < until and any(w.describe_death() is None for w in workers):
+        time.sleep(MIN_POLL_SECONDS)
 
 
-def _timed(outcome: Outcome, start: float) -> Outcome:
+def _add_times(outcome: Outcome, start: float) -> Outcome:
     """Give an outcome that the engine made up itself its times."""
     if outcome.end:
         return outcome

@@ -23,32 +23,32 @@ from msgspec import Struct
 
 from hpcverify.slurm import Job
 
-SCRIPT = Path(__file__).with_name("sweep.sh")
+SCRIPT_PATH = Path(__file__).with_name("sweep.sh")
 """What every job runs."""
-MARK = "# `hpcverify sweep` writes the settings of this job below this line.\n"
+SETTINGS_LINE = "# `hpcverify sweep` writes the settings of this job below this line.\n"
 """Where it is told what."""
 
-PREFIX = "hpcverify-"
+JOB_NAME_PREFIX = "hpcverify-"
 """How the names of all our jobs begin."""
 
-WAIT_MIN = 1
+WAIT_MINUTES = 1
 """What the script waits for a run that is still ending."""
-MARGIN_MIN = 4
+MARGIN_MINUTES = 4
 """Beyond a suite's budget, to start and to end: the engine gives up on what hangs
 long before."""
 
 NICE = 1_000_000
 """Behind every job of a user; Slurm takes no more off than there is."""
 
-ARRIVAL_S = 90.0
+MAX_ARRIVAL_S = 90.0
 """A document may show so much later than its job ends: an NFS client may keep what it
 knows of a directory for 60 s (acdirmax, nfs(5))."""
 
-SHELL_COULD_NOT_RUN = frozenset((126, 127))
+CANNOT_RUN_STATUSES = frozenset((126, 127))
 """The exit status when a program may not be run, or is not there (POSIX, 2.8.2)."""
 
 
-class Submits(Protocol):
+class JobSubmitter(Protocol):
     """Whoever hands a job to Slurm."""
 
     def submit(self, script: Path, *options: str) -> int:
@@ -56,7 +56,7 @@ class Submits(Protocol):
         ...
 
 
-class Errand(Struct, frozen=True, kw_only=True):
+class JobSpec(Struct, frozen=True, kw_only=True):
     """One node that is to be verified, and how."""
 
     node: str
@@ -66,9 +66,9 @@ class Errand(Struct, frozen=True, kw_only=True):
     token: str
     """What says that the controller ordered this run; no other user may see it."""
     name: str
-    """The job's, as `job_name` makes it."""
+    """The job's, as `build_job_name` makes it."""
     minutes: int
-    """For the job, as `minutes_for` counts them."""
+    """For the job, as `compute_minutes` counts them."""
     deadline_hours: float
     """It is given up when it could not start by then."""
     partition: str
@@ -81,20 +81,20 @@ class Errand(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     """Of the run, beside what Slurm sets."""
     options: tuple[str, ...] = ()
-    """The site's own, for sbatch: see `refused_option`."""
+    """The site's own, for sbatch: see `check_option`."""
 
 
-def job_name(ticket: int, node: str) -> str:
+def build_job_name(ticket: int, node: str) -> str:
     """Name a job, so that it is found again though its number was never learned."""
-    return f"{PREFIX}{ticket}-{node}"
+    return f"{JOB_NAME_PREFIX}{ticket}-{node}"
 
 
-def minutes_for(budget: float) -> int:
+def compute_minutes(budget: float) -> int:
     """Return how long a job may take whose suite has *budget* seconds."""
-    return math.ceil(budget / 60) + WAIT_MIN + MARGIN_MIN
+    return math.ceil(budget / 60) + WAIT_MINUTES + MARGIN_MINUTES
 
 
-def submit(errand: Errand, slurm: Submits) -> int:
+def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
     """
     Submit the job of *errand* and return its number.
 
@@ -105,49 +105,49 @@ def submit(errand: Errand, slurm: Submits) -> int:
         SlurmError: it was not taken, or nobody knows whether it was.
 
     """
-    with TemporaryDirectory(prefix=PREFIX) as private:
-        script = Path(private, errand.name)
-        script.write_text(script_of(errand), encoding="utf-8")
-        return slurm.submit(script, *options_of(errand))
+    with TemporaryDirectory(prefix=JOB_NAME_PREFIX) as private:
+        script = Path(private, spec.name)
+        script.write_text(build_script(spec), encoding="utf-8")
+        return slurm.submit(script, *list_options(spec))
 
 
-def script_of(errand: Errand) -> str:
+def build_script(spec: JobSpec) -> str:
     """Write the job script: the one that ships, with the settings of this job."""
-    exported = {**errand.environment, "HPCVERIFY_TOKEN": errand.token}
-    program = errand.program or str(Path(sys.executable).with_name("hpcverify"))
-    own = {"program": program, "suite": errand.suite, "spool": errand.spool}
+    exported = {**spec.environment, "HPCVERIFY_TOKEN": spec.token}
+    program = spec.program or str(Path(sys.executable).with_name("hpcverify"))
+    own = {"program": program, "suite": spec.suite, "spool": spec.spool}
     settings = [
         *(f"export {name}={shlex.quote(value)}" for name, value in exported.items()),
         *(f"{name}={shlex.quote(value)}" for name, value in own.items()),
     ]
-    before, after = SCRIPT.read_text(encoding="utf-8").split(MARK)
-    return "\n".join((before + MARK.rstrip(), *settings, after))
+    before, after = SCRIPT_PATH.read_text(encoding="utf-8").split(SETTINGS_LINE)
+    return "\n".join((before + SETTINGS_LINE.rstrip(), *settings, after))
 
 
-def options_of(errand: Errand) -> Iterator[str]:
+def list_options(spec: JobSpec) -> Iterator[str]:
     """Yield the options of sbatch, the site's first: of two alike the last counts."""
-    yield from errand.options
-    yield f"--job-name={errand.name}"
-    yield f"--partition={errand.partition}"
-    yield f"--nodelist={errand.node}"
+    yield from spec.options
+    yield f"--job-name={spec.name}"
+    yield f"--partition={spec.partition}"
+    yield f"--nodelist={spec.node}"
     yield from ("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0")
-    if errand.gpus:  # --exclusive alone does not give them
-        yield f"--gpus-per-node={errand.gpus}"
+    if spec.gpus:  # --exclusive alone does not give them
+        yield f"--gpus-per-node={spec.gpus}"
     yield from ("--no-requeue", f"--nice={NICE}")
-    yield f"--time={errand.minutes}"
+    yield f"--time={spec.minutes}"
     # Slurm means the end by it: it gives a job up that could not end by then.
-    start_by = math.ceil(errand.deadline_hours * 3600)
-    yield f"--deadline=now+{start_by + errand.minutes * 60}seconds"
+    start_by = math.ceil(spec.deadline_hours * 3600)
+    yield f"--deadline=now+{start_by + spec.minutes * 60}seconds"
     # The node's own limits, and no file that could fail to open; any other export
     # than ALL has Slurm run a login shell first, which may hang on a home directory.
     yield from ("--propagate=NONE", "--export=ALL", "--chdir=/", "--output=/dev/null")
-    if errand.reservation:
-        yield f"--reservation={errand.reservation}"
-    if errand.user:
-        yield f"--uid={errand.user}"
+    if spec.reservation:
+        yield f"--reservation={spec.reservation}"
+    if spec.user:
+        yield f"--uid={spec.user}"
 
 
-OWN = frozenset(
+OWN_OPTIONS = frozenset(
     {
         *("job-name", "partition", "nodelist", "nodes", "ntasks", "exclusive", "mem"),
         *("gpus-per-node", "no-requeue", "nice", "time", "deadline", "propagate"),
@@ -155,7 +155,7 @@ OWN = frozenset(
     }
 )
 """Options that are ours to set: how a job is pinned to its node, and gives way."""
-HARMFUL = frozenset(
+HARMFUL_OPTIONS = frozenset(
     {
         # what runs, as whom, and where
         *("wrap", "array", "gid", "get-user-env", "export-file", "container"),
@@ -172,24 +172,24 @@ HARMFUL = frozenset(
     }
 )
 """Options with which a verification would not run, or not of its whole node."""
-OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?", re.DOTALL)
+OPTION_PATTERN = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?", re.DOTALL)
 
 
-def refused_option(option: str) -> str:
+def check_option(option: str) -> str:
     """
     Say why *option* of the site's own is not for sbatch; empty if it may be.
 
     sbatch takes the beginning of an option's name for all of it (getopt_long(3)).
     """
-    found = OPTION.fullmatch(option)
+    found = OPTION_PATTERN.fullmatch(option)
     if found is None:
         return "write it as --name=value"
     name = found[1]
     if name in ("account", "qos"):
         return f"set fleet.{name}"
-    for known in sorted(OWN | HARMFUL):
+    for known in sorted(OWN_OPTIONS | HARMFUL_OPTIONS):
         if known.startswith(name):
-            told = "is ours to set" if known in OWN else "would break a verification"
+            told = "is ours to set" if known in OWN_OPTIONS else "would break a verification"
             return f"--{known} {told}"
     return ""
 
@@ -222,15 +222,15 @@ class Ending(StrEnum):
     """Slurm knows nothing of it any more, and there is no document."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing more will come."""
         return self not in (Ending.PENDING, Ending.RUNNING, Ending.ARRIVING)
 
 
-BY_ITSELF = frozenset(("COMPLETED", "FAILED"))
+SELF_ENDED_STATES = frozenset(("COMPLETED", "FAILED"))
 """Slurm's states of a job that ended by itself, or thinks so in its grace time."""
 
-STATES = {
+ENDING_BY_STATE = {
     "BOOT_FAIL": Ending.NODE_FAIL,
     "CANCELLED": Ending.CANCELLED,
     "CONFIGURING": Ending.PENDING,
@@ -253,8 +253,8 @@ STATES = {
 COMPLETING, SUSPENDED, …, and whatever a later Slurm calls by a name of its own."""
 
 
-def ending_of(
-    job: Job | None, *, document: bool, now: float, patience: float = ARRIVAL_S
+def classify_ending(
+    job: Job | None, *, document: bool, now: float, max_arrival: float = MAX_ARRIVAL_S
 ) -> Ending:
     """
     Say what became of a job: None is one that Slurm does not know.
@@ -267,32 +267,31 @@ def ending_of(
         return Ending.FINISHED if document else Ending.VANISHED
     if "launch" in job.reason.lower():  # launch_failed_requeued_held, JobLaunchFailure
         return Ending.LAUNCH_FAILED
-    if job.state in BY_ITSELF:
-        return _by_itself(job, document=document, late=now - job.end > patience)
+    if job.state in SELF_ENDED_STATES:
+        return _classify_self_ended(job, document=document, late=now - job.end > max_arrival)
     if job.state == "DEADLINE":
         return Ending.TIMEOUT if job.start else Ending.NEVER_STARTED
-    return STATES.get(job.state, Ending.RUNNING)
+    return ENDING_BY_STATE.get(job.state, Ending.RUNNING)
 
 
-def _by_itself(job: Job, *, document: bool, late: bool) -> Ending:
+def _classify_self_ended(job: Job, *, document: bool, late: bool) -> Ending:
     if job.preempted:
         return Ending.PREEMPTED
     if document:
         return Ending.FINISHED
-    if job.exit_status in SHELL_COULD_NOT_RUN:
+    if job.exit_status in CANNOT_RUN_STATUSES:
         return Ending.UNDEPLOYED
     return Ending.FAILED if late else Ending.ARRIVING
 
 
-TOLD = {
+ENDING_TEXTS = {
     Ending.PENDING: "waits for its node",
     Ending.RUNNING: "runs",
     Ending.ARRIVING: "ended, its document is awaited",
     Ending.FINISHED: "ended, with a document",
     Ending.PREEMPTED: "gave way to a user's job",
     Ending.NODE_FAIL: "lost its node: it does not answer Slurm",
-    Ending.TIMEOUT: "was ended by Slurm at its time limit: give the suite a budget "
-    "that it keeps",
+    Ending.TIMEOUT: "was ended by Slurm at its time limit: give the suite a budget that it keeps",
     Ending.CANCELLED: "was cancelled by a person, or because the node's prolog failed: "
     "scontrol show node {node}",
     Ending.OUT_OF_MEMORY: "ran out of memory, and was ended",
@@ -306,8 +305,8 @@ TOLD = {
 }
 
 
-def told(ending: Ending, node: str, job: Job | None) -> str:
+def describe_ending(ending: Ending, node: str, job: Job | None) -> str:
     """Say in words what became of *job*, and what to do if there is something."""
     status = 0 if job is None else job.exit_status
     name = "the job" if job is None else f"job {job.id}"
-    return f"{name} {TOLD[ending].format(node=node, status=status)}"
+    return f"{name} {ENDING_TEXTS[ending].format(node=node, status=status)}"

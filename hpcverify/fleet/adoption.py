@@ -18,58 +18,52 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec.structs import replace
 
 from hpcverify.quarantine.keeper import (
-    Seen,
-    as_found,
-    mark_of,
-    marks_of,
-    new_mark,
-    written,
+    HoldReading,
+    apply_reading,
+    format_reason,
+    make_hold_id,
+    parse_hold_id,
+    read_hold_history,
 )
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 
-ADOPTED = "adopted: it stood already"
+ADOPTION_OUTCOME = "adopted: it stood already"
 """The outcome of a write that nobody needed to make."""
-_FAILED = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
-_OWED = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*")
+_FAILED_CHECK_PATTERN = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
+_OWED_CHECKS_PATTERN = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*")
 """How a reason names the checks that failed: see `policy`."""
 
 
-def find_unowned(there: Mapping[str, Seen], ledger: Ledger) -> dict[str, Seen]:
+def find_unowned(there: Mapping[str, HoldReading], ledger: Ledger) -> dict[str, HoldReading]:
     """List the nodes that bear our mark, and are not known to be held by us."""
     return {name: seen for name, seen in there.items() if _is_unowned(seen, ledger)}
 
 
-def _is_unowned(seen: Seen, ledger: Ledger) -> bool:
-    if not _is_marked(seen):
+def _is_unowned(seen: HoldReading, ledger: Ledger) -> bool:
+    if not _looks_like_our_hold(seen):
         return False
-    node = ledger.node(seen.node)
-    return not as_found(node, seen, marks_of(node, ledger)).hold
+    node = ledger.read_node(seen.node)
+    return not apply_reading(node, seen, read_hold_history(node, ledger)).hold_id
 
 
-def _is_marked(seen: Seen) -> bool:
-    return (seen.drained and bool(seen.ours)) or seen.reserved
+def _looks_like_our_hold(seen: HoldReading) -> bool:
+    return (seen.drained and bool(seen.hold_id)) or seen.reserved
 
 
-def is_taken_over(seen: Seen, ledger: Ledger) -> bool:
+def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
     """Whether the ledger knows the mark: a person has changed what stood beside it."""
-    return seen.drained and bool(seen.ours) and ledger.gave(seen.node, seen.ours)
+    return seen.drained and bool(seen.hold_id) and ledger.has_given_hold_id(seen.node, seen.hold_id)
 
 
-def _find_named(reason: str) -> Iterator[str]:
+def _parse_named_checks(reason: str) -> Iterator[str]:
     """Yield what *reason* may name as checks, each once."""
-    owed = (name for listed in _OWED.findall(reason) for name in listed.split(", "))
-    yield from dict.fromkeys((*_FAILED.findall(reason), *owed))
+    owed = (name for listed in _OWED_CHECKS_PATTERN.findall(reason) for name in listed.split(", "))
+    yield from dict.fromkeys((*_FAILED_CHECK_PATTERN.findall(reason), *owed))
 
 
 def adopt(
-    seen: Seen,
-    ledger: Ledger,
-    checks: Collection[str],
-    *,
-    suite: str,
-    person: str,
-    why: str,
+    seen: HoldReading, ledger: Ledger, checks: Collection[str], *, suite: str, person: str, why: str
 ) -> Node:
     """
     Take back the node that is *seen*, for *person*; return it as it is now.
@@ -78,7 +72,7 @@ def adopt(
     reason names. One that is only reserved is to pass *suite*. What an older ledger
     knows that it owes, it owes still.
     """
-    known = ledger.node(seen.node)
+    known = ledger.read_node(seen.node)
     node = replace(
         known,
         since=ledger.clock(),
@@ -86,23 +80,23 @@ def adopt(
         run="",
         enforced=True,
         foreign="",
-        after=ledger.last_ticket(),
+        not_before_ticket=ledger.read_last_ticket_number(),
     )
-    if seen.drained and seen.ours:
-        said = seen.reason.removeprefix(mark_of(seen.reason)).strip()
+    if seen.drained and seen.hold_id:
+        said = seen.reason.removeprefix(parse_hold_id(seen.reason)).strip()
         act, reason = "drain", seen.reason
         quarantined = {"state": State.QUARANTINED, "reason": said, "by": ""}
-        named = (name for name in _find_named(said) if name in checks)
+        named = (name for name in _parse_named_checks(said) if name in checks)
         failed = tuple(dict.fromkeys((*named, *known.checks)))
-        node = replace(node, hold=seen.ours, checks=failed, **quarantined)
+        node = replace(node, hold_id=seen.hold_id, checks=failed, **quarantined)
     else:
-        mark = new_mark()
-        act, reason = "reserve", written(mark, why)
+        mark = make_hold_id()
+        act, reason = "reserve", format_reason(mark, why)
         suite = (known.suite or suite) if known.checks else suite
         kept = {"state": State.VERIFYING, "reason": why, "by": person, "suite": suite}
-        node = replace(node, hold=mark, **kept)
+        node = replace(node, hold_id=mark, **kept)
     # The node first: a hold that we own and do not want would be taken back.
     ledger.put(node, "adopt", f"{why}: {node.state}: {node.reason}", person)
-    intent = ledger.intend(node.name, act, reason, seen.reason)
-    ledger.outcome(intent, ADOPTED, seen.reason if seen.drained else "")
+    intent = ledger.record_intent(node.name, act, reason, seen.reason)
+    ledger.record_outcome(intent, ADOPTION_OUTCOME, seen.reason if seen.drained else "")
     return node

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from hpcverify.config import Quarantine
-from hpcverify.fleet.intake import HOUR
-from hpcverify.quarantine.breaker import doubt_ends, doubted
+from hpcverify.fleet.intake import HOUR_S
+from hpcverify.quarantine.breaker import find_doubted_checks, predict_doubt_end
 from hpcverify.quarantine.ledger import Ledger
 
 
@@ -36,24 +36,24 @@ class Doubt(Struct, frozen=True, kw_only=True):
 
 def find_doubts(ledger: Ledger, policy: Quarantine, now: float) -> list[Doubt]:
     """List the checks that are in doubt at *now*, by name."""
-    since = now - policy.window_hours * HOUR
+    since = now - policy.window_hours * HOUR_S
     doubts: list[Doubt] = []
-    for check, why in sorted(doubted(ledger.outcomes(since), policy).items()):
-        answers = ledger.answers(check, since)
+    for check, why in sorted(find_doubted_checks(ledger.read_outcomes(since), policy).items()):
+        answers = ledger.list_answers(check, since)
         doubts.append(
             Doubt(
                 check=check,
                 why=why,
                 nodes=tuple(sorted(node for _, node, failed in answers if failed)),
-                until=doubt_ends([(at, bad) for at, _, bad in answers], policy),
+                until=predict_doubt_end([(at, bad) for at, _, bad in answers], policy),
             )
         )
     return doubts
 
 
-def name_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[str]:
+def describe_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[str]:
     """Yield a line for each reason why failures are not acted on now."""
-    if why := ledger.tripped():
+    if why := ledger.read_trip_reason():
         yield f"THE BREAKER IS TRIPPED and nobody is acted on: {why}"
     for doubt in find_doubts(ledger, policy, now):
         yield f"A CHECK IS DOUBTED: {doubt.text}"

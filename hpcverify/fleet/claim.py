@@ -26,9 +26,9 @@ from hpcverify import standing
 from hpcverify.errors import ActionError, StoreError
 from hpcverify.quarantine.ledger import Ledger
 
-FILE = ".claim"
+CLAIM_FILE_NAME = ".claim"
 """In the controller's folder of the spool; no node can be called so."""
-MOST_BYTES = 4096
+MAX_CLAIM_BYTES = 4096
 REFRESH_S = 60.0
 """Between notes of the last turn: a sweep takes a turn every other second."""
 
@@ -47,12 +47,12 @@ class Claim(Struct, frozen=True, kw_only=True):
     """The last turn, as of a minute ago."""
 
 
-def path_of(spool: Path) -> Path:
+def build_claim_path(spool: Path) -> Path:
     """Say where the claim of *spool* lies."""
-    return spool / standing.FILE / FILE
+    return spool / standing.GATE_NAME / CLAIM_FILE_NAME
 
 
-def take(spool: Path, ledger: Ledger, host: str, now: float) -> None:
+def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
     """
     Claim *spool* for the controller of *ledger* on *host*, or note its turn *now*.
 
@@ -61,33 +61,34 @@ def take(spool: Path, ledger: Ledger, host: str, now: float) -> None:
         StoreError: the claim cannot be read or written; nobody knows whose it is.
 
     """
-    own = Claim(ledger=ledger.identity(), host=host, since=now, turn=now)
-    path = path_of(spool)
+    own = Claim(ledger=ledger.read_identity(), host=host, since=now, turn=now)
+    path = build_claim_path(spool)
     found = _read(path)
-    if found is None and write(path, own, first=True):
-        ledger.acts_on(host)
+    if found is None and write_claim(path, own, first=True):
+        ledger.record_host(host)
         return
     found = found or _read(path) or own
-    refuse_another(found, spool, ledger, host)
+    refuse_other_controller(found, spool, ledger, host)
     if found.host != host or not 0 <= now - found.turn < REFRESH_S:
-        write(path, replace(found, host=host, turn=now), first=False)
-        ledger.acts_on(host)
+        write_claim(path, replace(found, host=host, turn=now), first=False)
+        ledger.record_host(host)
 
 
-def look(spool: Path, ledger: Ledger, host: str) -> None:
+def check_claim(spool: Path, ledger: Ledger, host: str) -> None:
     """
-    See whether the controller of *ledger* on *host* may act; as `take`, but read only.
+    See whether the controller of *ledger* on *host* may act; as `take_claim`, but read
+    only.
 
     Raises:
         ActionError: another controller has the spool.
         StoreError: the claim cannot be read.
 
     """
-    if found := _read(path_of(spool)):
-        refuse_another(found, spool, ledger, host)
+    if found := _read(build_claim_path(spool)):
+        refuse_other_controller(found, spool, ledger, host)
 
 
-def refuse_another(found: Claim, spool: Path, ledger: Ledger, host: str) -> None:
+def refuse_other_controller(found: Claim, spool: Path, ledger: Ledger, host: str) -> None:
     """
     Refuse what *found* gives to another controller.
 
@@ -95,18 +96,18 @@ def refuse_another(found: Claim, spool: Path, ledger: Ledger, host: str) -> None
         ActionError: it is another ledger's, or the ledger went on on another host.
 
     """
-    same = found.ledger == ledger.identity()
-    if same and found.host in (host, ledger.host() or host):
+    same = found.ledger == ledger.read_identity()
+    if same and found.host in (host, ledger.read_host() or host):
         return
     whose = "this state directory went on on" if same else "it belongs to the one on"
     raise ActionError(
         f"another controller has the spool {spool}: {whose} {found.host} since "
-        f"{_time(found.since)}, last turn {_time(found.turn)}; nothing was done: use "
-        f"that one, or, if it is gone for good, rm {path_of(spool)}"
+        f"{_format_time(found.since)}, last turn {_format_time(found.turn)}; nothing was done: use "
+        f"that one, or, if it is gone for good, rm {build_claim_path(spool)}"
     )
 
 
-def _time(when: float) -> str:
+def _format_time(when: float) -> str:
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -117,31 +118,29 @@ def _read(path: Path) -> Claim | None:
         return None
     except OSError as exc:
         if exc.errno == errno.ELOOP:
-            raise _strange(path) from exc
+            raise _build_unreadable_error(path) from exc
         raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
     try:
         regular = stat.S_ISREG(os.fstat(file).st_mode)
-        return msgspec.json.decode(
-            os.read(file, MOST_BYTES) if regular else b"", type=Claim
-        )
+        return msgspec.json.decode(os.read(file, MAX_CLAIM_BYTES) if regular else b"", type=Claim)
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise _strange(path) from exc
+        raise _build_unreadable_error(path) from exc
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
     finally:
         os.close(file)
 
 
-def _strange(path: Path) -> ActionError:
+def _build_unreadable_error(path: Path) -> ActionError:
     return ActionError(
         f"{path} does not say which controller has the spool; nothing was done: if no "
         f"other one acts, rm {path}"
     )
 
 
-def write(path: Path, claim: Claim, *, first: bool) -> bool:
+def write_claim(path: Path, claim: Claim, *, first: bool) -> bool:
     """Write *claim* whole; as the *first*, only if there is none: say if it was."""
-    new = path.with_name(f"{FILE}.{claim.ledger}")  # ours alone, under our lock
+    new = path.with_name(f"{CLAIM_FILE_NAME}.{claim.ledger}")  # ours alone, under our lock
     try:
         path.parent.mkdir(exist_ok=True)
         new.unlink(missing_ok=True)  # of one that was killed

@@ -10,14 +10,7 @@ nothing is done at all.
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -28,48 +21,41 @@ from msgspec.structs import replace
 
 from hpcverify import spool
 from hpcverify.config import Site
-from hpcverify.errors import (
-    ActionError,
-    HpcverifyError,
-    SlurmError,
-    SpoolError,
-    StoreError,
-)
+from hpcverify.errors import ActionError, HpcverifyError, SlurmError, SpoolError, StoreError
 from hpcverify.fleet import claim
-from hpcverify.fleet.intake import DAY, HOUR, Intake, Judged
-from hpcverify.fleet.lock import alone
-from hpcverify.fleet.orders import Orders, uid_of
-from hpcverify.fleet.schedule import SweepPlan, has_waited, rerun_is_due
-from hpcverify.fleet.schedule import plan as plan_sweep
-from hpcverify.fleet.telling import Teller
-from hpcverify.fleet.words import tell
+from hpcverify.fleet.intake import DAY_S, HOUR_S, Intake, JudgedRun
+from hpcverify.fleet.lock import hold_controller_lock
+from hpcverify.fleet.orders import Dispatcher, look_up_uid
+from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
+from hpcverify.fleet.telling import TransitionNotifier
+from hpcverify.fleet.words import publish_job_gates
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import allowance, doubted, trips
+from hpcverify.quarantine.breaker import compute_allowance, explain_trip, find_doubted_checks
 from hpcverify.quarantine.keeper import (
-    CLOCKS_S,
-    Keeper,
-    Marks,
-    Seen,
-    adopt,
-    as_found,
-    foresee,
-    is_lost,
-    marks_of,
+    MAX_CLOCK_SKEW_S,
+    HoldBackend,
+    HoldHistory,
+    HoldReading,
+    apply_reading,
+    is_hold_lost,
+    plan_next_write,
+    read_hold_history,
     settle,
+    take_over_hook_drain,
 )
 from hpcverify.quarantine.ledger import Ledger, NodeChange
-from hpcverify.quarantine.life import Hold, Node, State, came_back, elapsed
+from hpcverify.quarantine.life import Hold, Node, State, add_return, compute_elapsed
 from hpcverify.quarantine.policy import (
-    believes_no_more,
     explains_refusal,
-    kept_until_verified,
-    refused,
+    keep_until_verified,
+    quarantine_refused,
+    release_if_doubted,
 )
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 from hpcverify.store import Store
 
-LASTS_S = 30.0
+SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely written down what it was told: it does so every 5 s."""
 
 
@@ -82,23 +68,23 @@ class Controller:
     ledger: Ledger
     store: Store
     slurm: Slurm
-    keeper: Keeper
+    backend: HoldBackend
     say: Callable[[str], None]
     """Told what an operator should know, a line at a time."""
     clock: Callable[[], float] = time.time
-    taken_in: int = 0
+    runs_taken_in: int = 0
     """Runs that came since this began."""
-    _refused: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
-    _mishaps: list[str] = field(default_factory=list[str])
-    _eligible: int = 0
+    _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
+    _errors: list[str] = field(default_factory=list[str])
+    _eligible_count: int = 0
     """Nodes that the scheduler named when it was last asked for all."""
 
-    def status(self) -> int:
+    def choose_exit_status(self) -> int:
         """Choose the exit status: whether all actions took."""
-        return ActionError.exit_code if self._mishaps else 0
+        return ActionError.exit_code if self._errors else 0
 
     @contextmanager
-    def alone(self) -> Generator[None]:
+    def hold_lock(self) -> Generator[None]:
         """
         Hold the controller's lock, and the spool's claim.
 
@@ -108,26 +94,26 @@ class Controller:
 
         """
         spool_path = Path(self.site.fleet.spool)
-        with alone(self.state / "fleet.lock", self.say):
+        with hold_controller_lock(self.state / "fleet.lock", self.say):
             try:
-                claim.take(spool_path, self.ledger, gethostname(), self.clock())
+                claim.take_claim(spool_path, self.ledger, gethostname(), self.clock())
             except StoreError as exc:  # the spool is away: a node can still be held
-                if str(exc) not in self._mishaps:
-                    self._miss(str(exc))
+                if str(exc) not in self._errors:
+                    self._record_error(str(exc))
             yield
 
     @cached_property
-    def orders(self) -> Orders:
+    def dispatcher(self) -> Dispatcher:
         """What asks for verifications, and follows them."""
-        return Orders(self.site, self.ledger, self.slurm, self.say, self.clock)
+        return Dispatcher(self.site, self.ledger, self.slurm, self.say, self.clock)
 
     @cached_property
-    def teller(self) -> Teller:
+    def notifier(self) -> TransitionNotifier:
         """What tells the site's own program of changes."""
         program = self.site.quarantine.on_transition
-        return Teller(program, self.ledger, self.store, self.say, self.clock)
+        return TransitionNotifier(program, self.ledger, self.store, self.say, self.clock)
 
-    def turn(self) -> None:
+    def reconcile(self) -> None:
         """
         Do all that is due: take in, judge, act, ask for reruns, tell the nodes.
 
@@ -135,20 +121,20 @@ class Controller:
             SlurmError: the scheduler does not answer in full; nothing was done.
 
         """
-        seen = self.look()
-        self.news()
+        seen = self.observe_holds()
+        self.collect_results()
         self._act(seen)
 
-    def news(self) -> bool:
+    def collect_results(self) -> bool:
         """Take in what came; return whether there was anything to act on."""
-        judged = self._take_in(self._eligible)
-        return self.orders.follow() or judged
+        judged = self._take_in(self._eligible_count)
+        return self.dispatcher.close_ended_tickets() or judged
 
     def act(self) -> None:
         """Do what follows from the news."""
-        self._act(self.look())
+        self._act(self.observe_holds())
 
-    def look(self) -> Mapping[str, Seen]:
+    def observe_holds(self) -> Mapping[str, HoldReading]:
         """
         Give all nodes, and know each, though no run of it ever came.
 
@@ -156,28 +142,30 @@ class Controller:
             SlurmError: the scheduler does not answer in full.
 
         """
-        seen = self.keeper.look()
-        self._eligible = len(seen)
-        if strangers := seen.keys() - self.ledger.nodes().keys():
-            self.ledger.meet(strangers)
+        seen = self.backend.read_holds()
+        self._eligible_count = len(seen)
+        if strangers := seen.keys() - self.ledger.list_nodes().keys():
+            self.ledger.add_nodes(strangers)
         return seen
 
-    def _act(self, seen: Mapping[str, Seen]) -> None:
-        self._free_the_doubted()
-        seen = {**seen, **self._adopt(seen)}
+    def _act(self, seen: Mapping[str, HoldReading]) -> None:
+        self._release_doubted_suspects()
+        seen = {**seen, **self._take_over_hook_drains(seen)}
         self._settle(seen)
-        self._give_turns(seen)
+        self._reserve_overdue_nodes(seen)
         self._order_reruns(seen)
-        known = self.ledger.nodes()
+        known = self.ledger.list_nodes()
         nodes = {name: known[name] for name in seen}
-        doubts = self.doubts()
+        doubts = self.find_doubts()
         try:
-            tell(nodes, self.site, self.ledger.tripped(), doubts, self.clock())
+            publish_job_gates(
+                nodes, self.site, self.ledger.read_trip_reason(), doubts, self.clock()
+            )
         except StoreError as exc:
-            self._miss(str(exc))
-        for check in self.ledger.doubt(doubts):
+            self._record_error(str(exc))
+        for check in self.ledger.record_doubts(doubts):
             self.say(f"a check is doubted: {doubts[check]}")
-        self.teller.tell()
+        self.notifier.notify()
 
     # -- what was found
 
@@ -185,45 +173,45 @@ class Controller:
         """Take the spool in; what is refused is told, each once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
-        tripped = self.ledger.tripped()
+        tripped = self.ledger.read_trip_reason()
         try:
-            for judged in intake.take(self._arrivals(taken), eligible):
+            for judged in intake.take_in(self._gather_arrivals(taken), eligible):
                 self._report(judged)
         except SpoolError as exc:  # what is known already is acted on all the same
-            self._miss(str(exc))
-        if not tripped and (why := self.ledger.tripped()):
+            self._record_error(str(exc))
+        if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
             try:
-                spool.done(arrival)
+                spool.remove_document(arrival)
             except StoreError as exc:  # it is known, and will be removed the next time
                 self.say(str(exc))
-        self.taken_in += len(taken)
+        self.runs_taken_in += len(taken)
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
-    def _arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
+    def _gather_arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
         """Yield the runs in the spool, and note in *taken* where they lie."""
         where = Path(self.site.fleet.spool)
-        owner = uid_of(self.site.fleet.user)
+        owner = look_up_uid(self.site.fleet.user)
         for found in spool.gather(
-            where, owner, self.ledger.is_judged, self.ledger.untimely, clock=self.clock
+            where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
             if isinstance(found, spool.Arrival):
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
-            elif found not in self._refused:
-                self._refused.add(found)
+            elif found not in self._refusals:
+                self._refusals.add(found)
                 self.say(f"{found.node}: {found.reason}")
 
-    def _report(self, judged: Judged) -> None:
+    def _report(self, judged: JudgedRun) -> None:
         old, new = judged.before, judged.after
-        if (old.state, old.wanted) != (new.state, new.wanted):
+        if (old.state, old.desired_hold) != (new.state, new.desired_hold):
             because = f": {new.reason}" if new.reason else ""
-            self.say(f"{new.name}: {old.state} -> {_told(judged)}{because}")
+            self.say(f"{new.name}: {old.state} -> {_describe_state(judged)}{because}")
 
     def _prune(self, nodes: Collection[str]) -> None:
-        known, deleted = self.ledger.nodes(), 0
+        known, deleted = self.ledger.list_nodes(), 0
         for name in nodes:
             spare = {known[name].run} - {""} if name in known else set[str]()
             deleted += self.store.prune(name, self.site.fleet.keep_runs, spare)
@@ -232,54 +220,54 @@ class Controller:
 
     # -- how nodes are held
 
-    def _adopt(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
+    def _take_over_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
         """
         Make Slurm's own drain ours where a run or a word of ours explains it.
 
         Return how those nodes are held after that.
         """
-        known = self.ledger.nodes()
-        changed: dict[str, Seen] = {}
+        known = self.ledger.list_nodes()
+        changed: dict[str, HoldReading] = {}
         for name in sorted(name for name, there in seen.items() if there.hook_failed):
             node = known[name]
-            if node.wanted is Hold.DRAIN or self._quarantines(node, seen[name]):
-                self._try(name, partial(self._adopt_one, seen[name], changed))
+            if node.desired_hold is Hold.DRAIN or self._try_quarantine(node, seen[name]):
+                self._try(name, partial(self._take_over_hook_drain, seen[name], changed))
         return changed
 
-    def _quarantines(self, node: Node, there: Seen) -> bool:
+    def _try_quarantine(self, node: Node, there: HoldReading) -> bool:
         """Quarantine *node* for what its prolog refused a job for, if we may."""
-        if self.ledger.tripped() or not explains_refusal(node, self.site):
+        if self.ledger.read_trip_reason() or not explains_refusal(node, self.site):
             return False
-        in_doubt = self.doubts().keys() >= set(node.checks)
-        if in_doubt or self._trips(node.name):
+        in_doubt = self.find_doubts().keys() >= set(node.checks)
+        if in_doubt or self._trip_if_too_many(node.name):
             return False
         now = self.clock()
-        past = self.ledger.quarantines(
-            node.name, now - self.site.quarantine.lemon_days * DAY
+        past = self.ledger.count_quarantines(
+            node.name, now - self.site.quarantine.lemon_days * DAY_S
         )
-        gone = refused(node, there.reason, self.site, now, past)
+        gone = quarantine_refused(node, there.reason, self.site, now, past)
         self.ledger.put(gone, gone.state.value, gone.reason, held=True)
         self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.reason}")
         return True
 
-    def _adopt_one(self, there: Seen, changed: dict[str, Seen]) -> None:
-        node = self.ledger.node(there.node)
-        adopted = adopt(node, there, self.keeper, self.ledger)
-        if adopted.hold:
+    def _take_over_hook_drain(self, there: HoldReading, changed: dict[str, HoldReading]) -> None:
+        node = self.ledger.read_node(there.node)
+        adopted = take_over_hook_drain(node, there, self.backend, self.ledger)
+        if adopted.hold_id:
             self.ledger.put(adopted, "adopted", there.reason)
-        changed[there.node] = self.keeper.see(there.node)
+        changed[there.node] = self.backend.read_hold(there.node)
 
-    def doubts(self) -> Mapping[str, str]:
+    def find_doubts(self) -> Mapping[str, str]:
         """Name the checks that fail too widely to be believed, and say how widely."""
         policy = self.site.quarantine
-        since = self.clock() - policy.window_hours * HOUR
-        return doubted(self.ledger.outcomes(since), policy)
+        since = self.clock() - policy.window_hours * HOUR_S
+        return find_doubted_checks(self.ledger.read_outcomes(since), policy)
 
-    def _trips(self, name: str) -> bool:
+    def _trip_if_too_many(self, name: str) -> bool:
         """Whether to hold one node more is one too many."""
         policy = self.site.quarantine
-        held = self.ledger.holds(self.clock() - policy.window_hours * HOUR)
-        if why := trips(held, [name], self._eligible, policy):
+        held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
+        if why := explain_trip(held, [name], self._eligible_count, policy):
             self.ledger.trip(why)
             self.say(f"the breaker tripped: {why}")
         return bool(why)
@@ -296,14 +284,14 @@ class Controller:
             act()
         except HpcverifyError as exc:
             if isinstance(exc, SlurmError):
-                self.keeper.look()  # if it answers, it was about this node
-            self._miss(f"{name}: {exc}")
+                self.backend.read_holds()  # if it answers, it was about this node
+            self._record_error(f"{name}: {exc}")
 
-    def _miss(self, what: str) -> None:
-        self._mishaps.append(what)
+    def _record_error(self, what: str) -> None:
+        self._errors.append(what)
         self.say(what)
 
-    def _settle(self, seen: Mapping[str, Seen]) -> None:
+    def _settle(self, seen: Mapping[str, HoldReading]) -> None:
         """
         Hold each node as it is wanted; one that cannot be is told, others go on.
 
@@ -311,43 +299,43 @@ class Controller:
         again, and all of them once if a hold of ours is gone from any: a single answer
         is not enough to give one up.
         """
-        known = self.ledger.nodes()
-        began = cache(self.keeper.began)
+        known = self.ledger.list_nodes()
+        began = cache(self.backend.read_start_time)
         found: list[NodeChange] = []
         lost: list[Node] = []
         for name, there in seen.items():
             node = known[name]
-            if is_calm(node, there):  # as nearly all are
+            if needs_no_settling(node, there):  # as nearly all are
                 continue
-            before = replace(node, missing=0.0)
-            if is_free(there) and self._forgotten(before, began):
-                before = replace(before, hold="")
-            now, act = foresee(before, there, self._marks(before, there))
-            if is_lost(before, now):
+            before = replace(node, missing_since=0.0)
+            if is_free(there) and self._may_have_lost_hold(before, began):
+                before = replace(before, hold_id="")
+            now, act = plan_next_write(before, there, self._read_hold_history(before, there))
+            if is_hold_lost(before, now):
                 lost.append(before)
             elif act:
                 self._try(name, partial(self._settle_one, before, there))
             elif now != node:
-                found.append(self._change(node, now))
+                found.append(self._build_change(node, now))
             else:
-                self._note_that_it_lasts(node)
-        self._write([*found, *self._missing(known, seen)])
-        self._give_up(lost)
+                self._confirm_hold(node)
+        self._write_changes([*found, *self._find_missing(known, seen)])
+        self._confirm_lost_holds(lost)
 
-    def _write(self, changes: Collection[NodeChange]) -> None:
+    def _write_changes(self, changes: Collection[NodeChange]) -> None:
         """Write *changes* down; who is to be verified before jobs is kept at once."""
         self.ledger.put_all(changes)
         for each in changes:
             node = each.node
-            if node.wanted is Hold.RESERVATION and not (node.hold or node.foreign):
+            if node.desired_hold is Hold.RESERVATION and not (node.hold_id or node.foreign):
                 self._try(node.name, partial(self._settle_one, node))
 
-    def _marks(self, node: Node, there: Seen) -> Marks:
+    def _read_hold_history(self, node: Node, there: HoldReading) -> HoldHistory:
         """Read what our holds are recognized by; a stranger's drain has none of it."""
-        ours = node.hold or there.ours or there.reserved
-        return marks_of(node, self.ledger) if ours else Marks()
+        ours = node.hold_id or there.hold_id or there.reserved
+        return read_hold_history(node, self.ledger) if ours else HoldHistory()
 
-    def _missing(
+    def _find_missing(
         self, known: Mapping[str, Node], seen: Collection[str]
     ) -> Iterator[NodeChange]:
         """
@@ -357,43 +345,43 @@ class Controller:
         """
         now = self.clock()
         for name in known.keys() - seen:
-            if not 0 < known[name].missing <= now:
-                missing = replace(known[name], missing=now)
+            if not 0 < known[name].missing_since <= now:
+                missing = replace(known[name], missing_since=now)
                 told = "the scheduler's answer did not name it"
                 yield NodeChange(node=missing, what="missing", detail=told)
 
-    def _give_up(self, lost: Iterable[Node]) -> None:
+    def _confirm_lost_holds(self, lost: Iterable[Node]) -> None:
         """Let the nodes be whose hold somebody else has lifted, if it is still so."""
         if not lost:
             return
-        seen = self.keeper.look()
+        seen = self.backend.read_holds()
         changes: list[NodeChange] = []
         for node in lost:
             there = seen.get(node.name)
             if there is None:
                 continue
-            now, act = foresee(node, there, self._marks(node, there))
-            if is_lost(node, now) and act:
+            now, act = plan_next_write(node, there, self._read_hold_history(node, there))
+            if is_hold_lost(node, now) and act:
                 self._try(node.name, partial(self._settle_one, node, there))
-            elif is_lost(node, now):
-                changes.append(self._change(node, now))
-        self._write(changes)
+            elif is_hold_lost(node, now):
+                changes.append(self._build_change(node, now))
+        self._write_changes(changes)
 
-    def _change(self, before: Node, after: Node) -> NodeChange:
+    def _build_change(self, before: Node, after: Node) -> NodeChange:
         """Say what settling has made of a node, for the ledger."""
         now = self.clock()
-        lost = is_lost(before, after)
+        lost = is_hold_lost(before, after)
         if after.state is not before.state:
             after = replace(after, since=now)
         let_go = (lost or before.foreign) and not after.foreign
-        if let_go and after.owed and not after.is_back:
-            after = came_back(after, now)
-            if self._takes_back(before):
-                after = kept_until_verified(after, now, self.ledger.last_ticket())
-        what, detail = _changed(before, after)
+        if let_go and after.owed_checks and not after.has_returned:
+            after = add_return(after, now)
+            if self._must_reverify(before):
+                after = keep_until_verified(after, now, self.ledger.read_last_ticket_number())
+        what, detail = _describe_change(before, after)
         return NodeChange(node=after, what=what, detail=detail, lost=lost)
 
-    def _takes_back(self, before: Node) -> bool:
+    def _must_reverify(self, before: Node) -> bool:
         """
         Whether the site has a node verified before jobs that somebody else let go.
 
@@ -401,38 +389,38 @@ class Controller:
         """
         drained = before.state not in {State.SUSPECT, State.VERIFYING}
         wished = self.site.quarantine.verify_returned
-        return wished and drained and not self.ledger.tripped()
+        return wished and drained and not self.ledger.read_trip_reason()
 
-    def _note_that_it_lasts(self, node: Node) -> None:
+    def _confirm_hold(self, node: Node) -> None:
         """Note that a hold was seen after the scheduler had written it down."""
-        if not node.hold:
+        if not node.hold_id:
             return
-        lasting = self.ledger.told(node.name) + LASTS_S
-        if node.stood < lasting < self.clock():
-            self.ledger.put(replace(node, stood=self.clock()), "stands", node.hold)
+        lasting = self.ledger.read_last_write_time(node.name) + SLURMCTLD_SAVE_S
+        if node.hold_confirmed_at < lasting < self.clock():
+            self.ledger.put(replace(node, hold_confirmed_at=self.clock()), "stands", node.hold_id)
 
-    def _forgotten(self, node: Node, began: Callable[[], float]) -> bool:
+    def _may_have_lost_hold(self, node: Node, began: Callable[[], float]) -> bool:
         """
         Whether the scheduler may have lost our hold of *node*, and nobody let it go.
 
         It was started since it was told, and we have not seen the hold since it had
         the time to write that down.
         """
-        told = self.ledger.told(node.name) if node.hold else 0.0
-        unsaved = bool(node.hold) and node.stood < told
-        return unsaved and began() > told - CLOCKS_S
+        told = self.ledger.read_last_write_time(node.name) if node.hold_id else 0.0
+        unsaved = bool(node.hold_id) and node.hold_confirmed_at < told
+        return unsaved and began() > told - MAX_CLOCK_SKEW_S
 
-    def _settle_one(self, node: Node, there: Seen | None = None) -> None:
-        settled = settle(node, self.keeper, self.ledger, there)
-        if settled != self.ledger.node(node.name):
-            self._write([self._change(node, settled)])
+    def _settle_one(self, node: Node, there: HoldReading | None = None) -> None:
+        settled = settle(node, self.backend, self.ledger, there)
+        if settled != self.ledger.read_node(node.name):
+            self._write_changes([self._build_change(node, settled)])
 
-    def _free_the_doubted(self) -> None:
+    def _release_doubted_suspects(self) -> None:
         """Let suspects go whose checks fail too widely to be believed."""
-        doubts = self.doubts()
+        doubts = self.find_doubts()
         freed = [
-            believes_no_more(node, doubts)
-            for node in self.ledger.nodes().values()
+            release_if_doubted(node, doubts)
+            for node in self.ledger.list_nodes().values()
             if doubts and node.state is State.SUSPECT and node.enforced
         ]
         self.ledger.put_all(
@@ -443,19 +431,19 @@ class Controller:
 
     # -- whom to verify outside the sweep
 
-    def _give_turns(self, seen: Mapping[str, Seen]) -> None:
+    def _reserve_overdue_nodes(self, seen: Mapping[str, HoldReading]) -> None:
         """Keep nodes free that have not passed for too long, some at a time."""
         days = self.site.fleet.overdue_days
-        if not days or self.ledger.tripped():
+        if not days or self.ledger.read_trip_reason():
             return
-        known = self.ledger.nodes()
+        known = self.ledger.list_nodes()
         nodes = [known[name] for name in seen]
-        began, now = self.ledger.began(), self.clock()
-        waiting = [node for node in nodes if node.kept_free]
-        room = allowance(len(seen), self.site.quarantine) - len(waiting)
+        began, now = self.ledger.read_fleet_start(), self.clock()
+        waiting = [node for node in nodes if node.is_reserved_overdue]
+        room = compute_allowance(len(seen), self.site.quarantine) - len(waiting)
         due = sorted(
-            (node for node in nodes if has_waited(node, began, now, days)),
-            key=lambda node: (-elapsed(now, node.passed), node.name),
+            (node for node in nodes if is_overdue(node, began, now, days)),
+            key=lambda node: (-compute_elapsed(now, node.last_pass_at), node.name),
         )
         suite = self.site.fleet.suite
         for node in due[: max(0, room)]:
@@ -465,32 +453,32 @@ class Controller:
                 since=now,
                 reason=f"has not passed for {days:g} days: kept free for its turn",
                 enforced=True,
-                suite=(node.suite or suite) if node.owed else suite,
-                after=self.ledger.last_ticket(),
+                suite=(node.suite or suite) if node.owed_checks else suite,
+                not_before_ticket=self.ledger.read_last_ticket_number(),
             )
             self.ledger.put(kept, "kept free")
             self._try(node.name, partial(self._settle_one, kept))
 
-    def _order_reruns(self, seen: Mapping[str, Seen]) -> None:
+    def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
         """Submit what suspects, new and repaired nodes wait for, once they are kept."""
-        busy = {ticket.node for ticket in self.ledger.open_tickets()}
-        ended = self.ledger.last_ended()
+        busy = {ticket.node for ticket in self.ledger.list_open_tickets()}
+        ended = self.ledger.find_last_ended()
         due = [
             node
-            for node in self.ledger.nodes().values()
-            if node.wanted is Hold.RESERVATION
-            and node.hold
+            for node in self.ledger.list_nodes().values()
+            if node.desired_hold is Hold.RESERVATION
+            and node.hold_id
             and not node.foreign
             and node.name in seen
             and node.name not in busy
-            and rerun_is_due(node, ended.get(node.name), self.clock())
+            and is_rerun_due(node, ended.get(node.name), self.clock())
         ]
         if not due:
             return
-        hosts = self.slurm.hosts()  # a name that is gone meanwhile would be an error
+        hosts = self.slurm.list_hosts()  # a name that is gone meanwhile would be an error
         for node in due:
             if host := hosts.get(node.name):
-                verify = partial(self.orders.verify, host, self.site.fleet.suite)
+                verify = partial(self.dispatcher.order_verification, host, self.site.fleet.suite)
                 self._try(node.name, verify)
 
     # -- plans
@@ -506,19 +494,19 @@ class Controller:
         """Choose whom of *hosts* to verify now, of all or of *only* some."""
         return plan_sweep(
             hosts,
-            self.ledger.nodes(),
-            {ticket.node for ticket in self.ledger.open_tickets()},
+            self.ledger.list_nodes(),
+            {ticket.node for ticket in self.ledger.list_open_tickets()},
             self.site.fleet,
             self.clock(),
             only=only,
             done=done,
             limit=limit,
-            tried=self.ledger.last_ended(),
-            seed=self.ledger.seed(),
+            tried=self.ledger.find_last_ended(),
+            seed=self.ledger.read_seed(),
         )
 
 
-def _told(judged: Judged) -> str:
+def _describe_state(judged: JudgedRun) -> str:
     """Name the state that a node is in now, and whether it is acted on."""
     node = judged.after
     if node.enforced or not node.checks:
@@ -528,30 +516,30 @@ def _told(judged: Judged) -> str:
     return f"{node.state} (observed only)"
 
 
-def _changed(before: Node, after: Node) -> tuple[str, str]:
+def _describe_change(before: Node, after: Node) -> tuple[str, str]:
     """Say in the audit log what settling has made of a node."""
     if after.foreign and after.foreign != before.foreign:
         return "external", after.foreign
     if before.foreign and not after.foreign:
         return "let go", f"no longer held by others: {before.foreign}"
-    if after.hold and not before.hold:
-        return "held", f"{after.hold} {after.reason}"
-    if before.hold and not after.hold:
+    if after.hold_id and not before.hold_id:
+        return "held", f"{after.hold_id} {after.reason}"
+    if before.hold_id and not after.hold_id:
         return "released", after.reason
-    if before.missing and not after.missing:
+    if before.missing_since and not after.missing_since:
         return "named again", "the scheduler's answer names it"
     return after.state.value, after.reason
 
 
-def is_calm(node: Node, seen: Seen) -> bool:
+def needs_no_settling(node: Node, seen: HoldReading) -> bool:
     """Whether nobody holds *node*, as *seen*, or means to, and so it is known."""
-    if node.wanted is not Hold.NONE or node.hold or node.missing:
+    if node.desired_hold is not Hold.NONE or node.hold_id or node.missing_since:
         return False
-    if seen.ours or seen.reserved:
+    if seen.hold_id or seen.reserved:
         return False
-    return as_found(node, seen, Marks()) == node
+    return apply_reading(node, seen, HoldHistory()) == node
 
 
-def is_free(seen: Seen) -> bool:
+def is_free(seen: HoldReading) -> bool:
     """Whether nothing at all keeps users' jobs off."""
     return not (seen.drained or seen.reserved or seen.unavailable)

@@ -10,19 +10,17 @@ from hpcverify.errors import ActionError
 from hpcverify.fleet.controller import Controller
 
 
-def known_names(acting: Controller) -> set[str]:
+def list_known_nodes(acting: Controller) -> set[str]:
     """Name the nodes that anything is known of: in the ledger, the store, the spool."""
-    ran = {entry.node for entry in acting.store.newest()}
+    ran = {entry.node for entry in acting.store.list_newest()}
     return {
-        *acting.ledger.nodes(),
-        *(ran - acting.ledger.forgotten().keys()),
+        *acting.ledger.list_nodes(),
+        *(ran - acting.ledger.list_forgotten().keys()),
         *spool.list_homes(Path(acting.site.fleet.spool)),
     }
 
 
-def forget(
-    name: str, acting: Controller, there: Collection[str], person: str, reason: str
-) -> None:
+def forget(name: str, acting: Controller, there: Collection[str], person: str, reason: str) -> None:
     """
     Forget *name*, on the word of *person*: whoever is killed in between asks again.
 
@@ -33,9 +31,7 @@ def forget(
 
     """
     if name in there:
-        raise ActionError(
-            f"{name}: Slurm has it still: take it out of slurm.conf first"
-        )
-    acting.orders.give_up(name)
+        raise ActionError(f"{name}: Slurm has it still: take it out of slurm.conf first")
+    acting.dispatcher.cancel_verification(name)
     spool.remove_home(Path(acting.site.fleet.spool), name)
     acting.ledger.forget(name, person, reason)

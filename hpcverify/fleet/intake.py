@@ -17,19 +17,19 @@ from msgspec.structs import replace
 
 from hpcverify.config import Site
 from hpcverify.model import Run
-from hpcverify.quarantine.breaker import doubted, held_back, trips
-from hpcverify.quarantine.evidence import Evidence, evidence_of
+from hpcverify.quarantine.breaker import explain_trip, find_doubted_checks, restrain_hold
+from hpcverify.quarantine.evidence import Evidence, extract_evidence
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node
-from hpcverify.quarantine.policy import FAILED, after
+from hpcverify.quarantine.policy import FAILED_STATES, apply_evidence
 from hpcverify.store import Store
 
-DAY = timedelta(days=1).total_seconds()
-HOUR = timedelta(hours=1).total_seconds()
+DAY_S = timedelta(days=1).total_seconds()
+HOUR_S = timedelta(hours=1).total_seconds()
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """A run, and what it made of its node."""
 
     evidence: Evidence
@@ -51,58 +51,62 @@ class Intake:
     ledger: Ledger
     clock: Callable[[], float] = time.time
 
-    def take(self, runs: Iterable[Run], eligible: int) -> list[Judged]:
+    def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
         """Keep and judge *runs*, of a fleet of *eligible* nodes; each once."""
-        found = [self._kept(run) for run in runs if not self.ledger.is_judged(run.id)]
-        judged = self._judge(_each_ticket_once(found), eligible)
+        found = [self._keep_run(run) for run in runs if not self.ledger.is_judged(run.id)]
+        judged = self._judge(_drop_duplicate_tickets(found), eligible)
         for each in judged:
             self._record(each)
         return judged
 
-    def _kept(self, run: Run) -> Evidence:
-        ticket = self.ledger.ticket_of(run.node, run.token)
+    def _keep_run(self, run: Run) -> Evidence:
+        ticket = self.ledger.find_ticket(run.node, run.token)
         # Who reads the store has no business with the token.
-        if not self.store.document(run.id).exists():
-            self.store.keep(replace(run, token=""))
-        return evidence_of(run, ticket, self.site, self.clock())
+        if not self.store.get_document_path(run.id).exists():
+            self.store.save(replace(run, token=""))
+        return extract_evidence(run, ticket, self.site, self.clock())
 
-    def _judge(self, found: Sequence[Evidence], eligible: int) -> list[Judged]:
+    def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
         """Judge *found*, with the brakes on that all of it together calls for."""
         policy = self.site.quarantine
-        since = self.clock() - policy.window_hours * HOUR
-        outcomes = self.ledger.outcomes(since)
+        since = self.clock() - policy.window_hours * HOUR_S
+        outcomes = self.ledger.read_outcomes(since)
         for evidence in found:
-            for check, failed in evidence.ran.items():
+            for check, failed in evidence.failed_by_check.items():
                 outcomes.setdefault(check, {})[evidence.node] = failed
-        doubts = doubted(outcomes, policy)
-        tripped = self.ledger.tripped()
-        judged = self._one_by_one(found, doubts, tripped)
+        doubts = find_doubted_checks(outcomes, policy)
+        tripped = self.ledger.read_trip_reason()
+        judged = self._judge_in_sequence(found, doubts, tripped)
         new = {each.after.name for each in judged if each.newly_held}
-        why = "" if tripped else trips(self.ledger.holds(since), new, eligible, policy)
+        why = (
+            ""
+            if tripped
+            else explain_trip(self.ledger.list_newly_held(since), new, eligible, policy)
+        )
         if not why:
             return judged
         self.ledger.trip(why)
-        return self._one_by_one(found, doubts, why)
+        return self._judge_in_sequence(found, doubts, why)
 
-    def _one_by_one(
+    def _judge_in_sequence(
         self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
-    ) -> list[Judged]:
+    ) -> list[JudgedRun]:
         """Judge *found* in sequence: what a run says depends on those before it."""
         now, policy = self.clock(), self.site.quarantine
-        nodes = self.ledger.nodes()
-        judged: list[Judged] = []
+        nodes = self.ledger.list_nodes()
+        judged: list[JudgedRun] = []
         brake = f"the breaker tripped: {tripped}" if tripped else ""
         for evidence in found:
             before = nodes.get(evidence.node, Node(name=evidence.node))
-            past = self.ledger.quarantines(before.name, now - policy.lemon_days * DAY)
-            node = after(before, evidence, self.site, now, past)
-            if why := _in_doubt(evidence, node, doubts) or brake:
-                node = held_back(before, node, why)
+            past = self.ledger.count_quarantines(before.name, now - policy.lemon_days * DAY_S)
+            node = apply_evidence(before, evidence, self.site, now, past)
+            if why := _explain_doubt(evidence, node, doubts) or brake:
+                node = restrain_hold(before, node, why)
             nodes[node.name] = node
-            judged.append(Judged(evidence, before, node))
+            judged.append(JudgedRun(evidence, before, node))
         return judged
 
-    def _record(self, each: Judged) -> None:
+    def _record(self, each: JudgedRun) -> None:
         changed = each.after.state is not each.before.state
         moved = changed or each.newly_held
         told = "verified" if each.evidence.conclusive else "cut short"
@@ -110,10 +114,10 @@ class Intake:
         what = each.after.state.value if moved else told
         if moved and not each.after.enforced and each.evidence.failures:
             what = f"{what} (observed)"
-        self.ledger.judge(
+        self.ledger.record_judgment(
             each.after,
             each.evidence.run,
-            each.evidence.ran,
+            each.evidence.failed_by_check,
             what,
             f"run {each.evidence.run}: {each.after.reason or each.after.verdict}",
             ticket=each.evidence.ticket,
@@ -121,7 +125,7 @@ class Intake:
         )
 
 
-def _each_ticket_once(found: Iterable[Evidence]) -> list[Evidence]:
+def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
     """Leave its ticket to the first run that has it: a second one is of nobody."""
     used: set[int] = set()
     once: list[Evidence] = []
@@ -133,13 +137,13 @@ def _each_ticket_once(found: Iterable[Evidence]) -> list[Evidence]:
 
 def _is_blamed(node: Node) -> bool:
     """Whether *node* is out of service, and not for its turn alone."""
-    return node.wanted is not Hold.NONE and not node.kept_free
+    return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 
 
-def _in_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
+def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
     """Say why what failed is not believed, if only checks failed that fail widely."""
     failed = {f.check for f in evidence.failures}
-    if not failed and node.state in FAILED:  # for what it failed before
+    if not failed and node.state in FAILED_STATES:  # for what it failed before
         failed = set(node.checks)
     if not failed.issubset(doubts):
         return ""

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from hpcverify.errors import StoreError, UnverifiedError
 
-PATIENCE_S = 600.0
+MAX_WAIT_S = 600.0
 """A turn takes seconds, and minutes where many nodes are to be held, since Slurm is not
 asked more than once a second."""
-TOLD_S = 3.0
+NOTICE_AFTER_S = 3.0
 """After which we say that we wait."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 @contextmanager
-def alone(
-    path: Path, say: Callable[[str], None], patience: float = PATIENCE_S
+def hold_controller_lock(
+    path: Path, say: Callable[[str], None], max_wait: float = MAX_WAIT_S
 ) -> Generator[None]:
     """
     Hold the lock at *path*, and say so if it has to be waited for.
@@ -36,28 +36,27 @@ def alone(
     except OSError as exc:
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
     try:
-        _take(lock, path, say, patience)
+        _acquire(lock, path, say, max_wait)
         yield
     finally:
         os.close(lock)
 
 
-def _take(lock: int, path: Path, say: Callable[[str], None], patience: float) -> None:
+def _acquire(lock: int, path: Path, say: Callable[[str], None], max_wait: float) -> None:
     began, told = time.monotonic(), False
-    while not _taken(lock):
+    while not _try_acquire(lock):
         waited = time.monotonic() - began
-        if waited > patience:
+        if waited > max_wait:
             raise UnverifiedError(
-                f"another hpcverify holds {path} for {patience:g} s: see who with "
-                f"fuser {path}"
+                f"another hpcverify holds {path} for {max_wait:g} s: see who with fuser {path}"
             )
-        if waited > TOLD_S and not told:
+        if waited > NOTICE_AFTER_S and not told:
             say("another hpcverify acts on the fleet: waiting for it")
             told = True
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _taken(lock: int) -> bool:
+def _try_acquire(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-from hpcverify.catalog import names
+from hpcverify.catalog import list_check_names
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.executors.slurm import refused_option
-from hpcverify.fleet.orders import uid_of
-from hpcverify.quarantine.evidence import EVERY, enforced
+from hpcverify.executors.slurm import check_option
+from hpcverify.fleet.orders import look_up_uid
+from hpcverify.quarantine.evidence import ALL_CHECKS, is_enforced
 from hpcverify.slurm.hostlist import expand
 from hpcverify.suite import load_suite
 
@@ -32,29 +32,29 @@ def refuse_mistakes(site: Site) -> None:
         ConfigError: the first one, with the file and the place.
 
     """
-    known = set(names(site.packages))
+    known = set(list_check_names(site.packages))
     for mistake in chain(
-        _in_quarantine(site.quarantine, known),
-        _in_fleet(site.fleet),
-        _in_suppressions(site.suppress, known),
+        _check_quarantine(site.quarantine, known),
+        _check_fleet(site.fleet),
+        _check_suppressions(site.suppress, known),
     ):
         raise ConfigError(f"{site.path}: {mistake}")
 
 
-def notes(site: Site, now: float) -> Iterator[str]:
+def list_notes(site: Site, now: float) -> Iterator[str]:
     """Yield what is no mistake and may yet surprise."""
     fleet = site.fleet
     if fleet.spool and not os.path.isdir(fleet.spool):  # noqa: PTH112 - Path's raises where it may not look
         yield f"fleet.spool: {fleet.spool} is no directory on this machine"
     try:
-        uid_of(fleet.user)
+        look_up_uid(fleet.user)
     except ConfigError as exc:
         yield str(exc)
     told = site.quarantine.on_transition
     if told and not os.access(told, os.X_OK):
         yield f"quarantine.on_transition: {told} is no program on this machine"
     for check in site.quarantine.fail_closed:
-        if not enforced([check], site):
+        if not is_enforced([check], site):
             yield f"fail_closed: {check} is not in enforce, and refuses no job"
     today = datetime.fromtimestamp(now, UTC).date()
     for each in site.suppress:
@@ -62,16 +62,16 @@ def notes(site: Site, now: float) -> Iterator[str]:
             yield f"suppress: {each.check} on {each.nodes} ended on {each.until}"
 
 
-def _in_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
-    yield from _strangers("quarantine.enforce", policy.enforce, {EVERY, *known})
-    yield from _strangers("quarantine.fail_closed", policy.fail_closed, known)
+def _check_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
+    yield from _find_unknown_checks("quarantine.enforce", policy.enforce, {ALL_CHECKS, *known})
+    yield from _find_unknown_checks("quarantine.fail_closed", policy.fail_closed, known)
     if policy.backend == "command" and not Path(policy.command).is_absolute():
         yield 'quarantine.command: backend = "command" needs the path of a program'
     if policy.on_transition and not Path(policy.on_transition).is_absolute():
         yield f"quarantine.on_transition: {policy.on_transition!r} is no absolute path"
 
 
-def _in_fleet(fleet: Fleet) -> Iterator[str]:
+def _check_fleet(fleet: Fleet) -> Iterator[str]:
     try:
         load_suite(fleet.suite)
     except ConfigError as exc:
@@ -79,15 +79,13 @@ def _in_fleet(fleet: Fleet) -> Iterator[str]:
     if fleet.spool and not Path(fleet.spool).is_absolute():
         yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
     for option in fleet.sbatch_options:
-        if why := refused_option(option):
+        if why := check_option(option):
             yield f"fleet.sbatch_options: {option!r}: {why}"
 
 
-def _in_suppressions(
-    suppressed: Iterable[Suppression], known: Collection[str]
-) -> Iterator[str]:
+def _check_suppressions(suppressed: Iterable[Suppression], known: Collection[str]) -> Iterator[str]:
     for each in suppressed:
-        yield from _strangers("suppress.check", [each.check], known)
+        yield from _find_unknown_checks("suppress.check", [each.check], known)
         try:
             expand(each.nodes)
         except ConfigError as exc:
@@ -97,9 +95,7 @@ def _in_suppressions(
                 yield f"suppress.{name}: say it, for whoever finds {each.check} silent"
 
 
-def _strangers(
-    place: str, given: Iterable[str], known: Collection[str]
-) -> Iterator[str]:
+def _find_unknown_checks(place: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:
     for name in given:
         if name not in known:
             yield f"{place}: {UnknownNameError('check', name, known)}"

@@ -15,31 +15,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.said import Said
+from hpcverify.fleet.said import LastResult
 from hpcverify.model import Verdict
 from hpcverify.quarantine import transition
-from hpcverify.quarantine.life import REPAIR, Node, State, is_gone, needs_repair
-from hpcverify.slurm.hostlist import NAME, fold
-from hpcverify.store import Entry
+from hpcverify.quarantine.life import REPAIR_ADVICE, Node, State, is_gone, needs_repair
+from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
+from hpcverify.store import RunEntry
 
-DAY = 86400.0
-LONG = 7 * DAY
+DAY_S = 86400.0
+DEFAULT_OVERDUE_S = 7 * DAY_S
 """Seconds without a full pass that stand out, if the site names no number of days: a
 nightly sweep has had seven turns by then."""
-GONE = "the scheduler has no such node any more"
+GONE_REASON = "the scheduler has no such node any more"
 """Begins what is told of a node that no answer has named for an hour."""
-WEEK = 7 * DAY
+FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a run that failed is told, where no full pass came after it."""
 NEVER = "never"
-EXTERNAL = transition.EXTERNAL
-BAD = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
+EXTERNAL_STATE = transition.EXTERNAL_STATE
+FAILED_STATES = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
 """What a node is in because it failed."""
-BADNESS = {
+STATE_RANKS = {
     word: rank
     for rank, word in enumerate(
         (
             State.HEALTHY,
-            EXTERNAL,
+            EXTERNAL_STATE,
             State.VERIFYING,
             State.UNVERIFIED,
             State.HELD,
@@ -50,9 +50,9 @@ BADNESS = {
     )
 }
 """How much a state asks for somebody's time, which is not the order of its life."""
-WORDS = {State.LEMON: "repeat offender", EXTERNAL: "held by someone else"}
+STATE_LABELS = {State.LEMON: "repeat offender", EXTERNAL_STATE: "held by someone else"}
 """States whose names in the ledger are not what a person would say."""
-RESULTS = {
+OUTCOME_LABELS = {
     Verdict.FAIL: "failed",
     Verdict.ERROR: "could not be judged",
     Verdict.WARN: "with warnings",
@@ -60,10 +60,10 @@ RESULTS = {
     None: "without a run",
 }
 """What came of a node, the worst first."""
-_UNITS = ((DAY, "d"), (3600.0, "h"), (60.0, "min"))
+_AGE_UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class NodeRow(Struct, frozen=True, kw_only=True):
     """A node, what is shown of it, and the newest that each check said of it."""
 
     node: Node
@@ -79,7 +79,7 @@ class Row(Struct, frozen=True, kw_only=True):
     heard: float = 0.0
     """When its newest run that came to its end began, of whatever suite and by whomever
     ordered; 0: there is none."""
-    said: tuple[Said, ...] = ()
+    said: tuple[LastResult, ...] = ()
     known: bool = True
     """Whether the controller keeps it; if not, only its own runs are known."""
     failures: int = 0
@@ -89,10 +89,10 @@ class Row(Struct, frozen=True, kw_only=True):
     """When the last of them began; 0: there is none."""
 
     @property
-    def shown(self) -> str:
+    def state_label(self) -> str:
         """The state in words, and whether it is acted on."""
-        word = WORDS.get(self.state, self.state)
-        observed = self.node.state in BAD and not self.node.enforced
+        word = STATE_LABELS.get(self.state, self.state)
+        observed = self.node.state in FAILED_STATES and not self.node.enforced
         return f"{word} (observed only)" if observed else word
 
     @property
@@ -103,7 +103,7 @@ class Row(Struct, frozen=True, kw_only=True):
         That is the worst of its last ordered run and of what each check said last. Who
         failed and was not released yet has failed still.
         """
-        if self.node.state in BAD:
+        if self.node.state in FAILED_STATES:
             return Verdict.FAIL
         if self.verdict is None and not self.said:
             return None
@@ -113,7 +113,7 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def worst(self) -> Verdict:
         """The worst that a check said of it, as far as it counts."""
-        return max((weight(said) for said in self.said), default=Verdict.PASS)
+        return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)
 
 
 class Overview(Struct, frozen=True, kw_only=True):
@@ -123,16 +123,16 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
     tripped: str
     """Why the breaker acts on nobody, if it is tripped."""
-    rows: tuple[Row, ...]
+    rows: tuple[NodeRow, ...]
     """Worst first."""
-    overdue_days: float = LONG / DAY
+    overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """So many days without a full pass make a node overdue."""
 
 
-def overview(
+def build_overview(
     nodes: Mapping[str, Node],
-    newest: Iterable[Entry],
-    said: Iterable[Said],
+    newest: Iterable[RunEntry],
+    said: Iterable[LastResult],
     *,
     now: float,
     tripped: str = "",
@@ -147,20 +147,20 @@ def overview(
     store knows was never verified by the controller.
     """
     entries = {entry.node: entry for entry in newest}
-    by_node: dict[str, list[Said]] = {}
+    by_node: dict[str, list[LastResult]] = {}
     for one in said:
         by_node.setdefault(one.node, []).append(one)
     failed: dict[str, list[float]] = {}
     for name, when in failures:
         failed.setdefault(name, []).append(when)
-    long = overdue_days * DAY or LONG
+    long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     rows = [
-        _row(
-            _as_shown(nodes[name], now)
+        _build_row(
+            _annotate(nodes[name], now)
             if name in nodes
-            else _unknown(name, entries.get(name)),
+            else _build_unknown_node(name, entries.get(name)),
             entries.get(name),
-            _latest(by_node.get(name, ())),
+            _keep_latest(by_node.get(name, ())),
             failed.get(name, ()),
             now=now,
             long=long,
@@ -171,17 +171,17 @@ def overview(
     return Overview(
         made=now,
         tripped=tripped,
-        rows=tuple(sorted(rows, key=_badness)),
-        overdue_days=long / DAY,
+        rows=tuple(sorted(rows, key=_make_badness_key)),
+        overdue_days=long / DAY_S,
     )
 
 
-def weight(said: Said) -> Verdict:
+def cap_verdict(said: LastResult) -> Verdict:
     """Say what a verdict counts as: no more than it did in its run, as one in beta."""
     return min(said.verdict, said.overall)
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def make_natural_key(name: str) -> list[tuple[int, str]]:
     """Order names as people count: n2 before n10."""
     parts = re.split(r"([0-9]+)", name)
     return [
@@ -190,7 +190,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def rack(name: str) -> str:
+def guess_rack(name: str) -> str:
     """
     Guess the rack of a node: its name without the last number, as Slurm sites name.
 
@@ -202,40 +202,38 @@ def rack(name: str) -> str:
     return re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
 
 
-def shorten(names: Iterable[str]) -> str:
+def fold_names(names: Iterable[str]) -> str:
     """Write *names* as a host list; one by one where nothing is there to fold them."""
-    plain = sorted(names, key=natural)
+    plain = sorted(names, key=make_natural_key)
     try:
-        return fold(plain) if all(map(NAME.fullmatch, plain)) else ",".join(plain)
+        return fold(plain) if all(map(NODE_NAME_PATTERN.fullmatch, plain)) else ",".join(plain)
     except ConfigError:
         return ",".join(plain)
 
 
-def tally(rows: Iterable[Row]) -> str:
+def count_states(rows: Iterable[NodeRow]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
-    ordered = sorted(counts, key=lambda state: BADNESS[state], reverse=True)
-    return ", ".join(f"{counts[state]} {WORDS.get(state, state)}" for state in ordered)
+    ordered = sorted(counts, key=lambda state: STATE_RANKS[state], reverse=True)
+    return ", ".join(f"{counts[state]} {STATE_LABELS.get(state, state)}" for state in ordered)
 
 
-def results(rows: Iterable[Row]) -> str:
+def count_outcomes(rows: Iterable[NodeRow]) -> str:
     """Count what came of each node, the worst first; the sum is that of all nodes."""
     counts = Counter(row.outcome for row in rows)
     return ", ".join(
-        f"{counts[outcome]} {word}"
-        for outcome, word in RESULTS.items()
-        if counts[outcome]
+        f"{counts[outcome]} {word}" for outcome, word in OUTCOME_LABELS.items() if counts[outcome]
     )
 
 
-def headline(fleet: Overview) -> str:
+def summarize_fleet(fleet: Overview) -> str:
     """Say in a line what came of the nodes, and whether we act on them."""
     one = len(fleet.rows) == 1
-    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {results(fleet.rows)}"
-    return f"{counted}; {breaker(fleet)}"
+    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {count_outcomes(fleet.rows)}"
+    return f"{counted}; {describe_breaker(fleet)}"
 
 
-def breaker(fleet: Overview) -> str:
+def describe_breaker(fleet: Overview) -> str:
     """Say whether the breaker is tripped, and what to do then."""
     if not fleet.tripped:
         return "the breaker is not tripped"
@@ -245,67 +243,67 @@ def breaker(fleet: Overview) -> str:
     )
 
 
-def age(when: float, now: float) -> str:
+def format_age(when: float, now: float) -> str:
     """Say how long ago *when* was, in the one unit that matters; 0 is never."""
     if not when:
         return NEVER
     passed = max(0.0, now - when)
-    for size, unit in _UNITS:
+    for size, unit in _AGE_UNITS:
         if passed >= size:
             return f"{passed // size:.0f} {unit}"
     return f"{passed:.0f} s"
 
 
-def _latest(said: Iterable[Said]) -> tuple[Said, ...]:
+def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
     """Keep of each check what it said last, whatever suite it ran in, by name."""
-    newest: dict[str, Said] = {}
+    newest: dict[str, LastResult] = {}
     for one in sorted(said, key=lambda one: one.started):
         newest[one.check] = one
     return tuple(newest[check] for check in sorted(newest))
 
 
-def _as_shown(node: Node, now: float) -> Node:
+def _annotate(node: Node, now: float) -> Node:
     """Add to what the ledger says of *node* what follows from it at *now*."""
-    if needs_repair(node, now) and REPAIR not in node.reason:
-        told = f"{REPAIR}; {node.reason}" if node.reason else REPAIR
+    if needs_repair(node, now) and REPAIR_ADVICE not in node.reason:
+        told = f"{REPAIR_ADVICE}; {node.reason}" if node.reason else REPAIR_ADVICE
         node = replace(node, reason=told)
     if is_gone(node, now):
         was = f"; it was {node.state}: {node.reason}" if node.reason else ""
-        node = replace(node, foreign=f"{GONE}{was}")
+        node = replace(node, foreign=f"{GONE_REASON}{was}")
     return node
 
 
-def _unknown(name: str, entry: Entry | None) -> Node:
+def _build_unknown_node(name: str, entry: RunEntry | None) -> Node:
     """Make a node of which the ledger has nothing, as one that is verified by hand."""
     if entry is None:
         return Node(name=name)
     ended = entry.started.timestamp() + entry.seconds
-    return Node(name=name, finished=ended, verdict=entry.verdict.value)
+    return Node(name=name, last_run_at=ended, verdict=entry.verdict.value)
 
 
-def _row(
+def _build_row(
     node: Node,
-    entry: Entry | None,
-    said: tuple[Said, ...],
+    entry: RunEntry | None,
+    said: tuple[LastResult, ...],
     failed: Iterable[float],
     *,
     now: float,
     long: float,
     known: bool,
-) -> Row:
+) -> NodeRow:
     verdict = Verdict(node.verdict) if node.verdict else None
-    worst = max((weight(one) for one in said), default=Verdict.PASS)
-    lately = [when for when in failed if when > max(node.passed, now - WEEK)]
-    return Row(
+    worst = max((cap_verdict(one) for one in said), default=Verdict.PASS)
+    lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
+    return NodeRow(
         node=node,
-        state=transition.shown(node),
+        state=transition.get_shown_state(node),
         verdict=verdict,
-        attention=node.state in BAD
-        or bool(node.owed)
-        or node.reason.startswith(REPAIR)
+        attention=node.state in FAILED_STATES
+        or bool(node.owed_checks)
+        or node.reason.startswith(REPAIR_ADVICE)
         or max(worst, verdict or worst) >= Verdict.ERROR,
-        overdue=max(node.passed, node.met) < now - long,
-        why=_why(node, entry, said, len(lately)),
+        overdue=max(node.last_pass_at, node.first_seen_at) < now - long,
+        why=_choose_reason(node, entry, said, len(lately)),
         heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,
         known=known,
@@ -314,14 +312,16 @@ def _row(
     )
 
 
-def _why(node: Node, entry: Entry | None, said: tuple[Said, ...], failures: int) -> str:
+def _choose_reason(
+    node: Node, entry: RunEntry | None, said: tuple[LastResult, ...], failures: int
+) -> str:
     """Choose what explains the row best: who holds it, why we do, what went wrong."""
-    worst = max(said, key=weight, default=None)
+    worst = max(said, key=cap_verdict, default=None)
     if node.foreign:
         return node.foreign
     if node.reason:
         return f"{node.reason} (by {node.by})" if node.by else node.reason
-    if worst is not None and weight(worst) >= Verdict.WARN:
+    if worst is not None and cap_verdict(worst) >= Verdict.WARN:
         return f"{worst.check}: {worst.reason}"
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
@@ -330,20 +330,20 @@ def _why(node: Node, entry: Entry | None, said: tuple[Said, ...], failures: int)
     return ""
 
 
-def _badness(row: Row) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
+def _make_badness_key(row: NodeRow) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
     """Order rows by what they ask for: the worst, and then the longest unverified."""
     seen = max(row.worst, row.verdict or row.worst)
     return (
         not row.attention,
-        -BADNESS[row.state],
+        -STATE_RANKS[row.state],
         not row.failures,
         -list(Verdict).index(seen),
-        row.node.passed,
-        natural(row.node.name),
+        row.node.last_pass_at,
+        make_natural_key(row.node.name),
     )
 
 
-def worth_a_page(row: Row) -> tuple[Said, ...]:
+def choose_page_results(row: NodeRow) -> tuple[LastResult, ...]:
     """
     Choose one result of each run of *row* whose page is worth a link.
 
@@ -355,7 +355,5 @@ def worth_a_page(row: Row) -> tuple[Said, ...]:
     loud = {one.suite for one in row.said if one.verdict >= Verdict.WARN}
     ordered = sorted(counts, key=lambda suite: (-counts[suite], suite))
     return tuple(
-        by_suite[suite]
-        for place, suite in enumerate(ordered)
-        if place == 0 or suite in loud
+        by_suite[suite] for place, suite in enumerate(ordered) if place == 0 or suite in loud
     )

@@ -14,28 +14,28 @@ from itertools import chain
 
 from hpcverify.config import Fleet
 from hpcverify.errors import HpcverifyError, SlurmError
-from hpcverify.executors.slurm import minutes_for
+from hpcverify.executors.slurm import compute_minutes
 from hpcverify.slurm import Partition, Preemption
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.suite import load_suite
 
-BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
-AT_ONCE = frozenset({"00:00:00", "0", "NONE"})
+PREEMPT_BY_PARTITION, PREEMPT_BY_QOS = "preempt/partition_prio", "preempt/qos"
+ZERO_EXEMPT_TIMES = frozenset({"00:00:00", "0", "NONE"})
 """How versions of Slurm print that a job gives way from its start on."""
 
 
-def ask_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
+def check_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
     """Yield what Slurm has that does something else than the site may want."""
     try:
-        preemption, partitions = slurm.preemption(), slurm.partitions()
+        preemption, partitions = slurm.read_preemption(), slurm.list_partitions()
     except SlurmError as exc:
         yield f"Slurm could not be asked what it has: {exc}"
         return
-    yield from notes(fleet, preemption, partitions)
+    yield from check_partitions(fleet, preemption, partitions)
 
 
-def notes(
+def check_partitions(
     fleet: Fleet, preemption: Preemption, partitions: Mapping[str, Partition]
 ) -> Iterator[str]:
     """Yield what *partitions* do that may surprise, a sentence each."""
@@ -44,25 +44,25 @@ def notes(
         yield f"fleet.partition: Slurm has no partition {fleet.partition}"
         return
     others = [each for each in partitions.values() if each is not ours]
-    nodes = {name: _nodes(each) for name, each in partitions.items()}
-    yield from _on_jobs(fleet, ours)
-    yield from _on_giving_way(fleet, preemption, ours)
-    if preemption.kind == BY_PARTITION:
+    nodes = {name: _expand_nodes(each) for name, each in partitions.items()}
+    yield from _check_job_access(fleet, ours)
+    yield from _check_preemption(fleet, preemption, ours)
+    if preemption.kind == PREEMPT_BY_PARTITION:
         for other in others:
             if nodes[other.name] & nodes[ours.name]:
-                yield from _on_tiers(ours, other)
+                yield from _check_tiers(ours, other)
         for other in others:
-            yield from _on_users(other, others, nodes)
+            yield from _check_user_preemption(other, others, nodes)
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
         yield f"never verified, for partition {ours.name} has them not: {fold(never)}"
 
 
-def _nodes(partition: Partition) -> AbstractSet[str]:
+def _expand_nodes(partition: Partition) -> AbstractSet[str]:
     return frozenset(expand(partition.hostlist)) if partition.hostlist else frozenset()
 
 
-def _on_jobs(fleet: Fleet, ours: Partition) -> Iterator[str]:
+def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
     """Say what keeps our jobs out of our partition, and whom it does not keep out."""
     if ours.state != "UP":
         yield f"partition {ours.name} is {ours.state}: no verification starts"
@@ -77,32 +77,30 @@ def _on_jobs(fleet: Fleet, ours: Partition) -> Iterator[str]:
             f"AllowGroups for {fleet.user}"
         )
     try:
-        needed = minutes_for(load_suite(fleet.suite).budget)
+        needed = compute_minutes(load_suite(fleet.suite).budget)
     except HpcverifyError:  # a mistake in the suite is told by whoever plans it
         return
-    if needed > ours.minutes:
+    if needed > ours.max_minutes:
         yield (
-            f"partition {ours.name} has MaxTime={ours.minutes:g} minutes, and suite "
+            f"partition {ours.name} has MaxTime={ours.max_minutes:g} minutes, and suite "
             f"{fleet.suite} may take {needed}: no sweep begins"
         )
 
 
-def _on_giving_way(
-    fleet: Fleet, preemption: Preemption, ours: Partition
-) -> Iterator[str]:
+def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> Iterator[str]:
     """Say what keeps our jobs from giving way to users' at once."""
     waits = "users' jobs wait for verifications"
-    if preemption.kind == BY_QOS:
+    if preemption.kind == PREEMPT_BY_QOS:
         if not fleet.qos:
             yield (
                 "PreemptType=preempt/qos, and fleet.qos names none: "
                 f"{waits} unless the QOS that Slurm chooses may be preempted"
             )
-    elif preemption.kind != BY_PARTITION:
+    elif preemption.kind != PREEMPT_BY_PARTITION:
         yield f"PreemptType={preemption.kind}: {waits}"
-    elif not ours.preempted:
+    elif not ours.is_preemptible:
         yield f"partition {ours.name} has PreemptMode=OFF: {waits}"
-    if preemption.exempt not in AT_ONCE:
+    if preemption.exempt not in ZERO_EXEMPT_TIMES:
         yield f"PreemptExemptTime={preemption.exempt}: {waits} for so long"
     if ours.grace != "0":
         yield (
@@ -111,9 +109,9 @@ def _on_giving_way(
         )
 
 
-def _on_tiers(ours: Partition, other: Partition) -> Iterator[str]:
+def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
     """Say what is amiss between our partition and one of users' on the same nodes."""
-    if ours.tier > other.tier and other.preempted:
+    if ours.tier > other.tier and other.is_preemptible:
         yield (
             f"VERIFICATIONS PREEMPT USERS' JOBS in partition {other.name}: its "
             f"PriorityTier is {other.tier}, that of {ours.name} {ours.tier}; raise it "
@@ -126,10 +124,8 @@ def _on_tiers(ours: Partition, other: Partition) -> Iterator[str]:
         )
 
 
-def _on_users(
-    other: Partition,
-    all_of_them: list[Partition],
-    nodes: Mapping[str, AbstractSet[str]],
+def _check_user_preemption(
+    other: Partition, all_of_them: list[Partition], nodes: Mapping[str, AbstractSet[str]]
 ) -> Iterator[str]:
     """Say whose jobs preempt those of users in *other*."""
     above = [
@@ -137,9 +133,9 @@ def _on_users(
         for each in all_of_them
         if each.tier > other.tier and nodes[each.name] & nodes[other.name]
     ]
-    if other.preempted and above:
+    if other.is_preemptible and above:
         yield (
             f"users' jobs in {', '.join(above)} preempt users' jobs in {other.name}, "
-            f"which has PreemptMode={other.mode}: set PreemptMode=OFF there, unless "
+            f"which has PreemptMode={other.preempt_mode}: set PreemptMode=OFF there, unless "
             "you mean it"
         )

@@ -9,7 +9,7 @@ from msgspec import Struct
 from hpcverify.model import Cause, Remedy, Verdict
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class LastResult(Struct, frozen=True, kw_only=True):
     """What a check said of a node in a run that came to its end: the worst round."""
 
     node: str

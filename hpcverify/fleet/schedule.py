@@ -17,28 +17,28 @@ from msgspec import Struct
 
 from hpcverify.config import Fleet
 from hpcverify.quarantine.ledger import Ticket
-from hpcverify.quarantine.life import Hold, Node, State, elapsed, is_watched
+from hpcverify.quarantine.life import Hold, Node, State, compute_elapsed, is_watched
 from hpcverify.slurm import Host
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
 
-LOST_S = 600.0
+LOST_RETRY_S = 600.0
 """Between verifications of a node whose job ended without a document."""
 RETRY_S = HOUR_S
 """Between verifications of a node that could not be judged, or not be acted on."""
 
-JITTER = 0.2
+JITTER_SHARE = 0.2
 """Of the time that a pass is fresh: each node is due up to so much sooner, or else all
 that were verified in one night would be due at once for ever."""
 
-HARMLESS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
+HARMLESS_FLAGS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
 """Flags of an idle node that say where it comes from, not that it is wanted."""
 
-RESERVED = frozenset(("MAINT", "RESERVED"))
+RESERVATION_FLAGS = frozenset(("MAINT", "RESERVED"))
 """Flags of a node in a reservation, which may be ours."""
 
-WORDS = {
+STATE_PHRASES = {
     "ALLOCATED": "is busy",
     "COMPLETING": "has a job that is ending",
     "DOWN": "is down",
@@ -77,7 +77,7 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     """Node and reason, by name."""
 
 
-def plan(
+def plan_sweep(
     hosts: Mapping[str, Host],
     nodes: Mapping[str, Node],
     busy: Collection[str],
@@ -102,16 +102,14 @@ def plan(
     """
     names = sorted((set(only) or set(hosts)) - set(done))
     known = {name: nodes.get(name) or Node(name=name) for name in hosts}
-    asked = _Asked(
-        hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed
-    )
-    looked = {name: asked.look(name) for name in names}
+    asked = _PlanInput(hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed)
+    looked = {name: asked.assess(name) for name in names}
     over = {name: found for name, found in looked.items() if isinstance(found, str)}
-    room = _Room(asked, limit)
+    room = _Capacity(asked, limit)
     chosen: list[Pick] = []
-    due = (found for found in looked.values() if isinstance(found, _Due))
+    due = (found for found in looked.values() if isinstance(found, _DueNode))
     for each in sorted(due, key=lambda d: d.order):
-        if full := room.full_for(each.host):
+        if full := room.explain_full(each.host):
             over[each.host.name] = full
             continue
         room.take(each.host)
@@ -119,7 +117,7 @@ def plan(
     return SweepPlan(chosen=tuple(chosen), passed_over=tuple(sorted(over.items())))
 
 
-class _Due(Struct, frozen=True):
+class _DueNode(Struct, frozen=True):
     """A node whose turn it is, and how it is ordered among its likes."""
 
     order: tuple[int, float, str]
@@ -127,7 +125,7 @@ class _Due(Struct, frozen=True):
     why: str
 
 
-class _Asked(Struct, frozen=True):
+class _PlanInput(Struct, frozen=True):
     """What a plan is made of; `nodes` has one for each of the `hosts`."""
 
     hosts: Mapping[str, Host]
@@ -139,7 +137,7 @@ class _Asked(Struct, frozen=True):
     tried: Mapping[str, Ticket]
     seed: int
 
-    def look(self, name: str) -> _Due | str:
+    def assess(self, name: str) -> _DueNode | str:
         """Say why the node *name* is due, or else why it is passed over."""
         if name not in self.hosts:
             return "is not known to Slurm"
@@ -147,97 +145,99 @@ class _Asked(Struct, frozen=True):
         if name in self.busy:
             return "is being verified"
         if why_not := (
-            _held(node) or _not_idle(host, node) or _elsewhere(host, self.fleet)
+            _explain_hold(node)
+            or _explain_not_idle(host, node)
+            or _explain_partition(host, self.fleet)
         ):
             return why_not
         fresh = self.fleet.fresh_hours * HOUR_S
-        jitter = JITTER * fresh * _chance(self.seed, name)
+        jitter = JITTER_SHARE * fresh * _derive_fraction(self.seed, name)
         if not self.by_name and (
-            why_not := _fresh(node, fresh - jitter, self.now)
-            or _tried(node, self.tried.get(name), self.now)
+            why_not := _explain_fresh(node, fresh - jitter, self.now)
+            or _explain_recent_try(node, self.tried.get(name), self.now)
         ):
             return why_not
-        return _turn(host, node, self.now, jitter)
+        return _rank_due(host, node, self.now, jitter)
 
 
-def _held(node: Node) -> str:
+def _explain_hold(node: Node) -> str:
     """Say who holds *node* so that no job of ours may run there, if anybody does."""
     if node.foreign:
         return f"is held by others: {node.foreign}"
-    if node.wanted is Hold.DRAIN:
+    if node.desired_hold is Hold.DRAIN:
         return f"is {node.state}: {node.reason}"
     return ""
 
 
-def _not_idle(host: Host, node: Node) -> str:
+def _explain_not_idle(host: Host, node: Node) -> str:
     """Say why *host* is not idle beyond doubt, if it is not."""
-    against = host.flags - HARMLESS
-    if _kept(node):
-        against -= RESERVED
+    against = host.flags - HARMLESS_FLAGS
+    if _is_reserved(node):
+        against -= RESERVATION_FLAGS
     if host.state != "IDLE":
         against |= {host.state}
     if not against:
         return ""
-    words = {WORDS.get(flag, f"is in the state {flag}") for flag in against}
+    words = {STATE_PHRASES.get(flag, f"is in the state {flag}") for flag in against}
     reason = " ".join(host.reason.split())
     because = f" ({reason})" if reason else ""
     return ", ".join(sorted(words)) + because
 
 
-def _kept(node: Node) -> bool:
+def _is_reserved(node: Node) -> bool:
     """Whether a reservation of ours keeps users off *node*."""
-    return node.wanted is Hold.RESERVATION and bool(node.hold)
+    return node.desired_hold is Hold.RESERVATION and bool(node.hold_id)
 
 
-def _elsewhere(host: Host, fleet: Fleet) -> str:
+def _explain_partition(host: Host, fleet: Fleet) -> str:
     if fleet.partition in host.partitions:
         return ""
     return f"is not in the partition {fleet.partition}, in which verification runs"
 
 
-def _fresh(node: Node, window: float, now: float) -> str:
+def _explain_fresh(node: Node, window: float, now: float) -> str:
     """Say when *node* got its answer, if that is less than *window* seconds ago."""
-    if node.state is State.HEALTHY and elapsed(now, node.passed) < window:
-        return f"passed {_ago(now - node.passed)} ago"
+    if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
+        return f"passed {_format_duration(now - node.last_pass_at)} ago"
     judged = node.state in (State.QUARANTINED, State.LEMON)
-    if judged and elapsed(now, node.finished) < window:
-        return f"failed {_ago(now - node.finished)} ago, which is observed only"
+    if judged and compute_elapsed(now, node.last_run_at) < window:
+        return f"failed {_format_duration(now - node.last_run_at)} ago, which is observed only"
     return ""
 
 
-def _tried(node: Node, last: Ticket | None, now: float) -> str:
+def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     """Say when *node* was last tried, if that is too short a while ago."""
-    if last is None or last.ended < node.since or rerun_is_due(node, last, now):
+    if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_ago(now - last.ended)} ago, without an answer that settles it"
+    return f"was tried {_format_duration(now - last.ended)} ago, without an answer that settles it"
 
 
-def _turn(host: Host, node: Node, now: float, jitter: float) -> _Due:
+def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:
     """
     Order *node* among those that are due.
 
     Those that something was found of come first, though the site only observes it: no
     other answer is under way; so do those that somebody else put back into service
-    after that. Then those that came back within `WATCHED_S`, which fail more often
+    after that. Then those that came back within `WATCH_S`, which fail more often
     than any other. The rest go by the last run that came to its end, not by the last
     pass: a node that can never be judged would otherwise be the first of every sweep.
     """
-    ago = min(elapsed(now, node.finished), elapsed(now, node.passed))
-    if node.owed or node.state not in (State.HEALTHY, State.UNVERIFIED):
+    ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
+    if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
         rank, why = 0, f"{node.state}: {node.reason or 'a verification is due'}"
     elif is_watched(node, now):
-        back = _ago(elapsed(now, node.returned[-1]))
+        back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
         rank, why = 1, f"came back to service {back} ago"
     elif ago < inf:
-        rank, why = 3, f"last verified {_ago(ago)} ago"
+        rank, why = 3, f"last verified {_format_duration(ago)} ago"
     else:
-        dated = node.finished or node.passed
+        dated = node.last_run_at or node.last_pass_at
         rank, why = 2, "last verified in the future" if dated else "never verified"
     order = (rank, -min(ago, now) - jitter, host.name)
-    return _Due(order=order, host=host, why=why)
+    return _DueNode(order=order, host=host, why=why)
 
 
-def has_waited(node: Node, began: float, now: float, days: float) -> bool:
+def is_overdue(node: Node, began: float, now: float, days: float) -> bool:
     """
     Whether *node* is in service, and neither passed nor changed for so many days.
 
@@ -245,34 +245,34 @@ def has_waited(node: Node, began: float, now: float, days: float) -> bool:
     scheduler first named it.
     """
     calm = node.state in (State.HEALTHY, State.UNVERIFIED)
-    times = (node.passed, node.since, node.met, began)
-    waited = min(elapsed(now, then) for then in times)
+    times = (node.last_pass_at, node.since, node.first_seen_at, began)
+    waited = min(compute_elapsed(now, then) for then in times)
     return calm and not node.foreign and waited > days * DAY_S
 
 
-def rerun_is_due(node: Node, last: Ticket | None, now: float) -> bool:
+def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
     """
     Whether nothing was tried since *node* came to its state, or that was long ago.
 
     *last* is the ticket of its last verification that ended.
     """
-    if last is None or last.number <= node.after:
+    if last is None or last.number <= node.not_before_ticket:
         return True
-    return elapsed(now, last.ended) > (RETRY_S if last.run else LOST_S)
+    return compute_elapsed(now, last.ended) > (RETRY_S if last.run else LOST_RETRY_S)
 
 
-def _chance(seed: int, name: str) -> float:
+def _derive_fraction(seed: int, name: str) -> float:
     """Return a number from 0 to 1 that is always the same for *name*."""
     return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
 
 
-def _ago(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 2 * DAY_S:
         return f"{seconds / HOUR_S:.0f} h"
     return f"{seconds / DAY_S:.0f} days"
 
 
-class _Room:
+class _Capacity:
     """
     How many nodes may still be taken, as the choice goes on.
 
@@ -280,7 +280,7 @@ class _Room:
     not: it counts on the limit at once, but on no partition's share.
     """
 
-    def __init__(self, asked: _Asked, limit: int | None) -> None:
+    def __init__(self, asked: _PlanInput, limit: int | None) -> None:
         """Count what is taken already."""
         self._asked = asked
         self._fleet = asked.fleet
@@ -288,17 +288,17 @@ class _Room:
         self._chosen = 0
         self._at_once = len(asked.busy)
         hosts = asked.hosts.values()
-        self._sizes = Counter(p for host in hosts for p in self._of_users(host))
+        self._sizes = Counter(p for host in hosts for p in self._list_user_partitions(host))
         busy = (asked.hosts[name] for name in asked.busy & asked.hosts.keys())
-        self._taken = Counter(p for host in busy for p in self._lost_to(host))
+        self._taken = Counter(p for host in busy for p in self._list_lost_partitions(host))
 
-    def full_for(self, host: Host) -> str:
+    def explain_full(self, host: Host) -> str:
         """Say which limit *host* would break, if any."""
         if self._limit is not None and self._chosen >= self._limit:
             return f"is due, but this sweep is limited to {self._limit}"
         if self._at_once >= self._fleet.at_once:
             return f"is due, but at_once = {self._fleet.at_once} are being verified"
-        for partition in self._lost_to(host):
+        for partition in self._list_lost_partitions(host):
             size = self._sizes[partition]
             allowed = max(1, ceil(self._fleet.share * size))
             if self._taken[partition] >= allowed:
@@ -312,13 +312,13 @@ class _Room:
         """Count *host* as taken."""
         self._chosen += 1
         self._at_once += 1
-        self._taken.update(self._lost_to(host))
+        self._taken.update(self._list_lost_partitions(host))
 
-    def _of_users(self, host: Host) -> Iterator[str]:
+    def _list_user_partitions(self, host: Host) -> Iterator[str]:
         """Yield the partitions that users have *host* in."""
         return (p for p in host.partitions if p != self._fleet.partition)
 
-    def _lost_to(self, host: Host) -> Iterator[str]:
+    def _list_lost_partitions(self, host: Host) -> Iterator[str]:
         """Yield those whose users miss *host* while it is verified."""
-        kept = _kept(self._asked.nodes[host.name])
-        return iter(()) if kept else self._of_users(host)
+        kept = _is_reserved(self._asked.nodes[host.name])
+        return iter(()) if kept else self._list_user_partitions(host)

@@ -6,10 +6,10 @@ input. The ledger queues a transition in the write that makes the change, and it
 the queue when the program ended with 0. So none is lost, whenever the controller is
 killed; one may be told twice, under the same ``number``.
 
-The program cannot stop the controller. It has `DEADLINE_S` to end, and a turn starts
-none after `TURN_S`. The first failure ends the telling of that turn; the next turn
-begins with those that were tried least, so that one transition that the program cannot
-take keeps no other back. What is a day old is given up.
+The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a turn
+starts none after `TIME_BUDGET_S`. The first failure ends the telling of that turn; the
+next turn begins with those that were tried least, so that one transition that the
+program cannot take keeps no other back. What is a day old is given up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify import documents
-from hpcverify.actions import affected
+from hpcverify.actions import list_affected_parts
 from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Remedy, Run, Verdict
@@ -35,15 +35,15 @@ from hpcverify.quarantine.transition import Transition, TransitionKind
 from hpcverify.store import Store
 from hpcverify.trust import refuse_if_others_can_change
 
-DEADLINE_S = 10.0
+PROGRAM_TIMEOUT_S = 10.0
 """For one start of the program."""
-TURN_S = 30.0
+TIME_BUDGET_S = 30.0
 """After which a turn starts it no more: an operator may wait for the turn to end."""
-REST_S = 60.0
+RETRY_PAUSE_S = 60.0
 """Between a failure and the next try: a sweep may take a turn every other second."""
-KEPT_S = 86400.0
+EXPIRY_S = 86400.0
 """How long a transition is kept that nobody could be told of."""
-MOST = 10_000
+MAX_TRANSITIONS = 10_000
 """Transitions that are looked at in one turn."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -87,7 +87,7 @@ class TransitionMessage(Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Teller:
+class TransitionNotifier:
     """Tells *program* what the *ledger* has queued; empty: there is none."""
 
     program: str
@@ -95,38 +95,38 @@ class Teller:
     store: Store
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time
-    deadline: float = DEADLINE_S
-    room: float = TURN_S
-    _rests_until: float = -math.inf
+    timeout: float = PROGRAM_TIMEOUT_S
+    time_budget: float = TIME_BUDGET_S
+    _paused_until: float = -math.inf
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Tell what is due; what goes wrong is one line, and never an error."""
         if not self.program:
-            self.ledger.give_up_telling(math.inf)
+            self.ledger.drop_old_transitions(math.inf)
             return
         began = time.monotonic()
-        if began < self._rests_until:
+        if began < self._paused_until:
             return
-        if lost := self.ledger.give_up_telling(self.clock() - KEPT_S):
+        if lost := self.ledger.drop_old_transitions(self.clock() - EXPIRY_S):
             them = "1 transition was" if lost == 1 else f"{lost} transitions were"
             self.say(f"{them} given up: {self.program} did not take it for a day")
-        for number, changed in self.ledger.untold(MOST):
-            if time.monotonic() - began > self.room:
+        for number, changed in self.ledger.list_pending_transitions(MAX_TRANSITIONS):
+            if time.monotonic() - began > self.time_budget:
                 return
-            if why := self._failure(message(number, changed, self._evidence(changed))):
-                self.ledger.not_told_of(number)
+            if why := self._run_program(build_message(number, changed, self._read_run(changed))):
+                self.ledger.count_failed_delivery(number)
                 self.say(f"on_transition: {why}; the next turn tries again")
-                self._rests_until = time.monotonic() + REST_S
+                self._paused_until = time.monotonic() + RETRY_PAUSE_S
                 return
-            self.ledger.told_of(number)
+            self.ledger.remove_transition(number)
 
-    def _failure(self, said: TransitionMessage) -> str:
+    def _run_program(self, said: TransitionMessage) -> str:
         """Start the program on *said*; say what went wrong, if something did."""
         try:
             refuse_if_others_can_change(Path(self.program))
             done = run_tool(
                 [self.program],
-                timeout=self.deadline,
+                timeout=self.timeout,
                 cwd=Path("/"),
                 env=ENVIRONMENT,
                 stdin=msgspec.json.encode(said) + b"\n",
@@ -141,19 +141,19 @@ class Teller:
         lines = done.stderr.decode(errors="replace").strip().split("\n")
         return f"{self.program}: {lines[-1] or f'exit status {done.returncode}'}"
 
-    def _evidence(self, changed: Transition) -> Run | None:
+    def _read_run(self, changed: Transition) -> Run | None:
         """Read the run that *changed* rests on, if it can be read."""
         if not (changed.run and changed.checks):
             return None
         try:
-            return documents.read(self.store.document(changed.run))
+            return documents.read(self.store.get_document_path(changed.run))
         except StoreError:  # the reason stands in the transition all the same
             return None
 
 
-def message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
+def build_message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
     """Say what *changed*, with the parts that *run* speaks against."""
-    parts = tuple(accused(run, changed.checks)) if run else ()
+    parts = tuple(list_accused_parts(run, changed.checks)) if run else ()
     return TransitionMessage(
         event=changed.kind,
         number=number,
@@ -165,17 +165,15 @@ def message(number: int, changed: Transition, run: Run | None) -> TransitionMess
         reason=changed.reason,
         part=", ".join(part.label for part in parts),
         parts=parts,
-        remedy=max(
-            (part.remedy for part in parts), key=[*Remedy].index, default=Remedy.NONE
-        ),
+        remedy=max((part.remedy for part in parts), key=[*Remedy].index, default=Remedy.NONE),
         checks=changed.checks,
         run=changed.run,
         by=changed.by,
     )
 
 
-def accused(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
+def list_accused_parts(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
     """Yield the parts that failed one of *checks* in *run*, each once."""
-    for part in affected(run):
+    for part in list_affected_parts(run):
         if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
             yield AccusedPart(id=part.where, label=part.label, remedy=part.remedy)

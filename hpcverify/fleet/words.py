@@ -9,18 +9,14 @@ from pathlib import Path
 from hpcverify import standing
 from hpcverify.config import Site
 from hpcverify.errors import StoreError
-from hpcverify.fleet.intake import HOUR
-from hpcverify.quarantine.evidence import suppressions
+from hpcverify.fleet.intake import HOUR_S
+from hpcverify.quarantine.evidence import list_suppressions
 from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.quarantine.policy import may_refuse
+from hpcverify.quarantine.policy import list_refusing_checks
 
 
-def tell(
-    nodes: Mapping[str, Node],
-    site: Site,
-    tripped: str,
-    doubts: Collection[str],
-    now: float,
+def publish_job_gates(
+    nodes: Mapping[str, Node], site: Site, tripped: str, doubts: Collection[str], now: float
 ) -> None:
     """
     Leave a word for each of *nodes*, at *now*; *tripped* says why the breaker is.
@@ -32,22 +28,22 @@ def tell(
         StoreError: some could not be left; the others were.
 
     """
-    folder = Path(site.fleet.spool) / standing.FILE
-    until = int(now + site.fleet.word_hours * HOUR)
-    silenced = suppressions(site, now)
+    folder = Path(site.fleet.spool) / standing.GATE_NAME
+    until = int(now + site.fleet.word_hours * HOUR_S)
+    silenced = list_suppressions(site, now)
     failed: list[str] = []
     for name, node in nodes.items():
         silent = {*doubts, *silenced.get(name, ())}
-        make = partial(word, node, site, tripped, silent)
+        make = partial(build_job_gate, node, site, tripped, silent)
         old = standing.read(folder / name, now)
-        if old is None or old != make(_lasting(old, now, until)):
-            failed += _leave(folder / name, make(until))
+        if old is None or old != make(_choose_expiry(old, now, until)):
+            failed += _write_job_gate(folder / name, make(until))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise StoreError(f"{failed[0]}{more}")
 
 
-def _leave(path: Path, said: standing.Word) -> list[str]:
+def _write_job_gate(path: Path, said: standing.JobGate) -> list[str]:
     """Write a word; return what is to be said if that is not possible."""
     try:
         standing.write(path, said)
@@ -56,24 +52,24 @@ def _leave(path: Path, said: standing.Word) -> list[str]:
     return []
 
 
-def _lasting(old: standing.Word, now: float, until: int) -> int:
+def _choose_expiry(old: standing.JobGate, now: float, until: int) -> int:
     """Say until when a word may stand as it is, if it says the same."""
     # One that stands for longer than any of now was left by a clock that was ahead.
     return old.until if (now + until) / 2 <= old.until <= until else until
 
 
-def word(
+def build_job_gate(
     node: Node, site: Site, tripped: str, silent: Collection[str], until: int
-) -> standing.Word:
+) -> standing.JobGate:
     """
     Make the word for *node*: with the breaker *tripped* it refuses nobody.
 
     Else the checks may that the site lists for that, but for those that are *silent*.
     """
     if tripped:
-        return standing.Word(standing.OK, until, f"the breaker tripped: {tripped}")
-    checks = tuple(check for check in may_refuse(site) if check not in silent)
-    if node.wanted is not Hold.DRAIN:
-        return standing.Word(standing.OK, until, "", checks)
+        return standing.JobGate(standing.OK, until, f"the breaker tripped: {tripped}")
+    checks = tuple(check for check in list_refusing_checks(site) if check not in silent)
+    if node.desired_hold is not Hold.DRAIN:
+        return standing.JobGate(standing.OK, until, "", checks)
     verdict = standing.HOLD if node.state is State.HELD else standing.QUARANTINED
-    return standing.Word(verdict, until, node.reason, checks)
+    return standing.JobGate(verdict, until, node.reason, checks)

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hpcverify.check import Rule, matches, quantity
+from hpcverify.check import Rule, format_quantity, matches
 from hpcverify.limits.specs import Expectation, expect
 from hpcverify.model import Inventory, Limit, Measurement
-from hpcverify.units import convert
+from hpcverify.units import convert_unit
 
-Past = Callable[[str, str], Sequence[float]]
+PastValues = Callable[[str, str], Sequence[float]]
 """What earlier runs of the node measured under a name on a part, newest first."""
 
-ENOUGH_SIBLINGS = 3
+MIN_SIBLINGS = 3
 """With two that differ nobody can say which one is wrong."""
-ENOUGH_RUNS = 5
-NOISE = 1.4826
+MIN_BASELINE_RUNS = 5
+MAD_TO_DEVIATION = 1.4826
 """Turns a median absolute deviation into a standard deviation of normal data."""
-STEADY = 3.0
+MIN_DEVIATIONS = 3.0
 """Deviations that must fit between the median and the limit to judge by it."""
 
 
@@ -33,20 +33,18 @@ def resolve(
     rules: Mapping[str, Rule],
     measurements: Sequence[Measurement],
     inventory: Inventory,
-    past: Past,
+    past: PastValues,
 ) -> tuple[Limit, ...]:
     """Make limits of *rules* for what was measured; absolute ones need no value."""
     limits: list[Limit] = []
     for name, rule in rules.items():
         matching = [m for m in measurements if matches(m.name, name)]
-        absolute = list(_absolute(name, rule, matched=bool(matching)))
+        absolute = list(_make_absolute_limit(name, rule, matched=bool(matching)))
         limits += absolute
         if not (matching or absolute or rule.optional):  # a typo must not pass
-            limits.append(
-                Limit(name=name, otherwise=rule.otherwise, source=rule.source)
-            )
+            limits.append(Limit(name=name, otherwise=rule.otherwise, source=rule.source))
         for item in matching if _is_relative(rule) else ():
-            limits += _of_one(rule, item, matching, inventory, past)
+            limits += _make_item_limits(rule, item, matching, inventory, past)
     return tuple(dict.fromkeys(limits))
 
 
@@ -55,27 +53,27 @@ def _is_relative(rule: Rule) -> bool:
     return (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None)
 
 
-def _of_one(
+def _make_item_limits(
     rule: Rule,
     item: Measurement,
     matching: Sequence[Measurement],
     inventory: Inventory,
-    past: Past,
+    past: PastValues,
 ) -> list[Limit]:
     """Make the limits for one measurement that depend on what was measured."""
-    sheet = _expected(rule, item, inventory)
+    sheet = _look_up_expectation(rule, item, inventory)
     without = f"; {sheet}" if isinstance(sheet, str) else ""
     made = [
-        *_of_spec(rule, item, sheet),
-        *_of_siblings(rule, item, matching, inventory),
-        *_of_baseline(rule, item, past),
+        *_make_spec_limit(rule, item, sheet),
+        *_make_sibling_limit(rule, item, matching, inventory),
+        *_make_baseline_limit(rule, item, past),
     ]
     if made:
         return [replace(limit, source=limit.source + without) for limit in made]
-    return list(_unresolved(rule, item, without))
+    return list(_make_unresolved_limit(rule, item, without))
 
 
-def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
+def _make_absolute_limit(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
     if (rule.low is None and rule.high is None) or (rule.optional and not matched):
         return
     yield Limit(
@@ -90,7 +88,7 @@ def _absolute(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
     )
 
 
-def _relative(  # a limit is a fraction of a reference, for one part
+def _make_relative_limit(  # a limit is a fraction of a reference, for one part
     rule: Rule, item: Measurement, fraction: float, reference: float, source: str
 ) -> Limit:
     bound = fraction * reference
@@ -107,7 +105,7 @@ def _relative(  # a limit is a fraction of a reference, for one part
     )
 
 
-def _unresolved(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
+def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
     """Say that a limit that was asked for could not be made; the past may be short."""
     if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
         return
@@ -116,12 +114,12 @@ def _unresolved(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
         where=item.where,
         otherwise=rule.otherwise,
         source=rule.source,
-        noisy=f"not judged: neither a data sheet nor {ENOUGH_SIBLINGS} siblings to "
+        noisy=f"not judged: neither a data sheet nor {MIN_SIBLINGS} siblings to "
         f"make the limit of ({rule.source}){without}",
     )
 
 
-def _expected(
+def _look_up_expectation(
     rule: Rule, item: Measurement, inventory: Inventory
 ) -> Expectation | str | None:
     """Ask the data sheet of a GPU, if the rule does: of other parts there is none."""
@@ -129,49 +127,47 @@ def _expected(
     return expect(part, item.name) if part and rule.of_spec is not None else None
 
 
-def _of_spec(
+def _make_spec_limit(
     rule: Rule, item: Measurement, sheet: Expectation | str | None
 ) -> Iterator[Limit]:
     if rule.of_spec is None or not isinstance(sheet, Expectation):
         return
-    promised = convert(sheet.promise.value, sheet.promise.unit, item.unit)
-    yield _relative(
+    promised = convert_unit(sheet.promise.value, sheet.promise.unit, item.unit)
+    yield _make_relative_limit(
         rule,
         item,
         rule.of_spec,
         sheet.share.value * promised,
         f"{rule.of_spec:g} x {sheet.share.value:.3g} achievable x "
-        f"{quantity(promised, item.unit)} spec, {sheet.name}",
+        f"{format_quantity(promised, item.unit)} spec, {sheet.name}",
     )
 
 
-def _of_siblings(
+def _make_sibling_limit(
     rule: Rule, item: Measurement, matching: Sequence[Measurement], inventory: Inventory
 ) -> Iterator[Limit]:
     if rule.of_siblings is None:
         return
-    kinds = {where: _kind(where, inventory) for where in {m.where for m in matching}}
+    kinds = {where: _identify_kind(where, inventory) for where in {m.where for m in matching}}
     values = [
         m.value
         for m in matching
-        if m.name == item.name
-        and m.value is not None
-        and kinds[m.where] == kinds[item.where]
+        if m.name == item.name and m.value is not None and kinds[m.where] == kinds[item.where]
     ]
-    if len(values) < ENOUGH_SIBLINGS:
+    if len(values) < MIN_SIBLINGS:
         return
     middle = median(values)
-    yield _relative(
+    yield _make_relative_limit(
         rule,
         item,
         rule.of_siblings,
         middle,
-        f"{rule.of_siblings:g} x {quantity(middle, item.unit)}, the median of "
+        f"{rule.of_siblings:g} x {format_quantity(middle, item.unit)}, the median of "
         f"{len(values)} siblings in this node",
     )
 
 
-def _kind(where: str, inventory: Inventory) -> tuple[str, str]:
+def _identify_kind(where: str, inventory: Inventory) -> tuple[str, str]:
     """Say what *where* is, so that only like parts are called siblings."""
     part = next((p for p in inventory.parts if p.id == where), None)
     if part is None:
@@ -179,24 +175,24 @@ def _kind(where: str, inventory: Inventory) -> tuple[str, str]:
     return part.kind, part.facts.get("name", "")
 
 
-def _of_baseline(rule: Rule, item: Measurement, past: Past) -> Iterator[Limit]:
+def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Iterator[Limit]:
     values = past(item.name, item.where) if rule.of_baseline else ()
-    if rule.of_baseline is None or len(values) < ENOUGH_RUNS:
+    if rule.of_baseline is None or len(values) < MIN_BASELINE_RUNS:
         return
     middle = median(values)
     if not middle:  # nothing is a fraction of zero
         return
-    deviation = NOISE * median(abs(v - middle) for v in values)
-    limit = _relative(
+    deviation = MAD_TO_DEVIATION * median(abs(v - middle) for v in values)
+    limit = _make_relative_limit(
         rule,
         item,
         rule.of_baseline,
         middle,
-        f"{rule.of_baseline:g} x {quantity(middle, item.unit)}, the median of this "
+        f"{rule.of_baseline:g} x {format_quantity(middle, item.unit)}, the median of this "
         f"node's last {len(values)} runs",
     )
     room = abs(1 - rule.of_baseline) * abs(middle)
-    if STEADY * deviation > room:
+    if MIN_DEVIATIONS * deviation > room:
         share = deviation / abs(middle)
         noisy = (
             f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves "

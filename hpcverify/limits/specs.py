@@ -17,17 +17,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.model import Part
-from hpcverify.units import convert
+from hpcverify.units import convert_unit
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-SOUND = frozenset("AB")
+SOUND_CONFIDENCES = frozenset("AB")
 """The confidence from which a limit may be made that fails a part."""
-MEMORY_SHOWN = (0.88, 1.06)
+MEMORY_SHOWN_RANGE = (0.88, 1.06)
 """Of the memory on the sheet, what NVML shows of it in GiB: ECC and firmware take
 some (22 of 24 on an A10), and sheets print 141 GB where there are 140 GiB."""
 
 
-class Value(Struct, frozen=True):
+class SheetValue(Struct, frozen=True):
     """One cell of a data sheet."""
 
     text: str
@@ -55,7 +55,7 @@ class Spec(Struct, frozen=True):
     """The data sheet of one part; what it does not say, or we do not know, is None."""
 
     key: str
-    sheet: Mapping[str, Value]
+    sheet: Mapping[str, SheetValue]
     """By quantity, with confidence and source."""
     names: tuple[str, ...]
     """As NVML prints them; drivers differ."""
@@ -76,28 +76,28 @@ class Spec(Struct, frozen=True):
     @property
     def peaks(self) -> Mapping[str, float]:
         """Dense GFLOP/s (int8: GOP/s) by data type."""
-        promised = {dtype: self.promise(dtype) for dtype in DTYPES}
+        promised = {dtype: self.find_promise(dtype) for dtype in DTYPES}
         return {dtype: peak.value for dtype, peak in promised.items() if peak}
 
     @property
     def sms(self) -> int | None:
         """Streaming multiprocessors."""
-        return self._count("sms")
+        return self._find_count("sms")
 
     @property
     def peak_clock_mhz(self) -> float | None:
         """The clock for which the peaks of tensor cores hold."""
-        return self._number("peak_clock")
+        return self._find_number("peak_clock")
 
     @property
     def max_clock_mhz(self) -> float | None:
         """The highest that NVML lets it run; often more than `peak_clock_mhz`."""
-        return self._number("max_clock")
+        return self._find_number("max_clock")
 
     @property
     def flop_per_clk_per_sm(self) -> float | None:
         """Dense bf16, or fp16 where the part has no bf16."""
-        return self._number("flop_per_clk_per_sm")
+        return self._find_number("flop_per_clk_per_sm")
 
     @property
     def memory_gb(self) -> float:
@@ -112,22 +112,22 @@ class Spec(Struct, frozen=True):
     @property
     def nvlink_links(self) -> int:
         """How many links; 0 on a part without."""
-        return self._count("nvlink_links") or 0
+        return self._find_count("nvlink_links") or 0
 
     @property
     def nvlink_link_gbs(self) -> float:
         """Both directions of one link together."""
-        return self._number("nvlink_per_link") or 0.0
+        return self._find_number("nvlink_per_link") or 0.0
 
     @property
     def nvlink_bidir_gbs(self) -> float:
         """Both directions of all links together."""
-        return self._number("nvlink_total") or 0.0
+        return self._find_number("nvlink_total") or 0.0
 
     @property
     def pcie_gen(self) -> int | None:
         """Of the GPU; the slot may have less."""
-        return self._count("pcie_gen")
+        return self._find_count("pcie_gen")
 
     @property
     def pcie_width(self) -> int:
@@ -139,7 +139,7 @@ class Spec(Struct, frozen=True):
         """The default power limit."""
         return self.sheet["tdp"].number
 
-    def promise(self, quantity: str) -> Promise | None:
+    def find_promise(self, quantity: str) -> Promise | None:
         """
         Say what the sheet has of what a check measures under the name *quantity*.
 
@@ -147,26 +147,26 @@ class Spec(Struct, frozen=True):
         (one direction of all links together: what a GPU can send to one other that it
         reaches through switches, not through a few links of its own).
         """
-        cell, share = _CELLS.get(quantity, (quantity, 1.0))
+        cell, share = _SHEET_CELLS.get(quantity, (quantity, 1.0))
         value = self.sheet.get(cell)
-        if value is None or quantity not in MEASURED:
+        if value is None or quantity not in MEASURED_UNITS:
             return None
-        unit = MEASURED[quantity]
-        number = share * convert(value.number, value.unit, unit)
+        unit = MEASURED_UNITS[quantity]
+        number = share * convert_unit(value.number, value.unit, unit)
         return Promise(number, unit, value.confidence)
 
-    def _number(self, quantity: str) -> float | None:
+    def _find_number(self, quantity: str) -> float | None:
         value = self.sheet.get(quantity)
         return None if value is None else value.number
 
-    def _count(self, quantity: str) -> int | None:
+    def _find_count(self, quantity: str) -> int | None:
         value = self.sheet.get(quantity)
         return None if value is None else int(value.text)
 
 
-_CELLS = {"memory": ("memory_bandwidth", 1.0), "p2p": ("nvlink_total", 0.5)}
+_SHEET_CELLS = {"memory": ("memory_bandwidth", 1.0), "p2p": ("nvlink_total", 0.5)}
 """The cell that a measured quantity is held against, and the share of it."""
-MEASURED: Mapping[str, str] = {
+MEASURED_UNITS: Mapping[str, str] = {
     **dict.fromkeys(DTYPES, "GFLOP/s"),
     "int8": "GOP/s",
     "memory": "GB/s",
@@ -183,36 +183,36 @@ class Fraction(Struct, frozen=True):
     source: str
 
 
-def find(part: Part) -> Spec | None:
+def find_spec(part: Part) -> Spec | None:
     """
     Look up *part* by its PCI device id, else by its exact name.
 
     None if it is unknown, or if what it says of itself contradicts what was found:
     to judge a part by another one's data sheet is worse than not to judge it.
     """
-    spec = _listed(part)
-    return None if spec is None or _contradiction(spec, part.facts) else spec
+    spec = _look_up(part)
+    return None if spec is None or _find_contradiction(spec, part.facts) else spec
 
 
-def unknown(part: Part) -> str:
+def explain_unknown(part: Part) -> str:
     """Say why *part* has no data sheet here, if it has none."""
     facts = part.facts
-    spec = _listed(part)
+    spec = _look_up(part)
     if spec is not None:
-        return _contradiction(spec, facts)
+        return _find_contradiction(spec, facts)
     name = facts.get("name", "a GPU without a name")
     device_id = facts.get("pci_device_id", "unknown")
     return f"{name} (PCI device id {device_id}) is not in the table of parts"
 
 
-def _listed(part: Part) -> Spec | None:
+def _look_up(part: Part) -> Spec | None:
     device_id = part.facts.get("pci_device_id", "").lower()
-    return _by("pci_device_ids").get(device_id) or _by("names").get(
+    return _index_by("pci_device_ids").get(device_id) or _index_by("names").get(
         part.facts.get("name", "")
     )
 
 
-def _contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
+def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
     """Say what about a part speaks against its being the one that was found."""
     found = f"its device id or name is that of {spec.name}"
     capability = facts.get("compute_capability", spec.compute_capability)
@@ -221,15 +221,15 @@ def _contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
     if facts.get("name") in spec.other_names:
         return f"{facts['name']} is not in the table of parts, though {found}"
     gib = float(facts.get("memory", f"{spec.memory_gb} GiB").split()[0])
-    low, high = MEMORY_SHOWN
+    low, high = MEMORY_SHOWN_RANGE
     if not low <= gib / spec.memory_gb <= high:
         return f"{found}, and its memory of {gib:g} GiB is not"
     return ""
 
 
-def achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
+def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
     """Say what share of *quantity* the part *spec* reaches in a *mode* of it."""
-    return _fractions().get((spec.key, quantity, mode))
+    return _load_fractions().get((spec.key, quantity, mode))
 
 
 class Expectation(Struct, frozen=True):
@@ -246,34 +246,34 @@ def expect(part: Part, measured: str) -> Expectation | str:
 
     Or else, in words, why nobody can say that well enough to fail a part by it.
     """
-    spec = find(part)
+    spec = find_spec(part)
     if spec is None:
-        return unknown(part)
+        return explain_unknown(part)
     quantity, _, mode = measured.partition(".")
-    promise, share = spec.promise(quantity), achievable(spec, quantity, mode)
+    promise, share = spec.find_promise(quantity), find_achievable(spec, quantity, mode)
     if promise is None or share is None:
         return f"no source says what {measured} a good {spec.name} reaches"
-    if not {promise.confidence, share.confidence} <= SOUND:
+    if not {promise.confidence, share.confidence} <= SOUND_CONFIDENCES:
         return f"the sources for {measured} of {spec.name} are weak"
     return Expectation(spec.name, promise, share)
 
 
 @cache
-def specs() -> tuple[Spec, ...]:
+def load_specs() -> tuple[Spec, ...]:
     """Read the table of parts."""
-    return parse(rows("gpu_specs.csv"))
+    return parse_specs(read_rows("gpu_specs.csv"))
 
 
-def parse(table: Iterable[Mapping[str, str]]) -> tuple[Spec, ...]:
+def parse_specs(table: Iterable[Mapping[str, str]]) -> tuple[Spec, ...]:
     """Make data sheets of a *table* with one value a row."""
-    parts: dict[str, dict[str, list[Value]]] = {}
+    parts: dict[str, dict[str, list[SheetValue]]] = {}
     for row in table:
         cells = parts.setdefault(row["part"], {}).setdefault(row["quantity"], [])
-        cells.append(Value(row["value"], row["unit"], row["confidence"], row["source"]))
-    return tuple(_spec(key, cells) for key, cells in parts.items())
+        cells.append(SheetValue(row["value"], row["unit"], row["confidence"], row["source"]))
+    return tuple(_build_spec(key, cells) for key, cells in parts.items())
 
 
-def _spec(key: str, cells: Mapping[str, list[Value]]) -> Spec:
+def _build_spec(key: str, cells: Mapping[str, list[SheetValue]]) -> Spec:
     def texts(quantity: str) -> tuple[str, ...]:
         return tuple(value.text for value in cells.get(quantity, ()))
 
@@ -287,29 +287,29 @@ def _spec(key: str, cells: Mapping[str, list[Value]]) -> Spec:
 
 
 @cache
-def _fractions() -> Mapping[tuple[str, str, str], Fraction]:
-    by_key = {spec.key: spec for spec in specs()}
+def _load_fractions() -> Mapping[tuple[str, str, str], Fraction]:
+    by_key = {spec.key: spec for spec in load_specs()}
     return {
         (row["part"], row["quantity"], row["mode"]): share
-        for row in rows("gpu_reached.csv")
-        if (share := _fraction(row, by_key[row["part"]]))
+        for row in read_rows("gpu_reached.csv")
+        if (share := _build_fraction(row, by_key[row["part"]]))
     }
 
 
-def _fraction(row: Mapping[str, str], spec: Spec) -> Fraction | None:
-    promise = spec.promise(row["quantity"])
+def _build_fraction(row: Mapping[str, str], spec: Spec) -> Fraction | None:
+    promise = spec.find_promise(row["quantity"])
     if promise is None:
         return None
-    reached = convert(float(row["reached"]), row["unit"], promise.unit)
+    reached = convert_unit(float(row["reached"]), row["unit"], promise.unit)
     return Fraction(reached / promise.value, row["confidence"], row["source"])
 
 
 @cache
-def _by(field: str) -> Mapping[str, Spec]:
-    return {key: spec for spec in specs() for key in getattr(spec, field)}
+def _index_by(field: str) -> Mapping[str, Spec]:
+    return {key: spec for spec in load_specs() for key in getattr(spec, field)}
 
 
-def rows(name: str) -> Iterator[dict[str, str]]:
+def read_rows(name: str) -> Iterator[dict[str, str]]:
     """Read the table *name* of the package, a row at a time."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     names, *lines = csv.reader(text.splitlines())

@@ -19,27 +19,27 @@ from msgspec.structs import replace
 from hpcverify.config import Quarantine
 from hpcverify.quarantine.life import Hold, Node, State
 
-AT_LEAST = 2
+MIN_ALLOWANCE = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
-WIDELY = 3
+MIN_FAILING_NODES = 3
 """Nodes that have to fail a check before it can be its fault."""
-SPARED = " (not acted on: "
+NOT_ACTED_ON_PREFIX = " (not acted on: "
 """Stands in a reason before why nobody acts on it."""
-KEPT = " (held no harder than before: "
+HELD_NO_HARDER_PREFIX = " (held no harder than before: "
 """Stands in a reason before why a node that we hold is not held harder."""
-HARDNESS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
+HOLD_STRENGTHS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
 
 
-def allowance(eligible: int, policy: Quarantine) -> int:
+def compute_allowance(eligible: int, policy: Quarantine) -> int:
     """Say how many of *eligible* nodes may be newly held within a window."""
-    return max(AT_LEAST, min(math.ceil(policy.share * eligible), policy.cap))
+    return max(MIN_ALLOWANCE, min(math.ceil(policy.share * eligible), policy.cap))
 
 
-def trips(
+def explain_trip(
     held: Collection[str], new: Collection[str], eligible: int, policy: Quarantine
 ) -> str:
     """Say why *new* must not be held beside those *held* already; empty if they may."""
-    allowed = allowance(eligible, policy)
+    allowed = compute_allowance(eligible, policy)
     total = len({*held, *new})
     if not set(new) - set(held) or total <= allowed:
         return ""
@@ -49,7 +49,7 @@ def trips(
     )
 
 
-def doubted(
+def find_doubted_checks(
     outcomes: Mapping[str, Mapping[str, bool]], policy: Quarantine
 ) -> dict[str, str]:
     """
@@ -68,7 +68,7 @@ def doubted(
     return found
 
 
-def doubt_ends(answers: Iterable[tuple[float, bool]], policy: Quarantine) -> float:
+def predict_doubt_end(answers: Iterable[tuple[float, bool]], policy: Quarantine) -> float:
     """
     Say when a check is believed again if nothing new is found, in seconds since 1970.
 
@@ -87,34 +87,34 @@ def doubt_ends(answers: Iterable[tuple[float, bool]], policy: Quarantine) -> flo
 
 
 def _fails_widely(failed: int, ran: int, policy: Quarantine) -> bool:
-    return failed >= WIDELY and failed > policy.check_share * ran
+    return failed >= MIN_FAILING_NODES and failed > policy.check_share * ran
 
 
-def held_back(before: Node, after: Node, why: str) -> Node:
+def restrain_hold(before: Node, after: Node, why: str) -> Node:
     """
     Say what becomes of a node that *why* forbids to hold harder than *before*.
 
     In service, it shows what was found, and stays there; held, a state that no failure
     brings, is what it would be and not what was found. What our reservation keeps stays
     in it until it passes, fails when nothing forbids to act on that, or is let go for
-    a doubt (`policy.believes_no_more`). Its `after` stays too, or another rerun would
+    a doubt (`policy.release_if_doubted`). Its `after` stays too, or another rerun would
     be due at once. Hard evidence stays hard.
     """
-    if HARDNESS[after.wanted] <= HARDNESS[before.wanted]:
+    if HOLD_STRENGTHS[after.desired_hold] <= HOLD_STRENGTHS[before.desired_hold]:
         return after
-    if before.wanted is Hold.NONE:
-        told = f"{after.reason}{SPARED}{why})"
+    if before.desired_hold is Hold.NONE:
+        told = f"{after.reason}{NOT_ACTED_ON_PREFIX}{why})"
         if after.state is not State.HELD:
             return replace(after, enforced=False, reason=told)
     else:
-        told = f"{after.reason}{KEPT}{why})"
+        told = f"{after.reason}{HELD_NO_HARDER_PREFIX}{why})"
     return replace(
         before,
-        state=State.SUSPECT if before.kept_free else before.state,
+        state=State.SUSPECT if before.is_reserved_overdue else before.state,
         reason=told,
         checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
         hard=before.hard or after.hard,
         run=after.run,
-        finished=after.finished,
+        last_run_at=after.last_run_at,
         verdict=after.verdict,
     )

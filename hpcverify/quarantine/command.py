@@ -23,18 +23,18 @@ from pathlib import Path
 
 from hpcverify.check import Unable
 from hpcverify.errors import ActionError, ConfigError
-from hpcverify.processes import Completed, run_tool
-from hpcverify.quarantine.keeper import Seen, mark_of
+from hpcverify.processes import CompletedTool, run_tool
+from hpcverify.quarantine.keeper import HoldReading, parse_hold_id
 from hpcverify.trust import refuse_if_others_can_change
 
 TIMEOUT_S = 60.0
 """How long the script has for one errand; Slurm's own commands give up after 10 s."""
 
-_HELD = frozenset({"free", "held", "reserved", "held+reserved", "other"})
+_HELD_VALUES = frozenset({"free", "held", "reserved", "held+reserved", "other"})
 
 
 @dataclass(frozen=True)
-class CommandKeeper:
+class ScriptBackend:
     """
     Asks and tells the *script*, by its absolute path.
 
@@ -45,23 +45,23 @@ class CommandKeeper:
     script: Path
     timeout: float = TIMEOUT_S
 
-    def look(self) -> Mapping[str, Seen]:
+    def read_holds(self) -> Mapping[str, HoldReading]:
         """Give all nodes that the script names."""
         printed = self._run("look")
-        nodes = [self._seen(line) for line in printed.split("\n") if line]
+        nodes = [self._parse_line(line) for line in printed.split("\n") if line]
         there = {seen.node: seen for seen in nodes}
         if not nodes or len(there) != len(nodes):
-            raise self._bad("names no node" if not nodes else "names a node twice")
+            raise self._build_error("names no node" if not nodes else "names a node twice")
         return there
 
-    def see(self, node: str) -> Seen:
+    def read_hold(self, node: str) -> HoldReading:
         """Give one node, of a fresh answer for all."""
-        there = self.look()
+        there = self.read_holds()
         if node not in there:
-            raise self._bad(f"does not name {node}")
+            raise self._build_error(f"does not name {node}")
         return there[node]
 
-    def began(self) -> float:
+    def read_start_time(self) -> float:
         """Take the script for one that forgets nothing."""
         return 0.0
 
@@ -86,18 +86,16 @@ class CommandKeeper:
         self._run("unreserve", node)
 
     def _run(self, *words: str) -> str:
-        done = self._completed(*words)
+        done = self._run_script(*words)
         said = done.stderr.decode(errors="replace").strip().split("\n")[0]
         if done.returncode != 0:
             why = said or f"exit status {done.returncode}, and not a word why"
             raise ActionError(f"{self.script} {' '.join(words[:2])}: {why}")
         return done.stdout.decode(errors="replace")
 
-    def _completed(self, *words: str) -> Completed:
+    def _run_script(self, *words: str) -> CompletedTool:
         if not self.script.is_absolute():
-            raise ConfigError(
-                f"quarantine.command: {str(self.script)!r} is not an absolute path"
-            )
+            raise ConfigError(f"quarantine.command: {str(self.script)!r} is not an absolute path")
         try:
             refuse_if_others_can_change(self.script)
             return run_tool([str(self.script), *words], timeout=self.timeout)
@@ -106,19 +104,19 @@ class CommandKeeper:
         except OSError as exc:
             raise ConfigError(f"{self.script} cannot be run: {exc.strerror}") from exc
 
-    def _seen(self, line: str) -> Seen:
+    def _parse_line(self, line: str) -> HoldReading:
         node, held, reason = [*line.split("\t", 2), "", ""][:3]
-        if not node or held not in _HELD:
-            raise self._bad(f"says {line[:80]!r}, not NODE, HELD and REASON")
+        if not node or held not in _HELD_VALUES:
+            raise self._build_error(f"says {line[:80]!r}, not NODE, HELD and REASON")
         drained = held.startswith("held")
-        return Seen(
+        return HoldReading(
             node=node,
-            ours=mark_of(reason) if drained else "",
+            hold_id=parse_hold_id(reason) if drained else "",
             reason=reason,
             drained=drained,
             unavailable="kept out of reach" if held == "other" else "",
             reserved=held.endswith("reserved"),
         )
 
-    def _bad(self, what: str) -> ActionError:
+    def _build_error(self, what: str) -> ActionError:
         return ActionError(f"{self.script} look: it {what}")

@@ -14,16 +14,16 @@ from msgspec import Struct
 
 from hpcverify import catalog
 from hpcverify.check import Placement
-from hpcverify.conclusion import hard_evidence
+from hpcverify.conclusion import list_hard_evidence
 from hpcverify.config import Site
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import Cause, Maturity, Result, Run, Verdict, standing
+from hpcverify.model import Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.quarantine.ledger import Ticket
-from hpcverify.rounds import worst_rounds
+from hpcverify.rounds import choose_worst_rounds
 from hpcverify.slurm.hostlist import expand
 
-GOOD = (Verdict.PASS, Verdict.WARN)
-EVERY = "*"
+PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
+ALL_CHECKS = "*"
 """As the name of a check: all of them."""
 
 
@@ -50,55 +50,55 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Whether nothing in it loaded the node."""
     verdict: Verdict
     failures: tuple[Failure, ...]
-    known: tuple[str, ...]
+    suppressed_checks: tuple[str, ...]
     """Checks that failed and are suppressed."""
-    passed: frozenset[str]
+    passed_checks: frozenset[str]
     not_applicable: frozenset[str]
     """Checks of parts that the node does not have, or not any more."""
-    unclear: dict[str, str]
+    unanswered_checks: dict[str, str]
     """Checks that had a turn and gave no answer that counts, and why."""
     unjudged: tuple[tuple[Cause, str], ...]
     """Why it could not be judged, each with a sentence."""
 
     @property
-    def full(self) -> bool:
+    def is_full_pass(self) -> bool:
         """
         Whether it is a full pass: ours, whole, and without a failure or an error.
 
         Passive checks alone never make one: they saw the node at rest.
         """
-        return self._good and not self.passive
+        return self._is_pass and not self.passive
 
     @property
-    def _good(self) -> bool:
-        return bool(self.ticket) and self.conclusive and self.verdict in GOOD
+    def _is_pass(self) -> bool:
+        return bool(self.ticket) and self.conclusive and self.verdict in PASSING_VERDICTS
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether all of it was judged, and nothing failed that was not known."""
-        judged = bool(self.known and not self.failures and not self.unjudged)
-        return self._good or judged
+        judged = bool(self.suppressed_checks and not self.failures and not self.unjudged)
+        return self._is_pass or judged
 
     @property
-    def settled(self) -> frozenset[str]:
+    def settled_checks(self) -> frozenset[str]:
         """The checks whose failure, if they had failed before, holds no longer."""
-        return self.passed.union(self.known, self.not_applicable)
+        return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
 
     @property
-    def ran(self) -> dict[str, bool]:
+    def failed_by_check(self) -> dict[str, bool]:
         """Which checks gave an answer that counts, and whether they failed."""
         if not (self.ticket and self.conclusive):
             return {}
         failed = {f.check for f in self.failures}
-        return {check: check in failed for check in (*self.passed, *failed)}
+        return {check: check in failed for check in (*self.passed_checks, *failed)}
 
 
-def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
+def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
     """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
-    worst = list(worst_rounds(run.results))
+    worst = list(choose_worst_rounds(run.results))
     bad = [r for r in worst if r.verdict is Verdict.FAIL]
     counting = [r for r in bad if r.maturity is Maturity.STABLE]
-    silenced = suppressed(run.node, site, now)
+    silenced = list_suppressed_checks(run.node, site, now)
     failed = {r.check for r in counting}
     absent = {r.check for r in worst if _is_absent(r)}
     ours = ticket is not None and not ticket.run and ticket.suite == run.suite
@@ -111,22 +111,22 @@ def evidence_of(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evid
         passive=_is_passive(run, site),
         verdict=run.verdict,
         failures=tuple(
-            Failure(r.check, r.reason, bool(_hard(r, run)))
+            Failure(r.check, r.reason, bool(_gather_hard_evidence(r, run)))
             for r in counting
             if r.check not in silenced
         ),
-        known=tuple(r.check for r in counting if r.check in silenced),
-        passed=frozenset(r.check for r in worst if r.verdict in GOOD),
+        suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
+        passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
         not_applicable=frozenset(absent),
-        unclear={
+        unanswered_checks={
             r.check: r.reason
             for r in worst
-            if r.verdict not in GOOD and r.check not in failed | absent
+            if r.verdict not in PASSING_VERDICTS and r.check not in failed | absent
         },
         unjudged=tuple(
             (r.cause, f"{r.check}: {r.reason}")
             for r in worst
-            if standing(r) is Verdict.ERROR
+            if effective_verdict(r) is Verdict.ERROR
         ),
     )
 
@@ -142,28 +142,28 @@ def _is_passive(run: Run, site: Site) -> bool:
 def _reads_only(check: str, site: Site) -> bool:
     """Whether *check* is passive; one that is not here any more is taken for none."""
     try:
-        return catalog.load(check, site.packages).placement is Placement.PASSIVE
+        return catalog.load_check(check, site.packages).placement is Placement.PASSIVE
     except (ConfigError, UnknownNameError):
         return False
 
 
 def _is_absent(result: Result) -> bool:
     """Whether the node has no such part, and the suite does not say that it must."""
-    skipped = standing(result) is Verdict.SKIP
+    skipped = effective_verdict(result) is Verdict.SKIP
     return skipped and result.cause is Cause.NOT_APPLICABLE
 
 
-def _hard(result: Result, run: Run) -> tuple[str, ...]:
+def _gather_hard_evidence(result: Result, run: Run) -> tuple[str, ...]:
     """Gather the hard evidence of all rounds, not only of the worst one."""
     return tuple(
         text
         for each in run.results
         if each.check == result.check
-        for text in hard_evidence(each, run.inventory)
+        for text in list_hard_evidence(each, run.inventory)
     )
 
 
-def suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
+def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
     """Name by node the checks whose failure there is known and not acted on, today."""
     today = datetime.fromtimestamp(now, UTC).date()
     found: dict[str, set[str]] = {}
@@ -174,12 +174,12 @@ def suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
     return found
 
 
-def suppressed(node: str, site: Site, now: float) -> set[str]:
+def list_suppressed_checks(node: str, site: Site, now: float) -> set[str]:
     """Name those of *node*."""
-    return suppressions(site, now).get(node, set())
+    return list_suppressions(site, now).get(node, set())
 
 
-def enforced(checks: Collection[str], site: Site) -> bool:
+def is_enforced(checks: Collection[str], site: Site) -> bool:
     """Whether a failure of one of *checks* takes a node out of service."""
     on = set(site.quarantine.enforce)
-    return EVERY in on or not on.isdisjoint(checks)
+    return ALL_CHECKS in on or not on.isdisjoint(checks)

@@ -32,10 +32,10 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError
 from hpcverify.quarantine.life import Hold, Node, State
 
-REASON_MAX = 900
+MAX_WRITTEN_REASON_CHARS = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
 
-UNSAID = "and nobody said why"
+NO_REASON_SUFFIX = "and nobody said why"
 """Ends what is told of a hold that has no reason."""
 
 DRAIN = "drain"
@@ -43,12 +43,12 @@ DRAIN = "drain"
 RESUME = "resume"
 """The act that takes a drain of ours back."""
 
-CLOCKS_S = 5.0
+MAX_CLOCK_SKEW_S = 5.0
 """That the scheduler's clock may differ from ours."""
-MADE_S = 60.0
+MAX_DRAIN_DELAY_S = 60.0
 """From the intent of a drain until it is surely made."""
 
-_NEXT = {
+_NEXT_WRITE = {
     (Hold.NONE, True, False): RESUME,
     (Hold.NONE, True, True): RESUME,
     (Hold.NONE, False, True): "unreserve",
@@ -61,8 +61,8 @@ _NEXT = {
 }
 """What is due by what is wanted, whether our drain stands, and our reservation."""
 
-_MARK = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
-_BY_SLURM = re.compile(
+_HOLD_ID_PATTERN = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
+_SLURM_SUFFIX_PATTERN = re.compile(
     r"(?: : (?:reboot (?:requested|issued|complete|timed out)|Not responding"
     r"|ResumeTimeout reached))+$"
 )
@@ -70,16 +70,16 @@ _BY_SLURM = re.compile(
 What slurmctld appends to the reason of a drained node by itself: 22.05 when it is
 rebooted, later versions also when it goes down (``set_node_reason`` in node_mgr.c).
 """
-_UNRELIABLE = re.compile(r"[^!-~]|[\"'\\]")
+_UNRELIABLE_CHARS_PATTERN = re.compile(r"[^!-~]|[\"'\\]")
 """Characters that a version of Slurm may print otherwise than they were given to it:
 blanks, quotes, backslashes, and all beyond ASCII."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class HoldReading(Struct, frozen=True, kw_only=True):
     """How a node was found to be held."""
 
     node: str
-    ours: str = ""
+    hold_id: str = ""
     """The mark that its reason begins with: of a drain of ours, of one that says so, or
     of one that is over, for a resume of Slurm 24.11 leaves the reason behind."""
     reason: str = ""
@@ -104,60 +104,65 @@ class Intent(Struct, frozen=True, kw_only=True):
     act: str
     reason: str
     """What it was to write."""
-    before: str
+    reason_before: str
     """The reason that stood there when it was about to be made."""
-    stood: str | None = None
+    drain_after: str | None = None
     """The reason of the drain that stood afterwards, empty if none did; None: nobody
     knows, or the write may still take effect."""
     at: float = 0.0
     """When, in seconds since 1970 by our clock."""
 
 
-class Marks(Struct, frozen=True):
+class HoldHistory(Struct, frozen=True):
     """What a hold of ours is recognized by, on one node."""
 
-    given: tuple[str, ...] = ()
+    hold_ids: tuple[str, ...] = ()
     """The marks that we ever gave its holds, the present one last."""
-    standing: str = ""
-    """The reason of our drain that was last seen to stand, as `_core` has it."""
-    awaited: frozenset[str] = frozenset()
+    standing_reason: str = ""
+    """
+    The reason of our drain that was last seen to stand, as `_normalize_reason` has it.
+    """
+    awaited_reasons: frozenset[str] = frozenset()
     """Those of drains that were never seen to stand, and may have been made or yet
     be: their command was killed, or has timed out."""
-    lifted: str = ""
+    lifted_reason: str = ""
     """The reason of our drain that we last took back."""
-    lifted_from: float = 0.0
+    lifted_drained_at: float = 0.0
     lifted_at: float = 0.0
     """When we were about to make it, and to take it back."""
 
-    def drained(self, seen: Seen) -> bool:
+    def owns_drain(self, seen: HoldReading) -> bool:
         """Whether the node, as *seen*, is drained by us."""
-        if not (seen.drained and seen.ours):
+        if not (seen.drained and seen.hold_id):
             return False
-        reason = _core(seen.reason)
-        return reason in {self.standing, *self.awaited} or (
-            reason == self.lifted and self._is_as_old(seen)
+        reason = _normalize_reason(seen.reason)
+        return reason in {self.standing_reason, *self.awaited_reasons} or (
+            reason == self.lifted_reason and self._is_lifted_drain(seen)
         )
 
-    def _is_as_old(self, seen: Seen) -> bool:
+    def _is_lifted_drain(self, seen: HoldReading) -> bool:
         """Whether the drain, as *seen*, was made when we made the one we lifted."""
-        first, last = self.lifted_from - CLOCKS_S, self.lifted_from + MADE_S
-        return first < seen.at < min(last, self.lifted_at - CLOCKS_S)
+        first, last = (
+            self.lifted_drained_at - MAX_CLOCK_SKEW_S,
+            self.lifted_drained_at + MAX_DRAIN_DELAY_S,
+        )
+        return first < seen.at < min(last, self.lifted_at - MAX_CLOCK_SKEW_S)
 
-    def arrived(self, seen: Seen) -> bool:
+    def has_awaited_drain(self, seen: HoldReading) -> bool:
         """Whether a drain stands on the node, as *seen*, that was awaited."""
-        return seen.drained and _core(seen.reason) in self.awaited
+        return seen.drained and _normalize_reason(seen.reason) in self.awaited_reasons
 
-    def reserved(self, seen: Seen) -> bool:
+    def owns_reservation(self, seen: HoldReading) -> bool:
         """Whether the node, as *seen*, is reserved by us."""
-        return seen.reserved and bool(self.given)
+        return seen.reserved and bool(self.hold_ids)
 
 
-def _core(reason: str) -> str:
+def _normalize_reason(reason: str) -> str:
     """Keep of *reason* what somebody wrote, and every Slurm gives back as it was."""
-    return _UNRELIABLE.sub("", _BY_SLURM.sub("", reason))
+    return _UNRELIABLE_CHARS_PATTERN.sub("", _SLURM_SUFFIX_PATTERN.sub("", reason))
 
 
-class Keeper(Protocol):
+class HoldBackend(Protocol):
     """
     A scheduler, or what stands for one.
 
@@ -165,15 +170,15 @@ class Keeper(Protocol):
     or if that is not known: the write may have been done, or may yet be.
     """
 
-    def look(self) -> Mapping[str, Seen]:
+    def read_holds(self) -> Mapping[str, HoldReading]:
         """Give all nodes."""
         ...
 
-    def see(self, node: str) -> Seen:
+    def read_hold(self, node: str) -> HoldReading:
         """Give one node, as it is now."""
         ...
 
-    def began(self) -> float:
+    def read_start_time(self) -> float:
         """Say when it was last started, if it forgets by that what it was just told."""
         ...
 
@@ -198,90 +203,92 @@ class Keeper(Protocol):
         ...
 
 
-class Book(Protocol):
+class IntentLog(Protocol):
     """Where each write is written down before it is made, and what came of it."""
 
-    def intend(self, node: str, act: str, reason: str, before: str) -> int:
+    def record_intent(self, node: str, act: str, reason: str, before: str) -> int:
         """Write down what is about to be done, and the reason that stands there now."""
         ...
 
-    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
-        """Write down what came of it, and which drain stood then: `Intent.stood`."""
+    def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
+        """Write down what came of it, and which drain stood then: `Intent.drain_after`."""
         ...
 
-    def found(self, node: str, stood: str) -> None:
+    def record_found_drain(self, node: str, drain_reason: str) -> None:
         """Write down which drain of ours was found on *node*; empty: there is none."""
         ...
 
-    def intents(self, node: str) -> Sequence[Intent]:
+    def list_intents(self, node: str) -> Sequence[Intent]:
         """List every write to *node* that was ever meant to be made, in order."""
         ...
 
 
-def mark_of(reason: str) -> str:
+def parse_hold_id(reason: str) -> str:
     """Give the mark that *reason* begins with, empty if it has none."""
-    found = _MARK.match(reason)
+    found = _HOLD_ID_PATTERN.match(reason)
     return "" if found is None else found[0]
 
 
-def marks_of(node: Node, book: Book) -> Marks:
+def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
     """Read in the *book* what our holds of *node* are recognized by."""
-    intents = book.intents(node.name)
-    given = [*(mark_of(each.reason) for each in intents), node.hold]
+    intents = log.list_intents(node.name)
+    given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
     standing = lifted = ""
     lifted_at = 0.0
     made: dict[str, float] = {}
     awaited: set[str] = set()
     for each in intents:
-        drain = _core(each.reason) if each.act == DRAIN else ""
+        drain = _normalize_reason(each.reason) if each.act == DRAIN else ""
         made[drain] = each.at
-        for stood in (each.before, each.stood):
-            if stood is not None and _core(stood) in awaited:
-                standing = _core(stood)
+        for stood in (each.reason_before, each.drain_after):
+            if stood is not None and _normalize_reason(stood) in awaited:
+                standing = _normalize_reason(stood)
                 awaited.remove(standing)
-        if each.stood is None:
+        if each.drain_after is None:
             awaited |= {drain} - {""}
             continue
-        stood = _core(each.stood)
+        stood = _normalize_reason(each.drain_after)
         if each.act == RESUME and standing and not stood:
             lifted, lifted_at = standing, each.at
         # What others write later in the same words is theirs.
         standing = stood if stood in (drain, standing) else ""
-    return Marks(
-        given=tuple(filter(None, given)),
-        standing=standing,
-        awaited=frozenset(awaited),
-        lifted=lifted,
-        lifted_from=made.get(lifted, 0.0),
+    return HoldHistory(
+        hold_ids=tuple(filter(None, given)),
+        standing_reason=standing,
+        awaited_reasons=frozenset(awaited),
+        lifted_reason=lifted,
+        lifted_drained_at=made.get(lifted, 0.0),
         lifted_at=lifted_at,
     )
 
 
-def written(mark: str, reason: str) -> str:
+def format_reason(hold_id: str, reason: str) -> str:
     """Put *reason* as we write it: after its mark, on one line, of bounded length."""
     # A node's own words come into it: nothing that steers a terminal.
     plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
-    return f"{mark} {plain}"[:REASON_MAX].rstrip()
+    return f"{hold_id} {plain}"[:MAX_WRITTEN_REASON_CHARS].rstrip()
 
 
-def foresee(node: Node, seen: Seen, marks: Marks) -> tuple[Node, str]:
+def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:
     """Say what *seen* makes of *node*, and what `settle` is to do then, if anything."""
-    found = as_found(node, seen, marks)
-    if _is_to_be_given_back(node, seen, marks):
+    found = apply_reading(node, seen, marks)
+    if _must_restore_reason(node, seen, marks):
         return found, "restore"
-    act = _due(found, seen, marks)
-    # That they have left is written down first: see `_is_to_be_given_back`.
+    act = _choose_next_write(found, seen, marks)
+    # That they have left is written down first: see `_must_restore_reason`.
     if not act or (act == DRAIN and node.foreign):
-        return found, "note" * marks.arrived(seen)
+        return found, "note" * marks.has_awaited_drain(seen)
     return found, act
 
 
-def is_lost(before: Node, after: Node) -> bool:
+def is_hold_lost(before: Node, after: Node) -> bool:
     """Whether somebody else has lifted or taken over the hold that a node had."""
-    return before.wanted is not Hold.NONE and bool(before.hold) and not after.hold
+    return before.desired_hold is not Hold.NONE and bool(before.hold_id) and not after.hold_id
 
 
-def settle(node: Node, keeper: Keeper, book: Book, seen: Seen | None = None) -> Node:
+def settle(
+    node: Node, backend: HoldBackend, log: IntentLog, seen: HoldReading | None = None
+) -> Node:
     """
     Hold *node* as it wants to be held; give it with what was found of its hold.
 
@@ -296,35 +303,37 @@ def settle(node: Node, keeper: Keeper, book: Book, seen: Seen | None = None) -> 
             from it, or a write did not take.
 
     """
-    hand = _Hand(node.name, keeper, book)
-    seen = _given_back(node, seen or keeper.see(node.name), hand)
+    hand = _HoldWriter(node.name, backend, log)
+    seen = _restore_reason(node, seen or backend.read_hold(node.name), hand)
     just_left = bool(node.foreign)
     tried: set[str] = set()
     while True:
-        marks = hand.marks(node)
-        if marks.arrived(seen):
-            book.found(node.name, seen.reason)
-        found = as_found(node, seen, marks)
-        if is_lost(node, found):
-            book.found(node.name, "")
+        marks = hand.read_history(node)
+        if marks.has_awaited_drain(seen):
+            log.record_found_drain(node.name, seen.reason)
+        found = apply_reading(node, seen, marks)
+        if is_hold_lost(node, found):
+            log.record_found_drain(node.name, "")
         node = found
-        act = _due(node, seen, marks)
+        act = _choose_next_write(node, seen, marks)
         if not act or (act == DRAIN and just_left):
             return node
         if act in tried:
-            return _undone(act, node, seen)
+            return _accept_or_raise(act, node, seen)
         tried.add(act)
-        seen = _taken(act, node, seen, hand)
+        seen = _perform_write(act, node, seen, hand)
 
 
-def _undone(act: str, node: Node, seen: Seen) -> Node:
+def _accept_or_raise(act: str, node: Node, seen: HoldReading) -> Node:
     """Put up with a reservation that stays until our job in it ends, and no more."""
     if act == "unreserve":
         return node
-    raise ActionError(f"{node.name}: {act} did not take: it is {_words(seen)}")
+    raise ActionError(f"{node.name}: {act} did not take: it is {_describe_reading(seen)}")
 
 
-def adopt(node: Node, seen: Seen, keeper: Keeper, book: Book) -> Node:
+def take_over_hook_drain(
+    node: Node, seen: HoldReading, backend: HoldBackend, log: IntentLog
+) -> Node:
     """
     Make the drain of a prolog or epilog that failed ours, as *node*'s reason explains.
 
@@ -335,83 +344,74 @@ def adopt(node: Node, seen: Seen, keeper: Keeper, book: Book) -> Node:
         ActionError: the scheduler did not answer.
 
     """
-    hand = _Hand(node.name, keeper, book)
+    hand = _HoldWriter(node.name, backend, log)
     if seen.drained and seen.hook_failed and not seen.unavailable:
-        seen = _taken(DRAIN, node, seen, hand)
+        seen = _perform_write(DRAIN, node, seen, hand)
     else:
-        seen = keeper.see(node.name)
-    return as_found(node, seen, hand.marks(node))
+        seen = backend.read_hold(node.name)
+    return apply_reading(node, seen, hand.read_history(node))
 
 
-def as_found(node: Node, seen: Seen, marks: Marks) -> Node:
+def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
     """Say what *seen* makes of *node*, our holds being recognized by *marks*."""
-    if marks.drained(seen):
-        return replace(node, hold=seen.ours, foreign="")
-    reserved = marks.reserved(seen)
-    foreign = _theirs(seen, reserved=reserved)
+    if marks.owns_drain(seen):
+        return replace(node, hold_id=seen.hold_id, foreign="")
+    reserved = marks.owns_reservation(seen)
+    foreign = _describe_other_holder(seen, reserved=reserved)
     if reserved:
-        return replace(node, hold=marks.given[-1], foreign=foreign)
+        return replace(node, hold_id=marks.hold_ids[-1], foreign=foreign)
     if seen.unavailable and not seen.drained:
         return replace(node, foreign=foreign)  # our hold is looked for once that ends
-    if node.hold and node.wanted is not Hold.NONE:
-        return _lost(node, foreign)
-    if node.foreign and not foreign and node.owed and not node.is_back:
-        return _let_back(replace(node, foreign=""), node.reason)
-    return replace(node, hold="", foreign=foreign)
+    if node.hold_id and node.desired_hold is not Hold.NONE:
+        return _give_up_hold(node, foreign)
+    if node.foreign and not foreign and node.owed_checks and not node.has_returned:
+        return _explain_return(replace(node, foreign=""), node.reason)
+    return replace(node, hold_id="", foreign=foreign)
 
 
-def _theirs(seen: Seen, *, reserved: bool) -> str:
+def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
     """Say why somebody else holds a node, empty if nobody does."""
     if seen.drained or seen.unavailable:
-        return seen.reason or f"{seen.unavailable or 'drained'}, {UNSAID}"
+        return seen.reason or f"{seen.unavailable or 'drained'}, {NO_REASON_SUFFIX}"
     if seen.reserved and not reserved:  # of a ledger that is lost, or another one
-        return f"reserved in our name, {UNSAID}"
+        return f"reserved in our name, {NO_REASON_SUFFIX}"
     return ""
 
 
-def _lost(node: Node, foreign: str) -> Node:
+def _give_up_hold(node: Node, foreign: str) -> Node:
     """Make *node* one that somebody else has taken out of our hands."""
     was = f"it was {node.state}: {node.reason}"
-    node = replace(
-        node,
-        state=State.UNVERIFIED,
-        by="",
-        enforced=False,
-        hold="",
-        foreign=foreign,
-    )
+    node = replace(node, state=State.UNVERIFIED, by="", enforced=False, hold_id="", foreign=foreign)
     if foreign:
         told = f"somebody else took it over ({foreign}); {was}"
         return replace(node, reason=told)
-    if node.owed:
-        return _let_back(node, was)
+    if node.owed_checks:
+        return _explain_return(node, was)
     return replace(node, reason=f"somebody else let it go; {was}")
 
 
-def _let_back(node: Node, was: str) -> Node:
+def _explain_return(node: Node, was: str) -> Node:
     """Say of *node* that nobody has verified it since it failed; *was* tells more."""
-    failed = f"not verified since: failed {', '.join(node.owed)}"
-    return replace(
-        node, reason=f"returned to service by somebody else, {failed}; {was}"
-    )
+    failed = f"not verified since: failed {', '.join(node.owed_checks)}"
+    return replace(node, reason=f"returned to service by somebody else, {failed}; {was}")
 
 
-def _due(node: Node, seen: Seen, marks: Marks) -> str:
+def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str:
     """Say which write comes next, if any."""
-    drain, reserved = marks.drained(seen), marks.reserved(seen)
+    drain, reserved = marks.owns_drain(seen), marks.owns_reservation(seen)
     if seen.unavailable:
         return ""
     if seen.drained and not drain:
-        return "unreserve" if reserved and node.wanted is Hold.NONE else ""
+        return "unreserve" if reserved and node.desired_hold is Hold.NONE else ""
     if seen.reserved and not reserved:
         return ""
     # Slurm keeps a reason that is there when it drains the node by itself next time,
     # and that drain would pass for ours.
-    left_behind = not seen.drained and seen.ours in marks.given
-    return _NEXT.get((node.wanted, drain, reserved), "wipe" * left_behind)
+    left_behind = not seen.drained and seen.hold_id in marks.hold_ids
+    return _NEXT_WRITE.get((node.desired_hold, drain, reserved), "wipe" * left_behind)
 
 
-def _is_to_be_given_back(node: Node, seen: Seen, marks: Marks) -> bool:
+def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> bool:
     """
     Whether a late write of ours has replaced the reason of somebody else's drain.
 
@@ -419,74 +419,80 @@ def _is_to_be_given_back(node: Node, seen: Seen, marks: Marks) -> bool:
     since. That we had read their reason and now find ours tells, for `settle` drains
     nothing in the turn in which it finds that they have left.
     """
-    theirs = bool(node.foreign) and not node.foreign.endswith(UNSAID)
-    return theirs and marks.drained(seen)
+    theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)
+    return theirs and marks.owns_drain(seen)
 
 
-def _given_back(node: Node, seen: Seen, hand: _Hand) -> Seen:
+def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
     """Give a drain back whose reason a late write of ours has replaced."""
-    if not _is_to_be_given_back(node, seen, hand.marks(node)):
+    if not _must_restore_reason(node, seen, hand.read_history(node)):
         return seen
-    give_back = partial(hand.keeper.restore, hand.node, node.foreign)
-    return hand.do("restore", f"theirs: {node.foreign}", seen, give_back)
+    give_back = partial(hand.backend.restore, hand.node, node.foreign)
+    return hand.perform("restore", f"theirs: {node.foreign}", seen, give_back)
 
 
-def _taken(act: str, node: Node, seen: Seen, hand: _Hand) -> Seen:
+def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
     """Take the write *act* to *node* that is due since it was *seen*."""
-    keeper, name = hand.keeper, node.name
+    keeper, name = hand.backend, node.name
     said = f"{node.by}: {node.reason}" if node.by else node.reason
-    reason = written(node.hold or new_mark(), said)
+    reason = format_reason(node.hold_id or make_hold_id(), said)
     match act:
         case "drain":
-            return hand.do(act, reason, seen, partial(keeper.drain, name, reason))
+            return hand.perform(act, reason, seen, partial(keeper.drain, name, reason))
         case "reserve":
-            return hand.do(act, reason, seen, partial(keeper.reserve, name))
+            return hand.perform(act, reason, seen, partial(keeper.reserve, name))
         case "resume":
-            return hand.do(act, "", seen, partial(keeper.resume, name))
+            return hand.perform(act, "", seen, partial(keeper.resume, name))
         case "wipe":
-            return hand.do(act, "", seen, partial(keeper.restore, name, " "))
+            return hand.perform(act, "", seen, partial(keeper.restore, name, " "))
         case _:
-            return hand.do(act, "", seen, partial(keeper.unreserve, name))
+            return hand.perform(act, "", seen, partial(keeper.unreserve, name))
 
 
 @dataclass(frozen=True)
-class _Hand:
+class _HoldWriter:
     """Makes writes to one node, each between two reads and two lines in the book."""
 
     node: str
-    keeper: Keeper
-    book: Book
+    backend: HoldBackend
+    log: IntentLog
 
-    def marks(self, node: Node) -> Marks:
-        return marks_of(node, self.book)
+    def read_history(self, node: Node) -> HoldHistory:
+        return read_hold_history(node, self.log)
 
-    def do(self, act: str, reason: str, seen: Seen, write: Callable[[], None]) -> Seen:
+    def perform(
+        self, act: str, reason: str, seen: HoldReading, write: Callable[[], None]
+    ) -> HoldReading:
         """Call *write* if the node still is as it was *seen*; say how it is then."""
-        intent = self.book.intend(self.node, act, reason, seen.reason)
-        now = self.keeper.see(self.node)
+        intent = self.log.record_intent(self.node, act, reason, seen.reason)
+        now = self.backend.read_hold(self.node)
         if now != seen:
-            told = f"not done, for it now is {_words(now)}"
-            self.book.outcome(intent, told, _drain(now))
+            told = f"not done, for it now is {_describe_reading(now)}"
+            self.log.record_outcome(intent, told, _get_drain_reason(now))
             return now
         write()
-        now = self.keeper.see(self.node)
+        now = self.backend.read_hold(self.node)
         # A drain that does not stand yet may still come: commands can be late.
-        late = act == DRAIN and _core(reason) != _core(_drain(now))
-        self.book.outcome(intent, f"it is {_words(now)}", None if late else _drain(now))
+        late = act == DRAIN and _normalize_reason(reason) != _normalize_reason(
+            _get_drain_reason(now)
+        )
+        self.log.record_outcome(
+            intent, f"it is {_describe_reading(now)}", None if late else _get_drain_reason(now)
+        )
         return now
 
 
-def _drain(seen: Seen) -> str:
+def _get_drain_reason(seen: HoldReading) -> str:
     """Give the reason of the drain that stands, empty if none does."""
     return seen.reason if seen.drained else ""
 
 
-def new_mark() -> str:
+def make_hold_id() -> str:
     """Make the mark of a new hold of ours."""
     return f"hpcverify[{secrets.token_hex(3)}]"
 
 
-def _words(seen: Seen) -> str:
+def _describe_reading(seen: HoldReading) -> str:
     """Describe how a node is held."""
     held = "reserved" * seen.reserved, "drained" * seen.drained, seen.unavailable
     told = " and ".join(filter(None, held)) or "free"

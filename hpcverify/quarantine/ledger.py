@@ -22,21 +22,21 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.database import migrate, transaction, version
+from hpcverify.database import migrate, read_version, transaction
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
 from hpcverify.quarantine.keeper import Intent
 from hpcverify.quarantine.life import Node
 from hpcverify.quarantine.transition import (
-    CLOSED,
-    DOUBTED,
-    FORGOTTEN,
-    TRIPPED,
-    TRUSTED,
+    BREAKER_CLOSED,
+    BREAKER_TRIPPED,
+    CHECK_DOUBTED,
+    CHECK_TRUSTED,
+    FORGOTTEN_STATE,
     Transition,
     TransitionKind,
-    shown,
-    transition_of,
+    build_transition,
+    get_shown_state,
 )
 
 MIGRATIONS = (
@@ -97,39 +97,34 @@ create table transitions (
 );
 """,
 )
-FILE = "fleet.sqlite"
+LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
-CONTROLLER = "hpcverify"
+CONTROLLER_ACTOR = "hpcverify"
 """The actor of what no person did."""
-DAY = timedelta(days=1).total_seconds()
+DAY_S = timedelta(days=1).total_seconds()
 """By which clocks may be apart."""
-COUNTED = 90 * DAY
+BREAKER_RETENTION_S = 90 * DAY_S
 """What the breaker counts is kept for so long, beyond any window of use."""
-TIMELY = 14 * DAY
+MAX_RUN_AGE_S = 14 * DAY_S
 """
 How old a run may be that nobody ordered: as old as the holidays of who looks after
 the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
 rows of `judged` in that time, of 70 bytes.
 """
-BREAKER = "tripped"
+BREAKER_FACT = "tripped"
 """The fact that says why the breaker acts on nobody."""
-DOUBTS = "doubted"
+DOUBTS_FACT = "doubted"
 """The fact that names the checks in doubt, as JSON: check and why."""
-FOUND = "found"
+FOUND_ACT = "found"
 """As the act of an intent: it is none, but what was found to stand."""
-SEED = "seed"
-FORGOTTEN_AT = "forgotten:"
+SEED_FACT = "seed"
+FORGOTTEN_FACT_PREFIX = "forgotten:"
 """Begins the facts that say when a node was forgotten."""
-FORGETTABLE = (
-    ("nodes", "name"),
-    ("outcomes", "node"),
-    ("holds", "node"),
-    ("intents", "node"),
-)
+NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("intents", "node"))
 """What is known of a node, by table and column."""
-IDENTITY = "identity"
-HOST = "host"
-BEGAN = "began"
+IDENTITY_FACT = "identity"
+HOST_FACT = "host"
+BEGAN_FACT = "began"
 
 
 class Ticket(Struct, frozen=True, kw_only=True):
@@ -166,7 +161,7 @@ class NodeChange(Struct, frozen=True, kw_only=True):
     """Whether it has lost the hold that we had on it."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class AuditEntry(Struct, frozen=True, kw_only=True):
     """A line of the audit log."""
 
     when: float
@@ -181,7 +176,7 @@ class Ledger:
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         """Open it, or make it."""
-        self.path = state / FILE
+        self.path = state / LEDGER_FILE_NAME
         self.clock = clock
         try:
             state.mkdir(parents=True, exist_ok=True)
@@ -196,68 +191,60 @@ class Ledger:
                 f"the state directory {state} cannot be written: {exc.strerror}; "
                 "set HPCVERIFY_STATE to one that can"
             ) from exc
-        with self._database() as db:
-            current = version(db)
+        with self._open_database() as db:
+            current = read_version(db)
         if current != len(MIGRATIONS):
-            with self._database(write=True) as db:
+            with self._open_database(write=True) as db:
                 migrate(db, self.path, MIGRATIONS)
 
     # -- nodes
 
-    def nodes(self) -> dict[str, Node]:
+    def list_nodes(self) -> dict[str, Node]:
         """List the nodes that anything is known of, by name."""
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute("select record from nodes order by name").fetchall()
         found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
         return {node.name: node for node in found}
 
-    def node(self, name: str) -> Node:
+    def read_node(self, name: str) -> Node:
         """Read what is known of *name*, which may be nothing."""
-        with self._database() as db:
-            row = db.execute(
-                "select record from nodes where name = ?", (name,)
-            ).fetchone()
+        with self._open_database() as db:
+            row = db.execute("select record from nodes where name = ?", (name,)).fetchone()
         if row is None:
             return Node(name=name)
         return msgspec.json.decode(row[0], type=Node)
 
     def put(
-        self,
-        node: Node,
-        what: str,
-        detail: str = "",
-        actor: str = "",
-        *,
-        held: bool = False,
+        self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
     ) -> None:
-        """Write *node*, and what was done, in one; *held* as in `judge`."""
-        with self._database(write=True) as db:
+        """Write *node*, and what was done, in one; *held* as in `record_judgment`."""
+        with self._open_database(write=True) as db:
             if held:
                 row = (self.clock(), node.name)
                 db.execute("insert into holds values (?, ?)", row)
             self._put(db, node)
-            self._note(db, node.name, what, detail, actor)
+            self._add_audit_line(db, node.name, what, detail, actor)
 
     def put_all(self, changes: Iterable[NodeChange]) -> None:
         """Write many nodes, and what was done about each, in one."""
         if not (found := list(changes)):
             return
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             for each in found:
                 if each.lost:
-                    self._found(db, each.node.name, "")
+                    self._record_found_drain(db, each.node.name, "")
                 self._put(db, each.node)
-                self._note(db, each.node.name, each.what, each.detail)
+                self._add_audit_line(db, each.node.name, each.what, each.detail)
 
-    def meet(self, names: Iterable[str]) -> None:
+    def add_nodes(self, names: Iterable[str]) -> None:
         """Make a row for each of *names*: the scheduler has just named it first."""
         now = self.clock()
-        new = [Node(name=name, met=now) for name in sorted(names)]
+        new = [Node(name=name, first_seen_at=now) for name in sorted(names)]
         rows = [(node.name, msgspec.json.encode(node)) for node in new]
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             db.executemany("insert or ignore into nodes values (?, ?)", rows)
 
-    def judge(
+    def record_judgment(
         self,
         node: Node,
         run: str,
@@ -275,15 +262,15 @@ class Ledger:
         has used up; *held* that the node is newly held, which the breaker counts.
         """
         now = self.clock()
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             new = db.execute("insert or ignore into judged values (?, ?)", (run, now))
             if not new.rowcount:
                 return False
-            end = now - TIMELY - DAY
-            old = (_dated(end), end)
+            end = now - MAX_RUN_AGE_S - DAY_S
+            old = (_format_run_prefix(end), end)
             db.execute("delete from judged where run < ? and at < ?", old)
             for counted in ("outcomes", "holds"):
-                db.execute(f"delete from {counted} where at < ?", (now - COUNTED,))  # noqa: S608 - our own words
+                db.execute(f"delete from {counted} where at < ?", (now - BREAKER_RETENTION_S,))  # noqa: S608 - our own words
             db.executemany(
                 "insert or replace into outcomes values (?, ?, ?, ?)",
                 [(node.name, name, now, failed) for name, failed in outcomes.items()],
@@ -293,163 +280,164 @@ class Ledger:
                 db.execute("insert into holds values (?, ?)", (now, node.name))
             self._put(db, node)
             if what:
-                self._note(db, node.name, what, detail)
+                self._add_audit_line(db, node.name, what, detail)
         return True
 
     def is_judged(self, run: str) -> bool:
         """Whether *run* has been acted on, or was found not to call for it."""
-        with self._database() as db:
+        with self._open_database() as db:
             found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
         return found is not None
 
-    def judged_at(self, run: str) -> float:
+    def read_judged_time(self, run: str) -> float:
         """Say when *run* was judged, 0 if it was not."""
-        with self._database() as db:
+        with self._open_database() as db:
             row = db.execute("select at from judged where run = ?", (run,)).fetchone()
         return 0.0 if row is None else float(row[0])
 
-    def untimely(self, run: Run) -> str:
+    def explain_untimely(self, run: Run) -> str:
         """
         Say why *run* is not to be judged, if it is not known whether it was before.
 
-        That a run was judged is forgotten when it is dated more than `TIMELY` back, by
-        its id, and was judged as long ago. So a run with such a date is refused, and
-        one dated more than a day ahead of our clock, for it could come again when it
-        was forgotten. Not so with a ticket that it is the first to use up: it is new,
-        however wrong the clock of its node may be.
+        That a run was judged is forgotten when it is dated more than `MAX_RUN_AGE_S`
+        back, by its id, and was judged as long ago. So a run with such a date is
+        refused, and one dated more than a day ahead of our clock, for it could come
+        again when it was forgotten. Not so with a ticket that it is the first to use
+        up: it is new, however wrong the clock of its node may be.
         """
         now = self.clock()
-        if _dated(now - TIMELY) <= run.id <= _dated(now + DAY):
+        if _format_run_prefix(now - MAX_RUN_AGE_S) <= run.id <= _format_run_prefix(now + DAY_S):
             return ""
-        ticket = self.ticket_of(run.node, run.token)
+        ticket = self.find_ticket(run.node, run.token)
         if ticket is not None and not ticket.run and ticket.suite == run.suite:
             return ""
         return (
-            f"it is dated {run.id[:8]}, more than {TIMELY / DAY:g} days ago or ahead "
+            f"it is dated {run.id[:8]}, more than {MAX_RUN_AGE_S / DAY_S:g} days ago or ahead "
             "of our clock: see whether that of the node is right"
         )
 
     def forget(self, node: str, actor: str, reason: str) -> None:
         """Forget *node*, which is gone; its lines in the audit log stay."""
-        known = self.node(node)
+        known = self.read_node(node)
         now = self.clock()
-        with self._database(write=True) as db:
-            for table, column in FORGETTABLE:
+        with self._open_database(write=True) as db:
+            for table, column in NODE_TABLES:
                 db.execute(f"delete from {table} where {column} = ?", (node,))  # noqa: S608 - our own words
             db.execute(
                 "update tickets set ended = ?, ending = ? where node = ? and ended = 0",
-                (now, FORGOTTEN, node),
+                (now, FORGOTTEN_STATE, node),
             )
-            _set(db, FORGOTTEN_AT + node, repr(now))
-            self._note(db, node, "forget", reason, actor)
-            told = self._changed(TransitionKind.NODE, shown(known), FORGOTTEN, reason)
-            self._queue(db, replace(told, node=node, by=actor))
+            _set_fact(db, FORGOTTEN_FACT_PREFIX + node, repr(now))
+            self._add_audit_line(db, node, "forget", reason, actor)
+            told = self._make_transition(
+                TransitionKind.NODE, get_shown_state(known), FORGOTTEN_STATE, reason
+            )
+            self._queue_transition(db, replace(told, node=node, by=actor))
 
-    def forgotten(self) -> dict[str, float]:
+    def list_forgotten(self) -> dict[str, float]:
         """Say when nodes were last forgotten: what ran there before is not shown."""
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "select substr(name, ?), value from facts where name glob ?",
-                (len(FORGOTTEN_AT) + 1, f"{FORGOTTEN_AT}*"),
+                (len(FORGOTTEN_FACT_PREFIX) + 1, f"{FORGOTTEN_FACT_PREFIX}*"),
             ).fetchall()
         return {node: float(at) for node, at in rows}
 
     # -- tickets
 
-    def issue(self, node: str, purpose: str, suite: str) -> Ticket:
+    def issue_ticket(self, node: str, purpose: str, suite: str) -> Ticket:
         """Give out a ticket: the intent to verify *node*, before anything is asked."""
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             made = db.execute(
                 "insert into tickets (node, token, purpose, suite, made)"
                 " values (?, ?, ?, ?, ?) returning *",
                 (node, secrets.token_hex(16), purpose, suite, self.clock()),
             )
-            return _ticket(made.fetchone())
+            return _build_ticket(made.fetchone())
 
-    def submitted(self, ticket: Ticket, job: int) -> None:
+    def record_job(self, ticket: Ticket, job: int) -> None:
         """Write down the scheduler's number for it."""
-        with self._database(write=True) as db:
-            db.execute(
-                "update tickets set job = ? where number = ?", (job, ticket.number)
-            )
+        with self._open_database(write=True) as db:
+            db.execute("update tickets set job = ? where number = ?", (job, ticket.number))
 
-    def ended(self, ticket: Ticket, ending: str) -> None:
+    def close_ticket(self, ticket: Ticket, ending: str) -> None:
         """Write down what became of it; the first word stands."""
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             done = db.execute(
-                "update tickets set ended = ?, ending = ?"
-                " where number = ? and ended = 0",
+                "update tickets set ended = ?, ending = ? where number = ? and ended = 0",
                 (self.clock(), ending, ticket.number),
             )
             if done.rowcount:
                 detail = f"ticket {ticket.number}, job {ticket.job}: {ending}"
-                self._note(db, ticket.node, "verification ended", detail)
+                self._add_audit_line(db, ticket.node, "verification ended", detail)
 
-    def open_tickets(self) -> list[Ticket]:
+    def list_open_tickets(self) -> list[Ticket]:
         """List those under way, the oldest first."""
-        return self._tickets("where ended = 0 order by number")
+        return self._select_tickets("where ended = 0 order by number")
 
-    def by_number(self, numbers: Iterable[int]) -> list[Ticket]:
+    def find_tickets(self, numbers: Iterable[int]) -> list[Ticket]:
         """Find the tickets of these *numbers*."""
         asked = ",".join(map(str, numbers))
-        return self._tickets(f"where number in ({asked}) order by number")
+        return self._select_tickets(f"where number in ({asked}) order by number")
 
-    def ticket_of(self, node: str, token: str) -> Ticket | None:
+    def find_ticket(self, node: str, token: str) -> Ticket | None:
         """Find the ticket of *node* with *token*, if we gave it out."""
         if not token:
             return None
-        found = self._tickets("where node = ? and token = ?", (node, token))
+        found = self._select_tickets("where node = ? and token = ?", (node, token))
         return found[0] if found else None
 
-    def last_ended(self) -> dict[str, Ticket]:
+    def find_last_ended(self) -> dict[str, Ticket]:
         """Find each node's newest ticket among those that ended."""
         newest = "where number in (select max(number) from tickets"
-        tickets = self._tickets(f"{newest} where ended > 0 group by node)")
+        tickets = self._select_tickets(f"{newest} where ended > 0 group by node)")
         return {ticket.node: ticket for ticket in tickets}
 
-    def last_ticket(self) -> int:
+    def read_last_ticket_number(self) -> int:
         """Say the number of the newest ticket."""
-        with self._database() as db:
+        with self._open_database() as db:
             row = db.execute("select max(number) from tickets").fetchone()
         return row[0] or 0
 
-    def _tickets(self, where: str, values: tuple[Any, ...] = ()) -> list[Ticket]:
-        with self._database() as db:
+    def _select_tickets(self, where: str, values: tuple[Any, ...] = ()) -> list[Ticket]:
+        with self._open_database() as db:
             rows = db.execute(f"select * from tickets {where}", values).fetchall()  # noqa: S608 - our own words
-        return [_ticket(row) for row in rows]
+        return [_build_ticket(row) for row in rows]
 
-    # -- intents, as `keeper.settle` writes them
+    # -- intents, as `backend.settle` writes them
 
-    def intend(self, node: str, act: str, reason: str, before: str = "") -> int:
+    def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
         """Write down what is about to be done, and the reason that stands there now."""
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             made = db.execute(
-                "insert into intents (at, node, act, reason, before)"
-                " values (?, ?, ?, ?, ?)",
+                "insert into intents (at, node, act, reason, before) values (?, ?, ?, ?, ?)",
                 (self.clock(), node, act, reason, before),
             )
             assert made.lastrowid is not None  # noqa: S101 - narrows the type
             return made.lastrowid
 
-    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
-        """Write down what came of it, here and in the audit log; see `Intent.stood`."""
-        with self._database(write=True) as db:
+    def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
+        """
+        Write down what came of it, here and in the audit log; see
+        `Intent.drain_after`.
+        """
+        with self._open_database(write=True) as db:
             row = db.execute(
                 "update intents set outcome = ?, stood = ? where number = ?"
                 " returning node, act, reason",
-                (text, stood, intent),
+                (text, drain_after, intent),
             ).fetchone()
             node, act, reason = row
-            self._note(db, node, act, f"{text}: {reason}" if reason else text)
+            self._add_audit_line(db, node, act, f"{text}: {reason}" if reason else text)
 
-    def found(self, node: str, stood: str) -> None:
+    def record_found_drain(self, node: str, drain_reason: str) -> None:
         """Write down which drain of ours was found on *node*; empty: there is none."""
-        with self._database(write=True) as db:
-            self._found(db, node, stood)
+        with self._open_database(write=True) as db:
+            self._record_found_drain(db, node, drain_reason)
 
-    def intents(self, node: str) -> list[Intent]:
+    def list_intents(self, node: str) -> list[Intent]:
         """List every write to *node* that was ever meant to be made, in order."""
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "select number, act, reason, before, stood, at from intents"
                 " where node = ? order by number",
@@ -458,42 +446,44 @@ class Ledger:
         names = Intent.__struct_fields__
         return [Intent(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def gave(self, node: str, mark: str) -> bool:
+    def has_given_hold_id(self, node: str, mark: str) -> bool:
         """Whether a write of ours was ever meant to put *mark* on *node*."""
-        with self._database() as db:
+        with self._open_database() as db:
             found = db.execute(
                 "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1",
                 (node, mark),
             ).fetchone()
         return found is not None
 
-    def told(self, node: str) -> float:
+    def read_last_write_time(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""
-        with self._database() as db:
+        with self._open_database() as db:
             row = db.execute(
-                "select max(at) from intents where node = ? and act <> ?", (node, FOUND)
+                "select max(at) from intents where node = ? and act <> ?", (node, FOUND_ACT)
             )
             return float(row.fetchone()[0] or 0)
 
     # -- the breaker
 
-    def holds(self, since: float) -> set[str]:
+    def list_newly_held(self, since: float) -> set[str]:
         """
         Name the nodes that were newly held since then, or since the last reset.
 
         What is dated in the future, by a clock that has been set back, does not count.
         """
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
-                "select distinct node from holds where at > ? and at <= ?",
-                (since, self.clock()),
+                "select distinct node from holds where at > ? and at <= ?", (since, self.clock())
             )
             return {node for (node,) in rows}
 
-    def outcomes(self, since: float) -> dict[str, dict[str, bool]]:
-        """Say by check which nodes ran it, and whether they failed it; as `holds`."""
+    def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
+        """
+        Say by check which nodes ran it, and whether they failed it; as
+        `list_newly_held`.
+        """
         found: dict[str, dict[str, bool]] = {}
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "select name, node, failed from outcomes where at > ? and at <= ?",
                 (since, self.clock()),
@@ -502,52 +492,61 @@ class Ledger:
                 found.setdefault(name, {})[node] = bool(failed)
         return found
 
-    def tripped(self) -> str:
+    def read_trip_reason(self) -> str:
         """Say why the breaker acts on nobody; empty if it does not."""
-        return self.fact(BREAKER)
+        return self.read_fact(BREAKER_FACT)
 
     def trip(self, why: str) -> None:
         """Act on nobody any more, until a person says so."""
-        with self._database(write=True) as db:
-            _set(db, BREAKER, why)
-            self._note(db, "", "breaker tripped", why)
-            told = self._changed(TransitionKind.BREAKER, CLOSED, TRIPPED, why)
-            self._queue(db, told)
+        with self._open_database(write=True) as db:
+            _set_fact(db, BREAKER_FACT, why)
+            self._add_audit_line(db, "", "breaker tripped", why)
+            told = self._make_transition(
+                TransitionKind.BREAKER, BREAKER_CLOSED, BREAKER_TRIPPED, why
+            )
+            self._queue_transition(db, told)
 
     def reset(self, actor: str, reason: str) -> None:
         """Act again, on what is found from now on: what was before counts no more."""
-        with self._database(write=True) as db:
-            _set(db, BREAKER, "")
+        with self._open_database(write=True) as db:
+            _set_fact(db, BREAKER_FACT, "")
             db.execute("delete from holds")
             db.execute("delete from outcomes")
-            self._note(db, "", "breaker reset", reason, actor)
-            told = self._changed(TransitionKind.BREAKER, TRIPPED, CLOSED, reason)
-            self._queue(db, replace(told, by=actor))
+            self._add_audit_line(db, "", "breaker reset", reason, actor)
+            told = self._make_transition(
+                TransitionKind.BREAKER, BREAKER_TRIPPED, BREAKER_CLOSED, reason
+            )
+            self._queue_transition(db, replace(told, by=actor))
 
-    def doubt(self, doubts: Mapping[str, str]) -> list[str]:
+    def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
         """Write down which checks are in doubt now, and why; name the new ones."""
-        known = msgspec.json.decode(self.fact(DOUBTS) or "{}", type=dict[str, str])
+        known = msgspec.json.decode(self.read_fact(DOUBTS_FACT) or "{}", type=dict[str, str])
         new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
         if not new and not over:
             return []
-        with self._database(write=True) as db:
-            _set(db, DOUBTS, msgspec.json.encode(dict(doubts)).decode())
+        with self._open_database(write=True) as db:
+            _set_fact(db, DOUBTS_FACT, msgspec.json.encode(dict(doubts)).decode())
             for check in sorted(new):
-                self._note(db, "", "check doubted", doubts[check])
-                told = self._changed(
-                    TransitionKind.CHECK, TRUSTED, DOUBTED, doubts[check]
+                self._add_audit_line(db, "", "check doubted", doubts[check])
+                told = self._make_transition(
+                    TransitionKind.CHECK, CHECK_TRUSTED, CHECK_DOUBTED, doubts[check]
                 )
-                self._queue(db, replace(told, checks=(check,)))
+                self._queue_transition(db, replace(told, checks=(check,)))
             for check in sorted(over):
                 why = f"{check} fails on few enough nodes again"
-                self._note(db, "", "check trusted", why)
-                told = self._changed(TransitionKind.CHECK, DOUBTED, TRUSTED, why)
-                self._queue(db, replace(told, checks=(check,)))
+                self._add_audit_line(db, "", "check trusted", why)
+                told = self._make_transition(
+                    TransitionKind.CHECK, CHECK_DOUBTED, CHECK_TRUSTED, why
+                )
+                self._queue_transition(db, replace(told, checks=(check,)))
         return sorted(new)
 
-    def answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
-        """List when which node last ran *check*, and whether it failed; as `holds`."""
-        with self._database() as db:
+    def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
+        """
+        List when which node last ran *check*, and whether it failed; as
+        `list_newly_held`.
+        """
+        with self._open_database() as db:
             rows = db.execute(
                 "select at, node, failed from outcomes"
                 " where name = ? and at > ? and at <= ? order by at",
@@ -557,105 +556,100 @@ class Ledger:
 
     # -- what the site's own program is told
 
-    def untold(self, limit: int) -> list[tuple[int, Transition]]:
+    def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
         """List transitions that nobody was told of, the least often tried first."""
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
-                "select number, record from transitions order by tries, number limit ?",
-                (limit,),
+                "select number, record from transitions order by tries, number limit ?", (limit,)
             ).fetchall()
         return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
 
-    def told_of(self, number: int) -> None:
+    def remove_transition(self, number: int) -> None:
         """Take a transition off the queue: somebody was told."""
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             db.execute("delete from transitions where number = ?", (number,))
 
-    def not_told_of(self, number: int) -> None:
+    def count_failed_delivery(self, number: int) -> None:
         """Write down that to tell it was tried once more, in vain."""
-        with self._database(write=True) as db:
-            db.execute(
-                "update transitions set tries = tries + 1 where number = ?", (number,)
-            )
+        with self._open_database(write=True) as db:
+            db.execute("update transitions set tries = tries + 1 where number = ?", (number,))
 
-    def give_up_telling(self, before: float) -> int:
+    def drop_old_transitions(self, before: float) -> int:
         """Drop the transitions from *before* that time; say how many there were."""
         stale = "from transitions where at < ?"
-        with self._database() as db:
+        with self._open_database() as db:
             row = db.execute(f"select count(*) {stale}", (before,)).fetchone()
         if row[0]:
-            with self._database(write=True) as db:
+            with self._open_database(write=True) as db:
                 db.execute(f"delete {stale}", (before,))
         return int(row[0])
 
-    def fact(self, name: str) -> str:
+    def read_fact(self, name: str) -> str:
         """Read the fact *name*, empty if it was never set."""
-        with self._database() as db:
-            row = db.execute(
-                "select value from facts where name = ?", (name,)
-            ).fetchone()
+        with self._open_database() as db:
+            row = db.execute("select value from facts where name = ?", (name,)).fetchone()
         return "" if row is None else str(row[0])
 
-    def seed(self) -> int:
+    def read_seed(self) -> int:
         """Give the fleet's own number, made once, by which turns are spread out."""
-        return int(self._once(SEED, str(secrets.randbelow(2**31))))
+        return int(self._get_or_set_fact(SEED_FACT, str(secrets.randbelow(2**31))))
 
-    def began(self) -> float:
+    def read_fleet_start(self) -> float:
         """
         Say when this was first asked: no node was waited for any sooner.
 
         What a clock wrote that was ahead, and has been set back, counts from now on.
         """
         now = self.clock()
-        began = float(self._once(BEGAN, repr(now)))
+        began = float(self._get_or_set_fact(BEGAN_FACT, repr(now)))
         if began > now:
-            with self._database(write=True) as db:
-                _set(db, BEGAN, repr(now))
+            with self._open_database(write=True) as db:
+                _set_fact(db, BEGAN_FACT, repr(now))
         return min(began, now)
 
-    def identity(self) -> str:
+    def read_identity(self) -> str:
         """Give the id of this ledger, made once, by which its copies are known."""
-        return self._once(IDENTITY, secrets.token_hex(8))
+        return self._get_or_set_fact(IDENTITY_FACT, secrets.token_hex(8))
 
-    def host(self) -> str:
+    def read_host(self) -> str:
         """Name the host that the controller of this ledger last acted on, if any."""
-        return self.fact(HOST)
+        return self.read_fact(HOST_FACT)
 
-    def acts_on(self, host: str) -> None:
+    def record_host(self, host: str) -> None:
         """Write down which host the controller acts on."""
-        if host != self.host():
-            with self._database(write=True) as db:
-                _set(db, HOST, host)
+        if host != self.read_host():
+            with self._open_database(write=True) as db:
+                _set_fact(db, HOST_FACT, host)
 
-    def _once(self, name: str, value: str) -> str:
+    def _get_or_set_fact(self, name: str, value: str) -> str:
         """Make *value* the fact *name*, unless it has one; give what it is."""
-        if known := self.fact(name):
+        if known := self.read_fact(name):
             return known
-        with self._database(write=True) as db:
+        with self._open_database(write=True) as db:
             db.execute("insert or ignore into facts values (?, ?)", (name, value))
-        return self.fact(name)
+        return self.read_fact(name)
 
     # -- the audit log
 
-    def audit(self, node: str | None = None, limit: int = 50) -> list[Entry]:
+    def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
         """Read the log, of *node* or of all, the newest first."""
-        with self._database() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "select at, actor, node, what, detail from audit"
                 " where ?1 is null or node = ?1 order by number desc limit ?2",
                 (node, limit),
             ).fetchall()
-        names = Entry.__struct_fields__
-        return [Entry(**dict(zip(names, row, strict=True))) for row in rows]
+        names = AuditEntry.__struct_fields__
+        return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def note(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
+    def add_audit_line(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
         """Add a line to the log."""
-        with self._database(write=True) as db:
-            self._note(db, node, what, detail, actor)
+        with self._open_database(write=True) as db:
+            self._add_audit_line(db, node, what, detail, actor)
 
-    def quarantines(self, node: str, since: float) -> int:
-        """Count how often *node* was quarantined since then; as `holds`."""
-        with self._database() as db:
+    def count_quarantines(self, node: str, since: float) -> int:
+        """Count how often *node* was quarantined since then; as `list_newly_held`."""
+        with self._open_database() as db:
             row = db.execute(
                 "select count(*) from audit where node = ? and at > ? and at <= ?"
                 " and what in ('quarantined', 'lemon')",
@@ -663,55 +657,49 @@ class Ledger:
             ).fetchone()
         return int(row[0])
 
-    def _found(self, db: Connection, node: str, stood: str) -> None:
+    def _record_found_drain(self, db: Connection, node: str, drain_reason: str) -> None:
         db.execute(
             "insert into intents (at, node, act, reason, before, outcome, stood)"
             " values (?, ?, ?, '', '', 'as it is', ?)",
-            (self.clock(), node, FOUND, stood),
+            (self.clock(), node, FOUND_ACT, drain_reason),
         )
 
     def _put(self, db: Connection, node: Node) -> None:
-        row = db.execute(
-            "select record from nodes where name = ?", (node.name,)
-        ).fetchone()
+        row = db.execute("select record from nodes where name = ?", (node.name,)).fetchone()
         known = msgspec.json.decode(row[0], type=Node) if row else Node(name=node.name)
-        if changed := transition_of(known, node, self.clock()):
-            self._queue(db, changed)
+        if changed := build_transition(known, node, self.clock()):
+            self._queue_transition(db, changed)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
 
-    def _changed(
+    def _make_transition(
         self, kind: TransitionKind, before: str, after: str, why: str
     ) -> Transition:
-        return Transition(
-            kind=kind, at=self.clock(), before=before, after=after, reason=why
-        )
+        return Transition(kind=kind, at=self.clock(), before=before, after=after, reason=why)
 
-    def _queue(self, db: Connection, changed: Transition) -> None:
+    def _queue_transition(self, db: Connection, changed: Transition) -> None:
         """Have the site's own program told, in the write that makes the change."""
         db.execute(
             "insert into transitions (at, record) values (?, ?)",
             (changed.at, msgspec.json.encode(changed)),
         )
 
-    def _note(
+    def _add_audit_line(
         self, db: Connection, node: str, what: str, detail: str, actor: str = ""
     ) -> None:
         db.execute(
             "insert into audit (at, actor, node, what, detail) values (?, ?, ?, ?, ?)",
-            (self.clock(), actor or CONTROLLER, node, what, detail),
+            (self.clock(), actor or CONTROLLER_ACTOR, node, what, detail),
         )
 
     @contextmanager
-    def _database(self, *, write: bool = False) -> Generator[Connection]:
-        damaged = (
-            "bring it back from a backup; without it nothing is released by itself"
-        )
+    def _open_database(self, *, write: bool = False) -> Generator[Connection]:
+        damaged = "bring it back from a backup; without it nothing is released by itself"
         with transaction(self.path, if_damaged=damaged, write=write) as db:
             yield db
 
 
-def _ticket(row: tuple[Any, ...]) -> Ticket:
+def _build_ticket(row: tuple[Any, ...]) -> Ticket:
     columns = (
         *("number", "node", "token", "purpose", "suite"),
         *("made", "job", "ended", "ending", "run"),
@@ -719,10 +707,10 @@ def _ticket(row: tuple[Any, ...]) -> Ticket:
     return Ticket(**dict(zip(columns, row, strict=True)))
 
 
-def _dated(when: float) -> str:
+def _format_run_prefix(when: float) -> str:
     """Write *when* as the id of a run that began then starts."""
     return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
-def _set(db: Connection, name: str, value: str) -> None:
+def _set_fact(db: Connection, name: str, value: str) -> None:
     db.execute("insert or replace into facts values (?, ?)", (name, value))

@@ -45,7 +45,7 @@ class Hold(StrEnum):
     """Only our verification runs there."""
 
 
-HOLDS = {
+HOLD_BY_STATE = {
     State.HEALTHY: Hold.NONE,
     State.UNVERIFIED: Hold.NONE,
     State.VERIFYING: Hold.RESERVATION,
@@ -56,7 +56,7 @@ HOLDS = {
 }
 
 
-WATCHED_S = 7 * 86400.0
+WATCH_S = 7 * 86400.0
 """
 For how long a node that came back to service is the first to be verified again.
 
@@ -64,16 +64,16 @@ InfiniteHBD-Trace (github.com/stepfun-ai/InfiniteHBD-Trace, commit 7aacdc8: 400 
 servers, 348 days, 579 returns): 22 % of the nodes that came back were out of service
 again within a day and 31 % within a week; of all nodes 0.4 % and 2.9 %.
 """
-AT_MOST = 2
-"""Returns within `WATCHED_S` after which a person should repair the node."""
-REPAIR = "came back to service twice within 7 days: have a person repair it"
+MAX_RETURNS = 2
+"""Returns within `WATCH_S` after which a person should repair the node."""
+REPAIR_ADVICE = "came back to service twice within 7 days: have a person repair it"
 """What is said of such a node."""
-GONE_S = 3600.0
+GONE_AFTER_S = 3600.0
 """For how long no answer of the scheduler may name a node until it is shown as gone.
 A single answer may leave a node out; collected every ten minutes, six have to."""
 
 
-def elapsed(now: float, then: float) -> float:
+def compute_elapsed(now: float, then: float) -> float:
     """
     Say how many seconds before *now* it was *then*; infinity if that is not known.
 
@@ -87,8 +87,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """
     One node, as the controller knows it: a row of the ledger.
 
-    Times are seconds since 1970 by the controller's clock; 0 means never. Ask `elapsed`
-    how long ago they were.
+    Times are seconds since 1970 by the controller's clock; 0 means never. Ask
+    `compute_elapsed` how long ago they were.
     """
 
     name: str
@@ -107,19 +107,19 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether a rerun could not take back what failed."""
     run: str = ""
     """The id of the run that is the evidence."""
-    after: int = 0
+    not_before_ticket: int = 0
     """A run counts only with a later ticket than this one."""
     suite: str = ""
     """What a verification under way has to run."""
-    hold: str = ""
+    hold_id: str = ""
     """The mark of our hold, which its reason begins with; empty: we hold nothing."""
-    stood: float = 0.0
+    hold_confirmed_at: float = 0.0
     """When our hold was seen to stand, once the scheduler could not forget it again."""
     foreign: str = ""
     """Why somebody else holds it, if so."""
-    passed: float = 0.0
+    last_pass_at: float = 0.0
     """The last full pass."""
-    finished: float = 0.0
+    last_run_at: float = 0.0
     """The last run of ours that came to its end, whatever the verdict."""
     verdict: str = ""
     """Of that run."""
@@ -127,50 +127,50 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether only a named person lets it go, whatever it passes."""
     flakes: int = 0
     """How often a rerun took back what had failed."""
-    met: float = 0.0
+    first_seen_at: float = 0.0
     """When the scheduler first named it; 0: before that was kept."""
-    missing: float = 0.0
+    missing_since: float = 0.0
     """Since when the scheduler's answers have not named it; 0: the last one did."""
-    returned: tuple[float, ...] = ()
+    returned_at: tuple[float, ...] = ()
     """When it came back to service after it had failed: the last two times."""
 
     @property
-    def kept_free(self) -> bool:
+    def is_reserved_overdue(self) -> bool:
         """Whether it is kept for its turn alone, and nothing is held against it."""
         return self.state is State.VERIFYING and not self.by
 
     @property
-    def owed(self) -> tuple[str, ...]:
+    def owed_checks(self) -> tuple[str, ...]:
         """What it failed before somebody else put it back, and has not passed since."""
         return self.checks if self.state is State.UNVERIFIED else ()
 
     @property
-    def is_back(self) -> bool:
+    def has_returned(self) -> bool:
         """Whether it came back to service since it came into its state."""
-        return bool(self.returned) and self.returned[-1] >= self.since
+        return bool(self.returned_at) and self.returned_at[-1] >= self.since
 
     @property
-    def wanted(self) -> Hold:
+    def desired_hold(self) -> Hold:
         """How it is to be held."""
-        return HOLDS[self.state] if self.enforced else Hold.NONE
+        return HOLD_BY_STATE[self.state] if self.enforced else Hold.NONE
 
 
-def came_back(node: Node, now: float) -> Node:
+def add_return(node: Node, now: float) -> Node:
     """Note that *node* is back in service since *now*, after it had failed."""
-    return replace(node, returned=(*node.returned, now)[-AT_MOST:])
+    return replace(node, returned_at=(*node.returned_at, now)[-MAX_RETURNS:])
 
 
 def is_watched(node: Node, now: float) -> bool:
-    """Whether *node* came back to service less than `WATCHED_S` ago."""
-    return bool(node.returned) and elapsed(now, node.returned[-1]) < WATCHED_S
+    """Whether *node* came back to service less than `WATCH_S` ago."""
+    return bool(node.returned_at) and compute_elapsed(now, node.returned_at[-1]) < WATCH_S
 
 
 def needs_repair(node: Node, now: float) -> bool:
     """Whether *node* came back so often lately that a person should repair it."""
-    often = len(node.returned) >= AT_MOST
-    return often and elapsed(now, node.returned[-AT_MOST]) < WATCHED_S
+    often = len(node.returned_at) >= MAX_RETURNS
+    return often and compute_elapsed(now, node.returned_at[-MAX_RETURNS]) < WATCH_S
 
 
 def is_gone(node: Node, now: float) -> bool:
     """Whether the scheduler has not named *node* for so long that it is gone."""
-    return bool(node.missing) and now - node.missing > GONE_S
+    return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S

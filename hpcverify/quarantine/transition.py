@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from hpcverify.quarantine.life import Node
 
-EXTERNAL = "external"
+EXTERNAL_STATE = "external"
 """The state shown of a node that somebody else holds."""
-FORGOTTEN = "forgotten"
+FORGOTTEN_STATE = "forgotten"
 """What becomes of a node that Slurm has no more and a person gave up."""
-CLOSED, TRIPPED = "closed", "tripped"
+BREAKER_CLOSED, BREAKER_TRIPPED = "closed", "tripped"
 """The breaker's states."""
-TRUSTED, DOUBTED = "trusted", "doubted"
+CHECK_TRUSTED, CHECK_DOUBTED = "trusted", "doubted"
 """A check's."""
 
 
@@ -52,21 +52,21 @@ class Transition(Struct, frozen=True, kw_only=True):
     """The id of the run that is the evidence."""
 
 
-def shown(node: Node) -> str:
+def get_shown_state(node: Node) -> str:
     """Name the state of *node* as an operator sees it."""
-    return EXTERNAL if node.foreign else str(node.state)
+    return EXTERNAL_STATE if node.foreign else str(node.state)
 
 
-def transition_of(before: Node, after: Node, at: float) -> Transition | None:
+def build_transition(before: Node, after: Node, at: float) -> Transition | None:
     """Say what changed of a node for whoever watches it, if anything did."""
-    if _seen(before) == _seen(after):
+    if _get_visible_state(before) == _get_visible_state(after):
         return None
     return Transition(
         kind=TransitionKind.NODE,
         at=at,
         node=after.name,
-        before=shown(before),
-        after=shown(after),
+        before=get_shown_state(before),
+        after=get_shown_state(after),
         reason=after.foreign or after.reason,
         by=after.by,
         enforced=after.enforced,
@@ -75,5 +75,5 @@ def transition_of(before: Node, after: Node, at: float) -> Transition | None:
     )
 
 
-def _seen(node: Node) -> tuple[str, bool]:
-    return shown(node), node.enforced
+def _get_visible_state(node: Node) -> tuple[str, bool]:
+    return get_shown_state(node), node.enforced

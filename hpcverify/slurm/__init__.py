@@ -61,9 +61,9 @@ class Partition(Struct, frozen=True, kw_only=True):
     """What a partition lets jobs do."""
 
     name: str
-    minutes: float
+    max_minutes: float
     """For a job, at most (``MaxTime``): Slurm queues a longer one for ever."""
-    mode: str
+    preempt_mode: str
     """What becomes of a job that gives way (``PreemptMode``); OFF: none does."""
     tier: int
     """``PriorityTier``: with preempt/partition_prio, the higher one preempts."""
@@ -78,9 +78,9 @@ class Partition(Struct, frozen=True, kw_only=True):
     """Whether any user may submit jobs to it."""
 
     @property
-    def preempted(self) -> bool:
+    def is_preemptible(self) -> bool:
         """Whether jobs there can give way to others at all."""
-        return self.mode != "OFF"
+        return self.preempt_mode != "OFF"
 
 
 class Preemption(Struct, frozen=True, kw_only=True):

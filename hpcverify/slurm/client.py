@@ -2,8 +2,8 @@
 Slurm, asked and told.
 
 Nothing here decides: a caller reads, writes and reads again. A write that failed may
-have been done, and one that is repeated does no harm, but for `Slurm.drain`, which
-replaces whatever reason a node had.
+have been done, and one that is repeated does no harm, but for `Slurm.drain`,
+which replaces whatever reason a node had.
 """
 
 from __future__ import annotations
@@ -16,23 +16,14 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm import (
-    Host,
-    Job,
-    Partition,
-    Preemption,
-    Reservation,
-    hosts,
-    jobs,
-    reservations,
-)
+from hpcverify.slurm import Host, Job, Partition, Preemption, Reservation, hosts, jobs, reservations
 from hpcverify.slurm.command import RunCommand, run_command
-from hpcverify.slurm.hostlist import NAME
+from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
-JSON_SINCE = (23, 2)
+MIN_JSON_VERSION = (23, 2)
 """The first version whose ``scontrol show nodes`` has JSON."""
 
-MANY = 200
+MAX_NAMED_NODES = 200
 """Of more nodes than so many it is simpler to ask for all."""
 
 
@@ -48,7 +39,7 @@ class Slurm:
     user: str = "root"
     """Whose jobs our jobs are: whose are looked for, and may run in a reservation."""
 
-    def version(self) -> tuple[int, int]:
+    def read_version(self) -> tuple[int, int]:
         """Say which version the commands are of, as in (22, 5)."""
         return self._version
 
@@ -60,32 +51,36 @@ class Slurm:
             raise SlurmError(f"scontrol does not say its version: {printed[:80]!r}")
         return int(found[1]), int(found[2])
 
-    def owner(self) -> str:
+    def read_slurm_user(self) -> str:
         """Name the user that Slurm itself acts as, ``SlurmUser``."""
-        return _setting("SlurmUser", self._config).partition("(")[0]
+        return _find_setting("SlurmUser", self._config).partition("(")[0]
 
-    def began(self) -> float:
+    def read_start_time(self) -> float:
         """Say when slurmctld was last started: what it was told just before is lost."""
-        return float(_setting("BOOT_TIME", self._asked_for_config()))
+        return float(_find_setting("BOOT_TIME", self._read_config()))
 
     @property
-    def _accounts(self) -> bool:
+    def _has_accounting(self) -> bool:
         """Whether ended jobs are kept in a database, for sacct."""
-        kept_by = _setting("AccountingStorageType", self._config)
+        kept_by = _find_setting("AccountingStorageType", self._config)
         return kept_by.endswith("/slurmdbd")
 
     @cached_property
     def _config(self) -> str:
-        return self._asked_for_config()
+        return self._read_config()
 
-    def _asked_for_config(self) -> str:
+    def _read_config(self) -> str:
         return self.run(["scontrol", "show", "config"])
 
-    def hosts(self, *names: str) -> dict[str, Host]:
+    def list_hosts(self, *names: str) -> dict[str, Host]:
         """Give all nodes, or those called *names*: all of these, else an error."""
-        asked = [",".join(_plain(name) for name in names)] if len(names) <= MANY else []
+        asked = (
+            [",".join(_require_single_name(name) for name in names)]
+            if len(names) <= MAX_NAMED_NODES
+            else []
+        )
         command = ["scontrol", "show", "nodes", *filter(None, asked)]
-        if self.version() >= JSON_SINCE:
+        if self.read_version() >= MIN_JSON_VERSION:
             there = hosts.from_json(self.run([*command, "--json"]))
         else:
             there = hosts.from_text(self.run(command))
@@ -94,26 +89,26 @@ class Slurm:
             raise SlurmError(f"Slurm has no node {missing[0]}")
         return {name: there[name] for name in names} if names else there
 
-    def partition(self, name: str) -> Partition:
+    def read_partition(self, name: str) -> Partition:
         """Say what the partition *name* lets jobs do."""
-        return _partition(
-            self.run(["scontrol", "show", "partition", "-o", _plain(name)])
+        return _parse_partition(
+            self.run(["scontrol", "show", "partition", "-o", _require_single_name(name)])
         )
 
-    def partitions(self) -> dict[str, Partition]:
+    def list_partitions(self) -> dict[str, Partition]:
         """Give all partitions by name, the hidden ones too."""
         shown = self.run(["scontrol", "show", "partition", "-a", "-o"])
-        found = [_partition(line) for line in shown.splitlines() if line.strip()]
+        found = [_parse_partition(line) for line in shown.splitlines() if line.strip()]
         return {partition.name: partition for partition in found}
 
-    def preemption(self) -> Preemption:
+    def read_preemption(self) -> Preemption:
         """Say how jobs give way in this cluster."""
         return Preemption(
-            kind=_setting("PreemptType", self._config),
-            exempt=_setting("PreemptExemptTime", self._config),
+            kind=_find_setting("PreemptType", self._config),
+            exempt=_find_setting("PreemptExemptTime", self._config),
         )
 
-    def jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
+    def list_jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
         """
         Give the jobs whose name starts with *prefix*, in one question for all.
 
@@ -121,16 +116,16 @@ class Slurm:
         ids *wanted* is forgotten and the site has accounting, that is asked as well;
         a job that is in neither is missing in the answer.
         """
-        columns = ",".join(f"{column}:|" for column in jobs.SQUEUE)
+        columns = ",".join(f"{column}:|" for column in jobs.SQUEUE_COLUMNS)
         squeue = ["squeue", "-h", "-t", "all", "-u", self.user, "-O", columns]
         there = jobs.from_squeue(self.run(squeue), prefix)
         gone = sorted(set(wanted) - there.keys())
-        if not gone or not self._accounts:
+        if not gone or not self._has_accounting:
             return there
-        return self._ended(prefix, gone) | there
+        return self._query_accounting(prefix, gone) | there
 
-    def _ended(self, prefix: str, ids: Collection[int]) -> dict[int, Job]:
-        command = ["sacct", "-nXP", "-o", ",".join(jobs.SACCT)]
+    def _query_accounting(self, prefix: str, ids: Collection[int]) -> dict[int, Job]:
+        command = ["sacct", "-nXP", "-o", ",".join(jobs.SACCT_COLUMNS)]
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
@@ -149,7 +144,7 @@ class Slurm:
 
     def drain(self, name: str, reason: str) -> None:
         """Keep new jobs off a node; replaces the reason that it had, if any."""
-        self._update(name, "state=drain", _quoted(reason))
+        self._update(name, "state=drain", _format_reason(reason))
 
     def resume(self, name: str) -> None:
         """
@@ -158,47 +153,48 @@ class Slurm:
         24.11 leaves the reason behind, takes none that is empty, and keeps what is
         there when it drains the node itself: a blank at least is not ours.
         """
-        down = self.hosts(name)[name].state == "DOWN"
-        self._update(name, "state=undrain", *([] if down else [_quoted(" ")]))
+        down = self.list_hosts(name)[name].state == "DOWN"
+        self._update(name, "state=undrain", *([] if down else [_format_reason(" ")]))
 
     def set_reason(self, name: str, reason: str) -> None:
         """Replace the reason of a node that is drained or down."""
-        self._update(name, _quoted(reason))
+        self._update(name, _format_reason(reason))
 
     def _update(self, name: str, *what: str) -> None:
-        self.run(["scontrol", "update", f"nodename={_plain(name)}", *what])
+        self.run(["scontrol", "update", f"nodename={_require_single_name(name)}", *what])
 
-    def reservations(self) -> dict[str, Reservation]:
+    def list_reservations(self) -> dict[str, Reservation]:
         """Give all reservations, by name."""
-        return reservations.from_text(
-            self.run(["scontrol", "show", "reservation", "-o"])
-        )
+        return reservations.from_text(self.run(["scontrol", "show", "reservation", "-o"]))
 
     def reserve(self, name: str, node: str) -> None:
         """
         Keep *node* for our user's jobs that ask for the reservation *name*.
 
         Jobs that run there go on. The node itself may show it some seconds later
-        only: ask `reservations`.
+        only: ask `list_reservations`.
         """
-        where = [f"reservationname={_plain(name)}", f"nodes={_plain(node)}"]
+        where = [
+            f"reservationname={_require_single_name(name)}",
+            f"nodes={_require_single_name(node)}",
+        ]
         when = ["starttime=now", "duration=UNLIMITED"]
         how = [f"users={self.user}", "flags=maint,ignore_jobs"]
         self.run(["scontrol", "create", "reservation", *where, *when, *how])
 
     def unreserve(self, name: str) -> None:
         """Delete a reservation."""
-        self.run(["scontrol", "delete", f"reservationname={_plain(name)}"])
+        self.run(["scontrol", "delete", f"reservationname={_require_single_name(name)}"])
 
 
-def _setting(name: str, config: str) -> str:
+def _find_setting(name: str, config: str) -> str:
     found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
     if found is None:
         raise SlurmError(f"scontrol show config does not name {name}")
     return found[1]
 
 
-def _partition(line: str) -> Partition:
+def _parse_partition(line: str) -> Partition:
     """
     Read the line that scontrol shows of a partition.
 
@@ -210,22 +206,20 @@ def _partition(line: str) -> Partition:
     try:
         return Partition(
             name=said["PartitionName"],
-            minutes=minutes(said["MaxTime"]),
-            mode=said["PreemptMode"],
+            max_minutes=parse_minutes(said["MaxTime"]),
+            preempt_mode=said["PreemptMode"],
             tier=int(said["PriorityTier"]),
             root_only=said["RootOnly"] == "YES",
             grace=said["GraceTime"],
             state=said["State"],
             hostlist=said["Nodes"].replace("(null)", ""),
-            open_to_all=all(
-                said[f"Allow{who}"] == "ALL" for who in ("Groups", "Accounts", "Qos")
-            ),
+            open_to_all=all(said[f"Allow{who}"] == "ALL" for who in ("Groups", "Accounts", "Qos")),
         )
     except (KeyError, ValueError) as exc:
         raise SlurmError(f"scontrol says of a partition: {line[:80]!r}") from exc
 
 
-def minutes(limit: str) -> float:
+def parse_minutes(limit: str) -> float:
     """
     Read how Slurm prints a time limit, ``[days-]hours:minutes:seconds``.
 
@@ -242,13 +236,13 @@ def minutes(limit: str) -> float:
     return days * 1440 + hours * 60 + rest + seconds / 60
 
 
-def _plain(name: str) -> str:
+def _require_single_name(name: str) -> str:
     """Refuse what Slurm would take for several nodes, or for an option."""
-    if not NAME.fullmatch(name):
+    if not NODE_NAME_PATTERN.fullmatch(name):
         raise SlurmError(f"{name!r} cannot be a single name")
     return name
 
 
-def _quoted(reason: str) -> str:
+def _format_reason(reason: str) -> str:
     """Write a reason so that it arrives word for word: scontrol takes one pair off."""
     return f'reason="{reason}"'

@@ -15,7 +15,7 @@ from pathlib import Path
 from hpcverify.check import Unable
 from hpcverify.errors import SlurmError
 from hpcverify.model import Cause
-from hpcverify.processes import Completed, run_tool
+from hpcverify.processes import CompletedTool, run_tool
 
 RunCommand = Callable[[Sequence[str]], str]
 """Run a command and give what it printed; a SlurmError is all that it raises."""
@@ -24,22 +24,19 @@ TIMEOUT_S = 20.0
 """Slurm's own commands give a controller that is away 9 s, one that hangs 10 s
 (``MessageTimeout`` of 10); a limit below that would hide what they say."""
 
-NOWHERE = b"Could not establish a configuration source"
+NO_CONFIG_TEXT = b"Could not establish a configuration source"
 """In what a command says that found no slurm.conf, and asked the DNS for one."""
 
-_KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
-_PASSED_ON = _KEPT | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
+_KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JWT"})
+_JOB_VARIABLES = _KEPT_VARIABLES | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
 """What a job may have of ours: the rest may hold secrets."""
-_SWAYS = re.compile(r"(SLURM|SLURMD|SBATCH|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_")
+_SLURM_VARIABLE_PATTERN = re.compile(r"(SLURM|SLURMD|SBATCH|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_")
 """Variables that change what a command does or prints: those of a job that we may be
 in, and a user's own defaults."""
 
 
 def run_command(
-    command: Sequence[str],
-    *,
-    environ: Mapping[str, str] | None = None,
-    timeout: float = TIMEOUT_S,
+    command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> str:
     """
     Run *command*, *timeout* seconds at most, and give its standard output.
@@ -56,29 +53,31 @@ def run_command(
     if conf and not Path(conf).exists():  # or the command would look for it for long
         raise SlurmError(f"SLURM_CONF names {conf}, which is not there")
     try:
-        env = undisturbed(environ)
-        if (
-            command[0] == "sbatch"
-        ):  # a job's environment is kept by Slurm, for all to see
-            env = {name: env[name] for name in env if name in _PASSED_ON}
+        env = clean_environment(environ)
+        if command[0] == "sbatch":  # a job's environment is kept by Slurm, for all to see
+            env = {name: env[name] for name in env if name in _JOB_VARIABLES}
         done = run_tool(command, timeout=timeout, env=env)
     except Unable as exc:
-        raise SlurmError(_why(command[0], exc, timeout)) from exc
+        raise SlurmError(_explain(command[0], exc, timeout)) from exc
     except OSError as exc:
         raise SlurmError(f"{command[0]} cannot be run: {exc.strerror}") from exc
     if done.returncode != 0:
-        raise SlurmError(f"{' '.join(command[:2])}: {_complaint(done)}")
+        raise SlurmError(f"{' '.join(command[:2])}: {_find_error_line(done)}")
     # A reason may hold anything, and one node's must not cost the answer for all.
     return done.stdout.decode(errors="replace")
 
 
-def undisturbed(environ: Mapping[str, str]) -> dict[str, str]:
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Give *environ* without what sways Slurm's commands, in a plain language."""
-    kept = {k: v for k, v in environ.items() if k in _KEPT or not _SWAYS.match(k)}
+    kept = {
+        k: v
+        for k, v in environ.items()
+        if k in _KEPT_VARIABLES or not _SLURM_VARIABLE_PATTERN.match(k)
+    }
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 
-def _why(tool: str, unable: Unable, timeout: float) -> str:
+def _explain(tool: str, unable: Unable, timeout: float) -> str:
     if unable.cause is Cause.MISSING:
         return f"{tool} is not installed or not in PATH: install Slurm's client tools"
     if unable.cause is Cause.TIMEOUT:
@@ -86,12 +85,12 @@ def _why(tool: str, unable: Unable, timeout: float) -> str:
     return str(unable)
 
 
-def _complaint(done: Completed) -> str:
+def _find_error_line(done: CompletedTool) -> str:
     """
     Take the first line of its errors, or the last that it printed: so scontrol
     ends an answer for several nodes of which one is unknown.
     """
-    if NOWHERE in done.stderr:
+    if NO_CONFIG_TEXT in done.stderr:
         return "it finds no slurm.conf: set SLURM_CONF, or put it into /etc/slurm"
     for said, which in ((done.stderr, 0), (done.stdout, -1)):
         lines = said.decode(errors="replace").split("\n")

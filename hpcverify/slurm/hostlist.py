@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcverify.errors import ConfigError
 
-NAME = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
+NODE_NAME_PATTERN = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
 """What names one node and nothing more: to Slurm, ALL and brackets are several."""
 
 
@@ -21,12 +21,12 @@ def expand(hostlist: str) -> list[str]:
             that reads it is not installed.
 
     """
-    library = _library()
+    library = _load_library()
     try:
         names = list(library.NodeSet(hostlist, resolver=library.RESOLVER_NOGROUP))
     except library.NodeSetException as exc:
         raise ConfigError(f"{hostlist!r} is not a list of nodes: {exc}") from exc
-    strange = next((name for name in names if not NAME.fullmatch(name)), None)
+    strange = next((name for name in names if not NODE_NAME_PATTERN.fullmatch(name)), None)
     if strange is not None or not names:
         told = "it names no node" if strange is None else f"{strange!r} is no name"
         raise ConfigError(f"{hostlist!r} is not a list of nodes: {told}")
@@ -35,13 +35,11 @@ def expand(hostlist: str) -> list[str]:
 
 def fold(names: Iterable[str]) -> str:
     """Write *names* as short as a host list can be."""
-    library = _library()
-    return str(
-        library.NodeSet.fromlist(sorted(names), resolver=library.RESOLVER_NOGROUP)
-    )
+    library = _load_library()
+    return str(library.NodeSet.fromlist(sorted(names), resolver=library.RESOLVER_NOGROUP))
 
 
-def _library() -> Any:
+def _load_library() -> Any:
     """
     Load what reads and writes host lists; a node that is only verified needs it not.
 

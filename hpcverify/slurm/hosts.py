@@ -1,5 +1,6 @@
 """
-What Slurm says of its nodes, as `Host`: pure functions of what a command printed.
+What Slurm says of its nodes, as `Host`: pure functions of what a command
+printed.
 
 Before 23.02, ``scontrol show node`` has no JSON. Since then it has, and each version
 one of two ways: a state as a word with flags beside it and plain numbers, or a list
@@ -17,12 +18,10 @@ from msgspec import Struct
 from hpcverify.errors import SlurmError
 from hpcverify.slurm import Host
 
-BASE_STATES = frozenset(
-    {"UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"}
-)
+BASE_STATES = frozenset({"UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"})
 """``enum node_states`` of slurm/slurm.h; every other word is a flag."""
 
-SUFFIXES = {
+STATE_SUFFIXES = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
     "#": "POWERING_UP",
@@ -35,7 +34,7 @@ SUFFIXES = {
 }
 """What may follow a state: sinfo(1), NODE STATE CODES."""
 
-_ONE_NAME = {"MAINTENANCE": "MAINT", "DRAINED": "DRAIN", "DRAINING": "DRAIN"}
+_STATE_ALIASES = {"MAINTENANCE": "MAINT", "DRAINED": "DRAIN", "DRAINING": "DRAIN"}
 """Words that versions differ in."""
 
 _RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)
@@ -81,10 +80,10 @@ def from_json(printed: str) -> dict[str, Host]:
         raise SlurmError(f"scontrol's JSON is not what it should be: {exc}") from exc
     if answer.errors:
         raise SlurmError(f"scontrol reports {answer.errors[0]}")
-    return _whole([_host(node) for node in answer.nodes])
+    return _index_hosts([_build_host(node) for node in answer.nodes])
 
 
-def _host(node: _Node) -> Host:
+def _build_host(node: _Node) -> Host:
     reason = node.reason if node.reason and node.reason.strip() else ""
     words = [node.state] if isinstance(node.state, str) else node.state
     state, flags = read_state([*words, *node.state_flags])
@@ -96,12 +95,12 @@ def _host(node: _Node) -> Host:
         gpus=count_gpus(node.gres),
         reason=reason,
         reason_user=(node.reason_set_by_user or "") if reason else "",
-        reason_time=_plain(node.reason_changed_at) if reason else 0,
-        boot_time=_plain(node.boot_time),
+        reason_time=_read_number(node.reason_changed_at) if reason else 0,
+        boot_time=_read_number(node.boot_time),
     )
 
 
-def _plain(number: int | _Number) -> int:
+def _read_number(number: int | _Number) -> int:
     if isinstance(number, int):
         return number
     return number.number if number.set else 0
@@ -119,17 +118,17 @@ def from_text(printed: str) -> dict[str, Host]:
     """
     if not printed.endswith("\n\n"):  # as each record does
         raise SlurmError(f"scontrol's answer is not whole: … {printed[-80:]!r}")
-    return _whole([_record(text) for text in _RECORD.split(printed) if text.strip()])
+    return _index_hosts([_parse_record(text) for text in _RECORD.split(printed) if text.strip()])
 
 
-def _record(text: str) -> Host:
+def _parse_record(text: str) -> Host:
     name = _NAME.match(text)
     # The first of each: what people write (reason, comment) comes after them all.
     said = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(text)))}
     if name is None or not {"State", "BootTime"} <= said.keys():
         raise SlurmError(f"scontrol's answer is not whole: {text[:80]!r}")
     state, flags = read_state(said["State"].split("+"))
-    reason, user, time = _reason(text)
+    reason, user, time = _parse_reason(text)
     return Host(
         name=name[1],
         state=state,
@@ -143,7 +142,7 @@ def _record(text: str) -> Host:
     )
 
 
-def _reason(text: str) -> tuple[str, str, int]:
+def _parse_reason(text: str) -> tuple[str, str, int]:
     """Take a reason out of its record: the first line ends in who and when."""
     found = _REASON.search(text)
     if found is None or not _SET_BY.sub("", found[1]).strip():
@@ -167,9 +166,9 @@ def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
     flags: set[str] = set()
     plain: list[str] = []
     for word in words:
-        bare = word.rstrip("".join(SUFFIXES))
-        flags.update(SUFFIXES[mark] for mark in word[len(bare) :])
-        plain.append(_ONE_NAME.get(bare.upper(), bare.upper()))
+        bare = word.rstrip("".join(STATE_SUFFIXES))
+        flags.update(STATE_SUFFIXES[mark] for mark in word[len(bare) :])
+        plain.append(_STATE_ALIASES.get(bare.upper(), bare.upper()))
     state = next((word for word in plain if word in BASE_STATES), None)
     if state is None:
         raise SlurmError(f"scontrol gives a node no state that is known: {plain}")
@@ -186,7 +185,7 @@ def count_gpus(gres: str) -> int:
     return count
 
 
-def _whole(hosts: list[Host]) -> dict[str, Host]:
+def _index_hosts(hosts: list[Host]) -> dict[str, Host]:
     by_name = {host.name: host for host in hosts}
     if not hosts:
         raise SlurmError("scontrol names no node: an empty answer is none")

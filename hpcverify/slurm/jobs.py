@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 from hpcverify.slurm import Job
 
-SQUEUE = (
+SQUEUE_COLUMNS = (
     *("JobID", "State", "NodeList", "StartTime", "EndTime"),
     *("PreemptTime", "exit_code", "Reason", "Name"),
 )
 """squeue's columns, each printed with ``:|`` behind it, whole."""
 
-SACCT = (
+SACCT_COLUMNS = (
     *("JobIDRaw", "State", "NodeList", "Start", "End"),
     *("ExitCode", "Reason", "JobName"),
 )
@@ -26,35 +26,35 @@ SACCT = (
 
 
 def from_squeue(printed: str, prefix: str) -> dict[int, Job]:
-    """Read rows of `SQUEUE`; the jobs whose name starts with *prefix*."""
-    return _jobs(printed, SQUEUE, prefix)
+    """Read rows of `SQUEUE_COLUMNS`; the jobs whose name starts with *prefix*."""
+    return _parse_jobs(printed, SQUEUE_COLUMNS, prefix)
 
 
 def from_sacct(printed: str, prefix: str) -> dict[int, Job]:
-    """Read rows of `SACCT`; the jobs whose name starts with *prefix*."""
+    """Read rows of `SACCT_COLUMNS`; the jobs whose name starts with *prefix*."""
     renamed = {"JobIDRaw": "JobID", "Start": "StartTime", "End": "EndTime"}
     renamed |= {"ExitCode": "exit_code", "JobName": "Name"}
-    columns = tuple(renamed.get(name, name) for name in SACCT)
-    return _jobs(printed, columns, prefix)
+    columns = tuple(renamed.get(name, name) for name in SACCT_COLUMNS)
+    return _parse_jobs(printed, columns, prefix)
 
 
-def _jobs(printed: str, columns: tuple[str, ...], prefix: str) -> dict[int, Job]:
+def _parse_jobs(printed: str, columns: tuple[str, ...], prefix: str) -> dict[int, Job]:
     rows = (line.removesuffix("|").split("|") for line in printed.split("\n"))
     # What is no row is a strange name's second line; our own names have none.
-    said = [dict(zip(columns, row, strict=True)) for row in rows if _fits(row, columns)]
-    jobs = [_job(row) for row in said if row["Name"].startswith(prefix)]
+    said = [dict(zip(columns, row, strict=True)) for row in rows if _is_row(row, columns)]
+    jobs = [_build_job(row) for row in said if row["Name"].startswith(prefix)]
     return {job.id: job for job in jobs}
 
 
-def _fits(row: list[str], columns: tuple[str, ...]) -> bool:
+def _is_row(row: list[str], columns: tuple[str, ...]) -> bool:
     return len(row) == len(columns) and row[0].isdigit()
 
 
-def _job(row: Mapping[str, str]) -> Job:
+def _build_job(row: Mapping[str, str]) -> Job:
     state = row["State"].split()[0]  # CANCELLED by 0
     node = "" if row["NodeList"] == "None assigned" else row["NodeList"]
     waits = state == "PENDING" or not node
-    status, signal = _exit(row["exit_code"])
+    status, signal = _parse_exit_code(row["exit_code"])
     return Job(
         id=int(row["JobID"]),
         name=row["Name"],
@@ -62,15 +62,15 @@ def _job(row: Mapping[str, str]) -> Job:
         reason="" if row["Reason"] == "None" else row["Reason"],
         node=node,
         # Else it is when it may start, or when it was given up.
-        start=0 if waits else _time(row["StartTime"]),
-        end=0 if state in {"PENDING", "RUNNING"} else _time(row["EndTime"]),
+        start=0 if waits else _parse_time(row["StartTime"]),
+        end=0 if state in {"PENDING", "RUNNING"} else _parse_time(row["EndTime"]),
         exit_status=status,
         signal=signal,
-        preempted=state == "PREEMPTED" or _time(row.get("PreemptTime", "")) > 0,
+        preempted=state == "PREEMPTED" or _parse_time(row.get("PreemptTime", "")) > 0,
     )
 
 
-def _exit(code: str) -> tuple[int, int]:
+def _parse_exit_code(code: str) -> tuple[int, int]:
     """Read ``3:0``, or what wait(2) gives: so 22.05's squeue has it."""
     if ":" in code:
         status, signal = code.split(":")[:2]
@@ -78,5 +78,5 @@ def _exit(code: str) -> tuple[int, int]:
     return int(code) >> 8, int(code) & 0x7F
 
 
-def _time(seconds: str) -> int:
+def _parse_time(seconds: str) -> int:
     return int(seconds) if seconds.isdigit() else 0

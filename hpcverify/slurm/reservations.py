@@ -9,7 +9,7 @@ from hpcverify.slurm import Reservation
 from hpcverify.slurm.hostlist import expand
 
 _FIELD = re.compile(r"(?:^| )(ReservationName|Nodes|Flags|State)=(\S*)")
-_NOTHING = "No reservations in the system"
+_NO_RESERVATIONS_TEXT = "No reservations in the system"
 
 
 def from_text(printed: str) -> dict[str, Reservation]:
@@ -21,26 +21,26 @@ def from_text(printed: str) -> dict[str, Reservation]:
 
     """
     lines = [line for line in printed.split("\n") if line.strip()]
-    if any(line.startswith(_NOTHING) for line in lines):
+    if any(line.startswith(_NO_RESERVATIONS_TEXT) for line in lines):
         return {}
     if not lines:
         raise SlurmError("scontrol says nothing of reservations, not even that none is")
-    found = [_reservation(line) for line in lines]
+    found = [_parse_reservation(line) for line in lines]
     return {reservation.name: reservation for reservation in found}
 
 
-def _reservation(line: str) -> Reservation:
+def _parse_reservation(line: str) -> Reservation:
     said = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(line)))}
     if said.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
         raise SlurmError(f"scontrol's answer is not whole: {line[:80]!r}")
     return Reservation(
         name=said["ReservationName"],
-        nodes=_nodes(said["Nodes"]),
+        nodes=_expand_nodes(said["Nodes"]),
         flags=frozenset(said["Flags"].split(",")) - {"", "(null)"},
     )
 
 
-def _nodes(hostlist: str) -> tuple[str, ...]:
+def _expand_nodes(hostlist: str) -> tuple[str, ...]:
     if hostlist in {"", "(null)"}:  # one of licences alone
         return ()
     try:

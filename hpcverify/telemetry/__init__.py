@@ -16,12 +16,12 @@ from pathlib import Path
 from hpcverify.model import Inventory
 from hpcverify.telemetry.reading import Reader, Reading
 
-__all__ = ["Reader", "Reading", "host_readers", "readers", "sensor"]
+__all__ = ["Reader", "Reading", "make_host_readers", "make_readers", "name_sensor"]
 
 
-def readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
+def make_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
     """Make the readers for what *inventory* lists; the caller closes them."""
-    host = host_readers(inventory, root)
+    host = make_host_readers(inventory, root)
     has_driver = any("driver" in gpu.facts for gpu in inventory.of_kind("gpu"))
     if not has_driver:
         return host
@@ -30,20 +30,16 @@ def readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
     return (*host, NvmlReader())
 
 
-def host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
+def make_host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:
     """Make the readers for what is there without a GPU."""
     # What only judges, as the engine does, has no use for them.
     from hpcverify.telemetry.cpu import CpuReader  # noqa: PLC0415
     from hpcverify.telemetry.edac import EdacReader  # noqa: PLC0415
     from hpcverify.telemetry.hwmon import HwmonReader  # noqa: PLC0415
 
-    return (
-        CpuReader(root),
-        HwmonReader(root, inventory.of_kind("disk")),
-        EdacReader(root),
-    )
+    return (CpuReader(root), HwmonReader(root, inventory.of_kind("disk")), EdacReader(root))
 
 
-def sensor(where: str, name: str) -> str:
+def name_sensor(where: str, name: str) -> str:
     """Name the series *name* of the part *where* as `Inventory.sensors` does."""
     return f"{where}/{name}"

@@ -16,32 +16,32 @@ from msgspec import Struct
 
 from hpcverify.telemetry import pci, sysfs
 
-FILES = {
+ERROR_FILES = {
     "correctable": "aer_dev_correctable",
     "non_fatal": "aer_dev_nonfatal",
     "fatal": "aer_dev_fatal",
 }
 """The file of each kind of errors, of which each line is a name and a count."""
-TOTAL = "TOTAL_"
+TOTAL_PREFIX = "TOTAL_"
 """How the last line begins, which need not match the others (the same document)."""
 
-FLIT = 242 / 256
+FLIT_EFFICIENCY = 242 / 256
 """What a flit of 256 bytes carries beside the 8 of its CRC and the 6 of its FEC."""
-LANE = {
+LANE_RATES = {
     1: (2.5, 8 / 10),
     2: (5.0, 8 / 10),
     3: (8.0, 128 / 130),
     4: (16.0, 128 / 130),
     5: (32.0, 128 / 130),
-    6: (64.0, FLIT),
+    6: (64.0, FLIT_EFFICIENCY),
 }
 """By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
 Express base specification)."""
-GENERATIONS: Mapping[float | None, int] = {v: g for g, (v, _) in LANE.items()}
-BITS = 8
-COLONS = 2
+GENERATION_BY_RATE: Mapping[float | None, int] = {v: g for g, (v, _) in LANE_RATES.items()}
+BITS_PER_BYTE = 8
+ADDRESS_COLONS = 2
 """In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
-WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+LINK_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 """What a link can have; a virtual machine may show 0 or 63, which says nothing."""
 
 
@@ -54,72 +54,72 @@ class Link(Struct, frozen=True):
     @property
     def bandwidth(self) -> float:
         """GB/s in one direction, after encoding and before any packet's header."""
-        transfers, payload = LANE[self.generation]
-        return transfers * payload * self.width / BITS
+        transfers, payload = LANE_RATES[self.generation]
+        return transfers * payload * self.width / BITS_PER_BYTE
 
 
-def link(address: str, root: Path = Path("/")) -> Link | None:
+def read_link(address: str, root: Path = Path("/")) -> Link | None:
     """Read what the link of the device at *address* carries now, if that is told."""
-    return _link(root / pci.DEVICES / address, "current")
+    return _read_link_end(root / pci.PCI_DEVICES_FOLDER / address, "current")
 
 
-def best_link(address: str, root: Path = Path("/")) -> Link | None:
+def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
     """Say what the device at *address* and the port above it can do together."""
-    ends = (address, *ports(address, root)[:1])
-    links = [_link(root / pci.DEVICES / end, "max") for end in ends]
+    ends = (address, *list_ports(address, root)[:1])
+    links = [_read_link_end(root / pci.PCI_DEVICES_FOLDER / end, "max") for end in ends]
     known = [one for one in links if one]
     if len(known) < len(ends):
         return None
     return Link(min(k.generation for k in known), min(k.width for k in known))
 
 
-def _link(device: Path, which: str) -> Link | None:
-    words = (sysfs.text(device / f"{which}_link_speed") or "").split()
-    width = sysfs.number(device / f"{which}_link_width")
-    if not words or width not in WIDTHS:
+def _read_link_end(device: Path, which: str) -> Link | None:
+    words = (sysfs.read_text(device / f"{which}_link_speed") or "").split()
+    width = sysfs.read_number(device / f"{which}_link_width")
+    if not words or width not in LINK_WIDTHS:
         return None
-    generation = GENERATIONS.get(_decimal(words[0]))
+    generation = GENERATION_BY_RATE.get(_parse_decimal(words[0]))
     return Link(generation, int(width)) if generation else None
 
 
-def _decimal(word: str) -> float | None:
+def _parse_decimal(word: str) -> float | None:
     """Read ``16.0``, or ``16`` as kernels before 5.7 print it."""
     whole, _, rest = word.partition(".")
     return float(word) if (whole + rest).isdecimal() else None
 
 
-def ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
+def list_ports(address: str, root: Path = Path("/")) -> tuple[str, ...]:
     """List the ports above the device at *address*, up to the root, nearest first."""
-    end = sysfs.target(root / pci.DEVICES / address)
+    end = sysfs.resolve_link(root / pci.PCI_DEVICES_FOLDER / address)
     if end is None:
         return ()
-    return tuple(f.name for f in end.parents if f.name.count(":") == COLONS)
+    return tuple(f.name for f in end.parents if f.name.count(":") == ADDRESS_COLONS)
 
 
-def errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, int]]:
+def read_errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[str, int]]:
     """
     Read the errors that the device at *address* counts, since it was found, by kind.
 
     Each kind that is counted is there, and of its errors those that are not zero; a
     device that reports none (no AER) has no kind.
     """
-    device = root / pci.DEVICES / address
-    told = {kind: sysfs.text(device / name) for kind, name in FILES.items()}
-    return {kind: _counts(text) for kind, text in told.items() if text}
+    device = root / pci.PCI_DEVICES_FOLDER / address
+    told = {kind: sysfs.read_text(device / name) for kind, name in ERROR_FILES.items()}
+    return {kind: _parse_counts(text) for kind, text in told.items() if text}
 
 
-def _counts(text: str) -> dict[str, int]:
+def _parse_counts(text: str) -> dict[str, int]:
     lines = (line.rpartition(" ") for line in text.splitlines())
     return {
         name: int(count)
         for name, _, count in lines
-        if count.isdigit() and int(count) and not name.startswith(TOTAL)
+        if count.isdigit() and int(count) and not name.startswith(TOTAL_PREFIX)
     }
 
 
-def local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
+def list_local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
     """List the cores on the same socket as *address*; none if that is not told."""
-    listed = sysfs.text(root / pci.DEVICES / address / "local_cpulist") or ""
+    listed = sysfs.read_text(root / pci.PCI_DEVICES_FOLDER / address / "local_cpulist") or ""
     cores: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.partition("-")

@@ -23,7 +23,7 @@ class Mount(Struct, frozen=True):
     """Those of the file system, as ``upperdir=...`` of an overlay."""
 
 
-def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
+def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
     """
     Find the mount that *path* lies on.
 
@@ -31,15 +31,13 @@ def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
     systems do not lead back to their mount. Of two mounts on one point, the later
     one hides the earlier.
     """
-    lines = (sysfs.text(root / "proc/self/mountinfo") or "").splitlines()
+    lines = (sysfs.read_text(root / "proc/self/mountinfo") or "").splitlines()
     real = path.resolve()
-    holding = [m for m in map(_mount, lines) if real.is_relative_to(m.point)]
+    holding = [m for m in map(_parse_mount, lines) if real.is_relative_to(m.point)]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
 
 
-def mount_part(
-    folder: Path, inventory: Inventory, root: Path = Path("/")
-) -> Iterator[Part]:
+def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -> Iterator[Part]:
     """
     Describe what is mounted below *folder*, where checks write, by what stays the same.
 
@@ -47,14 +45,14 @@ def mount_part(
     may be another one after a reboot, is told only where neither is known.
     """
     there = next(p for p in (folder, *folder.parents) if p.exists())
-    mount = mount_of(there, root)
+    mount = find_mount(there, root)
     if mount is None:
         return
-    number = _device(there, root)
-    name = whole_disk(number, root) if number else None
+    number = _find_device(there, root)
+    name = find_whole_disk(number, root) if number else None
     disk = next((p.id for p in inventory.of_kind("disk") if p.label == name), None)
-    volume = _volume(number, root) if number else None
-    facts = sysfs.known(
+    volume = _name_volume(number, root) if number else None
+    facts = sysfs.drop_unknown(
         mount=str(mount.point),
         type=mount.kind,
         disk=disk,
@@ -64,26 +62,26 @@ def mount_part(
     yield Part("mount", f"mount-{folder}", str(folder), facts)
 
 
-def disk_of(path: Path, root: Path = Path("/")) -> str | None:
+def find_disk(path: Path, root: Path = Path("/")) -> str | None:
     """
     Name the one whole disk that holds *path* as the kernel does: nvme0n1, sda.
 
     None for a network file system, for memory, and for what spreads over several
     disks: no one part could then be blamed.
     """
-    number = _device(path, root)
-    return None if number is None else whole_disk(number, root)
+    number = _find_device(path, root)
+    return None if number is None else find_whole_disk(number, root)
 
 
-def _device(path: Path, root: Path) -> str | None:
+def _find_device(path: Path, root: Path) -> str | None:
     number = path.stat().st_dev
     if os.major(number):
         return f"{os.major(number)}:{os.minor(number)}"
-    mount = mount_of(path, root)
-    return None if mount is None else _device_behind(mount, number, root)
+    mount = find_mount(path, root)
+    return None if mount is None else _find_device_behind(mount, number, root)
 
 
-def _device_behind(mount: Mount, number: int, root: Path) -> str | None:
+def _find_device_behind(mount: Mount, number: int, root: Path) -> str | None:
     # The number of the file system is not that of a device: a btrfs names the
     # device that it was mounted from, an overlay the directory that it writes to.
     # In a container that name is the host's, and may lead back to the overlay.
@@ -91,45 +89,45 @@ def _device_behind(mount: Mount, number: int, root: Path) -> str | None:
         name, _, value = option.partition("=")
         upper = Path(value)
         if name == "upperdir" and upper.is_dir() and upper.stat().st_dev != number:
-            return _device(upper, root)
+            return _find_device(upper, root)
     link = root / "sys/class/block" / Path(mount.source).name
-    return sysfs.text(link / "dev") if mount.source.startswith("/dev/") else None
+    return sysfs.read_text(link / "dev") if mount.source.startswith("/dev/") else None
 
 
-def whole_disk(number: str, root: Path = Path("/")) -> str | None:
+def find_whole_disk(number: str, root: Path = Path("/")) -> str | None:
     """Name the disk behind the block device *number*, as "8:2", if it is just one."""
-    folder = sysfs.target(root / "sys/dev/block" / number)
+    folder = sysfs.resolve_link(root / "sys/dev/block" / number)
     if folder is None:
         return None
     if (folder / "partition").exists():
         folder = folder.parent
-    below = sysfs.entries(folder / "slaves")  # of an LVM, LUKS or RAID device
+    below = sysfs.list_entries(folder / "slaves")  # of an LVM, LUKS or RAID device
     if not below:
         return folder.name
-    numbers = [sysfs.text(slave / "dev") for slave in below]
-    disks = {whole_disk(number, root) for number in numbers if number}
+    numbers = [sysfs.read_text(slave / "dev") for slave in below]
+    disks = {find_whole_disk(number, root) for number in numbers if number}
     return disks.pop() if len(disks) == 1 else None
 
 
-def _volume(number: str, root: Path) -> str | None:
+def _name_volume(number: str, root: Path) -> str | None:
     """Name the logical volume, the image or the partition that a device is."""
     device = root / "sys/dev/block" / number
     named = ("dm/name", "loop/backing_file", "partition")
-    return next(filter(None, (sysfs.text(device / n) for n in named)), None)
+    return next(filter(None, (sysfs.read_text(device / n) for n in named)), None)
 
 
-def _mount(line: str) -> Mount:
+def _parse_mount(line: str) -> Mount:
     # proc(5): the mount point is the fifth field; a dash ends the optional ones, and
     # behind it are type, source and the options of the file system.
     before, _, after = line.partition(" - ")
     kind, source, options = after.split(" ")[:3]
     return Mount(
-        Path(_unescaped(before.split(" ")[4])),
+        Path(_unescape(before.split(" ")[4])),
         kind,
-        _unescaped(source),
-        tuple(_unescaped(option) for option in options.split(",")),
+        _unescape(source),
+        tuple(_unescape(option) for option in options.split(",")),
     )
 
 
-def _unescaped(field: str) -> str:
+def _unescape(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)

@@ -19,7 +19,7 @@ from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.reading import Reading
 
-CPUS = "sys/devices/system/cpu"
+CPU_FOLDER = "sys/devices/system/cpu"
 
 DTYPE_FLAGS = {
     "bf16": ({"avx512_bf16"}, {"amx_bf16"}, {"bf16"}),
@@ -28,11 +28,7 @@ DTYPE_FLAGS = {
 }
 """The flags of which any one set means that a type is computed in hardware."""
 
-VECTOR_BITS = (
-    (512, {"avx512f"}),
-    (256, {"avx2", "avx"}),
-    (128, {"sse2", "asimd", "sve"}),
-)
+VECTOR_BITS = ((512, {"avx512f"}), (256, {"avx2", "avx"}), (128, {"sse2", "asimd", "sve"}))
 
 
 class Cores(Struct, frozen=True):
@@ -42,14 +38,14 @@ class Cores(Struct, frozen=True):
     online: tuple[int, ...]
 
 
-def cores(root: Path = Path("/")) -> Cores:
+def read_cores(root: Path = Path("/")) -> Cores:
     """Say which logical CPUs there are; a cgroup may allow fewer."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
-    listed = sysfs.text(root / CPUS / "online")
-    return Cores(allowed, _cpu_list(listed) if listed else allowed)
+    listed = sysfs.read_text(root / CPU_FOLDER / "online")
+    return Cores(allowed, _parse_cpu_list(listed) if listed else allowed)
 
 
-def _cpu_list(ranges: str) -> tuple[int, ...]:
+def _parse_cpu_list(ranges: str) -> tuple[int, ...]:
     """Expand the kernel's list format, as in ``0-3,8``."""
     numbers: list[int] = []
     for part in ranges.split(","):
@@ -58,71 +54,69 @@ def _cpu_list(ranges: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def cpuinfo(root: Path = Path("/")) -> dict[str, str]:
+def read_cpuinfo(root: Path = Path("/")) -> dict[str, str]:
     """Read the first processor of /proc/cpuinfo, by field."""
-    first = (sysfs.text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
+    first = (sysfs.read_text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in fields}
 
 
-def flags(info: dict[str, str]) -> frozenset[str]:
+def list_flags(info: dict[str, str]) -> frozenset[str]:
     """List the instruction set extensions that *info* names."""
     return frozenset((info.get("flags") or info.get("Features") or "").split())
 
 
-def native_dtypes(flags: frozenset[str]) -> frozenset[str]:
+def list_native_dtypes(flags: frozenset[str]) -> frozenset[str]:
     """Say which types the CPU computes in hardware rather than by emulation."""
     extended = {
-        dtype
-        for dtype, ways in DTYPE_FLAGS.items()
-        if any(needed <= flags for needed in ways)
+        dtype for dtype, ways in DTYPE_FLAGS.items() if any(needed <= flags for needed in ways)
     }
     return frozenset({"fp64", "fp32"} | extended)
 
 
-def vector_bits(flags: frozenset[str]) -> int:
+def find_vector_bits(flags: frozenset[str]) -> int:
     """Say how wide the widest vector register is; 64 if there is none."""
     return next((bits for bits, any_of in VECTOR_BITS if any_of & flags), 64)
 
 
-def part(root: Path = Path("/")) -> Part:
+def describe_cpu(root: Path = Path("/")) -> Part:
     """Describe the processors of the node as one part, called ``cpu``."""
-    info = cpuinfo(root)
-    sockets, physical = _topology(root)
-    has = flags(info)
-    facts = sysfs.known(
-        model=info.get("model name") or _arm_model(info),
+    info = read_cpuinfo(root)
+    sockets, physical = _count_topology(root)
+    has = list_flags(info)
+    facts = sysfs.drop_unknown(
+        model=info.get("model name") or _describe_arm_model(info),
         sockets=str(sockets) if sockets else None,
         cores=str(physical) if physical else None,
-        threads=str(len(cores(root).online)),
+        threads=str(len(read_cores(root).online)),
         microcode=info.get("microcode"),
-        max_mhz=_max_mhz(root),
-        vector_bits=str(vector_bits(has)),
-        dtypes=" ".join(sorted(native_dtypes(has))),
+        max_mhz=_read_max_mhz(root),
+        vector_bits=str(find_vector_bits(has)),
+        dtypes=" ".join(sorted(list_native_dtypes(has))),
     )
     return Part("cpu", "cpu", "CPU", facts)
 
 
-def _arm_model(info: dict[str, str]) -> str | None:
+def _describe_arm_model(info: dict[str, str]) -> str | None:
     if "CPU part" not in info:
         return None
     return f"implementer {info.get('CPU implementer')} part {info['CPU part']}"
 
 
-def _topology(root: Path) -> tuple[int, int]:
+def _count_topology(root: Path) -> tuple[int, int]:
     """Count sockets and physical cores; 0 where the kernel does not say."""
     seen: set[tuple[str, str]] = set()
-    for folder in sysfs.entries(root / CPUS, "cpu[0-9]*"):
-        socket = sysfs.text(folder / "topology/physical_package_id")
-        core = sysfs.text(folder / "topology/core_id")
+    for folder in sysfs.list_entries(root / CPU_FOLDER, "cpu[0-9]*"):
+        socket = sysfs.read_text(folder / "topology/physical_package_id")
+        core = sysfs.read_text(folder / "topology/core_id")
         if socket and core:
             seen.add((socket, core))
     return len({socket for socket, _ in seen}), len(seen)
 
 
-def _max_mhz(root: Path) -> str | None:
-    policies = sysfs.entries(root / CPUS / "cpufreq", "policy*")
-    khz = [sysfs.number(policy / "cpuinfo_max_freq") for policy in policies]
+def _read_max_mhz(root: Path) -> str | None:
+    policies = sysfs.list_entries(root / CPU_FOLDER / "cpufreq", "policy*")
+    khz = [sysfs.read_number(policy / "cpuinfo_max_freq") for policy in policies]
     highest = max((k for k in khz if k is not None), default=None)
     return None if highest is None else f"{highest / 1e3:.0f}"
 
@@ -132,19 +126,17 @@ class CpuReader:
 
     def __init__(self, root: Path = Path("/")) -> None:
         """Find the files once: a large node has thousands."""
-        cpus = root / CPUS
+        cpus = root / CPU_FOLDER
         self._root = root
         self._clocks = [
             policy / "scaling_cur_freq"
-            for policy in sysfs.entries(cpus / "cpufreq", "policy*")
+            for policy in sysfs.list_entries(cpus / "cpufreq", "policy*")
         ]
         self._throttles = {
-            "throttled.hw_thermal": _throttle_files(
+            "throttled.hw_thermal": _find_throttle_files(
                 cpus, "physical_package_id", "package_throttle_total_time_ms"
             ),
-            "throttled.cores": _throttle_files(
-                cpus, "core_id", "core_throttle_total_time_ms"
-            ),
+            "throttled.cores": _find_throttle_files(cpus, "core_id", "core_throttle_total_time_ms"),
         }
         self._ticks: list[int] = []  # shares are those since the last reading
 
@@ -152,11 +144,11 @@ class CpuReader:
         """Yield what the kernel tells of the CPU as a whole."""
         yield from self._read_clocks()
         for name, files in self._throttles.items():
-            ms = [value for value in map(sysfs.number, files) if value is not None]
+            ms = [value for value in map(sysfs.read_number, files) if value is not None]
             if ms:
                 yield Reading(name, "s", "cpu", sum(ms) / 1e3)
         yield from self._read_shares()
-        load = (sysfs.text(self._root / "proc/loadavg") or "").split()
+        load = (sysfs.read_text(self._root / "proc/loadavg") or "").split()
         if load:
             yield Reading("load", "", "cpu", float(load[0]))
 
@@ -166,14 +158,14 @@ class CpuReader:
     def _read_clocks(self) -> Iterator[Reading]:
         # The median for the trend, and the slowest core: one that is held down
         # would vanish in a mean. (`statistics` takes 9 ms to import.)
-        read = (value for value in map(sysfs.number, self._clocks) if value is not None)
+        read = (value for value in map(sysfs.read_number, self._clocks) if value is not None)
         if khz := sorted(read):
             middle = (khz[(len(khz) - 1) // 2] + khz[len(khz) // 2]) / 2
             yield Reading("clock", "MHz", "cpu", middle / 1e3)
             yield Reading("clock.slowest", "MHz", "cpu", khz[0] / 1e3)
 
     def _read_shares(self) -> Iterator[Reading]:
-        before, self._ticks = self._ticks, _ticks(self._root)
+        before, self._ticks = self._ticks, _read_ticks(self._root)
         spent = [now - then for now, then in zip(self._ticks, before, strict=False)]
         total = sum(spent)
         if total > 0:
@@ -183,22 +175,20 @@ class CpuReader:
             yield Reading("steal", "ratio", "cpu", steal / total)
 
 
-def _throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
+def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
     """Find one counter for each package or core: its threads share the same."""
     found: dict[tuple[str | None, str | None], Path] = {}
-    for folder in sysfs.entries(cpus, "cpu[0-9]*"):
+    for folder in sysfs.list_entries(cpus, "cpu[0-9]*"):
         counter = folder / "thermal_throttle" / name
         if counter.exists():
-            package = sysfs.text(folder / "topology/physical_package_id")
-            found.setdefault(
-                (package, sysfs.text(folder / "topology" / scope)), counter
-            )
+            package = sysfs.read_text(folder / "topology/physical_package_id")
+            found.setdefault((package, sysfs.read_text(folder / "topology" / scope)), counter)
     return list(found.values())
 
 
-def _ticks(root: Path) -> list[int]:
+def _read_ticks(root: Path) -> list[int]:
     """Read the ticks that all CPUs spent, from user to steal (guest is in user)."""
-    line = (sysfs.text(root / "proc/stat") or "").partition("\n")[0]
+    line = (sysfs.read_text(root / "proc/stat") or "").partition("\n")[0]
     fields = line.split()[1:9]
     complete = 8
     return [int(field) for field in fields] if len(fields) == complete else []

@@ -16,24 +16,21 @@ from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.reading import Reading
 
-CONTROLLERS = "sys/devices/system/edac/mc"
+CONTROLLER_FOLDER = "sys/devices/system/edac/mc"
 
 
-def parts(root: Path = Path("/")) -> Iterator[Part]:
+def list_parts(root: Path = Path("/")) -> Iterator[Part]:
     """Describe what has counters of its own, by the label that the board gives it."""
-    for controller in _controllers(root):
-        for slot in _slots(controller):
+    for controller in _list_controllers(root):
+        for slot in _list_slots(controller):
             where = f"{controller.name}/{slot.name}"
-            facts = sysfs.known(
-                size_mib=sysfs.text(slot / "size") or sysfs.text(slot / "size_mb"),
-                type=sysfs.text(slot / "dimm_mem_type")
-                or sysfs.text(slot / "mem_type"),
+            facts = sysfs.drop_unknown(
+                size_mib=sysfs.read_text(slot / "size") or sysfs.read_text(slot / "size_mb"),
+                type=sysfs.read_text(slot / "dimm_mem_type") or sysfs.read_text(slot / "mem_type"),
             )
             if facts.get("size_mib") == "0":  # an empty row of an old driver
                 continue
-            label = sysfs.text(slot / "dimm_label") or sysfs.text(
-                slot / "ch0_dimm_label"
-            )
+            label = sysfs.read_text(slot / "dimm_label") or sysfs.read_text(slot / "ch0_dimm_label")
             yield Part("edac", where, label or f"memory {where}", facts)
 
 
@@ -42,12 +39,12 @@ class EdacReader:
 
     def __init__(self, root: Path = Path("/")) -> None:
         """Find the counters once."""
-        self._counters = list(_counters(root))
+        self._counters = list(_list_counters(root))
 
     def read(self) -> Iterator[Reading]:
         """Yield both counters of every DIMM, and of what is assigned to none."""
         for name, where, path in self._counters:
-            value = sysfs.number(path)
+            value = sysfs.read_number(path)
             if value is not None:
                 yield Reading(name, "", where, value)
 
@@ -55,18 +52,18 @@ class EdacReader:
         """Hold nothing."""
 
 
-def _controllers(root: Path) -> list[Path]:
-    return sysfs.entries(root / CONTROLLERS, "mc[0-9]*")
+def _list_controllers(root: Path) -> list[Path]:
+    return sysfs.list_entries(root / CONTROLLER_FOLDER, "mc[0-9]*")
 
 
-def _slots(controller: Path) -> list[Path]:
-    dimms = sysfs.entries(controller, "dimm[0-9]*")
-    return dimms or sysfs.entries(controller, "csrow[0-9]*")
+def _list_slots(controller: Path) -> list[Path]:
+    dimms = sysfs.list_entries(controller, "dimm[0-9]*")
+    return dimms or sysfs.list_entries(controller, "csrow[0-9]*")
 
 
-def _counters(root: Path) -> Iterator[tuple[str, str, Path]]:
-    for controller in _controllers(root):
-        slots = _slots(controller)
+def _list_counters(root: Path) -> Iterator[tuple[str, str, Path]]:
+    for controller in _list_controllers(root):
+        slots = _list_slots(controller)
         for slot in slots:
             prefix = "dimm_" if slot.name.startswith("dimm") else ""
             where = f"{controller.name}/{slot.name}"

@@ -15,20 +15,20 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from hpcverify.model import Covered, Finding
+from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.reading import Reading
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Heard(Struct, Generic[T_co], frozen=True, kw_only=True):
+class GpuAnswers(Struct, Generic[T_co], frozen=True, kw_only=True):
     """The answers of all GPUs to one question."""
 
     answers: Mapping[str, T_co] = {}
     """By UUID, which is the id of the part; of a GPU in trouble, if it said any."""
     findings: tuple[Finding, ...] = ()
     """GPUs that are lost, need a reset, hang, or gave an answer that says nothing."""
-    unanswered: tuple[Covered, ...] = ()
+    unanswered: tuple[Coverage, ...] = ()
     """What a GPU, its driver or this user cannot have, and why."""
 
 
@@ -137,7 +137,7 @@ class NotStartedError(Exception):
     """The library that answers for the GPUs does not start; *code* says why."""
 
     def __init__(self, code: str, why: str) -> None:
-        """Keep a *code* of `problems.VIEW`, and the reason in words."""
+        """Keep a *code* of `problems.VIEW_CAUSES`, and the reason in words."""
         super().__init__(why)
         self.code = code
 
@@ -149,22 +149,22 @@ class GpuSource(Protocol):
     Every method raises `NotStartedError` if there is nobody to ask.
     """
 
-    def memory_errors(self) -> Heard[tuple[Reading, ...]]:
+    def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``; see `telemetry`."""
         ...
 
-    def links(self) -> Heard[Linkage]:
+    def read_links(self) -> GpuAnswers[Linkage]:
         """Read every NVLink and the fabric."""
         ...
 
-    def pcie(self) -> Heard[PcieLink]:
+    def read_pcie(self) -> GpuAnswers[PcieLink]:
         """Read the PCIe links and their counters."""
         ...
 
-    def setup(self) -> Heard[Setup]:
+    def read_setup(self) -> GpuAnswers[Setup]:
         """Read how the GPUs are set up and who uses them."""
         ...
 
-    def recovery(self) -> Heard[Recovery]:
+    def read_recovery(self) -> GpuAnswers[Recovery]:
         """Read what the driver wants done; an InfoROM that is corrupt is a finding."""
         ...

@@ -18,16 +18,14 @@ from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.reading import Reading
 
-CPU_CHIPS = frozenset(
-    {"coretemp", "k10temp", "k8temp", "zenpower", "fam15h_power", "cpu_thermal"}
-)
-CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")
+CPU_CHIPS = frozenset({"coretemp", "k10temp", "k8temp", "zenpower", "fam15h_power", "cpu_thermal"})
+CPU_ZONE_PREFIXES = ("x86_pkg_temp", "cpu", "soc")
 """How the types of thermal zones that sit in the processor begin."""
 
-TOO_HOT = ("crit", "max", "emergency")
+THRESHOLD_KINDS = ("crit", "max", "emergency")
 """The thresholds of a sensor, preferred first: hardware steps in at ``crit``."""
 
-ABSURD = 200.0
+MAX_PLAUSIBLE_CELSIUS = 200.0
 """°C: drivers report unset thresholds as 255, 65261.85 and the like."""
 
 
@@ -39,11 +37,11 @@ class Sensor(Struct, frozen=True):
     unit: str
     where: str
     factor: float
-    too_hot: float | None = None
+    threshold: float | None = None
 
-    def value(self) -> float | None:
+    def read_value(self) -> float | None:
         """Read it now; None if the chip does not answer."""
-        number = sysfs.number(self.path)
+        number = sysfs.read_number(self.path)
         return None if number is None else number * self.factor
 
 
@@ -52,37 +50,34 @@ class HwmonReader:
 
     def __init__(self, root: Path = Path("/"), disks: Sequence[Part] = ()) -> None:
         """Find the sensors once; a drive's go by the id that *disks* has for it."""
-        self._sensors = list(_find(root, disks))
+        self._sensors = list(_find_sensors(root, disks))
 
     def read(self) -> Iterator[Reading]:
         """Yield one reading for each part and quantity."""
-        values = [(s, v) for s in self._sensors if (v := s.value()) is not None]
+        values = [(s, v) for s in self._sensors if (v := s.read_value()) is not None]
         heat = [(s, v) for s, v in values if s.name == "temperature"]
-        yield from _merged(heat, max)
-        yield from _merged(
+        yield from _merge_by_part(heat, max)
+        yield from _merge_by_part(
             [
-                (_headroom_of(s), s.too_hot - v)
+                (_make_headroom_sensor(s), s.threshold - v)
                 for s, v in heat
-                if s.too_hot is not None
+                if s.threshold is not None
             ],
             min,
         )
-        yield from _merged([(s, v) for s, v in values if s.name == "power"], sum)
-        yield from _merged([(s, v) for s, v in values if s.unit == "V"], min)
+        yield from _merge_by_part([(s, v) for s, v in values if s.name == "power"], sum)
+        yield from _merge_by_part([(s, v) for s, v in values if s.unit == "V"], min)
 
     def close(self) -> None:
         """Hold nothing."""
 
 
-def _headroom_of(sensor: Sensor) -> Sensor:
-    return Sensor(
-        sensor.path, "temperature.headroom", sensor.unit, sensor.where, sensor.factor
-    )
+def _make_headroom_sensor(sensor: Sensor) -> Sensor:
+    return Sensor(sensor.path, "temperature.headroom", sensor.unit, sensor.where, sensor.factor)
 
 
-def _merged(
-    values: Iterable[tuple[Sensor, float]],
-    combine: Callable[[list[float]], float],
+def _merge_by_part(
+    values: Iterable[tuple[Sensor, float]], combine: Callable[[list[float]], float]
 ) -> Iterator[Reading]:
     parts: dict[tuple[str, str, str], list[float]] = {}
     for sensor, value in values:
@@ -92,65 +87,65 @@ def _merged(
         yield Reading(name, unit, where, combine(each))
 
 
-def _find(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
+def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
     found: list[Sensor] = []
-    for chip in sysfs.entries(root / "sys/class/hwmon", "hwmon*"):
-        found += _chip(chip, disks)
+    for chip in sysfs.list_entries(root / "sys/class/hwmon", "hwmon*"):
+        found += _list_chip_sensors(chip, disks)
     yield from found
     if not any(s.where == "cpu" and s.name == "temperature" for s in found):
-        yield from _zones(root)
+        yield from _list_zone_sensors(root)
 
 
-def _chip(chip: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
-    where = _part_of(chip, disks)
-    for path in sysfs.entries(chip, "temp*_input"):
-        yield Sensor(path, "temperature", "°C", where, 1e-3, _threshold(path))
+def _list_chip_sensors(chip: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
+    where = _find_part(chip, disks)
+    for path in sysfs.list_entries(chip, "temp*_input"):
+        yield Sensor(path, "temperature", "°C", where, 1e-3, _read_threshold(path))
     for kind in ("input", "average"):
-        for path in sysfs.entries(chip, f"power*_{kind}"):
+        for path in sysfs.list_entries(chip, f"power*_{kind}"):
             yield Sensor(path, "power", "W", where, 1e-6)
-    for path in sysfs.entries(chip, "in*_input"):
+    for path in sysfs.list_entries(chip, "in*_input"):
         channel = path.name.removesuffix("_input")
-        label = sysfs.text(chip / f"{channel}_label") or channel
+        label = sysfs.read_text(chip / f"{channel}_label") or channel
         yield Sensor(path, f"voltage.{label}", "V", where, 1e-3)
 
 
-def _part_of(chip: Path, disks: Sequence[Part]) -> str:
+def _find_part(chip: Path, disks: Sequence[Part]) -> str:
     """Name the part that *chip* measures: the CPU, a drive, or the chip itself."""
-    name = sysfs.text(chip / "name") or chip.name
+    name = sysfs.read_text(chip / "name") or chip.name
     if name in CPU_CHIPS:
         return "cpu"
-    device = sysfs.target(chip / "device")
+    device = sysfs.resolve_link(chip / "device")
     if device is None:
         return name
     # nvme: the device is the controller nvme0, the disk nvme0n1; drivetemp: the
     # device is the SCSI address, whose folder block/ names the disk.
-    held = {entry.name for entry in sysfs.entries(device / "block")}
+    held = {entry.name for entry in sysfs.list_entries(device / "block")}
     for disk in disks:
         if disk.label in held or disk.label.startswith(f"{device.name}n"):
             return disk.id
     return name
 
 
-def _threshold(path: Path) -> float | None:
+def _read_threshold(path: Path) -> float | None:
     """Find the lowest temperature at which the hardware defends itself, in °C."""
     stem = path.name.removesuffix("input")
-    for kind in TOO_HOT:
-        value = sysfs.number(path.with_name(stem + kind))
-        if value is not None and 0 < value * 1e-3 < ABSURD:
+    for kind in THRESHOLD_KINDS:
+        value = sysfs.read_number(path.with_name(stem + kind))
+        if value is not None and 0 < value * 1e-3 < MAX_PLAUSIBLE_CELSIUS:
             return value * 1e-3
     return None
 
 
-def _zones(root: Path) -> Iterator[Sensor]:
-    for zone in sysfs.entries(root / "sys/class/thermal", "thermal_zone*"):
-        if (sysfs.text(zone / "type") or "").lower().startswith(CPU_ZONES):
+def _list_zone_sensors(root: Path) -> Iterator[Sensor]:
+    for zone in sysfs.list_entries(root / "sys/class/thermal", "thermal_zone*"):
+        if (sysfs.read_text(zone / "type") or "").lower().startswith(CPU_ZONE_PREFIXES):
             path = zone / "temp"
-            yield Sensor(path, "temperature", "°C", "cpu", 1e-3, _trip(zone))
+            yield Sensor(path, "temperature", "°C", "cpu", 1e-3, _read_trip_point(zone))
 
 
-def _trip(zone: Path) -> float | None:
-    for kind in sysfs.entries(zone, "trip_point_*_type"):
-        if sysfs.text(kind) == "critical":
-            value = sysfs.number(kind.with_name(kind.name.replace("type", "temp")))
+def _read_trip_point(zone: Path) -> float | None:
+    for kind in sysfs.list_entries(zone, "trip_point_*_type"):
+        if sysfs.read_text(kind) == "critical":
+            value = sysfs.read_number(kind.with_name(kind.name.replace("type", "temp")))
             return None if value is None else value * 1e-3
     return None

@@ -11,8 +11,9 @@ After a reboot the ring is a new one, and what the kernel said last before it, w
 often why somebody pulled the plug, is in the journal or in the files, if anywhere.
 They are asked for what came since the time of the cursor. If they reach over the
 reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
-log over a reboot (a ring alone, a journal in memory), it is told as `Log.unseen`: a gap
-would then be told after each planned reboot, and nobody could mend it here.
+log over a reboot (a ring alone, a journal in memory), it is told as
+`KernelLog.unseen`: a gap would then be told after each planned reboot, and
+nobody could mend it here.
 
 Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
 syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
@@ -36,46 +37,45 @@ from msgspec.structs import replace
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import Completed, run_tool
+from hpcverify.processes import CompletedTool, run_tool
 from hpcverify.telemetry import sysfs
 
-Tool = Callable[..., Completed]
+ToolRunner = Callable[..., CompletedTool]
 """`run_tool`, or a recording of it."""
 
-FIX = (
-    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the "
-    "host's /dev/kmsg"
+ACCESS_FIX = (
+    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"
 )
-RECORD = re.compile(rb"^(\d+),(\d+),(\d+)[^;\n]*;(.*)$", re.MULTILINE)
+RECORD_PATTERN = re.compile(rb"^(\d+),(\d+),(\d+)[^;\n]*;(.*)$", re.MULTILINE)
 """A message in /dev/kmsg: priority, number, us since boot; continuation lines, which
 begin with a space, say which device it is about. See the kernel's
 Documentation/ABI/testing/dev-kmsg."""
-CHUNK = 1 << 16
+CHUNK_BYTES = 1 << 16
 """Bytes to ask /dev/kmsg for; it gives one message at a time, of up to 8 KiB."""
-MOST = 1 << 26
+MAX_LOG_BYTES = 1 << 26
 """Bytes to read at most: twice the largest ring buffer, a day of a busy log file."""
-FACILITIES = 8
+KERNEL_PRIORITIES = 8
 """The priority is 8 x facility + level, so the kernel's own are below this."""
 
-SLACK_S = 300.0
+CLOCK_SLACK_SECONDS = 300.0
 """How far the clock that stamps /dev/kmsg, which nobody steers, may have run away."""
-JOURNAL_S = 5.0
-LAST = ("--lines=1",)
+JOURNAL_TIMEOUT_SECONDS = 5.0
+LAST_ENTRY_OPTIONS = ("--lines=1",)
 """The option of journalctl for the last entry alone."""
-JOURNALS = ("run/log/journal", "var/log/journal")
-LOGS = ("kern.log", "messages", "syslog")
-STAMP = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+JOURNAL_FOLDERS = ("run/log/journal", "var/log/journal")
+SYSLOG_NAMES = ("kern.log", "messages", "syslog")
+STAMP_PATTERN = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
 """RFC 5424 or classic."""
-LINE = re.compile(
-    STAMP + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
+LINE_PATTERN = re.compile(
+    STAMP_PATTERN + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
 )
 """A line of syslog: stamp, host, tag, and perhaps the time since boot and who printed
 it (a thread or a CPU)."""
-MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
-DAY_S = 86400.0
+MONTH_NAMES = "JanFebMarAprMayJunJulAugSepOctNovDec"
+DAY_SECONDS = 86400.0
 
 
-class Message(Struct, frozen=True):
+class KernelMessage(Struct, frozen=True):
     """What the kernel said; *time* in seconds since 1970, if it is known."""
 
     text: str
@@ -84,15 +84,15 @@ class Message(Struct, frozen=True):
     """Its place in the source that it was read from."""
 
 
-class Log(Struct, frozen=True, kw_only=True):
+class KernelLog(Struct, frozen=True, kw_only=True):
     """What was found in one source since the cursor."""
 
     source: str
-    messages: tuple[Message, ...]
+    messages: tuple[KernelMessage, ...]
     """Those with a word that was asked for."""
-    older: tuple[Message, ...] = ()
+    older: tuple[KernelMessage, ...] = ()
     """Such messages of this boot from before a first look, which takes one day."""
-    looked_at: int
+    message_count: int
     """How many messages there were in all."""
     first: float | None
     last: float | None
@@ -105,7 +105,7 @@ class Log(Struct, frozen=True, kw_only=True):
     """What to give to the next `read`."""
 
 
-class _Since(Struct, frozen=True, kw_only=True):
+class _StartPoint(Struct, frozen=True, kw_only=True):
     """Where to begin: at a place of this source, else at a time."""
 
     time: float
@@ -116,7 +116,7 @@ class _Since(Struct, frozen=True, kw_only=True):
     """Whether the machine was started anew since."""
 
 
-class _Question(Struct, frozen=True, kw_only=True):
+class _LogQuery(Struct, frozen=True, kw_only=True):
     """What a source is asked."""
 
     root: Path
@@ -124,8 +124,8 @@ class _Question(Struct, frozen=True, kw_only=True):
     boot: str
     booted: float | None
     now: float
-    tool: Tool
-    since: _Since
+    tool: ToolRunner
+    since: _StartPoint
     source: str = ""
 
     def wants(self, text: bytes) -> bool:
@@ -137,26 +137,26 @@ class _Question(Struct, frozen=True, kw_only=True):
             return False
         return stamp < self.booted - 1.0
 
-    def is_old(self, message: Message) -> bool:
+    def is_old(self, message: KernelMessage) -> bool:
         """Say whether *message* is from before the day that a first look takes."""
         if message.time is None or not self.since.first:
             return False
         return message.time < self.since.time
 
-    def answer(  # the parts of a `Log`
+    def build_log(  # the parts of a `KernelLog`
         self,
-        messages: Iterable[Message],
+        messages: Iterable[KernelMessage],
         looked_at: int,
         span: tuple[float | None, float | None],
         position: str,
         missing: tuple[str, str] = ("", ""),
-    ) -> Log:
+    ) -> KernelLog:
         found = tuple(messages)
-        return Log(
+        return KernelLog(
             source=self.source,
             messages=tuple(m for m in found if not self.is_old(m)),
             older=tuple(m for m in found if self.is_old(m)),
-            looked_at=looked_at,
+            message_count=looked_at,
             first=span[0],
             last=span[1],
             gap=missing[0],
@@ -164,14 +164,14 @@ class _Question(Struct, frozen=True, kw_only=True):
             cursor=f"{self.boot} {int(self.now)} {self.source} {position}",
         )
 
-    def missing(self, oldest: float | None) -> tuple[str, str]:
+    def explain_missing(self, oldest: float | None) -> tuple[str, str]:
         """Give the `gap` and the `unseen` of a source that begins with *oldest*."""
-        since, text = self.since, moment(self.since.time)
+        since, text = self.since, format_moment(self.since.time)
         if not since.rebooted:
             return f"it does not reach back to {text}, when it was read last", ""
         text = (
             f"what the kernel said between {text} and the boot at "
-            f"{moment(self.booted)} was not seen"
+            f"{format_moment(self.booted)} was not seen"
         )
         return (text, "") if self.is_before_boot(oldest) else ("", text)
 
@@ -180,9 +180,9 @@ def read(
     cursor: str | None,
     words: Sequence[bytes],
     root: Path = Path("/"),
-    tool: Tool = run_tool,
+    tool: ToolRunner = run_tool,
     clock: Callable[[], float] = time.time,
-) -> Log:
+) -> KernelLog:
     """
     Read the messages with one of *words* that came after *cursor*.
 
@@ -193,21 +193,21 @@ def read(
         Unable: no source can be read (DENIED; or TIMEOUT or HUNG if a tool was so).
 
     """
-    boot = sysfs.text(root / "proc/sys/kernel/random/boot_id") or "unknown"
+    boot = sysfs.read_text(root / "proc/sys/kernel/random/boot_id") or "unknown"
     now = clock()
-    question = _Question(
+    question = _LogQuery(
         root=root,
         words=words,
         boot=boot,
-        booted=_boot_time(root),
+        booted=_read_boot_time(root),
         now=now,
         tool=tool,
-        since=_Since(time=now - DAY_S, first=True),
+        since=_StartPoint(time=now - DAY_SECONDS, first=True),
     )
     refused: dict[str, OSError | Unable] = {}
-    logs: list[Log] = []
-    for name, source in SOURCES.items():
-        since = _since(cursor, boot, name) or question.since
+    logs: list[KernelLog] = []
+    for name, source in LOG_SOURCES.items():
+        since = _parse_cursor(cursor, boot, name) or question.since
         try:
             logs.append(source(replace(question, source=name, since=since)))
         except (OSError, Unable) as exc:
@@ -215,26 +215,24 @@ def read(
         if logs and not logs[-1].gap and not logs[-1].unseen:
             break
     if not logs:
-        raise _unreadable(refused)
-    return _joined(logs, question)
+        raise _build_unreadable_error(refused)
+    return _join_logs(logs, question)
 
 
-def _unreadable(refused: Mapping[str, OSError | Unable]) -> Unable:
+def _build_unreadable_error(refused: Mapping[str, OSError | Unable]) -> Unable:
     """Say why there is no log; a tool that hangs is not a permission that lacks."""
     reason = "; ".join(f"{name}: {exc}" for name, exc in refused.items())
     cause, remedy = Cause.DENIED, Remedy.FIX_CONFIGURATION
     for exc in refused.values():
         if isinstance(exc, Unable) and exc.cause in (Cause.TIMEOUT, Cause.HUNG):
             cause, remedy = exc.cause, exc.remedy
-    return Unable(f"the kernel log cannot be read ({reason}): {FIX}", cause, remedy)
+    return Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
 
 
-def _joined(logs: Sequence[Log], question: _Question) -> Log:
+def _join_logs(logs: Sequence[KernelLog], question: _LogQuery) -> KernelLog:
     """Make one of what the sources have; the best one says where to go on from."""
     whole = next((log for log in logs if not log.gap), logs[0])
-    kept = sorted(
-        (log for log in logs if not log.unseen), key=lambda log: bool(log.gap)
-    )
+    kept = sorted((log for log in logs if not log.unseen), key=lambda log: bool(log.gap))
     if not whole.unseen or not kept:
         return replace(whole, cursor=logs[0].cursor)
     past = [m for m in kept[0].messages if question.is_before_boot(m.time)]
@@ -242,7 +240,7 @@ def _joined(logs: Sequence[Log], question: _Question) -> Log:
         whole,
         source=f"{kept[0].source} and {whole.source}",
         messages=(*past, *whole.messages),
-        looked_at=kept[0].looked_at + whole.looked_at,
+        looked_at=kept[0].message_count + whole.message_count,
         first=kept[0].first,
         gap="; ".join(filter(None, (kept[0].gap, whole.gap))),
         unseen="",
@@ -250,13 +248,13 @@ def _joined(logs: Sequence[Log], question: _Question) -> Log:
     )
 
 
-def _since(cursor: str | None, boot: str, source: str) -> _Since | None:
+def _parse_cursor(cursor: str | None, boot: str, source: str) -> _StartPoint | None:
     """Understand *cursor*; one that was written by something else is none."""
     fields = (cursor or "").split(" ", 3)
     if len(fields) != len(("boot", "time", "source", "position")):
         return None
     with suppress(ValueError):
-        return _Since(
+        return _StartPoint(
             time=float(fields[1]),
             position=fields[3] if fields[2] == source else "",
             rebooted=fields[0] != boot,
@@ -264,44 +262,44 @@ def _since(cursor: str | None, boot: str, source: str) -> _Since | None:
     return None
 
 
-def moment(time: float | None) -> str:
+def format_moment(time: float | None) -> str:
     """Print *time*, seconds since 1970."""
     if time is None:
         return "an unknown time"
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _boot_time(root: Path) -> float | None:
+def _read_boot_time(root: Path) -> float | None:
     """Say when the machine was started, in seconds since 1970."""
-    for line in (sysfs.text(root / "proc/stat") or "").splitlines():
+    for line in (sysfs.read_text(root / "proc/stat") or "").splitlines():
         if line.startswith("btime "):
             return float(line.split()[1])
     return None
 
 
-def _kmsg(question: _Question) -> Log:
+def _read_kmsg(question: _LogQuery) -> KernelLog:
     """Read the ring buffer of the kernel."""
-    data = b"".join(_chunks(question.root / "dev/kmsg"))
-    records = RECORD.findall(data)
+    data = b"".join(_read_chunks(question.root / "dev/kmsg"))
+    records = RECORD_PATTERN.findall(data)
     if not records:  # a container's is often /dev/null; the kernel's is never empty
         raise OSError("it is empty, as no kernel's is")
     oldest, newest = int(records[0][1]), int(records[-1][1])
-    begin = _due(question.since, oldest, newest)
+    begin = _find_next_number(question.since, oldest, newest)
     new = records[bisect_left(records, begin, key=lambda record: int(record[1])) :]
-    gap, unseen = _overwritten(newest + 1 - begin - len(new)), ""
+    gap, unseen = _explain_overwritten(newest + 1 - begin - len(new)), ""
     if question.since.rebooted:
-        _, unseen = question.missing(None)
+        _, unseen = question.explain_missing(None)
     elif not question.since.first and not question.since.position:
         new = [record for record in new if _is_recent(question, record)]
-        gap = _too_late(question, records[0])
-    ends = [_stamp(question, record[2]) for record in (*new[:1], *new[-1:])]
-    return question.answer(
+        gap = _explain_too_late(question, records[0])
+    ends = [_compute_time(question, record[2]) for record in (*new[:1], *new[-1:])]
+    return question.build_log(
         (
-            Message(
-                text.decode(errors="replace"), _stamp(question, us), number.decode()
+            KernelMessage(
+                text.decode(errors="replace"), _compute_time(question, us), number.decode()
             )
             for priority, number, us, text in (new if question.wants(data) else ())
-            if question.wants(text) and int(priority) < FACILITIES
+            if question.wants(text) and int(priority) < KERNEL_PRIORITIES
         ),
         len(new),
         (ends[0], ends[-1]) if ends else (None, None),
@@ -310,7 +308,7 @@ def _kmsg(question: _Question) -> Log:
     )
 
 
-def _due(since: _Since, oldest: int, newest: int) -> int:
+def _find_next_number(since: _StartPoint, oldest: int, newest: int) -> int:
     """Say which number comes next; if nobody looked before, the oldest there is."""
     if since.rebooted:
         return 0
@@ -320,26 +318,26 @@ def _due(since: _Since, oldest: int, newest: int) -> int:
     return oldest
 
 
-def _overwritten(count: int) -> str:
+def _explain_overwritten(count: int) -> str:
     return f"{count} messages were overwritten before they were read" if count else ""
 
 
-def _too_late(question: _Question, oldest: tuple[bytes, ...]) -> str:
+def _explain_too_late(question: _LogQuery, oldest: tuple[bytes, ...]) -> str:
     """Say so if the ring buffer does not reach back to when we last looked."""
-    stamp, since = _stamp(question, oldest[2]), question.since.time
+    stamp, since = _compute_time(question, oldest[2]), question.since.time
     if stamp is None or int(oldest[1]) == 0:
         return ""
     late = stamp - since
-    return f"the {late:.0f} s before are overwritten" if late > SLACK_S else ""
+    return f"the {late:.0f} s before are overwritten" if late > CLOCK_SLACK_SECONDS else ""
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _read_chunks(path: Path) -> Iterator[bytes]:
     device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     size = 0
     try:
-        while size < MOST:
+        while size < MAX_LOG_BYTES:
             try:
-                chunk = os.read(device, CHUNK)
+                chunk = os.read(device, CHUNK_BYTES)
             except BlockingIOError:  # that was the last message
                 return
             except BrokenPipeError:  # overwritten while we read: the next is older
@@ -352,16 +350,16 @@ def _chunks(path: Path) -> Iterator[bytes]:
         os.close(device)
 
 
-def _is_recent(question: _Question, record: tuple[bytes, ...]) -> bool:
-    stamp = _stamp(question, record[2])
-    return stamp is None or stamp >= question.since.time - SLACK_S
+def _is_recent(question: _LogQuery, record: tuple[bytes, ...]) -> bool:
+    stamp = _compute_time(question, record[2])
+    return stamp is None or stamp >= question.since.time - CLOCK_SLACK_SECONDS
 
 
-def _stamp(question: _Question, us: bytes) -> float | None:
+def _compute_time(question: _LogQuery, us: bytes) -> float | None:
     return None if question.booted is None else question.booted + int(us) / 1e6
 
 
-class _Entry(Struct, frozen=True):
+class _JournalEntry(Struct, frozen=True):
     """One message of the journal; see systemd.journal-fields(7)."""
 
     cursor: str = msgspec.field(name="__CURSOR")
@@ -375,42 +373,42 @@ class _Entry(Struct, frozen=True):
         return int(self.us) / 1e6
 
 
-def _journal(question: _Question) -> Log:
+def _read_journal(question: _LogQuery) -> KernelLog:
     """Read the kernel's messages that journald kept."""
-    if not any((question.root / folder).is_dir() for folder in JOURNALS):
+    if not any((question.root / folder).is_dir() for folder in JOURNAL_FOLDERS):
         raise FileNotFoundError("there is no journal")
     since = question.since
-    lines = _entries(question, *_begin(since))
-    decode = msgspec.json.Decoder(_Entry).decode
-    seen_last = bool(lines) and _is_at(since.position, decode(lines[0]).cursor)
+    lines = _query_journal(question, *_build_start_options(since))
+    decode = msgspec.json.Decoder(_JournalEntry).decode
+    seen_last = bool(lines) and _is_same_entry(since.position, decode(lines[0]).cursor)
     lines = lines[1:] if seen_last else lines
     ends = [decode(line) for line in (*lines[:1], *lines[-1:])]
     if not _is_live(question, ends, seen_last=seen_last):
         raise OSError("it has no message of this boot's kernel")
-    whole = seen_last or since.first or (not since.position and _reaches(question))
-    return question.answer(
+    whole = seen_last or since.first or (not since.position and _reaches_back(question))
+    return question.build_log(
         (
-            Message(entry.text, entry.time, entry.cursor)
+            KernelMessage(entry.text, entry.time, entry.cursor)
             for entry in (decode(line) for line in lines if question.wants(line))
             if isinstance(entry.text, str) and entry.facility == "0"
         ),
         len(lines),
         (ends[0].time, ends[-1].time) if ends else (None, None),
         ends[-1].cursor if ends else since.position if seen_last else "",
-        ("", "") if whole else question.missing(ends[0].time if ends else None),
+        ("", "") if whole else question.explain_missing(ends[0].time if ends else None),
     )
 
 
-def _is_live(question: _Question, ends: Sequence[_Entry], *, seen_last: bool) -> bool:
+def _is_live(question: _LogQuery, ends: Sequence[_JournalEntry], *, seen_last: bool) -> bool:
     """Say whether the kernel of this boot writes to it, new entries or not."""
     if ends and not question.is_before_boot(ends[-1].time):
         return True
     if question.since.rebooted:  # a boot writes a lot
         return False
-    return seen_last or bool(_entries(question, *LAST, "--boot"))
+    return seen_last or bool(_query_journal(question, *LAST_ENTRY_OPTIONS, "--boot"))
 
 
-def _begin(since: _Since) -> tuple[str, ...]:
+def _build_start_options(since: _StartPoint) -> tuple[str, ...]:
     """
     Say with which options journalctl begins there.
 
@@ -422,7 +420,7 @@ def _begin(since: _Since) -> tuple[str, ...]:
     return (f"--since=@{since.time:.0f}", *(("--boot",) if since.first else ()))
 
 
-def _is_at(position: str, cursor: str) -> bool:
+def _is_same_entry(position: str, cursor: str) -> bool:
     """Say if two cursors of the journal are of one entry, whatever file it is in."""
     a, b = (
         [field for field in text.split(";") if field[:2] not in ("s=", "i=")]
@@ -431,24 +429,20 @@ def _is_at(position: str, cursor: str) -> bool:
     return a == b and bool(position)
 
 
-def _reaches(question: _Question) -> bool:
+def _reaches_back(question: _LogQuery) -> bool:
     """Say whether it has something from before the time, and so all since."""
-    return bool(_entries(question, *LAST, f"--until=@{question.since.time:.0f}"))
+    return bool(
+        _query_journal(question, *LAST_ENTRY_OPTIONS, f"--until=@{question.since.time:.0f}")
+    )
 
 
-def _entries(question: _Question, *options: str) -> list[bytes]:
+def _query_journal(question: _LogQuery, *options: str) -> list[bytes]:
     """Ask journalctl for messages of the kernel, one JSON object a line."""
-    command = [
-        "journalctl",
-        "_TRANSPORT=kernel",
-        "--output=json",
-        "--no-pager",
-        "--all",
-    ]
+    command = ["journalctl", "_TRANSPORT=kernel", "--output=json", "--no-pager", "--all"]
     command.append("--output-fields=MESSAGE,SYSLOG_FACILITY")
     if question.root != Path("/"):
         command.append(f"--root={question.root}")
-    done = question.tool([*command, *options], timeout=JOURNAL_S)
+    done = question.tool([*command, *options], timeout=JOURNAL_TIMEOUT_SECONDS)
     complaint = done.stderr.decode(errors="replace").strip()
     # Without permission it succeeds, shows nothing, and says so in passing.
     if done.returncode or (complaint and not done.stdout):
@@ -456,45 +450,45 @@ def _entries(question: _Question, *options: str) -> list[bytes]:
     return done.stdout.splitlines()
 
 
-def _files(question: _Question) -> Log:
+def _read_files(question: _LogQuery) -> KernelLog:
     """Read the files that a syslog daemon writes."""
     folder = question.root / "var/log"
-    path = next((folder / name for name in LOGS if (folder / name).exists()), None)
+    path = next((folder / name for name in SYSLOG_NAMES if (folder / name).exists()), None)
     if path is None:
-        raise FileNotFoundError(f"no {', '.join(LOGS)} in /var/log")
-    data, position, gap = _new_part(path, question.since)
-    lines, earliest = data.splitlines(), _earliest(question, gap)
+        raise FileNotFoundError(f"no {', '.join(SYSLOG_NAMES)} in /var/log")
+    data, position, gap = _read_new_part(path, question.since)
+    lines, earliest = data.splitlines(), _find_earliest(question, gap)
     messages = [
-        Message(match["text"], stamp, path.name)
+        KernelMessage(match["text"], stamp, path.name)
         for line in lines
         if question.wants(line)
-        and (match := LINE.match(line.decode(errors="replace")))
+        and (match := LINE_PATTERN.match(line.decode(errors="replace")))
         and (stamp := parse_stamp(match["stamp"], question.now)) is not None
         and stamp >= earliest
     ]
-    ends = [_line_time(line, question.now) for line in (*lines[:1], *lines[-1:])]
+    ends = [_parse_line_time(line, question.now) for line in (*lines[:1], *lines[-1:])]
     first, last = (ends[0], ends[-1]) if ends else (None, None)
-    return question.answer(
+    return question.build_log(
         messages,
         data.count(b" kernel: "),
         (first, last),
         position,
-        _lacking(question, gap, first, last),
+        _explain_lacking(question, gap, first, last),
     )
 
 
-def _earliest(question: _Question, gap: str) -> float:
+def _find_earliest(question: _LogQuery, gap: str) -> float:
     """Say what is not of this boot, or was seen; a stamp may be of whole seconds."""
     since = question.since
     if since.first:
         return (question.booted or 1.0) - 1.0
     if since.position and not gap:
         return 0.0
-    return int(since.time) - (SLACK_S if since.position else 0.0)
+    return int(since.time) - (CLOCK_SLACK_SECONDS if since.position else 0.0)
 
 
-def _lacking(
-    question: _Question, gap: str, first: float | None, last: float | None
+def _explain_lacking(
+    question: _LogQuery, gap: str, first: float | None, last: float | None
 ) -> tuple[str, str]:
     """
     Say what the lines from *first* to *last* lack, and nobody can have seen.
@@ -511,12 +505,12 @@ def _lacking(
     if since.position and not since.rebooted:
         return gap, ""
     reaches = first is not None and first <= since.time
-    return ("", "") if reaches else question.missing(first)
+    return ("", "") if reaches else question.explain_missing(first)
 
 
-def _new_part(path: Path, since: _Since) -> tuple[bytes, str, str]:
+def _read_new_part(path: Path, since: _StartPoint) -> tuple[bytes, str, str]:
     """Read what was added since the cursor, over one rotation; say where it ends."""
-    chain = [*_rotated(path), path]
+    chain = [*_find_rotated(path), path]
     inode, _, offset = since.position.partition(":")
     known = [i for i, p in enumerate(chain) if str(p.stat().st_ino) == inode]
     gap = ""
@@ -529,25 +523,25 @@ def _new_part(path: Path, since: _Since) -> tuple[bytes, str, str]:
     parts: list[bytes] = []
     position = ""
     for file in chain:
-        part, position, skipped = _tail(file, begin)
+        part, position, skipped = _read_tail(file, begin)
         gap = gap or (skipped if since.position else "")
         parts.append(part)
         begin = 0
     return b"".join(parts), position, gap
 
 
-def _rotated(path: Path) -> list[Path]:
+def _find_rotated(path: Path) -> list[Path]:
     """Find the file that *path* was before, under either scheme of logrotate."""
     old = [*path.parent.glob(f"{path.name}.1")]
     old += path.parent.glob(f"{path.name}-{'[0-9]' * 8}")
     return sorted(old, key=lambda p: p.stat().st_mtime)[-1:]
 
 
-def _tail(path: Path, begin: int) -> tuple[bytes, str, str]:
+def _read_tail(path: Path, begin: int) -> tuple[bytes, str, str]:
     """Read *path* from *begin*; give its new end, and what was too much to read."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
-        start = max(begin, status.st_size - MOST)
+        start = max(begin, status.st_size - MAX_LOG_BYTES)
         file.seek(start)
         data = file.read(status.st_size - start)
     data = data[: data.rfind(b"\n") + 1]  # the rest of a line may be on its way
@@ -556,8 +550,8 @@ def _tail(path: Path, begin: int) -> tuple[bytes, str, str]:
     return data, end, skipped if start > begin else ""
 
 
-def _line_time(line: bytes, now: float) -> float | None:
-    match = re.match(STAMP, line.decode(errors="replace"))
+def _parse_line_time(line: bytes, now: float) -> float | None:
+    match = re.match(STAMP_PATTERN, line.decode(errors="replace"))
     return parse_stamp(match["stamp"], now) if match else None
 
 
@@ -573,17 +567,17 @@ def parse_stamp(stamp: str, now: float) -> float | None:
         return None
     month, day, clock = stamp.split()
     hour, minute, second = map(int, clock.split(":"))
-    if month not in MONTHS:
+    if month not in MONTH_NAMES:
         return None
     year = time.localtime(now).tm_year
-    rest = (MONTHS.index(month) // 3 + 1, int(day), hour, minute, second, 0, 0, -1)
+    rest = (MONTH_NAMES.index(month) // 3 + 1, int(day), hour, minute, second, 0, 0, -1)
     value = time.mktime((year, *rest))
-    return time.mktime((year - 1, *rest)) if value > now + DAY_S else value
+    return time.mktime((year - 1, *rest)) if value > now + DAY_SECONDS else value
 
 
-SOURCES: dict[str, Callable[[_Question], Log]] = {
-    "/dev/kmsg": _kmsg,
-    "journald": _journal,
-    "/var/log": _files,
+LOG_SOURCES: dict[str, Callable[[_LogQuery], KernelLog]] = {
+    "/dev/kmsg": _read_kmsg,
+    "journald": _read_journal,
+    "/var/log": _read_files,
 }
 """Where to look, the best first."""

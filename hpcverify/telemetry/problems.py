@@ -7,9 +7,9 @@ nothing of the hardware), or a GPU that ought to answer does not.
 
 from __future__ import annotations
 
-from hpcverify.model import Cause, Finding, Inventory, Remedy, Ruling, Verdict
+from hpcverify.model import Cause, Finding, FindingRule, Inventory, Remedy, Verdict
 
-VIEW = {
+VIEW_CAUSES = {
     "driver_not_loaded": Cause.MISCONFIGURED,
     "driver_mismatch": Cause.MISCONFIGURED,
     "probe_failed": Cause.CRASHED,
@@ -20,7 +20,7 @@ VIEW = {
 }
 """Problems of the view, with the cause of the ERROR that they amount to."""
 
-BROKEN = (
+BROKEN_CODES = (
     "gpu_lost",
     "gpu_missing",
     "gpu_reset_required",
@@ -29,10 +29,10 @@ BROKEN = (
 )
 """Problems of the hardware."""
 
-UNREACHABLE = {**VIEW, "gpu_mig": Cause.PARTIAL_VIEW}
+UNREACHABLE_CAUSES = {**VIEW_CAUSES, "gpu_mig": Cause.PARTIAL_VIEW}
 """Why nothing can be computed on a GPU; one that is cut up can be read all the same."""
 
-REMEDIES = {
+VIEW_REMEDIES = {
     "driver_mismatch": Remedy.REBOOT,
     "gpu_hung": Remedy.REBOOT,
     "gpu_unreadable": Remedy.INSPECT,
@@ -40,28 +40,24 @@ REMEDIES = {
 }
 """Of problems of the view that no setting undoes."""
 
-RULINGS = {
-    "gpu_missing": Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
-    "gpu_lost": Ruling(Verdict.FAIL, Remedy.REBOOT, hard=True),
-    "gpu_reset_required": Ruling(Verdict.FAIL, Remedy.RESET_GPU),
-    "gpu_inforom_corrupted": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR),
-    "gpu_unpowered": Ruling(Verdict.FAIL, Remedy.INSPECT),
-    "gpu_flaky": Ruling(Verdict.WARN, Remedy.RERUN),
-    "gpu_unlike": Ruling(Verdict.WARN, Remedy.INSPECT),
-    "gpu_silent": Ruling(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
-    "gpu_mig": Ruling(Verdict.PASS, Remedy.NONE),
+PROBLEM_RULES = {
+    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
+    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
+    "gpu_reset_required": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+    "gpu_inforom_corrupted": FindingRule(Verdict.FAIL, Remedy.CONTACT_VENDOR),
+    "gpu_unpowered": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
+    "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
+    "gpu_mig": FindingRule(Verdict.PASS, Remedy.NONE),
     **{
-        code: Ruling(
-            Verdict.ERROR,
-            REMEDIES.get(code, Remedy.FIX_CONFIGURATION),
-            cause,
-        )
-        for code, cause in VIEW.items()
+        code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)
+        for code, cause in VIEW_CAUSES.items()
     },
 }
 """What each of them means, for every check that meets one."""
 
 
-def of_view(inventory: Inventory) -> tuple[Finding, ...]:
+def list_view_problems(inventory: Inventory) -> tuple[Finding, ...]:
     """List what hides parts of the node; with none, absence means loss."""
-    return tuple(p for p in inventory.problems if p.code in VIEW)
+    return tuple(p for p in inventory.problems if p.code in VIEW_CAUSES)

@@ -21,14 +21,14 @@ from hpcverify.check import Sample, Samples
 from hpcverify.telemetry.reading import Reader, Reading
 from hpcverify.telemetry.thinning import thin
 
-KEPT = 4096
+MAX_READINGS = 4096
 """Readings of one series that are kept: over half an hour unthinned at 1 Hz."""
 
-PATIENCE = 8.0
+ROUND_TIMEOUT_SECONDS = 8.0
 """Seconds to wait for a round to end: longer than the readers wait for a device."""
 
 
-def _doubles() -> array[float]:
+def _make_double_array() -> array[float]:
     return array("d")
 
 
@@ -36,20 +36,20 @@ def _doubles() -> array[float]:
 class Track:
     """One series, in 16 bytes a reading."""
 
-    t: array[float] = field(default_factory=_doubles)
-    values: array[float] = field(default_factory=_doubles)
+    t: array[float] = field(default_factory=_make_double_array)
+    values: array[float] = field(default_factory=_make_double_array)
 
     def add(self, t: float, value: float) -> None:
         """Keep one reading more, and thin out the older half when there are many."""
         self.t.append(t)
         self.values.append(value)
-        if len(self.t) > KEPT:
-            old = KEPT // 2
+        if len(self.t) > MAX_READINGS:
+            old = MAX_READINGS // 2
             times, values = thin(self.t[:old], self.values[:old], old // 2)
             self.t[:old] = array("d", times)
             self.values[:old] = array("d", values)
 
-    def between(self, start: float, end: float) -> Track:
+    def copy_between(self, start: float, end: float) -> Track:
         """Copy the readings from *start* to *end*."""
         span = slice(bisect_left(self.t, start), bisect_right(self.t, end))
         return Track(self.t[span], self.values[span])
@@ -76,17 +76,17 @@ class Window(Samples):
 
     def __iter__(self) -> Iterator[Sample]:
         """Give all, in order of time."""
-        every = (s for name in self._names() for s in self.named(name))
+        every = (s for name in self._list_names() for s in self.select_by_name(name))
         return iter(sorted(every, key=lambda sample: sample.t))
 
-    def named(self, name: str) -> Iterator[Sample]:
+    def select_by_name(self, name: str) -> Iterator[Sample]:
         """Give those called *name*, part by part."""
         for (series, unit, where), track in self._tracks.items():
             if series == name:
                 for t, value in zip(track.t, track.values, strict=True):
                     yield Sample(t, name, unit, where, value)
 
-    def _names(self) -> Iterable[str]:
+    def _list_names(self) -> Iterable[str]:
         return dict.fromkeys(name for name, _, _ in self._tracks)
 
 
@@ -98,10 +98,10 @@ class Sampler:
         readers: Sequence[Reader],
         period: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        timeout: float = ROUND_TIMEOUT_SECONDS,
     ) -> None:
         """Take over *readers*: `stop` closes them."""
-        self._patience = patience
+        self._timeout = timeout
         self._readers = tuple(readers)
         self._period = period
         self._clock = clock
@@ -110,23 +110,26 @@ class Sampler:
         self._newest = float("-inf")
         self._nudge = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread = threading.Thread(target=self._sample_rounds, name="sampler", daemon=True)
 
     def start(self) -> None:
         """Begin to sample; the first round is on its way when this returns."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End within `PATIENCE`, and close the readers unless one of them is stuck."""
+        """
+        End within `ROUND_TIMEOUT_SECONDS`, and close the readers unless one of them is
+        stuck.
+        """
         self._stopping.set()
         self._nudge.set()
         if self._thread.ident is not None:
-            self._thread.join(self._patience)
+            self._thread.join(self._timeout)
         if not self._thread.is_alive():
             for reader in self._readers:
                 reader.close()
 
-    def window(self, start: float, end: float) -> Window:
+    def read_window(self, start: float, end: float) -> Window:
         """
         Give the samples from *start* to *end*, in order of time.
 
@@ -138,9 +141,9 @@ class Sampler:
             self._await_round_after(min(end, now))
             end = max(end, self._newest)
         with self._round:
-            return Window({k: t.between(start, end) for k, t in self._tracks.items()})
+            return Window({k: t.copy_between(start, end) for k, t in self._tracks.items()})
 
-    def ends(self, name: str) -> list[tuple[str, tuple[float, float]]]:
+    def list_first_and_last(self, name: str) -> list[tuple[str, tuple[float, float]]]:
         """Give the first and the newest reading of *name*, for each part."""
         with self._round:
             return [
@@ -158,9 +161,9 @@ class Sampler:
     def _await_round_after(self, t: float) -> None:
         with self._round:
             self._nudge.set()
-            self._round.wait_for(lambda: self._newest >= t, self._patience)
+            self._round.wait_for(lambda: self._newest >= t, self._timeout)
 
-    def _run(self) -> None:
+    def _sample_rounds(self) -> None:
         while not self._stopping.is_set():
             self._nudge.clear()
             t = self._clock()

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 
 from hpcverify.telemetry.sampler import Sampler
 
-WARM = 10.0
+WARM_CELSIUS = 10.0
 """°C above the first reading of the run, below which a part counts as cooled down:
 it will not be as cold again for minutes, and speed does not depend on the rest."""
-IDLE = 0.05
+IDLE_SHARE = 0.05
 """Share of the time that a device may be at work and still be called idle."""
-PERIOD = 0.5
+PERIOD_SECONDS = 0.5
 
 
 def settle(
     sampler: Sampler,
-    patience: float,
+    timeout: float,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[float, list[str]]:
@@ -32,13 +32,17 @@ def settle(
     Returns how long that took, and the ids of the parts that are not there yet.
     """
     began = clock()
-    while (late := list(unsettled(sampler))) and clock() - began < patience:
-        wait(PERIOD)
+    while (late := list(list_unsettled(sampler))) and clock() - began < timeout:
+        wait(PERIOD_SECONDS)
     return clock() - began, late
 
 
-def unsettled(sampler: Sampler) -> Iterator[str]:
+def list_unsettled(sampler: Sampler) -> Iterator[str]:
     """Name the parts that are still warm or at work."""
-    warm = {p for p, (cold, now) in sampler.ends("temperature") if now > cold + WARM}
-    busy = {p for p, (_, now) in sampler.ends("utilization") if now > IDLE}
+    warm = {
+        p
+        for p, (cold, now) in sampler.list_first_and_last("temperature")
+        if now > cold + WARM_CELSIUS
+    }
+    busy = {p for p, (_, now) in sampler.list_first_and_last("utilization") if now > IDLE_SHARE}
     yield from sorted(warm | busy)

@@ -15,14 +15,14 @@ from typing import Any
 
 from hpcverify.check import Metric, Unable
 from hpcverify.model import Cause
-from hpcverify.processes import Completed, run_tool
+from hpcverify.processes import CompletedTool, run_tool
 
-TIMEOUT_S = 30.0
+TIMEOUT_SECONDS = 30.0
 
 TEMPERATURE_BIT = 0x02
 """In the NVMe critical warnings: too hot or too cold now; all others are damage."""
 
-ATTRIBUTES = {5: "reallocated", 197: "pending", 198: "uncorrectable"}
+ATA_ATTRIBUTES = {5: "reallocated", 197: "pending", 198: "uncorrectable"}
 """ATA attributes that nearly all vendors number alike and count in sectors."""
 
 METRICS = {
@@ -40,10 +40,10 @@ METRICS = {
     "temperature": Metric(unit="°C", meaning="temperature of the disk"),
 }
 
-ERRORS = ("media_errors", "reallocated", "pending", "uncorrectable")
+ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
 
-Tool = Callable[..., Completed]
+ToolRunner = Callable[..., CompletedTool]
 """`run_tool`, or a recording of it."""
 
 
@@ -52,19 +52,19 @@ class Health:
     """The values that could be read, by the names in `METRICS`."""
 
     values: Mapping[str, float] = field(default_factory=dict[str, float])
-    unread: str = ""
+    unread_reason: str = ""
     """Why there are none."""
 
-    def growth(self, before: Health) -> dict[str, float]:
+    def compute_growth(self, before: Health) -> dict[str, float]:
         """Say by how much each count of errors differs from *before*."""
         return {
             name: self.values[name] - before.values[name]
-            for name in ERRORS
+            for name in ERROR_COUNTERS
             if name in self.values and name in before.values
         }
 
 
-def read(disk: str | None, tool: Tool = run_tool) -> Health:
+def read(disk: str | None, tool: ToolRunner = run_tool) -> Health:
     """
     Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
 
@@ -73,13 +73,13 @@ def read(disk: str | None, tool: Tool = run_tool) -> Health:
 
     """
     if disk is None:
-        return Health(unread="no single disk lies behind the scratch directory")
+        return Health(unread_reason="no single disk lies behind the scratch directory")
     try:
-        done = tool(["smartctl", "--json", "-a", f"/dev/{disk}"], timeout=TIMEOUT_S)
+        done = tool(["smartctl", "--json", "-a", f"/dev/{disk}"], timeout=TIMEOUT_SECONDS)
     except Unable as exc:
         if exc.cause is not Cause.MISSING:
             raise
-        return Health(unread=str(exc))
+        return Health(unread_reason=str(exc))
     return parse(done.stdout)
 
 
@@ -88,34 +88,29 @@ def parse(output: bytes) -> Health:
     try:
         document = json.loads(output)
     except ValueError:
-        return Health(unread="smartctl printed no JSON: version 7.0 or later is needed")
-    values = {name: float(value) for name, value in _values(document)}
-    return Health(values) if values else Health(unread=_complaint(document))
+        return Health(unread_reason="smartctl printed no JSON: version 7.0 or later is needed")
+    values = {name: float(value) for name, value in _read_values(document)}
+    return Health(values) if values else Health(unread_reason=_explain_no_values(document))
 
 
-def _complaint(document: Mapping[str, Any]) -> str:
+def _explain_no_values(document: Mapping[str, Any]) -> str:
     messages = document.get("smartctl", {}).get("messages", [])
     said = "; ".join(message["string"] for message in messages)
     return said or "the disk has no SMART"
 
 
-def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _read_values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if "passed" in (status := document.get("smart_status", {})):
         yield "failing", not status["passed"]
     if "current" in (temperature := document.get("temperature", {})):
         yield "temperature", temperature["current"]
-    yield from _nvme(document.get("nvme_smart_health_information_log", {}))
-    yield from _ata(document.get("ata_smart_attributes", {}))
-    yield from _scsi(document)
+    yield from _read_nvme(document.get("nvme_smart_health_information_log", {}))
+    yield from _read_ata(document.get("ata_smart_attributes", {}))
+    yield from _read_scsi(document)
 
 
-def _nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in (
-        "percentage_used",
-        "available_spare",
-        "media_errors",
-        "unsafe_shutdowns",
-    ):
+def _read_nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name in ("percentage_used", "available_spare", "media_errors", "unsafe_shutdowns"):
         if name in log:
             yield name, log[name]
     if "critical_warning" in log:
@@ -126,19 +121,17 @@ def _nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield "spare_margin", log["available_spare"] - log["available_spare_threshold"]
 
 
-def _ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _read_ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for row in attributes.get("table", []):
-        if row["id"] in ATTRIBUTES:
-            yield ATTRIBUTES[row["id"]], row["raw"]["value"]
+        if row["id"] in ATA_ATTRIBUTES:
+            yield ATA_ATTRIBUTES[row["id"]], row["raw"]["value"]
 
 
-def _scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if "scsi_grown_defect_list" in document:
         yield "reallocated", document["scsi_grown_defect_list"]
     log = document.get("scsi_error_counter_log", {})
-    counts = [
-        log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log
-    ]
+    counts = [log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log]
     if counts:
         yield "uncorrectable", sum(counts)
     if "scsi_percentage_used_endurance_indicator" in document:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 
-def text(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     """Read *path* without the white space around it; None if there is nothing."""
     try:
         return path.read_text(errors="replace").strip("\0 \t\n") or None
@@ -19,15 +19,15 @@ def text(path: Path) -> str | None:
         return None
 
 
-def number(path: Path) -> float | None:
+def read_number(path: Path) -> float | None:
     """Read *path* as one number, or as none."""
     try:
-        return float(text(path) or "")
+        return float(read_text(path) or "")
     except ValueError:
         return None
 
 
-def entries(folder: Path, pattern: str = "*") -> list[Path]:
+def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
     """List what matches in *folder*, in the order a person counts: cpu2, cpu10."""
     try:
         return sorted(folder.glob(pattern), key=_counting_order)
@@ -40,7 +40,7 @@ def _counting_order(path: Path) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 
 
-def target(link: Path) -> Path | None:
+def resolve_link(link: Path) -> Path | None:
     """Follow *link* to the end; None if it leads nowhere."""
     try:
         return link.resolve(strict=True)
@@ -48,6 +48,6 @@ def target(link: Path) -> Path | None:
         return None
 
 
-def known(**facts: str | None) -> dict[str, str]:
+def drop_unknown(**facts: str | None) -> dict[str, str]:
     """Keep the *facts* that could be read."""
     return {key: value for key, value in facts.items() if value}

@@ -8,12 +8,12 @@ from itertools import pairwise
 from hpcverify.check import Sample
 from hpcverify.model import Series
 
-POINTS = 600
+MAX_POINTS = 600
 """As many as a chart of a report shows apart."""
 
 
 def thin(
-    t: Sequence[float], values: Sequence[float], points: int = POINTS
+    t: Sequence[float], values: Sequence[float], points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
     """
     Keep at most *points* (four or more): the ends, and in between the extremes.
@@ -35,7 +35,7 @@ def thin(
     return [t[i] for i in order], [values[i] for i in order]
 
 
-def thinned(samples: Sequence[Sample], start: float) -> Series:
+def build_series(samples: Sequence[Sample], start: float) -> Series:
     """Make a `Series`, timed from *start*, of the *samples* of one series."""
     t, values = thin([s.t - start for s in samples], [s.value for s in samples])
     first = samples[0]

@@ -11,20 +11,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpcverify.fleet.overview import Row, weight
-from hpcverify.fleet.said import Said
+from hpcverify.fleet.overview import NodeRow, cap_verdict
+from hpcverify.fleet.said import LastResult
 from hpcverify.model import Remedy, Verdict
 
-COMMON = ((3, 0.1), (50, 0.02))
+COMMON_CAUSE_THRESHOLDS = ((3, 0.1), (50, 0.02))
 """
 A fault may have a common cause if so many nodes have it, and such a share of those that
 ran the check: parts do not break in step. In a large fleet a smaller share will do, but
 none so small that what broke over weeks looks like one cause.
 """
 
-_LENGTH = 300
+_COMPARED_CHARACTERS = 300
 """Characters of a reason that are compared."""
-_TAIL = re.compile(r" \([^()]*\)")
+_PARENTHESES = re.compile(r" \([^()]*\)")
 """What stands in parentheses: the tail of an id, or the source of a limit."""
 _METRIC = re.compile(r": ([a-z][\w.-]*) \S+(?: \S+)? [<>] ")
 """The metric in a complaint about a limit: "GPU 3: bf16.burst 612 TFLOP/s < 702"."""
@@ -36,8 +36,8 @@ _REPEATED = re.compile(r"(\b[^,:#]+ #)(?:, \1)+")
 class Sighting:
     """A fault on one node; without a check, the node is bad for none of today."""
 
-    row: Row
-    said: Said | None
+    row: NodeRow
+    result: LastResult | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Fault:
     """Empty, if what was found is not a value outside its limit."""
     remedy: Remedy
     sightings: tuple[Sighting, ...]
-    ran: int
+    nodes_checked: int
     """Nodes that ran the check."""
 
     @property
@@ -64,40 +64,39 @@ class Fault:
     def common(self) -> bool:
         """Whether so many nodes have it that their parts are hardly to blame."""
         count = len(self.sightings)
-        return any(count >= few and count >= share * self.ran for few, share in COMMON)
+        return any(
+            count >= few and count >= share * self.nodes_checked
+            for few, share in COMMON_CAUSE_THRESHOLDS
+        )
 
 
-def group_faults(rows: Iterable[Row]) -> tuple[Fault, ...]:
+def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
     """Bring equal faults of *rows* together; the worst and the most frequent first."""
     groups: dict[tuple[Verdict, str, str, Remedy], list[Sighting]] = {}
     ran: dict[str, int] = {}
     for row in rows:
         for one in row.said:
             ran[one.check] = ran.get(one.check, 0) + 1
-            if weight(one) >= Verdict.WARN:
-                key = (weight(one), one.check, topic(one.reason), one.remedy)
+            if cap_verdict(one) >= Verdict.WARN:
+                key = (cap_verdict(one), one.check, extract_topic(one.reason), one.remedy)
                 groups.setdefault(key, []).append(Sighting(row, one))
         if row.attention and row.worst < Verdict.ERROR:
             verdict = row.outcome or Verdict.ERROR
-            key = (verdict, "", topic(row.why), Remedy.RERUN)
+            key = (verdict, "", extract_topic(row.why), Remedy.RERUN)
             groups.setdefault(key, []).append(Sighting(row, None))
     faults = [
         Fault(
             verdict=verdict,
             checks=(check,),
             topic=about,
-            metric=metric_of(_text(some[0])),
+            metric=parse_metric(_get_reason(some[0])),
             remedy=remedy,
             sightings=tuple(some),
-            ran=ran.get(check, 0),
+            nodes_checked=ran.get(check, 0),
         )
         for (verdict, check, about, remedy), some in groups.items()
     ]
-    return tuple(
-        sorted(
-            _merge(faults), key=lambda f: (f.verdict, len(f.sightings)), reverse=True
-        )
-    )
+    return tuple(sorted(_merge(faults), key=lambda f: (f.verdict, len(f.sightings)), reverse=True))
 
 
 def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
@@ -112,27 +111,27 @@ def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
         yield replace(some[0], checks=tuple(f.checks[0] for f in some))
 
 
-def _text(sighting: Sighting) -> str:
-    return sighting.row.why if sighting.said is None else sighting.said.reason
+def _get_reason(sighting: Sighting) -> str:
+    return sighting.row.why if sighting.result is None else sighting.result.reason
 
 
-def metric_of(reason: str) -> str:
+def parse_metric(reason: str) -> str:
     """Read from *reason* which metric is outside its limit; empty if none is."""
-    found = _METRIC.search(_first(reason))
+    found = _METRIC.search(_extract_complaint(reason))
     return found[1] if found else ""
 
 
-def topic(reason: str) -> str:
+def extract_topic(reason: str) -> str:
     """Say what *reason* has in common with those of other nodes and parts."""
-    first = _first(reason)
-    return metric_of(reason) or _REPEATED.sub(r"\1", _NUMBER.sub("#", first))
+    first = _extract_complaint(reason)
+    return parse_metric(reason) or _REPEATED.sub(r"\1", _NUMBER.sub("#", first))
 
 
-def _first(reason: str) -> str:
+def _extract_complaint(reason: str) -> str:
     """Take the first complaint of *reason*, without what stands in parentheses."""
-    return _TAIL.sub("", reason[:_LENGTH]).split("; ", maxsplit=1)[0]
+    return _PARENTHESES.sub("", reason[:_COMPARED_CHARACTERS]).split("; ", maxsplit=1)[0]
 
 
-def widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+def list_widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """List the *faults* that should be looked at as one before any part is."""
     return tuple(f for f in faults if f.common and f.verdict >= Verdict.ERROR)

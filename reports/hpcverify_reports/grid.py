@@ -11,67 +11,67 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcverify.model import Inventory, Limit, Verdict
-from hpcverify_reports.judged import Held, bound
+from hpcverify_reports.judged import JudgedMeasurement, format_range
 from hpcverify_reports.parts import name_parts
-from hpcverify_reports.svg import Strip, drawable, strip
-from hpcverify_reports.words import MARKS, Mark, number, unit_of
+from hpcverify_reports.svg import Strip, draw_strip, is_drawable
+from hpcverify_reports.words import ICONS, Icon, format_number, format_unit
 
-BROAD = 10
+MAX_PART_COLUMNS = 10
 """Parts that still fit in one row of a page."""
 
-FEW_PARTS = 4
+MAX_PARTS_WITH_UNIT = 4
 """Parts that leave room for the unit beside the name of the metric."""
 
-FEW = 2
+MAX_OPEN_LIMITS = 2
 """Limits on one metric that are shown unasked."""
 
-ZEROS = 3
+MIN_FOLDED_ZEROS = 3
 """From so many rows of nothing but zeros on, they are folded into one list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CellValue:
     """One value, with the sign of its verdict if it is outside a limit."""
 
     text: str
-    marks: tuple[Mark, ...]
+    icons: tuple[Icon, ...]
     style: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LimitRange:
     """One range, whose it is unless everyone's, what follows, and its source."""
 
     text: str
-    whose: tuple[str, ...]
+    parts: tuple[str, ...]
     otherwise: str
     source: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One metric: a cell of figures for each part, its axis, its limits."""
 
     name: str
     unit: str
-    cells: tuple[tuple[Figure, ...], ...]
+    cells: tuple[tuple[CellValue, ...], ...]
     strips: tuple[Strip, ...]
-    bounds: tuple[Bounds, ...]
-    folded: tuple[Fold, ...]
-    zero: bool
+    bounds: tuple[LimitRange, ...]
+    folded: tuple[FoldedLimits, ...]
+    all_zero: bool
     """Whether every value is 0, and within its limits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class FoldedLimits:
     """Limits too many to show at once, under a line that says how many."""
 
     summary: str
-    bounds: tuple[Bounds, ...]
+    bounds: tuple[LimitRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PartHead:
     """A part at the head of a column: *tag* is the tail of its id, if it has one."""
 
     name: str
@@ -85,102 +85,104 @@ class Grid:
     kind: str
     style: str
     parts: tuple[str, ...]
-    whole: str
+    all_parts: str
     """All its parts in few words."""
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
 
     @property
-    def tall(self) -> bool:
+    def is_tall(self) -> bool:
         """Whether a row for each part reads better than a column for each."""
-        return len(self.parts) > BROAD
+        return len(self.parts) > MAX_PART_COLUMNS
 
     @property
-    def heads(self) -> tuple[Head, ...]:
+    def heads(self) -> tuple[PartHead, ...]:
         """The parts as heads of columns."""
         split = (label.partition(" (") for label in self.parts)
-        return tuple(Head(name, f"({tag}" if tag else "") for name, _, tag in split)
+        return tuple(PartHead(name, f"({tag}" if tag else "") for name, _, tag in split)
 
     @property
-    def zeros(self) -> tuple[Row, ...]:
+    def zero_rows(self) -> tuple[MetricRow, ...]:
         """The rows of nothing but zeros, if they are too many to show each."""
-        zeros = tuple(row for row in self.rows if row.zero)
-        return zeros if len(zeros) >= ZEROS else ()
+        zeros = tuple(row for row in self.rows if row.all_zero)
+        return zeros if len(zeros) >= MIN_FOLDED_ZEROS else ()
 
     @property
-    def telling(self) -> tuple[Row, ...]:
+    def other_rows(self) -> tuple[MetricRow, ...]:
         """The other rows."""
-        folded = self.zeros
+        folded = self.zero_rows
         return tuple(row for row in self.rows if row not in folded)
 
     @property
-    def turned(self) -> tuple[tuple[str, tuple[tuple[Figure, ...], ...]], ...]:
+    def rows_by_part(self) -> tuple[tuple[str, tuple[tuple[CellValue, ...], ...]], ...]:
         """A part a row: its label, and a cell for each metric."""
         cells = zip(*(row.cells for row in self.rows), strict=True)
         return tuple(zip(self.parts, cells, strict=True))
 
 
-def grids(everything: Sequence[Held], inventory: Inventory) -> tuple[Grid, ...]:
+def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -> tuple[Grid, ...]:
     """Make a table for each kind of part, in the order in which they were measured."""
     kinds = {part.id: part.kind for part in inventory.parts}
-    sorted_out: dict[str, list[Held]] = {}
+    sorted_out: dict[str, list[JudgedMeasurement]] = {}
     for held in everything:
         where = held.item.where
         # A core, "cpu3", is in no inventory; its number is not its kind.
         kind = kinds.get(where, where.rstrip("0123456789"))
         sorted_out.setdefault(kind, []).append(held)
-    return tuple(_grid(kind, some, inventory) for kind, some in sorted_out.items())
+    return tuple(_build_grid(kind, some, inventory) for kind, some in sorted_out.items())
 
 
-def _grid(kind: str, some: Sequence[Held], inventory: Inventory) -> Grid:
+def _build_grid(kind: str, some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
     parts = list(dict.fromkeys(held.item.where for held in some))
-    metrics: dict[tuple[str, str], list[Held]] = {}
+    metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
     for held in some:
         metrics.setdefault((held.item.name, held.item.unit), []).append(held)
     # What is outside a limit comes first; the rest keeps the check's own order.
-    ordered = sorted(metrics.values(), key=_worst, reverse=True)
+    ordered = sorted(metrics.values(), key=_find_worst, reverse=True)
     return Grid(
         kind=kind,
-        style="few" if len(parts) <= FEW_PARTS else "",
-        parts=tuple(map(inventory.label, parts)),
-        whole=name_parts(parts, inventory),
-        rows=tuple(_row(metric, parts, inventory) for metric in ordered),
+        style="few" if len(parts) <= MAX_PARTS_WITH_UNIT else "",
+        parts=tuple(map(inventory.find_label, parts)),
+        all_parts=name_parts(parts, inventory),
+        rows=tuple(_build_row(metric, parts, inventory) for metric in ordered),
     )
 
 
-def _worst(metric: Sequence[Held]) -> Verdict:
+def _find_worst(metric: Sequence[JudgedMeasurement]) -> Verdict:
     return max(held.verdict or Verdict.PASS for held in metric)
 
 
-def _row(metric: Sequence[Held], parts: Sequence[str], inventory: Inventory) -> Row:
-    by_part: dict[str, list[Figure]] = {part: [] for part in parts}
+def _build_row(
+    metric: Sequence[JudgedMeasurement], parts: Sequence[str], inventory: Inventory
+) -> MetricRow:
+    by_part: dict[str, list[CellValue]] = {part: [] for part in parts}
     for held in metric:
-        by_part[held.item.where].append(_figure(held))
-    axis = axis_of(metric)
-    bounds = tuple(_bounds(metric, inventory))
-    many = len(bounds) > FEW
-    return Row(
+        by_part[held.item.where].append(_build_cell_value(held))
+    axis = draw_metric_axis(metric)
+    bounds = tuple(_group_limits(metric, inventory))
+    many = len(bounds) > MAX_OPEN_LIMITS
+    return MetricRow(
         name=metric[0].item.name,
-        unit=unit_of(metric[0].item.unit),
+        unit=format_unit(metric[0].item.unit),
         cells=tuple(map(tuple, by_part.values())),
         strips=() if axis is None else (axis,),
         bounds=() if many else bounds,
-        folded=(Fold(f"{len(bounds)} limits, by part", bounds),) if many else (),
-        zero=all(held.item.value == 0 and not held.broken for held in metric),
+        folded=(FoldedLimits(f"{len(bounds)} limits, by part", bounds),) if many else (),
+        all_zero=all(held.item.value == 0 and not held.broken_limits for held in metric),
     )
 
 
-def _figure(held: Held) -> Figure:
-    marks = _marks(held)
+def _build_cell_value(held: JudgedMeasurement) -> CellValue:
+    marks = _choose_icons(held)
     style = " ".join(f"out v-{mark.key}" for mark in marks)
-    return Figure(number(held.item.value), marks, style)
+    return CellValue(format_number(held.item.value), marks, style)
 
 
-def _marks(held: Held) -> tuple[Mark, ...]:
+def _choose_icons(held: JudgedMeasurement) -> tuple[Icon, ...]:
     verdict = held.verdict or Verdict.PASS
-    return () if verdict is Verdict.PASS else (MARKS[verdict],)
+    return () if verdict is Verdict.PASS else (ICONS[verdict],)
 
 
-def axis_of(metric: Sequence[Held]) -> Strip | None:
+def draw_metric_axis(metric: Sequence[JudgedMeasurement]) -> Strip | None:
     """
     Put the values of one *metric* on one axis, with the limits that hold.
 
@@ -190,11 +192,11 @@ def axis_of(metric: Sequence[Held]) -> Strip | None:
     if {held.item.value for held in metric} <= {0, 1}:
         return None
     values = [
-        (held.item.value, next(iter(_marks(held)), None))
+        (held.item.value, next(iter(_choose_icons(held)), None))
         for held in metric
-        if held.item.value is not None and drawable(held.item.value)
+        if held.item.value is not None and is_drawable(held.item.value)
     ]
-    return strip(
+    return draw_strip(
         metric[0].item.unit,
         values,
         sorted({limit.low for limit in limits if limit.low is not None}),
@@ -202,18 +204,20 @@ def axis_of(metric: Sequence[Held]) -> Strip | None:
     )
 
 
-def _bounds(metric: Sequence[Held], inventory: Inventory) -> Iterable[Bounds]:
+def _group_limits(
+    metric: Sequence[JudgedMeasurement], inventory: Inventory
+) -> Iterable[LimitRange]:
     everyone = list(dict.fromkeys(held.item.where for held in metric))
     whose: dict[tuple[str, Verdict, str], dict[str, None]] = {}
     for held in metric:
         for limit in held.limits:
-            key = (bound(limit), limit.otherwise, _source(limit))
+            key = (format_range(limit), limit.otherwise, _format_source(limit))
             whose.setdefault(key, {})[held.item.where] = None
     for (text, otherwise, source), parts in whose.items():
         labels = () if list(parts) == everyone else (name_parts(parts, inventory),)
-        yield Bounds(text, labels, f"else {MARKS[otherwise].word}", source)
+        yield LimitRange(text, labels, f"else {ICONS[otherwise].word}", source)
 
 
-def _source(limit: Limit) -> str:
+def _format_source(limit: Limit) -> str:
     noisy = f"too noisy to judge: {limit.noisy}" if limit.noisy else ""
     return "; ".join(filter(None, (limit.source, noisy)))

@@ -13,18 +13,18 @@ from itertools import groupby
 from operator import itemgetter
 
 from hpcverify.model import Verdict
-from hpcverify_reports.words import MARKS, Mark
+from hpcverify_reports.words import ICONS, Icon
 
-PITCH = 24
+PITCH_PIXELS = 24
 """Pixels from one square to the next, in both directions: room for a finger."""
-ROWS = 32
+BLOCK_ROWS = 32
 """Of a block: more are a block of their own, with the names of the checks above."""
-NAME = 24
+NAME_CHARACTERS = 24
 """Characters of a name that are shown; the title has all of it."""
 
-_CHARACTER = 7.9
+_CHARACTER_PIXELS = 7.9
 """The width of a bold character of a label in a wide font, in pixels."""
-_SLANT = (0.62, 0.79)
+_SLANT_COS_SIN = (0.62, 0.79)
 """Cosine and sine of the angle at which the checks' names stand: 52 degrees."""
 
 
@@ -38,7 +38,7 @@ class Square:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HeatRow:
     """A row of squares; None where the check did not run."""
 
     name: str
@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ColumnLabel:
     """A label and its place."""
 
     x: float
@@ -58,7 +58,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class RowLabel:
     """The name of a row."""
 
     y: int
@@ -69,12 +69,12 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class HeatIcon:
     """A square that did not pass."""
 
     x: int
     y: int
-    mark: Mark
+    icon: Icon
     href: str
     title: str
 
@@ -90,75 +90,74 @@ class Block:
     left: int
     """Where the squares begin; the names end before it."""
     top: int
-    heads: tuple[Text, ...]
-    names: tuple[Name, ...]
-    passed: str
+    heads: tuple[ColumnLabel, ...]
+    names: tuple[RowLabel, ...]
+    passed_path: str
     """One path over all squares that passed."""
-    skipped: str
+    skipped_path: str
     """One path with a stroke for each check that was skipped."""
-    signs: tuple[Sign, ...]
+    icons: tuple[HeatIcon, ...]
 
 
-def blocks(
-    columns: Sequence[str], lines: Sequence[Line], *, prefix: str = "heat"
+def draw_blocks(
+    columns: Sequence[str], lines: Sequence[HeatRow], *, prefix: str = "heat"
 ) -> tuple[Block, ...]:
     """Draw *lines*, whose squares are those of *columns*; ids begin with *prefix*."""
-    longest = max((len(_short(line.name)) for line in lines), default=0)
-    left = round(longest * _CHARACTER) + 10
+    longest = max((len(_shorten(line.name)) for line in lines), default=0)
+    left = round(longest * _CHARACTER_PIXELS) + 10
     return tuple(
-        _block(
-            f"{prefix}-{start // ROWS + 1}", columns, lines[start : start + ROWS], left
+        _draw_block(
+            f"{prefix}-{start // BLOCK_ROWS + 1}", columns, lines[start : start + BLOCK_ROWS], left
         )
-        for start in range(0, len(lines), ROWS)
+        for start in range(0, len(lines), BLOCK_ROWS)
     )
 
 
-def _block(
-    place: str, columns: Sequence[str], lines: Sequence[Line], left: int
-) -> Block:
-    reach = max((len(_short(c)) for c in columns), default=0) * _CHARACTER
-    top = round(reach * _SLANT[1]) + 14
+def _draw_block(place: str, columns: Sequence[str], lines: Sequence[HeatRow], left: int) -> Block:
+    reach = max((len(_shorten(c)) for c in columns), default=0) * _CHARACTER_PIXELS
+    top = round(reach * _SLANT_COS_SIN[1]) + 14
     return Block(
         id=place,
         title=f"{lines[0].name} to {lines[-1].name}",
-        width=left + len(columns) * PITCH + round(reach * _SLANT[0]),
-        height=top + len(lines) * PITCH + 2,
+        width=left + len(columns) * PITCH_PIXELS + round(reach * _SLANT_COS_SIN[0]),
+        height=top + len(lines) * PITCH_PIXELS + 2,
         left=left,
         top=top,
         heads=tuple(
-            Text(left + x * PITCH + 15, top - 5, _short(c))
+            ColumnLabel(left + x * PITCH_PIXELS + 15, top - 5, _shorten(c))
             for x, c in enumerate(columns)
         ),
-        names=tuple(_name(y, line) for y, line in enumerate(lines)),
-        passed="".join(
-            _ground(x, y, width)
+        names=tuple(_place_name(y, line) for y, line in enumerate(lines)),
+        passed_path="".join(
+            _draw_ground(x, y, width)
             for y, line in enumerate(lines)
-            for x, width in _stretches(line.squares, Verdict.PASS)
+            for x, width in _find_stretches(line.squares, Verdict.PASS)
         ),
-        skipped="".join(
-            f"M{x * PITCH + 8} {y * PITCH + 12}h8"
+        skipped_path="".join(
+            f"M{x * PITCH_PIXELS + 8} {y * PITCH_PIXELS + 12}h8"
             for y, line in enumerate(lines)
             for x, square in enumerate(line.squares)
             if square is not None and square.verdict is Verdict.SKIP
         ),
-        signs=tuple(_signs(lines)),
+        icons=tuple(_place_icons(lines)),
     )
 
 
-def _name(y: int, line: Line) -> Name:
-    text = _short(line.name)
-    return Name(y * PITCH + 16, text, line.name, line.href, line.weight)
+def _place_name(y: int, line: HeatRow) -> RowLabel:
+    text = _shorten(line.name)
+    return RowLabel(y * PITCH_PIXELS + 16, text, line.name, line.href, line.weight)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+def _shorten(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
 
 
-def _ground(x: int, y: int, width: int) -> str:
-    return f"M{x * PITCH} {y * PITCH}h{width * PITCH}v{PITCH}h-{width * PITCH}z"
+def _draw_ground(x: int, y: int, width: int) -> str:
+    left, top, right = (n * PITCH_PIXELS for n in (x, y, width))
+    return f"M{left} {top}h{right}v{PITCH_PIXELS}h-{right}z"
 
 
-def _stretches(
+def _find_stretches(
     squares: Sequence[Square | None], verdict: Verdict
 ) -> Iterator[tuple[int, int]]:
     """Yield place and length of every stretch of squares of *verdict*."""
@@ -169,14 +168,14 @@ def _stretches(
             yield places[0], len(places)
 
 
-def _signs(lines: Sequence[Line]) -> Iterator[Sign]:
+def _place_icons(lines: Sequence[HeatRow]) -> Iterator[HeatIcon]:
     for y, line in enumerate(lines):
         for x, square in enumerate(line.squares):
             if square is not None and square.verdict >= Verdict.WARN:
-                yield Sign(
-                    x=x * PITCH,
-                    y=y * PITCH,
-                    mark=MARKS[square.verdict],
+                yield HeatIcon(
+                    x=x * PITCH_PIXELS,
+                    y=y * PITCH_PIXELS,
+                    icon=ICONS[square.verdict],
                     href=square.href,
                     title=square.title,
                 )

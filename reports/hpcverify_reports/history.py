@@ -13,55 +13,49 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import applies
-from hpcverify.model import Run, Verdict, standing
-from hpcverify.rounds import by_check, typical, worst_rounds
-from hpcverify_reports.judged import Labels
-from hpcverify_reports.svg import Spark, drawable, spark
-from hpcverify_reports.words import (
-    MARKS,
-    Mark,
-    duration,
-    measured,
-    moment,
-)
+from hpcverify.model import Run, Verdict, effective_verdict
+from hpcverify.rounds import choose_worst_rounds, compute_medians, group_by_check
+from hpcverify_reports.judged import Labeler
+from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
+from hpcverify_reports.words import ICONS, Icon, format_duration, format_time, format_with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 3
+MIN_EARLIER_VALUES = 3
 """Earlier values from which a median and a spread mean something."""
 
-SHOWN = 30
+MAX_SHOWN_RUNS = 30
 """Runs in the table and points of a sparkline."""
 
-FARTHEST = 20
+MAX_METRICS = 20
 """Metrics in the table: those that lie farthest from their own past."""
 
-_KEY = ["check", "name", "where", "unit"]
-_PER_MAD = 1.4826
+_KEY_COLUMNS = ["check", "name", "where", "unit"]
+_SIGMA_PER_MAD = 1.4826
 """What makes a standard deviation of the median absolute deviation (normal law)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierRun:
     """One run, in a line."""
 
-    when: str
+    started: str
     suite: str
-    mark: Mark
+    icon: Icon
     took: str
-    what: str
+    decisive_checks: str
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MetricTrend:
     """One metric of one part: its past, and where it lies today."""
 
     check: str
     name: str
     part: str
-    spark: Spark
+    spark: Sparkline
     median: str
     spread: str
     last: str
@@ -73,13 +67,13 @@ class Moved:
 class History:
     """The section: runs, newest first, and what has moved, the farthest first."""
 
-    runs: tuple[Earlier, ...]
+    runs: tuple[EarlierRun, ...]
     older: tuple[str, ...]
-    moved: tuple[Moved, ...]
+    trends: tuple[MetricTrend, ...]
     suite: str
 
 
-def before(run: Run, others: Sequence[Run], label: Labels) -> tuple[History, ...]:
+def build_history(run: Run, others: Sequence[Run], label: Labeler) -> tuple[History, ...]:
     """Lay out the past of *run*'s node; nothing if *others* hold none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
@@ -87,72 +81,72 @@ def before(run: Run, others: Sequence[Run], label: Labels) -> tuple[History, ...
     )
     if not past:
         return ()
-    older = len(past) - SHOWN
+    older = len(past) - MAX_SHOWN_RUNS
     return (
         History(
-            runs=tuple(_earlier(one) for one in reversed(past[-SHOWN:])),
+            runs=tuple(_summarize_run(one) for one in reversed(past[-MAX_SHOWN_RUNS:])),
             older=(f"and {older} before these",) if older > 0 else (),
-            moved=tuple(_moved(run, past, label)),
+            trends=tuple(_compute_trends(run, past, label)),
             suite=run.suite,
         ),
     )
 
 
-def _earlier(run: Run) -> Earlier:
-    worst = [r for r in worst_rounds(run.results) if standing(r) is run.verdict]
+def _summarize_run(run: Run) -> EarlierRun:
+    worst = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) is run.verdict]
     told = "; ".join(r.check for r in worst if run.verdict is not Verdict.PASS)
-    return Earlier(
-        when=moment(run.started),
+    return EarlierRun(
+        started=format_time(run.started),
         suite=run.suite,
-        mark=MARKS[run.verdict],
-        took=duration(run.seconds),
-        what=told if run.complete else f"{told} (interrupted)".lstrip(),
+        icon=ICONS[run.verdict],
+        took=format_duration(run.seconds),
+        decisive_checks=told if run.complete else f"{told} (interrupted)".lstrip(),
         id=run.id,
     )
 
 
-def _moved(run: Run, past: Sequence[Run], label: Labels) -> Iterator[Moved]:
+def _compute_trends(run: Run, past: Sequence[Run], label: Labeler) -> Iterator[MetricTrend]:
     import pandas as pd  # noqa: PLC0415 - 300 ms, for nothing without a past
 
-    judged = set(_judged(run))
-    same = [row for one in past if one.suite == run.suite for row in _values(one)]
+    judged = set(_list_judged_keys(run))
+    same = [row for one in past if one.suite == run.suite for row in _list_values(one)]
     earlier_rows = [row for row in same if row[:4] in judged]
-    rows = [row for row in _values(run) if row[:4] in judged]
+    rows = [row for row in _list_values(run) if row[:4] in judged]
     if not earlier_rows or not rows:
         return
-    columns = [*_KEY, "value"]
-    earlier = pd.DataFrame(earlier_rows, columns=columns).groupby(_KEY)["value"]
+    columns = [*_KEY_COLUMNS, "value"]
+    earlier = pd.DataFrame(earlier_rows, columns=columns).groupby(_KEY_COLUMNS)["value"]
     today = pd.DataFrame(rows, columns=columns)
     stats = earlier.agg(["count", "median", spread])
-    frame = today.set_index(_KEY).join(stats, how="inner")
-    enough = frame["count"] >= ENOUGH
+    frame = today.set_index(_KEY_COLUMNS).join(stats, how="inner")
+    enough = frame["count"] >= MIN_EARLIER_VALUES
     moved = (frame["spread"] > 0) | (frame["value"] != frame["median"])
-    farthest = _farthest(frame.loc[enough & moved])
+    farthest = _keep_farthest(frame.loc[enough & moved])
     for key, row in farthest.to_dict("index").items():
-        values = [*earlier.get_group(key).tail(SHOWN).tolist(), row["value"]]
-        yield _told(key, row, values, label)
+        values = [*earlier.get_group(key).tail(MAX_SHOWN_RUNS).tolist(), row["value"]]
+        yield _build_trend(key, row, values, label)
 
 
-def _judged(run: Run) -> Iterator[tuple[str, str, str, str]]:
+def _list_judged_keys(run: Run) -> Iterator[tuple[str, str, str, str]]:
     for result in run.results:
         for item in result.measurements:
             if any(applies(limit, item) for limit in result.limits):
                 yield result.check, item.name, item.where, item.unit
 
 
-def _values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
-    for check, rounds in by_check(run.results).items():
-        for item in typical(rounds):
-            if item.value is not None and drawable(item.value):
+def _list_values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
+    for check, rounds in group_by_check(run.results).items():
+        for item in compute_medians(rounds):
+            if item.value is not None and is_drawable(item.value):
                 yield check, item.name, item.where, item.unit, item.value
 
 
 def spread(values: pd.Series) -> float:
     """Estimate the standard deviation in a way that one odd run cannot spoil."""
-    return _PER_MAD * float((values - values.median()).abs().median())
+    return _SIGMA_PER_MAD * float((values - values.median()).abs().median())
 
 
-def _farthest(frame: pd.DataFrame) -> pd.DataFrame:
+def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep of each metric the part that lies farthest from its own past."""
     off = (frame["value"] - frame["median"]).abs()
     # What never varied would be infinitely far at the least change.
@@ -160,26 +154,26 @@ def _farthest(frame: pd.DataFrame) -> pd.DataFrame:
     ordered = (
         frame.assign(distance=off / frame["spread"].clip(lower=floor))
         .reset_index()
-        .sort_values(["distance", *_KEY], ascending=[False, *(True for _ in _KEY)])
+        .sort_values(["distance", *_KEY_COLUMNS], ascending=[False, *(True for _ in _KEY_COLUMNS)])
         .drop_duplicates(["check", "name"])
     )
-    return ordered.head(FARTHEST).set_index(_KEY)
+    return ordered.head(MAX_METRICS).set_index(_KEY_COLUMNS)
 
 
-def _told(key: Any, row: Any, values: Sequence[float], label: Labels) -> Moved:
+def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) -> MetricTrend:
     check, name, where, unit = key
     median, last = float(row["median"]), float(row["value"])
     change = f"{last / median - 1:+.1%}" if median else f"{last - median:+.4g}"
-    return Moved(
+    return MetricTrend(
         check=check,
         name=name,
         part=label(where),
-        spark=spark(
-            f"{len(values)} runs, the last one {measured(last, unit)}", values, median
+        spark=draw_sparkline(
+            f"{len(values)} runs, the last one {format_with_unit(last, unit)}", values, median
         ),
-        median=measured(median, unit),
-        spread=measured(float(row["spread"]), unit),
-        last=measured(last, unit),
+        median=format_with_unit(median, unit),
+        spread=format_with_unit(float(row["spread"]), unit),
+        last=format_with_unit(last, unit),
         change=change.replace("-", "\N{MINUS SIGN}"),
         count=int(row["count"]),
     )

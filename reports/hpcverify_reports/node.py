@@ -13,62 +13,68 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hpcverify.actions import FORMER_LABEL, clauses
-from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, standing
+from hpcverify.actions import FORMER_LABEL, list_clauses
+from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.rounds import (
-    by_check,
-    rounds_of,
-    tally,
-    worst_first,
-    worst_round,
-    worst_rounds,
+    choose_worst_round,
+    choose_worst_rounds,
+    count_rounds,
+    format_tally,
+    group_by_check,
+    sort_results,
 )
-from hpcverify_reports.headline import decisive, lede
-from hpcverify_reports.history import History, before
-from hpcverify_reports.judged import Labels
-from hpcverify_reports.pages import page
+from hpcverify_reports.headline import list_decisive_results, write_lede
+from hpcverify_reports.history import History, build_history
+from hpcverify_reports.judged import Labeler
+from hpcverify_reports.pages import render_page
 from hpcverify_reports.parts import name_parts
-from hpcverify_reports.remedies import Group, Repetitions, groups, machine, milder
+from hpcverify_reports.remedies import (
+    ActionGroup,
+    Repetitions,
+    describe_machine,
+    group_demanded,
+    group_milder,
+)
 from hpcverify_reports.sections import (
     Fact,
-    Kind,
-    Proof,
+    FindingItem,
+    KindTable,
     Section,
-    kinds,
-    proof,
-    section,
+    build_finding,
+    build_kind_tables,
+    build_section,
 )
-from hpcverify_reports.speeds import Speed, speeds
+from hpcverify_reports.speeds import Speed, list_speeds
 from hpcverify_reports.words import (
-    BECAUSE,
-    INFO,
-    MARKS,
-    NEXT,
-    Mark,
-    anchor,
-    duration,
-    moment,
+    CAUSE_SENTENCES,
+    ICONS,
+    INFO_ICON,
+    REMEDY_SENTENCES,
+    Icon,
+    format_duration,
+    format_time,
+    make_anchor,
 )
 
-TOLD = 4
+MAX_REASONS = 4
 """Reasons at the top of the page."""
 
-ROUNDS = 50
+MAX_OTHER_ROUNDS = 50
 """Of each check, beside the worst one; those that did not pass come first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class CheckChip:
     """A check in the overview, with a link to its section."""
 
     href: str
     name: str
-    mark: Mark
+    icon: Icon
     took: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ReasonLine:
     """The first complaint of a check, or of several alike, and how many more."""
 
     checks: tuple[tuple[str, str], ...]
@@ -78,7 +84,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class SkippedCheck:
     """A check that did not look, and why."""
 
     href: str
@@ -88,41 +94,38 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class NodePage:
     """All that the template prints, in its order."""
 
-    signs: tuple[Mark, ...]
+    icons: tuple[Icon, ...]
     node: str
     verdict: str
-    mark: Mark
+    icon: Icon
     lede: str
-    reasons: tuple[Reason, ...]
-    groups: tuple[Group, ...]
-    milder: tuple[Group, ...]
-    idle: tuple[str, ...]
+    reasons: tuple[ReasonLine, ...]
+    groups: tuple[ActionGroup, ...]
+    milder: tuple[ActionGroup, ...]
+    no_action_note: tuple[str, ...]
     """What to do where there is nothing to do."""
     speeds: tuple[Speed, ...]
     facts: tuple[Fact, ...]
-    chips: tuple[Chip, ...]
+    chips: tuple[CheckChip, ...]
     why: tuple[Section, ...]
-    unseen: tuple[Unseen, ...]
+    skipped_checks: tuple[SkippedCheck, ...]
     checks: tuple[Section, ...]
     history: tuple[History, ...]
-    kinds: tuple[Kind, ...]
-    problems: tuple[Proof, ...]
+    kinds: tuple[KindTable, ...]
+    problems: tuple[FindingItem, ...]
     sensors: tuple[Fact, ...]
     """Parts, and what can be sampled on them."""
     command: str
-    again: tuple[str, ...]
+    rerun_command: tuple[str, ...]
     versions: tuple[Fact, ...]
     id: str
 
 
 def render(
-    run: Run,
-    *,
-    history: Sequence[Run] = (),
-    repetitions: Repetitions = MappingProxyType({}),
+    run: Run, *, history: Sequence[Run] = (), repetitions: Repetitions = MappingProxyType({})
 ) -> str:
     """
     Print *run* as one HTML page.
@@ -130,47 +133,51 @@ def render(
     *history* are earlier runs of the same node; *repetitions* say how often the parts
     that fail have failed before.
     """
-    return page("node.html.j2", page=lay_out(run, history, repetitions))
+    return render_page("node.html.j2", page=lay_out(run, history, repetitions))
 
 
-def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> Page:
+def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> NodePage:
     """Decide all that the page says."""
-    label = _labels(run)
-    ordered = worst_first(worst_rounds(run.results))
+    label = _make_labeler(run)
+    ordered = sort_results(choose_worst_rounds(run.results))
     sections = {
-        check: _section(rounds, run, label)
-        for check, rounds in by_check(run.results).items()
+        check: _build_section(rounds, run, label)
+        for check, rounds in group_by_check(run.results).items()
     }
-    blamed = [r for r in ordered if standing(r) >= Verdict.WARN]
-    demanded = groups(run, repetitions)
-    return Page(
-        signs=(*MARKS.values(), INFO),
+    blamed = [r for r in ordered if effective_verdict(r) >= Verdict.WARN]
+    demanded = group_demanded(run, repetitions)
+    return NodePage(
+        icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
         verdict=run.verdict.name,
-        mark=MARKS[run.verdict],
-        lede=lede(run),
-        reasons=tuple(_reasons(run))[:TOLD],
+        icon=ICONS[run.verdict],
+        lede=write_lede(run),
+        reasons=tuple(_list_reasons(run))[:MAX_REASONS],
         groups=demanded,
-        milder=milder(run),
-        idle=(NEXT[Remedy.NONE],) if run.verdict is Verdict.PASS else (),
-        speeds=tuple(speeds(run, label)) if run.verdict < Verdict.ERROR else (),
-        facts=tuple(_facts(run)),
-        chips=tuple(_chip(r) for r in worst_rounds(run.results)),
-        why=_told_once([sections[r.check] for r in blamed]),
-        unseen=tuple(_unseen(r) for r in ordered if standing(r) is Verdict.SKIP),
+        milder=group_milder(run),
+        no_action_note=(REMEDY_SENTENCES[Remedy.NONE],) if run.verdict is Verdict.PASS else (),
+        speeds=tuple(list_speeds(run, label)) if run.verdict < Verdict.ERROR else (),
+        facts=tuple(_list_facts(run)),
+        chips=tuple(_build_chip(r) for r in choose_worst_rounds(run.results)),
+        why=_merge_alike([sections[r.check] for r in blamed]),
+        skipped_checks=tuple(
+            _describe_skip(r) for r in ordered if effective_verdict(r) is Verdict.SKIP
+        ),
         checks=tuple(sections.values()),
-        history=before(run, others, label),
-        kinds=kinds(run.inventory),
-        problems=tuple(proof(f, None, label) for f in run.inventory.problems),
-        sensors=tuple(_sensors(run.inventory)),
-        command=command(run.suite),
-        again=tuple([command(run.suite, [r.check for r in blamed])] if blamed else []),
+        history=build_history(run, others, label),
+        kinds=build_kind_tables(run.inventory),
+        problems=tuple(build_finding(f, None, label) for f in run.inventory.problems),
+        sensors=tuple(_group_sensors(run.inventory)),
+        command=write_command(run.suite),
+        rerun_command=tuple(
+            [write_command(run.suite, [r.check for r in blamed])] if blamed else []
+        ),
         versions=tuple(run.versions.items()),
         id=run.id,
     )
 
 
-def _labels(run: Run) -> Labels:
+def _make_labeler(run: Run) -> Labeler:
     """Name every part as people do; one that is gone as it was called before."""
     gone = {
         finding.where: finding.evidence[FORMER_LABEL]
@@ -182,88 +189,88 @@ def _labels(run: Run) -> Labels:
     return lambda where: labels.get(where, where)
 
 
-def _section(rounds: Sequence[Result], run: Run, label: Labels) -> Section:
+def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Section:
     """Lay out the worst of *rounds* in full, and fold the others under it."""
-    worst = worst_round(rounds)
-    made = section(worst, run.inventory, label)
+    worst = choose_worst_round(rounds)
+    made = build_section(worst, run.inventory, label)
     if len(rounds) == 1:
         return made
-    others = worst_first(r for r in rounds if r is not worst)
-    shown = sorted(others[:ROUNDS], key=lambda r: r.round)
+    others = sort_results(r for r in rounds if r is not worst)
+    shown = sorted(others[:MAX_OTHER_ROUNDS], key=lambda r: r.round)
     left = len(others) - len(shown)
     more = f"and {left} more: hpcverify show {run.id} --round N"
     return replace(
         made,
-        badges=(f"{len(rounds)} rounds: {tally(rounds)}", *made.badges),
-        shown=(f"Round {worst.round} is shown here, the first of the worst.",),
-        rounds=tuple(section(r, run.inventory, label, main=False) for r in shown),
-        unshown=(more,) if left else (),
+        badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *made.badges),
+        shown_note=(f"Round {worst.round} is shown here, the first of the worst.",),
+        rounds=tuple(build_section(r, run.inventory, label, main=False) for r in shown),
+        unshown_note=(more,) if left else (),
     )
 
 
-def _told_once(sections: Sequence[Section]) -> tuple[Section, ...]:
+def _merge_alike(sections: Sequence[Section]) -> tuple[Section, ...]:
     """Bring checks together that complain of the very same, as of one lost GPU."""
     told: dict[object, list[Section]] = {}
     for one in sections:
-        says = (one.mark, one.badges, one.why, one.cause, one.next, one.proofs)
+        says = (one.icon, one.badges, one.why, one.cause, one.next, one.findings)
         key = one.id if one.complaints else says
         told.setdefault(key, []).append(one)
     return tuple(
-        replace(first, alike=tuple((other.id, other.check) for other in others))
+        replace(first, same_checks=tuple((other.id, other.check) for other in others))
         for first, *others in told.values()
     )
 
 
-def _reasons(run: Run) -> Iterator[Reason]:
+def _list_reasons(run: Run) -> Iterator[ReasonLine]:
     """Tell what decided the verdict; what several checks say alike is told once."""
     alike: dict[str, list[Result]] = {}
     told: dict[str, list[str]] = {}
-    for result in decisive(run):
+    for result in list_decisive_results(run):
         # A skip, which counts where the check is required, has a reason and no
         # complaint.
-        first, *others = clauses(result, run.inventory) or [result.reason]
-        text = first.removeprefix("node: ") or BECAUSE[result.cause]
+        first, *others = list_clauses(result, run.inventory) or [result.reason]
+        text = first.removeprefix("node: ") or CAUSE_SENTENCES[result.cause]
         alike.setdefault(text, []).append(result)
         told.setdefault(text, []).extend(others)
     for text, results in alike.items():
         more = len(dict.fromkeys(told[text]))
-        yield Reason(
-            checks=tuple((anchor(r.check), r.check) for r in results),
+        yield ReasonLine(
+            checks=tuple((make_anchor(r.check), r.check) for r in results),
             text=text,
             more=(f"and {more} more",) if more else (),
         )
 
 
-def _facts(run: Run) -> Iterator[Fact]:
-    if known := machine(run):
+def _list_facts(run: Run) -> Iterator[Fact]:
+    if known := describe_machine(run):
         yield "Machine", known
     yield "Suite", run.suite
     if run.rounds > 1:
-        yield "Rounds", f"{rounds_of(run)} of {run.rounds}"
-    yield "Started", moment(run.started)
-    yield "Took", duration(run.seconds)
+        yield "Rounds", f"{count_rounds(run)} of {run.rounds}"
+    yield "Started", format_time(run.started)
+    yield "Took", format_duration(run.seconds)
     yield "Run", "complete" if run.complete else "interrupted"
 
 
-def _chip(result: Result) -> Chip:
-    return Chip(
-        href=anchor(result.check),
+def _build_chip(result: Result) -> CheckChip:
+    return CheckChip(
+        href=make_anchor(result.check),
         name=result.check,
-        mark=MARKS[result.verdict],
-        took=duration(result.seconds),
+        icon=ICONS[result.verdict],
+        took=format_duration(result.seconds),
     )
 
 
-def _unseen(result: Result) -> Unseen:
-    return Unseen(
-        href=anchor(result.check),
+def _describe_skip(result: Result) -> SkippedCheck:
+    return SkippedCheck(
+        href=make_anchor(result.check),
         check=result.check,
         reason=result.reason,
-        cause=BECAUSE[result.cause],
+        cause=CAUSE_SENTENCES[result.cause],
     )
 
 
-def _sensors(inventory: Inventory) -> Iterator[Fact]:
+def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
     """Tell once what several parts have alike."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:
@@ -276,7 +283,7 @@ def _sensors(inventory: Inventory) -> Iterator[Fact]:
         yield name_parts(filter(None, places), inventory), ", ".join(some)
 
 
-def command(suite: str, checks: Sequence[str] = ()) -> str:
+def write_command(suite: str, checks: Sequence[str] = ()) -> str:
     """Write the command line that runs *suite*, or of it only *checks*, again."""
     chosen = [word for check in checks for word in ("--check", check)]
     return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])

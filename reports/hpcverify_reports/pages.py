@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hpcverify_reports.words import printable
+from hpcverify_reports.words import make_printable
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
 """A time, or how long ago it was."""
@@ -18,19 +18,17 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
 def keep_times(text: str) -> Markup:
     """Let no line end within a time of *text*."""
     kept = Markup('<span class="nowrap">{}</span>')
-    pieces = enumerate(_TIME.split(printable(text)))
-    return Markup("").join(
-        kept.format(piece) if place % 2 else piece for place, piece in pieces
-    )
+    pieces = enumerate(_TIME.split(make_printable(text)))
+    return Markup("").join(kept.format(piece) if place % 2 else piece for place, piece in pieces)
 
 
 def _fill_in(value: Any) -> Any:
     # Numbers are ours; what is text may come from a node that lies.
-    return printable(value) if type(value) is str else value
+    return make_printable(value) if type(value) is str else value
 
 
 @cache
-def environment() -> Environment:
+def load_environment() -> Environment:
     """Load the templates; a name that is not given is an error, never a blank."""
     made = Environment(
         loader=PackageLoader("hpcverify_reports"),
@@ -44,6 +42,6 @@ def environment() -> Environment:
     return made
 
 
-def page(template: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     """Fill in *template*."""
-    return environment().get_template(template).render(**values)
+    return load_environment().get_template(template).render(**values)

@@ -8,20 +8,20 @@ from itertools import groupby
 
 from hpcverify.model import Inventory
 
-_NUMBERED = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
+_NUMBERED_LABEL = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
 """A label that ends in a number, and perhaps the tail of an id: GPU 3 (…4f21)."""
 
 
 def name_parts(places: Iterable[str], inventory: Inventory) -> str:
     """Name the parts at *places*, which are their ids, in as few words as possible."""
-    return ", ".join(_fold(inventory.name_each(list(places))))
+    return ", ".join(_fold(inventory.list_names(list(places))))
 
 
 def _fold(labels: Sequence[str]) -> Iterator[str]:
     """Bring labels together that differ only in their numbers."""
     alike: dict[str, list[tuple[int, str]]] = {}
     for label in labels:
-        found = _NUMBERED.fullmatch(label)
+        found = _NUMBERED_LABEL.fullmatch(label)
         if found is None:
             yield label
         else:
@@ -32,10 +32,10 @@ def _fold(labels: Sequence[str]) -> Iterator[str]:
         if len(numbers) < len(some) or len(some) == 1:
             yield from (label for _, label in some)
         else:
-            yield stem + ", ".join(_ranges(numbers))
+            yield stem + ", ".join(_format_ranges(numbers))
 
 
-def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+def _format_ranges(numbers: Sequence[int]) -> Iterator[str]:
     """Write ascending *numbers* as ranges: 0-1, 3."""
     # Within a range, number and place grow alike.
     for _, some in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcverify.actions import Action, Affected, Complaint, actions
-from hpcverify.exclusions import Repetition, ruled_out
+from hpcverify.actions import Action, AffectedPart, Complaint, list_actions
+from hpcverify.exclusions import Repetition, list_ruled_out
 from hpcverify.model import Run, Verdict
 from hpcverify_reports.sections import Fact
-from hpcverify_reports.words import MARKS, NEXT, Mark, moment
+from hpcverify_reports.words import ICONS, REMEDY_SENTENCES, Icon, format_time
 
 Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""
 
-SHOWN = 6
+MAX_SHOWN_COMPLAINTS = 6
 """Complaints of one part that stand beside it; all are told further below."""
 
-OPEN = 4
+MAX_OPEN_PARTS = 4
 """Parts of an action that a page does not fold."""
 
-MODEL = ("name", "model", "product")
-FACTS = {
+MODEL_FACTS = ("name", "model", "product")
+FACT_NAMES = {
     "pci_address": "PCI address",
     "serial": "serial number",
     "board": "part number",
@@ -34,7 +34,7 @@ FACTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AffectedRow:
     """One part, how to find it, and what speaks against it."""
 
     label: str
@@ -47,36 +47,36 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ActionGroup:
     """One action with its parts."""
 
-    mark: Mark
+    icon: Icon
     action: str
     names: str
-    rows: tuple[Row, ...]
+    rows: tuple[AffectedRow, ...]
 
     @property
-    def shown(self) -> tuple[Row, ...]:
+    def shown(self) -> tuple[AffectedRow, ...]:
         """The first parts, which a page shows at once."""
-        return self.rows[:OPEN]
+        return self.rows[:MAX_OPEN_PARTS]
 
     @property
-    def folded(self) -> tuple[Row, ...]:
+    def folded(self) -> tuple[AffectedRow, ...]:
         """The others, which it folds."""
-        return self.rows[OPEN:]
+        return self.rows[MAX_OPEN_PARTS:]
 
 
-def groups(run: Run, past: Repetitions) -> tuple[Group, ...]:
+def group_demanded(run: Run, past: Repetitions) -> tuple[ActionGroup, ...]:
     """Lay out what made the verdict of *run*, the gravest first."""
-    return tuple(_group(a, run, past) for a in actions(run) if a.verdict is run.verdict)
+    return tuple(_build_group(a, run, past) for a in list_actions(run) if a.verdict is run.verdict)
 
 
-def milder(run: Run) -> tuple[Group, ...]:
+def group_milder(run: Run) -> tuple[ActionGroup, ...]:
     """Lay out what *run* holds against other parts, which accuses none of them."""
-    return tuple(_group(a, run, {}) for a in actions(run) if a.verdict < run.verdict)
+    return tuple(_build_group(a, run, {}) for a in list_actions(run) if a.verdict < run.verdict)
 
 
-def machine(run: Run) -> str:
+def describe_machine(run: Run) -> str:
     """Name the machine as its maker knows it; empty where DMI cannot be read."""
     for system in run.inventory.of_kind("system"):
         names = (system.facts.get("vendor"), system.facts.get("product"))
@@ -87,59 +87,62 @@ def machine(run: Run) -> str:
     return ""
 
 
-def _group(action: Action, run: Run, past: Repetitions) -> Group:
-    return Group(
-        mark=MARKS[action.verdict],
-        action=NEXT[action.remedy],
-        names=_names(action, run),
-        rows=tuple(_row(part, run, past.get(part.where)) for part in action.parts),
+def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
+    return ActionGroup(
+        icon=ICONS[action.verdict],
+        action=REMEDY_SENTENCES[action.remedy],
+        names=_name_affected(action, run),
+        rows=tuple(_build_row(part, run, past.get(part.where)) for part in action.parts),
     )
 
 
-def _names(action: Action, run: Run) -> str:
+def _name_affected(action: Action, run: Run) -> str:
     known = {part.id for part in run.inventory.parts}
     there = [part.where for part in action.parts if part.where in known]
     gone = [part.label for part in action.parts if part.where not in known]
-    return ", ".join(filter(None, (run.inventory.names(there), *gone)))
+    return ", ".join(filter(None, (run.inventory.format_names(there), *gone)))
 
 
-def _row(part: Affected, run: Run, past: Repetition | None) -> Row:
+def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> AffectedRow:
     accused = part.verdict is Verdict.FAIL
     known = (past.facts if past else {}) | part.facts
-    return Row(
+    return AffectedRow(
         label=part.label,
-        model=next((known[f] for f in MODEL if f in known), ""),
+        model=next((known[f] for f in MODEL_FACTS if f in known), ""),
         id=part.where if part.where != part.label else "",
-        facts=(*_facts(known), *([("first failed", _first(past))] if accused else [])),
-        evidence=_evidence(part),
-        past=(_counted(past),) if past and past.runs > 1 else (),
-        ruled_out=tuple(ruled_out(part, run, past)) if accused else (),
+        facts=(
+            *_list_facts(known),
+            *([("first failed", _format_first_failure(past))] if accused else []),
+        ),
+        evidence=_list_evidence(part),
+        past=(_count_failures(past),) if past and past.runs > 1 else (),
+        ruled_out=tuple(list_ruled_out(part, run, past)) if accused else (),
     )
 
 
-def _facts(known: Mapping[str, str]) -> Iterator[Fact]:
-    for fact, name in FACTS.items():
+def _list_facts(known: Mapping[str, str]) -> Iterator[Fact]:
+    for fact, name in FACT_NAMES.items():
         if fact in known:
             yield name, known[fact]
 
 
-def _first(past: Repetition | None) -> str:
-    return moment(past.first) if past and past.failed > 1 else "in this run"
+def _format_first_failure(past: Repetition | None) -> str:
+    return format_time(past.first) if past and past.failed > 1 else "in this run"
 
 
-def _counted(past: Repetition) -> str:
-    return f"failed in {past.failed} of {past.runs} runs since {moment(past.since)}"
+def _count_failures(past: Repetition) -> str:
+    return f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}"
 
 
-def _evidence(part: Affected) -> tuple[str, ...]:
-    told = tuple(_told(c, part.verdict) for c in part.complaints[:SHOWN])
-    left = len(part.complaints) - SHOWN
+def _list_evidence(part: AffectedPart) -> tuple[str, ...]:
+    told = tuple(_format_complaint(c, part.verdict) for c in part.complaints[:MAX_SHOWN_COMPLAINTS])
+    left = len(part.complaints) - MAX_SHOWN_COMPLAINTS
     return (*told, f"and {left} more") if left > 0 else told
 
 
-def _told(complaint: Complaint, worst: Verdict) -> str:
+def _format_complaint(complaint: Complaint, worst: Verdict) -> str:
     """Tell a complaint; what is milder than the *worst* of its part says so."""
     checks = ", ".join(complaint.checks)
     what = f"{checks}: {complaint.text}" if checks else complaint.text
     milder = complaint.verdict < worst
-    return f"{what} ({MARKS[complaint.verdict].word})" if milder else what
+    return f"{what} ({ICONS[complaint.verdict].word})" if milder else what

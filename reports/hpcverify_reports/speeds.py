@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpcverify.figures import Figure, figures
+from hpcverify.figures import Figure, choose_figures
 from hpcverify.model import Run
-from hpcverify.rounds import worst_rounds
-from hpcverify_reports.judged import Labels
-from hpcverify_reports.words import anchor
+from hpcverify.rounds import choose_worst_rounds
+from hpcverify_reports.judged import Labeler
+from hpcverify_reports.words import make_anchor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +22,21 @@ class Speed:
     notes: tuple[str, ...]
 
 
-def speeds(run: Run, label: Labels) -> Iterator[Speed]:
+def list_speeds(run: Run, label: Labeler) -> Iterator[Speed]:
     """Lay out the figures of every check of *run* that has some, in its order."""
-    for result in worst_rounds(run.results):
-        for figure in figures(result):
+    for result in choose_worst_rounds(run.results):
+        for figure in choose_figures(result):
             yield Speed(
-                href=anchor(result.check),
+                href=make_anchor(result.check),
                 name=f"{figure.check} {figure.name}",
-                value=figure.told(figure.typical),
-                notes=tuple(_notes(figure, label)),
+                value=figure.format_value(figure.typical),
+                notes=tuple(_write_notes(figure, label)),
             )
 
 
-def _notes(figure: Figure, label: Labels) -> Iterator[str]:
+def _write_notes(figure: Figure, label: Labeler) -> Iterator[str]:
     if figure.share:
         yield figure.share
     if figure.parts > 1:
-        least = figure.told(figure.slowest.value or 0.0)
+        least = figure.format_value(figure.slowest.value or 0.0)
         yield f"median of {figure.parts}; least: {label(figure.slowest.where)} {least}"

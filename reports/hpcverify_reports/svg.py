@@ -14,48 +14,39 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcverify.telemetry.thinning import thin
-from hpcverify_reports.words import Mark, measured, number
+from hpcverify_reports.words import Icon, format_number, format_with_unit
 
-POINTS = 200
+MAX_POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""
 
-CROWD, CROWDED = 8, 40
+FULL_DETAIL_LINES, MIN_POINTS = 8, 40
 """From so many lines on they share the points of so many, down to this each."""
 
-NAMED = 12
+MAX_LABELED_LINES = 12
 """Lines that can all be told apart by a label; of more, only the extremes are."""
 
-HUES = (
-    "#3f78b5",
-    "#c2762b",
-    "#4b9560",
-    "#8d66b8",
-    "#2f9698",
-    "#bf5f80",
-    "#8a8636",
-    "#7a8491",
-)
+HUES = ("#3f78b5", "#c2762b", "#4b9560", "#8d66b8", "#2f9698", "#bf5f80", "#8a8636", "#7a8491")
 """Of like weight on white and on black; lines are told apart by their labels."""
 
-WIDTH, HEIGHT = 560, 210
+CHART_WIDTH, CHART_HEIGHT = 560, 210
 """Of a chart, in pixels."""
 
-STRIP = 132.0
+STRIP_WIDTH = 132.0
 """The width of a strip, in pixels."""
 
-SPARK = (120, 26)
+SPARKLINE_SIZE = (120, 26)
 """The width and the height of a sparkline, in pixels."""
 
-_VAST = 1e300
-_TENTHS = 10
-_CHARACTER = 7.4
+_MAX_MAGNITUDE = 1e300
+_STEPS_PER_PIXEL = 10
+_CHARACTER_PIXELS = 7.4
 """The width of a bold character of a wide font, in pixels."""
 
-_LEADING = 12
+_LABEL_PITCH = 12
 """From one label to the next below it, in pixels."""
 
 _TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
-_UNITS_WORTH = 3
+_MIN_UNITS = 3
 """So many of a unit must pass for an axis to be told in it."""
 
 
@@ -85,7 +76,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTrace:
     """A trace, its place among the others, and the points that are left of it."""
 
     trace: Trace
@@ -99,7 +90,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class LimitLine:
     """A limit to draw across a chart, and what stands at it."""
 
     value: float
@@ -115,17 +106,17 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class LineLabel:
     """A line's name at the right edge, and the *lead* from the line to it."""
 
     text: str
     x: float
     y: float
-    lead: str
+    leader_path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One part's line; its *path* is in tenths of a pixel; at most one *label*."""
 
     name: str
@@ -133,12 +124,12 @@ class Line:
     hue: str
     width: float
     weight: int
-    label: tuple[Label, ...]
+    label: tuple[LineLabel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A time series of one part or more, on paper of `WIDTH` by `HEIGHT`."""
+    """A time series of one or more parts, `CHART_WIDTH` by `CHART_HEIGHT` pixels."""
 
     name: str
     unit: str
@@ -148,12 +139,12 @@ class Chart:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     x_name: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     bounds: tuple[Tick, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
+class Sparkline:
     """A small line of earlier values, the last one a dot, the median a rule."""
 
     title: str
@@ -164,11 +155,11 @@ class Spark:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class StripIcon:
     """A value on a strip that is outside its limit, with the sign of its verdict."""
 
     x: float
-    mark: Mark
+    icon: Icon
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +172,23 @@ class Strip:
     bounds: str
     """One path of a stroke for each limit, as *ticks* is for each value."""
     ticks: str
-    signs: tuple[Signed, ...]
+    icons: tuple[StripIcon, ...]
 
 
-def thinned(trace: Trace, points: int = POINTS) -> tuple[tuple[float, float], ...]:
+def thin_trace(trace: Trace, points: int = MAX_POINTS) -> tuple[tuple[float, float], ...]:
     """Leave out what is no number, and then what no eye could see; no spike is lost."""
     pairs = zip(trace.t, trace.values, strict=False)
-    finite = [pair for pair in pairs if all(map(drawable, pair))]
+    finite = [pair for pair in pairs if all(map(is_drawable, pair))]
     t, values = thin([t for t, _ in finite], [v for _, v in finite], points)
     return tuple(zip(t, values, strict=True))
 
 
-def drawable(value: float) -> bool:
+def is_drawable(value: float) -> bool:
     """Whether *value* has a place on paper; differences must not overflow either."""
-    return abs(value) < _VAST
+    return abs(value) < _MAX_MAGNITUDE
 
 
-def round_steps(low: float, high: float, about: int) -> list[float]:
+def choose_round_steps(low: float, high: float, about: int) -> list[float]:
     """Choose *about* so many round numbers that embrace the range; at least two."""
     if high - low <= max(abs(low), abs(high), 1e-9) * 1e-9:
         low, high = low - (abs(low) * 0.05 or 1), high + (abs(high) * 0.05 or 1)
@@ -208,18 +199,18 @@ def round_steps(low: float, high: float, about: int) -> list[float]:
     return [i * step for i in range(first, last + 1)]
 
 
-def chart(
-    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Bound] = ()
+def draw_chart(
+    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[LimitLine] = ()
 ) -> Chart | None:
     """Draw *traces* over time, with the limits of *bounds*; None without samples."""
-    points = max(CROWDED, POINTS * CROWD // max(CROWD, len(traces)))
-    drawn = [Drawn(trace, i, thinned(trace, points)) for i, trace in enumerate(traces)]
+    points = max(MIN_POINTS, MAX_POINTS * FULL_DETAIL_LINES // max(FULL_DETAIL_LINES, len(traces)))
+    drawn = [DrawnTrace(trace, i, thin_trace(trace, points)) for i, trace in enumerate(traces)]
     drawn = [d for d in drawn if d.points]
     if not drawn:
         return None
-    named = _named(drawn)
-    y, y_ticks = _value_axis(drawn, bounds)
-    x, x_ticks, time_unit = _time_axis(drawn, max(map(_label_width, named)))
+    named = _select_labeled(drawn)
+    y, y_ticks = _make_value_axis(drawn, bounds)
+    x, x_ticks, time_unit = _make_time_axis(drawn, max(map(_measure_label, named)))
     return Chart(
         name=name,
         unit=unit,
@@ -229,110 +220,106 @@ def chart(
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         x_name=f"{time_unit} since the check began",
-        lines=tuple(_lines(drawn, named, x, y)),
+        lines=tuple(_draw_lines(drawn, named, x, y)),
         bounds=tuple(Tick(y(bound.value), bound.text) for bound in bounds),
     )
 
 
-def _named(drawn: Sequence[Drawn]) -> list[Drawn]:
-    if len(drawn) <= NAMED:
+def _select_labeled(drawn: Sequence[DrawnTrace]) -> list[DrawnTrace]:
+    if len(drawn) <= MAX_LABELED_LINES:
         return list(drawn)
-    flagged = [d for d in drawn if d.trace.flagged][: NAMED - 2]
+    flagged = [d for d in drawn if d.trace.flagged][: MAX_LABELED_LINES - 2]
     by_end = sorted(drawn, key=lambda d: d.end[1])
     return flagged + [d for d in (by_end[0], by_end[-1]) if d not in flagged]
 
 
-def _short(label: str) -> str:
+def _shorten(label: str) -> str:
     # "GPU 3 (…4f21)" is told in the tables; on a line "GPU 3" is enough.
     return label.split(" (", maxsplit=1)[0][:16]
 
 
-def _label_width(drawn: Drawn) -> float:
-    return _CHARACTER * len(_short(drawn.trace.label)) + 18
+def _measure_label(drawn: DrawnTrace) -> float:
+    return _CHARACTER_PIXELS * len(_shorten(drawn.trace.label)) + 18
 
 
-def _value_axis(
-    drawn: Sequence[Drawn], bounds: Sequence[Bound]
+def _make_value_axis(
+    drawn: Sequence[DrawnTrace], bounds: Sequence[LimitLine]
 ) -> tuple[Scale, tuple[Tick, ...]]:
     values = [y for d in drawn for _, y in d.points] + [b.value for b in bounds]
-    steps = round_steps(min(values), max(values), about=4)
-    scale = Scale(steps[0], steps[-1], HEIGHT - 34, 10)
-    return scale, tuple(Tick(scale(step), number(step)) for step in steps)
+    steps = choose_round_steps(min(values), max(values), about=4)
+    scale = Scale(steps[0], steps[-1], CHART_HEIGHT - 34, 10)
+    return scale, tuple(Tick(scale(step), format_number(step)) for step in steps)
 
 
-def _time_axis(
-    drawn: Sequence[Drawn], margin: float
+def _make_time_axis(
+    drawn: Sequence[DrawnTrace], margin: float
 ) -> tuple[Scale, tuple[Tick, ...], str]:
     first = min(0.0, *(t for d in drawn for t, _ in d.points))
     last = max(t for d in drawn for t, _ in d.points)
-    seconds, unit = next(
-        u for u in _TIME_UNITS if last >= u[0] * _UNITS_WORTH or u[0] == 1
-    )
+    seconds, unit = next(u for u in _TIME_UNITS if last >= u[0] * _MIN_UNITS or u[0] == 1)
     end = last if last > first else first + 1
-    scale = Scale(first, end, 44, round(WIDTH - margin, 1))
-    steps = round_steps(first / seconds, end / seconds, about=5)
+    scale = Scale(first, end, 44, round(CHART_WIDTH - margin, 1))
+    steps = choose_round_steps(first / seconds, end / seconds, about=5)
     inside = (step for step in steps if first <= step * seconds <= end)
-    ticks = tuple(Tick(scale(s * seconds), number(s)) for s in inside)
+    ticks = tuple(Tick(scale(s * seconds), format_number(s)) for s in inside)
     return scale, ticks, unit
 
 
-def _lines(
-    drawn: Sequence[Drawn], named: Sequence[Drawn], x: Scale, y: Scale
-) -> Iterator[Line]:
+def _draw_lines(
+    drawn: Sequence[DrawnTrace], named: Sequence[DrawnTrace], x: Scale, y: Scale
+) -> Iterator[ChartLine]:
     wanted = [y(d.end[1]) for d in named]
-    places = dict(
-        zip((d.place for d in named), apart(wanted, y.end, y.start), strict=True)
-    )
+    places = dict(zip((d.place for d in named), space_labels(wanted, y.end, y.start), strict=True))
     for d in sorted(drawn, key=lambda d: d.trace.flagged):
         at = places.get(d.place)
-        yield Line(
+        yield ChartLine(
             name=d.trace.label,
-            path=path([(x(t), y(v)) for t, v in d.points]),
+            path=write_path([(x(t), y(v)) for t, v in d.points]),
             hue=HUES[d.place % len(HUES)] if at is not None else HUES[-1],
             width=2.2 if d.trace.flagged else 1.1,
             weight=700 if d.trace.flagged else 400,
-            label=() if at is None else (_label(d, at, x, y),),
+            label=() if at is None else (_place_label(d, at, x, y),),
         )
 
 
-def _label(drawn: Drawn, at: float, x: Scale, y: Scale) -> Label:
+def _place_label(drawn: DrawnTrace, at: float, x: Scale, y: Scale) -> LineLabel:
     end_x, end_y = x(drawn.end[0]), y(drawn.end[1])
-    return Label(
-        text=_short(drawn.trace.label),
+    return LineLabel(
+        text=_shorten(drawn.trace.label),
         x=x.end + 14,
         y=at,
-        lead=f"M{end_x:g} {end_y:g}L{x.end + 11:g} {at:g}",
+        leader_path=f"M{end_x:g} {end_y:g}L{x.end + 11:g} {at:g}",
     )
 
 
-def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
+def space_labels(wanted: Sequence[float], low: float, high: float) -> list[float]:
     """Move labels off one another, in their order, and keep them on the paper."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     heights = [wanted[i] for i in order]
-    down = _pushed(heights, low, high)
-    up = [-y for y in _pushed([-y for y in reversed(heights)], -high, -low)]
+    down = _push_apart(heights, low, high)
+    up = [-y for y in _push_apart([-y for y in reversed(heights)], -high, -low)]
     # Both keep the distance, and so does their mean, which lies by the lines' ends.
     middle = [(a + b) / 2 for a, b in zip(down, reversed(up), strict=True)]
     placed = dict(zip(order, middle, strict=True))
     return [round(placed[i], 1) for i in range(len(wanted))]
 
 
-def _pushed(heights: Sequence[float], low: float, high: float) -> list[float]:
+def _push_apart(heights: Sequence[float], low: float, high: float) -> list[float]:
     placed = list(heights)
     floor = low
     for i, y in enumerate(placed):
         placed[i] = max(y, floor)
-        floor = placed[i] + _LEADING
+        floor = placed[i] + _LABEL_PITCH
     ceiling = high
     for i in reversed(range(len(placed))):
         placed[i] = min(placed[i], ceiling)
-        ceiling = placed[i] - _LEADING
+        ceiling = placed[i] - _LABEL_PITCH
     return placed
 
 
-def path(points: Sequence[tuple[float, float]]) -> str:
+def write_path(points: Sequence[tuple[float, float]]) -> str:
     """Write *points* as steps in tenths of a pixel, the shortest form there is."""
-    whole = [(round(x * _TENTHS), round(y * _TENTHS)) for x, y in points]
+    whole = [(round(x * _STEPS_PER_PIXEL), round(y * _STEPS_PER_PIXEL)) for x, y in points]
     steps = [(bx - ax, by - ay) for (ax, ay), (bx, by) in pairwise(whole)]
     text = " ".join(f"{x} {y}" for x, y in steps)
     start = f"M{whole[0][0]} {whole[0][1]}"
@@ -342,17 +329,18 @@ def path(points: Sequence[tuple[float, float]]) -> str:
 
 def _describe(unit: str, traces: Sequence[Trace]) -> str:
     told = [
-        f"{trace.label}: {measured(min(finite), '')} to {measured(max(finite), unit)}"
-        for trace in traces[:NAMED]
-        if (finite := [v for v in trace.values if drawable(v)])
+        f"{trace.label}: {format_with_unit(min(finite), '')} to "
+        f"{format_with_unit(max(finite), unit)}"
+        for trace in traces[:MAX_LABELED_LINES]
+        if (finite := [v for v in trace.values if is_drawable(v)])
     ]
-    more = len(traces) - NAMED
+    more = len(traces) - MAX_LABELED_LINES
     return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
 
 
-def strip(
+def draw_strip(
     unit: str,
-    values: Sequence[tuple[float, Mark | None]],
+    values: Sequence[tuple[float, Icon | None]],
     lows: Sequence[float],
     highs: Sequence[float],
 ) -> Strip | None:
@@ -362,35 +350,35 @@ def strip(
         return None
     low, high = min(everything), max(everything)
     pad = (high - low) * 0.08 or abs(high) * 0.05 or 1
-    x = Scale(low - pad, high + pad, 0, STRIP)
+    x = Scale(low - pad, high + pad, 0, STRIP_WIDTH)
     forbidden = [(0.0, x(min(lows)))] if lows else []
-    forbidden += [(x(max(highs)), STRIP - x(max(highs)))] if highs else []
+    forbidden += [(x(max(highs)), STRIP_WIDTH - x(max(highs)))] if highs else []
     return Strip(
-        title=_span(unit, [value for value, _ in values]),
+        title=_format_span(unit, [value for value, _ in values]),
         zones=tuple(forbidden),
-        bounds=_strokes([x(bound) for bound in (*lows, *highs)], 1, 18),
-        ticks=_strokes([x(value) for value, mark in values if mark is None], 5, 10),
-        signs=tuple(Signed(x(value), mark) for value, mark in values if mark),
+        bounds=_draw_strokes([x(bound) for bound in (*lows, *highs)], 1, 18),
+        ticks=_draw_strokes([x(value) for value, mark in values if mark is None], 5, 10),
+        icons=tuple(StripIcon(x(value), mark) for value, mark in values if mark),
     )
 
 
-def _strokes(places: Sequence[float], top: int, height: int) -> str:
+def _draw_strokes(places: Sequence[float], top: int, height: int) -> str:
     """Draw an upright stroke at each of *places*; what coincides is drawn once."""
     return "".join(f"M{x:g} {top}v{height}" for x in dict.fromkeys(places))
 
 
-def _span(unit: str, values: Sequence[float]) -> str:
+def _format_span(unit: str, values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     if low == high:
-        return measured(low, unit)
-    return f"from {measured(low, '')} to {measured(high, unit)}"
+        return format_with_unit(low, unit)
+    return f"from {format_with_unit(low, '')} to {format_with_unit(high, unit)}"
 
 
-def spark(title: str, values: Sequence[float], median: float) -> Spark:
+def draw_sparkline(title: str, values: Sequence[float], median: float) -> Sparkline:
     """Draw *values* in their order, the last one as a dot, and their *median*."""
     low, high = min(*values, median), max(*values, median)
     pad = (high - low) * 0.1 or abs(high) * 0.05 or 1
-    y = Scale(low - pad, high + pad, SPARK[1] - 3, 3)
-    x = Scale(0, max(len(values) - 1, 1), 3, SPARK[0] - 5)
+    y = Scale(low - pad, high + pad, SPARKLINE_SIZE[1] - 3, 3)
+    x = Scale(0, max(len(values) - 1, 1), 3, SPARKLINE_SIZE[0] - 5)
     points = [(x(i), y(value)) for i, value in enumerate(values)]
-    return Spark(title, path(points), *points[-1], y(median))
+    return Sparkline(title, write_path(points), *points[-1], y(median))

@@ -8,55 +8,51 @@ from datetime import UTC
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.actions import brief
+from hpcverify.actions import summarize_reason
 from hpcverify.model import (
     Cause,
+    FindingRule,
     Inventory,
     Remedy,
     Result,
-    Ruling,
     Run,
     Verdict,
-    standing,
+    effective_verdict,
 )
 from hpcverify.rounds import (
-    by_check,
-    extent,
-    tally,
-    worst_first,
-    worst_round,
-    worst_rounds,
+    choose_worst_round,
+    choose_worst_rounds,
+    format_round_count,
+    format_tally,
+    group_by_check,
+    sort_results,
 )
-from hpcverify_reports.headline import lede
-from hpcverify_reports.judged import bound, held
+from hpcverify_reports.headline import write_lede
+from hpcverify_reports.judged import format_range, judge_measurements
 from hpcverify_reports.remedies import (
-    Group,
+    ActionGroup,
+    AffectedRow,
     Repetitions,
-    Row,
-    groups,
-    machine,
-    milder,
+    describe_machine,
+    group_demanded,
+    group_milder,
 )
-from hpcverify_reports.sections import calls_for_several
+from hpcverify_reports.sections import has_mixed_remedies
 from hpcverify_reports.words import (
-    BECAUSE,
-    MARKS,
-    NEXT,
-    duration,
-    measured,
-    moment,
-    printable,
+    CAUSE_SENTENCES,
+    ICONS,
+    REMEDY_SENTENCES,
+    format_duration,
+    format_time,
+    format_with_unit,
+    make_printable,
 )
 
-_ELEMENT = {
-    Verdict.FAIL: "failure",
-    Verdict.ERROR: "error",
-    Verdict.SKIP: "skipped",
-}
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
-UNRULED = Ruling(Verdict.ERROR, Remedy.FIX_CHECKER)
+_JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
+DEFAULT_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
 """What a finding means whose code no ruling names."""
-_SIGNS = {
+_VERDICT_CHARACTERS = {
     Verdict.PASS: "✓",
     Verdict.SKIP: "\N{EN DASH}",
     Verdict.WARN: "▲",
@@ -76,14 +72,14 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     often it has failed.
     """
     cases = [
-        *(_case(some, run.inventory) for some in by_check(run.results).values()),
-        *_unexplained(run),
+        *(_build_case(some, run.inventory) for some in group_by_check(run.results).values()),
+        *_build_run_case(run),
     ]
     suite = ET.Element(
         "testsuite",
-        name=printable(f"hpcverify {run.suite}"),
-        hostname=printable(run.node),
-        timestamp=_iso(run),
+        name=make_printable(f"hpcverify {run.suite}"),
+        hostname=make_printable(run.node),
+        timestamp=_format_iso_time(run),
         time=f"{run.seconds:.3f}",
         tests=str(len(cases)),
         failures=_count(cases, "failure"),
@@ -91,9 +87,9 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
         skipped=_count(cases, "skipped"),
     )
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*_properties(run), *_actions(run, past)):
+    for name, value in (*_list_properties(run), *_list_actions(run, past)):
         ET.SubElement(
-            properties, "property", name=printable(name), value=printable(value)
+            properties, "property", name=make_printable(name), value=make_printable(value)
         )
     suite.extend(cases)
     root = ET.Element("testsuites")
@@ -102,43 +98,39 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _iso(run: Run) -> str:
+def _format_iso_time(run: Run) -> str:
     aware = run.started if run.started.tzinfo else run.started.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _properties(run: Run) -> Iterator[tuple[str, str]]:
+def _list_properties(run: Run) -> Iterator[tuple[str, str]]:
     yield "run", run.id
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
     if run.rounds > 1:
-        yield "rounds", extent(run)
+        yield "rounds", format_round_count(run)
         yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
 
 
-def _actions(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
-    if named := machine(run):
+def _list_actions(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
+    if named := describe_machine(run):
         yield "machine", named
-    for group in (*groups(run, past), *milder(run)):
+    for group in (*group_demanded(run, past), *group_milder(run)):
         for row in group.rows:
-            told = [
-                _identity(row),
-                *row.evidence,
-                *_behind(row),
-            ]
-            yield f"{group.mark.word}: {group.action}", "; ".join(told)
+            told = [_format_identity(row), *row.evidence, *_list_support(row)]
+            yield f"{group.icon.word}: {group.action}", "; ".join(told)
 
 
-def _identity(row: Row) -> str:
+def _format_identity(row: AffectedRow) -> str:
     """Tell the facts by which a technician or a vendor knows a part."""
     facts = (f"{name} {value}" for name, value in row.facts)
     named = f"id {row.id}" if row.id else ""
     return ", ".join(filter(None, (row.label, row.model, named, *facts)))
 
 
-def _behind(row: Row) -> Iterator[str]:
+def _list_support(row: AffectedRow) -> Iterator[str]:
     """Yield how often the part has failed, and what speaks against other causes."""
     yield from row.past
     for text in row.ruled_out:
@@ -149,74 +141,72 @@ def _count(cases: list[ET.Element], kind: str) -> str:
     return str(sum(case.find(kind) is not None for case in cases))
 
 
-def _case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
-    result = worst_round(rounds)
+def _build_case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
+    result = choose_worst_round(rounds)
     case = ET.Element(
         "testcase",
         classname="hpcverify",
-        name=printable(result.check),
+        name=make_printable(result.check),
         time=f"{sum(r.seconds for r in rounds):.3f}",
     )
-    several = [f"{len(rounds)} rounds: {tally(rounds)}"] if len(rounds) > 1 else []
-    details = printable("\n".join([*several, *_details(result, inventory)]))
-    kind = _ELEMENT.get(standing(result))
+    several = [f"{len(rounds)} rounds: {format_tally(rounds)}"] if len(rounds) > 1 else []
+    details = make_printable("\n".join([*several, *_list_details(result, inventory)]))
+    kind = _JUNIT_ELEMENTS.get(effective_verdict(result))
     if kind is not None:
         ET.SubElement(
             case,
             kind,
             type=result.cause.value or result.remedy.value,
-            message=printable(result.reason),
+            message=make_printable(result.reason),
         ).text = details
     elif result.verdict is Verdict.WARN:
         ET.SubElement(case, "system-out").text = details
     return case
 
 
-def _unexplained(run: Run) -> Iterator[ET.Element]:
-    if run.verdict < Verdict.ERROR or any(
-        standing(r) is run.verdict for r in run.results
-    ):
+def _build_run_case(run: Run) -> Iterator[ET.Element]:
+    if run.verdict < Verdict.ERROR or any(effective_verdict(r) is run.verdict for r in run.results):
         return
     case = ET.Element("testcase", classname="hpcverify", name="the run", time="0.000")
     ET.SubElement(
         case,
-        _ELEMENT[run.verdict],
+        _JUNIT_ELEMENTS[run.verdict],
         type=Cause.INTERRUPTED.value if not run.complete else run.verdict.value,
-        message=printable(lede(run)),
+        message=make_printable(write_lede(run)),
     )
     yield case
 
 
-def _details(result: Result, inventory: Inventory) -> Iterator[str]:
+def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
     """Tell all that was found, and what to do where it is the same for all of it."""
-    yield f"{MARKS[result.verdict].word}: {result.reason}"
+    yield f"{ICONS[result.verdict].word}: {result.reason}"
     if result.cause is not Cause.NONE:
-        yield BECAUSE[result.cause]
-    mixed = calls_for_several(result, inventory)
+        yield CAUSE_SENTENCES[result.cause]
+    mixed = has_mixed_remedies(result, inventory)
     if result.remedy is not Remedy.NONE and not mixed:
-        yield f"Next: {NEXT[result.remedy]}"
-    for one in held(result):
-        for limit, judgement in one.broken:
-            value = measured(one.item.value, one.item.unit)
+        yield f"Next: {REMEDY_SENTENCES[result.remedy]}"
+    for one in judge_measurements(result):
+        for limit, judgement in one.broken_limits:
+            value = format_with_unit(one.item.value, one.item.unit)
             yield (
                 f"{one.item.where}: {one.item.name} {value}, "
-                f"limit {bound(limit)} ({limit.source})"
-                f"{_apart(judgement.verdict, judgement.remedy, result, mixed=mixed)}"
+                f"limit {format_range(limit)} ({limit.source})"
+                f"{_format_difference(judgement.verdict, judgement.remedy, result, mixed=mixed)}"
             )
     for finding in result.findings:
-        ruling = result.rulings.get(finding.code, UNRULED)
-        apart = _apart(ruling.verdict, ruling.remedy, result, mixed=mixed)
+        ruling = result.rulings.get(finding.code, DEFAULT_FINDING_RULE)
+        apart = _format_difference(ruling.verdict, ruling.remedy, result, mixed=mixed)
         yield f"{finding.where}: {finding.code}: {finding.text}{apart}"
         yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
 
-def _apart(verdict: Verdict, remedy: Remedy, result: Result, *, mixed: bool) -> str:
+def _format_difference(verdict: Verdict, remedy: Remedy, result: Result, *, mixed: bool) -> str:
     """Say what a complaint counts for, and calls for, where others differ in that."""
     if verdict is Verdict.PASS:
         return ""
-    milder = f" ({MARKS[verdict].word})" if verdict < result.verdict else ""
+    milder = f" ({ICONS[verdict].word})" if verdict < result.verdict else ""
     own = mixed and remedy is not Remedy.NONE
-    return f"{milder}: {NEXT[remedy]}" if own else milder
+    return f"{milder}: {REMEDY_SENTENCES[remedy]}" if own else milder
 
 
 def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
@@ -226,53 +216,53 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     Each part stands under what is to be done about it; *past* says how often it has
     failed.
     """
-    rounds = by_check(run.results)
-    worst = worst_first(worst_rounds(run.results))
-    rows = "".join(_row(r, rounds[r.check], run.inventory) for r in worst)
+    rounds = group_by_check(run.results)
+    worst = sort_results(choose_worst_rounds(run.results))
+    rows = "".join(_format_row(r, rounds[r.check], run.inventory) for r in worst)
     table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
-    suite = ", ".join(filter(None, (run.suite, extent(run))))
-    demanded = groups(run, past)
+    suite = ", ".join(filter(None, (run.suite, format_round_count(run))))
+    demanded = group_demanded(run, past)
     passed = run.verdict is Verdict.PASS
-    idle = f"**Next: {NEXT[Remedy.NONE]}**\n\n" if passed else ""
-    seen = milder(run)
+    idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
+    seen = group_milder(run)
     more = "Also seen. No part below has failed.\n\n" if seen else ""
-    named = machine(run)
-    heads = "".join(f"**Next: {_heading(g)}**{_parts(g)}" for g in demanded)
-    tails = "".join(f"{_heading(g)}{_parts(g)}" for g in seen)
+    named = describe_machine(run)
+    heads = "".join(f"**Next: {_format_heading(g)}**{_format_parts(g)}" for g in demanded)
+    tails = "".join(f"{_format_heading(g)}{_format_parts(g)}" for g in seen)
     return (
-        f"## {_SIGNS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
-        f"{escape(lede(run))}\n\n"
+        f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
+        f"{escape(write_lede(run))}\n\n"
         f"{idle}"
         f"{heads}{more}{tails}{table}"
         f"{f'Machine: {escape(named)}. ' if named else ''}"
-        f"Suite {escape(suite)}, {escape(moment(run.started))}, "
-        f"{duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
+        f"Suite {escape(suite)}, {escape(format_time(run.started))}, "
+        f"{format_duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
     )
 
 
-def _heading(group: Group) -> str:
+def _format_heading(group: ActionGroup) -> str:
     return f"{group.action} {escape(group.names)}"
 
 
-def _parts(group: Group) -> str:
+def _format_parts(group: ActionGroup) -> str:
     """List the parts of *group*, each with its identity, and below it the evidence."""
     lines = ["", ""]
     for row in group.rows:
-        lines.append(f"- {escape(_identity(row))}")
-        lines += [f"  - {escape(text)}" for text in (*row.evidence, *_behind(row))]
+        lines.append(f"- {escape(_format_identity(row))}")
+        lines += [f"  - {escape(text)}" for text in (*row.evidence, *_list_support(row))]
     return "\n".join([*lines, "", ""])
 
 
-def _row(result: Result, rounds: Sequence[Result], inventory: Inventory) -> str:
-    reason = brief(result, inventory)
-    verdict = standing(result)
-    several = f"{len(rounds)} rounds: {tally(rounds)}" if len(rounds) > 1 else ""
-    why = ". ".join(filter(None, (several, reason or BECAUSE[result.cause])))
-    word = f"{_SIGNS[verdict]} {MARKS[verdict].word}"
+def _format_row(result: Result, rounds: Sequence[Result], inventory: Inventory) -> str:
+    reason = summarize_reason(result, inventory)
+    verdict = effective_verdict(result)
+    several = f"{len(rounds)} rounds: {format_tally(rounds)}" if len(rounds) > 1 else ""
+    why = ". ".join(filter(None, (several, reason or CAUSE_SENTENCES[result.cause])))
+    word = f"{_VERDICT_CHARACTERS[verdict]} {ICONS[verdict].word}"
     return f"| {word} | {escape(result.check)} | {escape(why)} |\n"
 
 
 def escape(text: str) -> str:
     """Let *text* come out as it is, on one line, whatever Markdown would make of it."""
-    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", make_printable(" ".join(text.split())))

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from hpcverify.check import quantity
+from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Remedy, Verdict
 
-NEXT = {
+REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
     Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
@@ -28,7 +28,7 @@ NEXT = {
 }
 """One imperative sentence for each remedy."""
 
-BECAUSE = {
+CAUSE_SENTENCES = {
     Cause.NONE: "",
     Cause.BUSY: "Someone else holds the part.",
     Cause.CHECKER: "The check failed its own self-test, or has a bug.",
@@ -51,7 +51,7 @@ BECAUSE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Icon:
     """
     The sign of a verdict on a square of 16: a *shape*, with a *glyph* in it.
 
@@ -66,36 +66,36 @@ class Mark:
     glyph: str
 
 
-MARKS = {
-    Verdict.PASS: Mark(
+ICONS = {
+    Verdict.PASS: Icon(
         key="pass",
         word="pass",
         fill="#2c7a4b",
         shape="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
         glyph="M4.7 8.3 7 10.6l4.4-4.9",
     ),
-    Verdict.SKIP: Mark(
+    Verdict.SKIP: Icon(
         key="skip",
         word="skipped",
         fill="#69727d",
         shape="M4 4.5h8a3.5 3.5 0 0 1 0 7H4a3.5 3.5 0 0 1 0-7z",
         glyph="M4.8 8h6.4",
     ),
-    Verdict.WARN: Mark(
+    Verdict.WARN: Icon(
         key="warn",
         word="warning",
         fill="#a86400",
         shape="M8 1 15.5 14.5H.5z",
         glyph="M8 6.2v3.8M8 12.1v.2",
     ),
-    Verdict.ERROR: Mark(
+    Verdict.ERROR: Icon(
         key="error",
         word="error",
         fill="#7548b0",
         shape="M8 .3 15.7 8 8 15.7.3 8z",
         glyph="M6.3 6.4a1.8 1.8 0 1 1 2.6 1.6q-.9.4-.9 1.3M8 11.4v.2",
     ),
-    Verdict.FAIL: Mark(
+    Verdict.FAIL: Icon(
         key="fail",
         word="fail",
         fill="#bf3026",
@@ -105,7 +105,7 @@ MARKS = {
 }
 """Five shapes that stay apart without their colours."""
 
-INFO = Mark(
+INFO_ICON = Icon(
     key="info",
     word="for information",
     fill="#69727d",
@@ -120,37 +120,37 @@ _UNPRINTABLE = re.compile(
 )
 """Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
 
-_PICTURES = 0x2400
+_CONTROL_PICTURES = 0x2400
 _DELETE = 0x7F
 
 
-def printable(value: object) -> str:
+def make_printable(value: object) -> str:
     """Show what cannot be printed as a picture of it, or as a white question mark."""
-    return _UNPRINTABLE.sub(lambda found: _picture(ord(found[0])), str(value))
+    return _UNPRINTABLE.sub(lambda found: _substitute(ord(found[0])), str(value))
 
 
-def _picture(code: int) -> str:
+def _substitute(code: int) -> str:
     if code < 0x20:  # noqa: PLR2004 - the first printable character, a space
-        return chr(_PICTURES + code)
+        return chr(_CONTROL_PICTURES + code)
     return "\u2421" if code == _DELETE else "\ufffd"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Print *value* without its unit, in no more room than a column has."""
-    return quantity(value, "").replace("e+", "e")
+    return format_quantity(value, "").replace("e+", "e")
 
 
-def unit_of(unit: str) -> str:
+def format_unit(unit: str) -> str:
     """Print a unit; that of a ratio is none."""
     return "" if unit == "ratio" else unit
 
 
-def measured(value: float | None, unit: str) -> str:
+def format_with_unit(value: float | None, unit: str) -> str:
     """Print *value* with its unit."""
-    return f"{number(value)} {unit_of(unit)}".rstrip()
+    return f"{format_number(value)} {format_unit(unit)}".rstrip()
 
 
-FACTS = {
+FACT_LABELS = {
     "board": "part number",
     "pci_address": "PCI address",
     "pci_device_id": "PCI device ID",
@@ -161,23 +161,23 @@ FACTS = {
 """Facts of parts whose names in a document are not what a person calls them."""
 
 
-def fact_name(fact: str) -> str:
+def label_fact(fact: str) -> str:
     """Say what a person calls a *fact* of a part."""
-    return FACTS.get(fact, fact.replace("_", " "))
+    return FACT_LABELS.get(fact, fact.replace("_", " "))
 
 
-def anchor(*names: str) -> str:
+def make_anchor(*names: str) -> str:
     """Make the id of a place in the page from names alone: it outlives a rerun."""
-    return ".".join(quote(printable(name), safe="") for name in names)
+    return ".".join(quote(make_printable(name), safe="") for name in names)
 
 
-def moment(when: datetime) -> str:
+def format_time(when: datetime) -> str:
     """Print a time of day in UTC; what names no zone is taken to be UTC."""
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Print a length of time in the two units that matter, as in ``2 min 41 s``."""
     whole = round(seconds)
     if whole < 1:

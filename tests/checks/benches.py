@@ -8,45 +8,50 @@ from typing import Any
 
 import torch
 
-from hpcverify_checks._benches import Task, prepare
+from hpcverify_checks._benches import DeviceTask, prepare
 from hpcverify_checks._exact import Shape
 from hpcverify_checks._families import FAMILIES, Family, multiply
-from hpcverify_checks._hunt import Bag, Bench, Multiply, Seams, hunt
-from hpcverify_checks._injections import Fault, Harm, harmed, sometimes
+from hpcverify_checks._hunt import HuntResult, Multiply, ProductBench, ProductSeams, hunt
+from hpcverify_checks._injections import (
+    MultiplyFault,
+    OutputFault,
+    limit_to_calls,
+    make_multiply_fault,
+)
 from tests.doubles import context
 
 SHAPE = Shape(256, 512)
 
 
-def a_task(tmp_path: Path, family: Family = FAMILIES["fp32"], **changes: Any) -> Task:
+def a_task(tmp_path: Path, family: Family = FAMILIES["fp32"], **changes: Any) -> DeviceTask:
     """Make a task for the CPU."""
-    task = Task(context(tmp_path), family, SHAPE, torch.device("cpu"))
+    task = DeviceTask(context(tmp_path), family, SHAPE, torch.device("cpu"))
     return replace(task, **changes)
 
 
-def a_bench(tmp_path: Path, **changes: Any) -> Bench:
+def a_bench(tmp_path: Path, **changes: Any) -> ProductBench:
     """Make a bench with proven products, as the check does."""
     task = a_task(tmp_path, **changes)
     prepared = prepare(task)
-    assert not prepared.found
-    return task.bench("cpu0", prepared.jobs)
+    assert not prepared.failures
+    return task.make_bench("cpu0", prepared.jobs)
 
 
-def with_fault(bench: Bench, fault: Fault) -> Bench:
+def with_fault(bench: ProductBench, fault: MultiplyFault) -> ProductBench:
     """Put a *fault* into the multiplication of a healthy bench."""
     return replace(bench, seams=replace(bench.seams, multiply=fault(multiply)))
 
 
-def with_multiply(bench: Bench, faulty: Multiply) -> Bench:
+def with_multiply(bench: ProductBench, faulty: Multiply) -> ProductBench:
     """Multiply by another unit."""
-    return replace(bench, seams=Seams(multiply=faulty))
+    return replace(bench, seams=ProductSeams(multiply=faulty))
 
 
-def once(harm: Harm, call: int) -> Fault:
+def once(harm: OutputFault, call: int) -> MultiplyFault:
     """Do *harm* to the product of one *call*."""
-    return sometimes(harmed(harm), [call])
+    return limit_to_calls(make_multiply_fault(harm), [call])
 
 
-def hunted(bench: Bench, products: int = 16) -> Bag:
+def hunted(bench: ProductBench, products: int = 16) -> HuntResult:
     """Hunt for so many *products*."""
     return hunt(bench, lambda n: n >= products)

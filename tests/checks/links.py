@@ -11,23 +11,23 @@ import msgspec
 
 from hpcverify.check import Check, Context, Judgement, Sample, Watch, judge
 from hpcverify.limits import resolve
-from hpcverify.limits.specs import Spec, specs
+from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
+    CarryOver,
+    CheckItem,
     Device,
     Finding,
-    Found,
     Inventory,
-    Mark,
     Measurement,
     Part,
     Verdict,
 )
-from hpcverify.wire import Reply
+from hpcverify.wire import Response
 from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
 
-BY_KEY = {sheet.key: sheet for sheet in specs()}
+BY_KEY = {sheet.key: sheet for sheet in load_specs()}
 H100 = BY_KEY["h100-sxm5-80gb"]
 GRIPES = re.compile(r"^GPU \d[^:]*")
 NAME = re.compile(r"GPU \d")
@@ -66,9 +66,7 @@ def inventory(sheet: Spec | None, count: int) -> Inventory:
     return Inventory(parts=parts, devices=(CPU, *devices))
 
 
-def node(
-    tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any
-) -> Context:
+def node(tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any) -> Context:
     """Make the context of a check on a node with so many GPUs of one part."""
     return context(tmp_path, inventory=inventory(sheet, count), **changes)
 
@@ -76,24 +74,20 @@ def node(
 def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
     """Say when it is, in seconds from the node's start."""
     return grow(
-        root,
-        {
-            "proc/uptime": f"{seconds} {seconds}",
-            "proc/sys/kernel/random/boot_id": boot,
-        },
+        root, {"proc/uptime": f"{seconds} {seconds}", "proc/sys/kernel/random/boot_id": boot}
     )
 
 
-def judged(check: Check[Any], found: Iterable[Found], ctx: Context) -> Judgement:
+def judged(check: Check[Any], found: Iterable[CheckItem], ctx: Context) -> Judgement:
     """Judge what was *found* as a run does, with nothing in the past."""
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]
     for number in numbers:
-        metric = check.metric(number.name)
+        metric = check.find_metric(number.name)
         assert metric is not None, number.name
         assert metric.unit == number.unit, number.name
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
-    return judge(items, limits, check.rulings, ctx.inventory.names)
+    return judge(items, limits, check.finding_rules, ctx.inventory.format_names)
 
 
 def accused(judgement: Judgement) -> list[str]:
@@ -113,22 +107,20 @@ def passes(judgement: Judgement) -> bool:
     return judgement.verdict is Verdict.PASS
 
 
-def marks(found: Iterable[Found]) -> tuple[Mark, ...]:
+def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
     """Take what the next run is told."""
-    return tuple(f for f in found if isinstance(f, Mark))
+    return tuple(f for f in found if isinstance(f, CarryOver))
 
 
-def number(found: Iterable[Found], name: str, where: str) -> float | None:
+def number(found: Iterable[CheckItem], name: str, where: str) -> float | None:
     """Take the one measurement of *name* at *where*."""
     (value,) = (
-        f.value
-        for f in found
-        if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
+        f.value for f in found if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
     )
     return value
 
 
-def codes(found: Iterable[Found]) -> set[str]:
+def codes(found: Iterable[CheckItem]) -> set[str]:
     """List the codes of the findings."""
     return {f.code for f in found if isinstance(f, Finding)}
 
@@ -168,12 +160,10 @@ for item in found:
 """
 
 
-def on_lab(
-    lab: Lab, check: str, told: Iterable[Mark] = ()
-) -> tuple[Context, list[Found]]:
+def on_lab(lab: Lab, check: str, told: Iterable[CarryOver] = ()) -> tuple[Context, list[CheckItem]]:
     """Measure a lab's GPUs, with the marks of the last run; give the context, too."""
     marked = msgspec.json.encode(list(told)).decode()
     first, *rest = lab.python(ON_LAB, check, marked).splitlines()
     ctx = context(lab.folder, inventory=msgspec.json.decode(first, type=Inventory))
-    replies = (msgspec.json.decode(line, type=Reply) for line in rest)
-    return ctx, [r.found for r in replies if r.found is not None]
+    replies = (msgspec.json.decode(line, type=Response) for line in rest)
+    return ctx, [r.item for r in replies if r.item is not None]

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hpcverify_checks._locate import Tile, look, made_tile
+from hpcverify_checks._locate import Tile, make_tile, run_tile
 from hpcverify_checks._triton_kernels import check_tile
 
 
@@ -29,10 +29,10 @@ EDGE = 32
 
 def looked(plan: tuple[int, int], row: int = 0, mask: int = 0) -> list[list[int]]:
     """Have two programs look twice at a tile whose right answer is spoiled in a row."""
-    made = made_tile(*plan)
+    made = make_tile(*plan)
     # As fp16: the interpreter multiplies the bits of bf16 as if they were integers.
     a, b = made.a[:EDGE].half(), made.b[:, :EDGE].half().contiguous()
     expected = made.expected[:EDGE, :EDGE].contiguous()
     expected.view(torch.int32)[row].bitwise_xor_(mask)
-    run = partial(look, KERNELS, torch.device("cpu"), 2)
+    run = partial(run_tile, KERNELS, torch.device("cpu"), 2)
     return cast("list[list[int]]", run(Tile(a, b, expected), 2).tolist())

@@ -11,18 +11,12 @@ import torch
 
 from hpcverify.check import Trial
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks._trials import SWEEPS, trials
+from hpcverify_checks._trials import BIT_SWEEPS, run_trials
 from tests.doubles import context
 
 PAGE = Path(__file__).parents[2] / "docs/sdc.md"
-BEGIN, END = (
-    "<!-- written by make sdc-table: -->\n",
-    "<!-- end of what is written -->\n",
-)
-EVERY: Mapping[str, Family] = {
-    **FAMILIES,
-    "bf16 on a CPU": CPU_FAMILIES["bf16"],
-}
+BEGIN, END = ("<!-- written by make sdc-table: -->\n", "<!-- end of what is written -->\n")
+EVERY: Mapping[str, Family] = {**FAMILIES, "bf16 on a CPU": CPU_FAMILIES["bf16"]}
 """All types of operands. A CPU multiplies all of them, though not all as a GPU does."""
 
 
@@ -31,7 +25,7 @@ def tried(name: str) -> tuple[Trial, ...]:
     """Try every fault with the type *name*, on the CPU, once for all who ask."""
     with TemporaryDirectory() as folder:
         ctx = context(Path(folder))
-        return tuple(trials(ctx, EVERY[name], torch.device("cpu")))
+        return tuple(run_trials(ctx, EVERY[name], torch.device("cpu")))
 
 
 def by_fault(name: str) -> dict[str, Trial]:
@@ -45,17 +39,17 @@ def tables() -> str:
 
 
 def _bits() -> Iterator[str]:
-    heads = ("operands", "output", *(sweep.fault for sweep in SWEEPS))
+    heads = ("operands", "output", *(sweep.fault for sweep in BIT_SWEEPS))
     yield from _head(heads)
     for name, family in EVERY.items():
         found = by_fault(name)
-        cells = [found[sweep.fault].detail for sweep in SWEEPS]
+        cells = [found[sweep.fault].detail for sweep in BIT_SWEEPS]
         yield _row([name, family.output, *cells])
 
 
 def _others() -> Iterator[str]:
     every = {name: by_fault(name) for name in EVERY}
-    swept = {sweep.fault for sweep in SWEEPS}
+    swept = {sweep.fault for sweep in BIT_SWEEPS}
     rows = dict.fromkeys(f for found in every.values() for f in found if f not in swept)
     yield from _head(("fault", *every))
     for fault in rows:

@@ -105,7 +105,7 @@ class Core:
 
 
 def _exponents(x: Matrix, least: int) -> Exponents:
-    """Give floor(log2 |x|), but at least *least*; that of zero is `SMALLEST`."""
+    """Give floor(log2 |x|), but at least *least*; that of zero is `MIN_CHUNK_BYTES`."""
     exponents = np.maximum(np.frexp(x)[1] - 1, least)
     return np.where(x == 0, SMALLEST, exponents)
 

@@ -17,24 +17,24 @@ from torch import Tensor
 from hpcverify.check import Skip, Unable, judge
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Verdict,
 )
 from hpcverify_checks import allreduce
 from hpcverify_checks._collective import (
-    Group,
-    Job,
-    Timed,
-    Wrong,
+    AllreduceJob,
+    MessageTimes,
+    RankGroup,
+    WrongReduction,
     all_reduce,
-    joined,
+    join_group,
 )
-from hpcverify_checks._peers import peers
+from hpcverify_checks._peers import start_peers
 from hpcverify_checks._stats import percentile
 from tests.doubles import CPU, context
 
@@ -55,12 +55,12 @@ def nothing_is_left() -> Iterator[None]:
     assert children(os.getpid()) == before
 
 
-def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[Found]:
+def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[CheckItem]:
     return list(allreduce.measure(context(tmp_path), QUICK, reduce))
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     """Reduce once on this machine, and see what lies about afterwards."""
     folder = tmp_path_factory.mktemp("healthy")
     found = found_by(folder, all_reduce)
@@ -69,21 +69,21 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     return found
 
 
-def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[Found]) -> None:
+def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[CheckItem]) -> None:
     found = healthy
     numbers = [f for f in found if isinstance(f, Measurement)]
     assert not [f for f in found if isinstance(f, Finding)]
     assert {m.where for m in numbers} == {"node"}
     assert {m.name for m in numbers} >= {"time_p50.1KiB", "time_p99.1MiB"}
     for number in numbers:
-        metric = allreduce.CHECK.metric(number.name)
+        metric = allreduce.CHECK.find_metric(number.name)
         assert metric is not None
         assert metric.unit == number.unit
         assert number.value
 
 
-def test_coverage_counts_the_sums_that_were_verified(healthy: list[Found]) -> None:
-    texts = [f.text for f in healthy if isinstance(f, Covered)]
+def test_coverage_counts_the_sums_that_were_verified(healthy: list[CheckItem]) -> None:
+    texts = [f.text for f in healthy if isinstance(f, Coverage)]
     assert any("2 ranks, gloo" in t and "1KiB, 1MiB" in t for t in texts)
 
 
@@ -102,7 +102,7 @@ def test_one_wrong_element_in_one_step_fails(tmp_path: Path, wrong: float) -> No
     assert [f.evidence["index"] for f in findings] == ["100"]
     assert findings[0].evidence["wrong_elements"] == "1"
     assert findings[0].evidence["size"] == "1KiB"
-    judgement = judge(findings, [], allreduce.CHECK.rulings)
+    judgement = judge(findings, [], allreduce.CHECK.finding_rules)
     assert judgement.verdict is Verdict.FAIL
 
 
@@ -119,8 +119,8 @@ def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
 
 
 def test_a_peers_wrong_sum_names_the_peer() -> None:
-    timed = Timed(MIB, (1.0,), 6, Wrong(3, 12, 5, 7.0, 18.0))
-    [finding] = allreduce.wrong_sums([timed, Timed(KIB, (1.0,), 6)], 1, "cpu")
+    timed = MessageTimes(MIB, (1.0,), 6, WrongReduction(3, 12, 5, 7.0, 18.0))
+    [finding] = allreduce.report_wrong_sums([timed, MessageTimes(KIB, (1.0,), 6)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
 
 
@@ -149,23 +149,23 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
 
 
 def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
-    impatient = Group(str(tmp_path), 2, "gloo", 1e-3)
-    with peers(impatient, "hpcverify_checks._collective") as started:
+    impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
+    with start_peers(impatient, "hpcverify_checks._collective") as started:
         assert [peer.rank for peer in started] == [1]
         assert (tmp_path / "rank1.ready").exists()
 
 
 def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
-    job = Job(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
+    job = AllreduceJob(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
     with pytest.raises(Unable, match="one of 2 ranks") as caught:
-        joined(job, 0, torch.device("cpu")).__enter__()
+        join_group(job, 0, torch.device("cpu")).__enter__()
     assert caught.value.cause is Cause.TIMEOUT
 
 
 def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None:
-    job = Job(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
+    job = AllreduceJob(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
     with pytest.raises(Unable):
-        joined(job, 0, torch.device("cpu")).__enter__()
+        join_group(job, 0, torch.device("cpu")).__enter__()
     params = allreduce.AllreduceParams(sizes=(KIB,), seconds=0.1)
     later = tmp_path / "later"
     later.mkdir()
@@ -197,9 +197,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
-    job = Job("", 8, "nccl", 1.0, (2**30,), 1.0)
-    timed = Timed(2**30, (0.01, 0.004, 0.004), 8)
-    found = list(allreduce.described(job, [timed], "NCCL 2.27"))
+    job = AllreduceJob("", 8, "nccl", 1.0, (2**30,), 1.0)
+    timed = MessageTimes(2**30, (0.01, 0.004, 0.004), 8)
+    found = list(allreduce.report_times(job, [timed], "NCCL 2.27"))
     [busbw] = [m for m in found if isinstance(m, Measurement) and "busbw" in m.name]
     assert busbw.name == "busbw.1GiB"
     assert busbw.value == pytest.approx(2**30 / 0.004 / 1e9 * 2 * 7 / 8)
@@ -233,4 +233,4 @@ def test_a_percentile_is_a_time_that_was_measured() -> None:
     ("size", "text"), [(4, "4B"), (1536, "1536B"), (KIB, "1KiB"), (64 * MIB, "64MiB")]
 )
 def test_sizes_are_printed_as_in_nccl_tests(size: int, text: str) -> None:
-    assert allreduce.sized(size) == text
+    assert allreduce.format_size(size) == text

@@ -16,30 +16,30 @@ from torch.overrides import TorchFunctionMode
 from hpcverify.check import Unable
 from hpcverify.model import Cause
 from hpcverify_checks import _benches as benches
-from hpcverify_checks._benches import Library, prepare, proven
-from hpcverify_checks._bits import digest, integers_of
-from hpcverify_checks._exact import Operands, Plan, Shape, prove
+from hpcverify_checks._benches import ReferenceCache, prepare, prove_product
+from hpcverify_checks._bits import compute_digest, view_integers
+from hpcverify_checks._exact import Operands, ProductPlan, Shape, prove_by_freivalds
 from hpcverify_checks._families import (
     FAMILIES,
     SINGLE_LIMIT,
     Family,
-    bf16_plans,
+    make_bf16_plans,
+    make_narrow_plans,
     multiply,
-    narrow_plans,
 )
-from hpcverify_checks._hunt import Seams
-from hpcverify_checks._injections import flip, harmed, stick
-from hpcverify_checks._universal import UNIVERSAL, known
+from hpcverify_checks._hunt import ProductSeams
+from hpcverify_checks._injections import flip, make_multiply_fault, stick
+from hpcverify_checks._universal import SHIPPED_DIGESTS, find_shipped
 from tests.checks.benches import SHAPE, a_task, once
 from tests.checks.universal import line, right_product, shipped
 from tests.doubles import context
 
 
 def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
-    seams = Seams(multiply=once(flip(2), 2)(multiply))
+    seams = ProductSeams(multiply=once(flip(2), 2)(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
-    (outcome,) = prepared.found
-    assert outcome.mismatched == 1
+    (outcome,) = prepared.failures
+    assert outcome.mismatched_words == 1
     assert outcome.corruption is not None
     assert outcome.corruption.evidence["plan"] == "bias-"
 
@@ -47,17 +47,13 @@ def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
 class Glitch(TorchFunctionMode):
     """Make one call of a function of torch return a wrong result, on this thread."""
 
-    def __init__(
-        self, function: object, harm: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
+    def __init__(self, function: object, harm: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Do *harm* to what the first call of *function* returns."""
         super().__init__()
         self.function, self.harm = function, harm
         self.calls = 0
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call what is called, and harm the first result of it."""
         result = func(*args, **(kwargs or {}))
         if func is not self.function:
@@ -72,14 +68,12 @@ def off_by_one(sums: torch.Tensor) -> torch.Tensor:
 
 def flipped(product: torch.Tensor) -> torch.Tensor:
     spoiled = product.clone()
-    integers_of(spoiled)[3, 4] ^= 1
+    view_integers(spoiled)[3, 4] ^= 1
     return spoiled
 
 
 @pytest.mark.parametrize("draw", [0, 5])
-def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(
-    tmp_path: Path, draw: int
-) -> None:
+def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(tmp_path: Path, draw: int) -> None:
     # Of a shape without a shipped digest, or of fresh operands.
     task = a_task(tmp_path, draw=draw)
     with (
@@ -91,14 +85,10 @@ def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(
     assert caught.value.cause is Cause.CHECKER
 
 
-def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(
-    tmp_path: Path,
-) -> None:
+def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(tmp_path: Path) -> None:
     with (
         Glitch(torch.Tensor.cpu, flipped),
-        pytest.raises(
-            Unable, match="disproves a right product of plan plain"
-        ) as caught,
+        pytest.raises(Unable, match="disproves a right product of plan plain") as caught,
     ):
         prepare(a_task(tmp_path))
     assert caught.value.cause is Cause.CHECKER
@@ -107,10 +97,10 @@ def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(
 def test_a_first_product_accuses_the_core_that_made_it(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     for rotation, core in enumerate(cores):
-        seams = Seams(multiply=harmed(stick(12, at=1))(multiply))
+        seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
         ctx = context(tmp_path, rotation=rotation)
         prepared = prepare(a_task(tmp_path, ctx=ctx, seams=seams))
-        assert {outcome.where for outcome in prepared.found} == {f"cpu{core}"}
+        assert {outcome.where for outcome in prepared.failures} == {f"cpu{core}"}
 
 
 def test_the_reruns_of_a_first_product_are_made_on_its_core(tmp_path: Path) -> None:
@@ -118,37 +108,37 @@ def test_the_reruns_of_a_first_product_are_made_on_its_core(tmp_path: Path) -> N
 
     def noting(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         where.add(frozenset(os.sched_getaffinity(0)))
-        harmed(stick(12, at=1))(multiply)(a, b, out)
+        make_multiply_fault(stick(12, at=1))(multiply)(a, b, out)
 
-    prepared = prepare(a_task(tmp_path, seams=Seams(multiply=noting)))
+    prepared = prepare(a_task(tmp_path, seams=ProductSeams(multiply=noting)))
     assert [set(cores) for cores in where] == [{min(os.sched_getaffinity(0))}]
-    found = prepared.found[0].corruption
+    found = prepared.failures[0].corruption
     assert found is not None
     assert found.evidence["reruns"] == "persistent: 3 of 3 reruns wrong"
 
 
 def test_references_are_right_though_the_part_is_always_wrong(tmp_path: Path) -> None:
-    seams = Seams(multiply=harmed(stick(12, at=1))(multiply))
+    seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
-    assert prepared.found[0].mismatched
-    for plan, job in zip(bf16_plans(SHAPE.depth), prepared.jobs, strict=False):
-        assert not prove(Operands(plan, SHAPE), job.reference, seed=3).wrong_rows
+    assert prepared.failures[0].mismatched_words
+    for plan, job in zip(make_bf16_plans(SHAPE.depth), prepared.jobs, strict=False):
+        assert not prove_by_freivalds(Operands(plan, SHAPE), job.reference, seed=3).wrong_rows
 
 
 def test_types_that_share_a_plan_share_its_reference(tmp_path: Path) -> None:
-    library = Library()
+    library = ReferenceCache()
     jobs = [
         prepare(a_task(tmp_path, family=FAMILIES[name], library=library)).jobs
         for name in ("bf16", "fp16")
     ]
-    assert len(library.shelf) == 6
+    assert len(library.references) == 6
     assert jobs[0][1].reference is jobs[1][1].reference
     assert jobs[0][1].a.dtype != jobs[1][1].a.dtype
 
 
 def test_a_fresh_draw_is_proven_too(tmp_path: Path) -> None:
     prepared = prepare(a_task(tmp_path, draw=2**31 - 1))
-    assert not prepared.found
+    assert not prepared.failures
     assert max(prepared.certificates) <= SINGLE_LIMIT
     assert {job.draw for job in prepared.jobs} == {2**31 - 1}
 
@@ -156,31 +146,31 @@ def test_a_fresh_draw_is_proven_too(tmp_path: Path) -> None:
 def test_a_host_that_contradicts_the_shipped_digest_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Operands(bf16_plans(2048)[0], Shape(512, 2048))
-    product = made.exact_rows(range(512)).float()
-    certificate, right = known(made) or (0, 0)
+    made = Operands(make_bf16_plans(2048)[0], Shape(512, 2048))
+    product = made.compute_exact_rows(range(512)).float()
+    certificate, right = find_shipped(made) or (0, 0)
     changed = (certificate, right ^ 1)
-    monkeypatch.setitem(UNIVERSAL, ("plain", 512, 2048), changed)
+    monkeypatch.setitem(SHIPPED_DIGESTS, ("plain", 512, 2048), changed)
     with pytest.raises(Unable, match="contradicts its digest") as caught:
-        proven(made, product, 1)
+        prove_product(made, product, 1)
     assert caught.value.cause is Cause.CHECKER
 
 
 def test_signs_of_zeros_alone_accuse_nobody_and_prove_nothing() -> None:
-    made = Operands(narrow_plans(128)[0], Shape(128, 128))
-    product = made.exact_rows(range(128)).bfloat16()
+    made = Operands(make_narrow_plans(128)[0], Shape(128, 128))
+    product = made.compute_exact_rows(range(128)).bfloat16()
     product[product == 0] = -0.0
     with pytest.raises(Unable, match="zeros with a minus sign"):
-        proven(made, product, 1)
+        prove_product(made, product, 1)
 
 
 def test_a_plan_that_is_not_exact_is_refused() -> None:
     # The larger integers of this plan are beyond what it says.
-    made = Operands(Plan("too large", 99, 2047, 127, SINGLE_LIMIT), Shape(64, 1024))
-    product = made.exact_rows(range(64)).float()
-    assert prove(made, product, 1).certificate > SINGLE_LIMIT
+    made = Operands(ProductPlan("too large", 99, 2047, 127, SINGLE_LIMIT), Shape(64, 1024))
+    product = made.compute_exact_rows(range(64)).float()
+    assert prove_by_freivalds(made, product, 1).certificate > SINGLE_LIMIT
     with pytest.raises(Unable, match="is inexact") as caught:
-        proven(made, product, 1)
+        prove_product(made, product, 1)
     assert caught.value.cause is Cause.CHECKER
 
 
@@ -188,7 +178,7 @@ def test_shipped_digests_are_what_the_committed_function_computes() -> None:
     for family, plan, shape in shipped():
         if shape.size == 512:
             made = Operands(plan, shape)
-            certificate, digest = known(made) or (0, 0)
+            certificate, digest = find_shipped(made) or (0, 0)
             spaced = f"{digest:016X}"
             printed = line(family, plan, shape).replace("_", "")
             assert f"({certificate}, 0x{spaced})" in printed
@@ -196,7 +186,7 @@ def test_shipped_digests_are_what_the_committed_function_computes() -> None:
 
 def test_shipped_digests_cover_the_shapes_that_suites_use() -> None:
     for _, plan, shape in shipped():
-        assert known(Operands(plan, shape)), (plan.name, shape)
+        assert find_shipped(Operands(plan, shape)), (plan.name, shape)
 
 
 def test_no_bit_that_is_stuck_from_the_start_fits_a_shipped_digest() -> None:
@@ -209,20 +199,20 @@ def test_no_bit_that_is_stuck_from_the_start_fits_a_shipped_digest() -> None:
             assert fits(plan, shape, found) == torch.equal(found, right)
 
 
-def fits(plan: Plan, shape: Shape, found: torch.Tensor) -> bool:
-    _, shipped_digest = known(Operands(plan, shape)) or (0, 0)
-    return digest(found) == shipped_digest
+def fits(plan: ProductPlan, shape: Shape, found: torch.Tensor) -> bool:
+    _, shipped_digest = find_shipped(Operands(plan, shape)) or (0, 0)
+    return compute_digest(found) == shipped_digest
 
 
 def test_a_product_that_fits_no_digest_is_proven_all_the_same() -> None:
     family, plan, shape = shipped_for_cpus()[0]
     found = right_product(family, plan, shape)
     flip(12)(found)
-    proof = proven(Operands(plan, shape), found, 1)
+    proof = prove_product(Operands(plan, shape), found, 1)
     assert len(proof.wrong_rows) == 1
 
 
-def shipped_for_cpus() -> list[tuple[Family, Plan, Shape]]:
+def shipped_for_cpus() -> list[tuple[Family, ProductPlan, Shape]]:
     """List a few of the shipped plans that fp32 is examined with on a CPU."""
     few = ("plain", "bias+", "scaled")
     return [s for s in shipped() if s[2].size == 512 and s[1].name in few]
@@ -232,23 +222,23 @@ def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benches, "MENDED", 2)
-    seams = Seams(multiply=harmed(stick(12, at=1))(multiply))
+    seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
     assert not prepared.jobs
-    assert [bool(o.corruption) for o in prepared.found] == [True] + 5 * [False]
-    assert all(outcome.mismatched for outcome in prepared.found)
+    assert [bool(o.corruption) for o in prepared.failures] == [True] + 5 * [False]
+    assert all(outcome.mismatched_words for outcome in prepared.failures)
 
 
 def test_what_a_copy_to_the_host_got_wrong_is_not_overlooked(tmp_path: Path) -> None:
     task = a_task(tmp_path)
-    made = Operands(bf16_plans(SHAPE.depth)[0], SHAPE)
-    host = made.exact_rows(range(SHAPE.size)).float()
-    integers_of(host)[3, 4] ^= 1
-    assert proven(made, host, 1).wrong_rows == (3,)
-    assert not prepare(task).found
+    made = Operands(make_bf16_plans(SHAPE.depth)[0], SHAPE)
+    host = made.compute_exact_rows(range(SHAPE.size)).float()
+    view_integers(host)[3, 4] ^= 1
+    assert prove_product(made, host, 1).wrong_rows == (3,)
+    assert not prepare(task).failures
 
 
 def test_a_draw_is_never_taken_for_what_is_shipped() -> None:
-    made = Operands(bf16_plans(2048)[0], Shape(512, 2048))
-    assert known(made)
-    assert not known(replace(made, draw=1))
+    made = Operands(make_bf16_plans(2048)[0], Shape(512, 2048))
+    assert find_shipped(made)
+    assert not find_shipped(replace(made, draw=1))

@@ -16,24 +16,31 @@ from torch import Tensor
 from hpcverify.check import Unable, judge
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
+    FindingRule,
     Limit,
     Measurement,
     Remedy,
-    Ruling,
     Verdict,
 )
 from hpcverify_checks import _copies
-from hpcverify_checks._copies import Piece, Tally, Way, carried, copies, drawn
+from hpcverify_checks._copies import (
+    CopyPath,
+    CopyTally,
+    PlannedCopy,
+    check_copies,
+    copy_for_seconds,
+    draw_copies,
+)
 from hpcverify_checks._transfers import Copy, copy
 from tests.doubles import context
 
 ROOM = 2**18
 HOST = torch.device("cpu")
-RULINGS = {"miscopied": Ruling(Verdict.FAIL, Remedy.INSPECT)}
+RULINGS = {"miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT)}
 LIMITS = [Limit("copied_wrong_words", high=0)]
 LARGE = 1000
 """Bytes from which on the copies here go wrong."""
@@ -42,7 +49,7 @@ LARGE = 1000
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy between small memories: what goes wrong is the same."""
-    monkeypatch.setattr(_copies, "ROOM", {"cuda": ROOM, "cpu": ROOM})
+    monkeypatch.setattr(_copies, "ROOM_BYTES", {"cuda": ROOM, "cpu": ROOM})
 
 
 def flip(target: Tensor) -> None:
@@ -99,39 +106,39 @@ def late(target: Tensor, source: Tensor) -> None:
     copy(target, source.roll(-8))
 
 
-def way(by: Copy = copy) -> Way:
-    sent = _copies.made(1, ROOM, HOST)
-    return Way("here", sent, torch.empty_like(sent), sent.clone(), by)
+def way(by: Copy = copy) -> CopyPath:
+    sent = _copies.make_source(1, ROOM, HOST)
+    return CopyPath("here", sent, torch.empty_like(sent), sent.clone(), by)
 
 
-def laid(seed: int) -> list[Piece]:
-    return drawn(random.Random(seed), ROOM)  # noqa: S311 - no secret
+def laid(seed: int) -> list[PlannedCopy]:
+    return draw_copies(random.Random(seed), ROOM)  # noqa: S311 - no secret
 
 
-def lapped(by: Copy, seconds: float = 0.0) -> Tally:
-    return carried([way(by)], "cpu0", seed=1, seconds=seconds)
+def lapped(by: Copy, seconds: float = 0.0) -> CopyTally:
+    return copy_for_seconds([way(by)], "cpu0", seed=1, seconds=seconds)
 
 
-def only(tally: Tally) -> Finding:
+def only(tally: CopyTally) -> Finding:
     (finding,) = tally.findings
     return finding
 
 
-def findings(found: list[Found]) -> list[Finding]:
+def findings(found: list[CheckItem]) -> list[Finding]:
     return [f for f in found if isinstance(f, Finding)]
 
 
 def test_copies_that_arrive_whole_are_never_called_wrong() -> None:
     tally = lapped(copy, seconds=0.3)
     assert tally.copies > 1
-    assert (tally.wrong, tally.findings) == (0, ())
+    assert (tally.wrong_words, tally.findings) == (0, ())
     assert tally.bytes > tally.copies
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_found_and_described(kind: str) -> None:
     tally = lapped(damaging(DAMAGE[kind]))
-    assert tally.wrong > 0
+    assert tally.wrong_words > 0
     finding = only(tally)
     assert finding.code == "miscopied"
     assert SAID.get(kind, "bytes, changed") in finding.text
@@ -179,7 +186,7 @@ def test_a_fault_that_comes_late_is_found_while_time_is_left() -> None:
 
 
 def spoiled() -> Tensor:
-    made = _copies.made(1, ROOM, HOST)
+    made = _copies.make_source(1, ROOM, HOST)
     made[::100] ^= 1
     return made
 
@@ -191,26 +198,26 @@ def spoiled() -> Tensor:
         (replace(way(), expected=spoiled()), "compared with"),
     ],
 )
-def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: Way, place: str) -> None:
-    tally = carried([bad], "cpu0", seed=1, seconds=0)
+def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: CopyPath, place: str) -> None:
+    tally = copy_for_seconds([bad], "cpu0", seed=1, seconds=0)
     assert only(tally).evidence["place"] == f"memory that it was {place}"
 
 
 def test_a_way_that_errs_is_left_and_the_others_go_on() -> None:
-    tally = carried([way(idle), way()], "GPU-0", seed=1, seconds=0.3)
+    tally = copy_for_seconds([way(idle), way()], "GPU-0", seed=1, seconds=0.3)
     assert len(tally.findings) == 1
-    assert tally.copies > 3 * _copies.COPIES
+    assert tally.copies > 3 * _copies.MAX_COPIES
 
 
 @pytest.mark.parametrize("counted", [0, 2])
 def test_a_comparison_that_sleeps_is_reported_as_such(counted: int) -> None:
     def blind(found: Tensor, expected: Tensor) -> Tensor:
-        return torch.count_nonzero(_copies.unlike(found, expected)) * counted
+        return torch.count_nonzero(_copies.count_unequal_words(found, expected)) * counted
 
-    tally = carried([replace(way(), unlike=blind)], "cpu0", seed=1, seconds=0)
-    assert isinstance(tally.trouble, Unable)
-    assert "do not trust its other answers" in str(tally.trouble)
-    assert tally.trouble.cause is Cause.CHECKER
+    tally = copy_for_seconds([replace(way(), count_unequal=blind)], "cpu0", seed=1, seconds=0)
+    assert isinstance(tally.error, Unable)
+    assert "do not trust its other answers" in str(tally.error)
+    assert tally.error.cause is Cause.CHECKER
 
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
@@ -221,13 +228,13 @@ def lost(_target: Tensor, _source: Tensor) -> None:
 
 
 def test_what_was_found_outlives_what_ends_the_copies() -> None:
-    tally = carried([way(idle), way(lost)], "GPU-1", seed=1, seconds=1)
+    tally = copy_for_seconds([way(idle), way(lost)], "GPU-1", seed=1, seconds=1)
     assert only(tally).code == "miscopied"
-    assert isinstance(tally.trouble, RuntimeError)
+    assert isinstance(tally.error, RuntimeError)
 
 
 def test_reruns_that_are_not_possible_are_said_to_be_so() -> None:
-    said = _copies.rerun(way(lost), Piece(source=0, target=64, size=64))
+    said = _copies.rerun(way(lost), PlannedCopy(source=0, target=64, size=64))
     assert said == f"not possible: {ILLEGAL}"
 
 
@@ -238,8 +245,8 @@ def test_copies_are_drawn_apart_from_each_other_and_within_the_room(seed: int) -
     assert pieces[0].size == ROOM // 2
     for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
         limit = following.target if following else ROOM
-        assert 0 < piece.target < piece.behind.stop <= limit
-        assert 0 <= piece.source < piece.sent.stop <= ROOM
+        assert 0 < piece.target < piece.guard_after.stop <= limit
+        assert 0 <= piece.source < piece.source_slice.stop <= ROOM
 
 
 def test_copies_of_all_sizes_begin_on_all_alignments() -> None:
@@ -251,18 +258,18 @@ def test_copies_of_all_sizes_begin_on_all_alignments() -> None:
     assert any(p.source % 4096 == p.target % 4096 == 0 for p in pieces)
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 1000, 2 * _copies.CHUNK + 5])
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 1000, 2 * _copies.CHUNK_BYTES + 5])
 def test_all_words_that_differ_are_counted(size: int) -> None:
     right = torch.arange(size, dtype=torch.uint8)
     wrong = right.clone()
-    assert int(_copies.unlike(wrong, right)) == 0
+    assert int(_copies.count_unequal_words(wrong, right)) == 0
     wrong[0] ^= 1
     wrong[-1] ^= 128
-    assert int(_copies.unlike(wrong, right)) == (1 if size <= 8 else 2)
+    assert int(_copies.count_unequal_words(wrong, right)) == (1 if size <= 8 else 2)
 
 
 def test_all_cores_copy_and_pass(tmp_path: Path) -> None:
-    found = list(copies(context(tmp_path), HOST, 0.2))
+    found = list(check_copies(context(tmp_path), HOST, 0.2))
     numbers = [f for f in found if isinstance(f, Measurement)]
     assert {m.where for m in numbers} == {f"cpu{c}" for c in os.sched_getaffinity(0)}
     assert all(m.value == 0 for m in numbers if m.name == "copied_wrong_words")
@@ -278,10 +285,8 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
         if os.sched_getaffinity(0) == {bad}:
             flip(target)
 
-    found = list(copies(context(tmp_path), HOST, 0.0, faulty))
-    judgement = judge(
-        (f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS
-    )
+    found = list(check_copies(context(tmp_path), HOST, 0.0, faulty))
+    judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert {f.where for f in findings(found)} == {f"cpu{bad}"}
     assert [f.evidence["way"] for f in findings(found)] == ["with torch"]
@@ -290,8 +295,8 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
 def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
     gpu = Device("cuda", "GPU-0", "GPU 0")
     ctx = structs.replace(context(tmp_path), device=gpu)
-    assert not findings(list(copies(ctx, HOST, 0.2)))
-    found = list(copies(ctx, HOST, 0.0, damaging(flip)))
+    assert not findings(list(check_copies(ctx, HOST, 0.2)))
+    found = list(check_copies(ctx, HOST, 0.0, damaging(flip)))
     assert {f.where for f in findings(found)} == {"GPU-0"}
     assert [f.evidence["way"] for f in findings(found)] == [
         "from pinned memory to the GPU",
@@ -303,8 +308,8 @@ def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
 
 
 def test_coverage_states_what_was_copied(tmp_path: Path) -> None:
-    found = list(copies(context(tmp_path), HOST, 0.0))
-    (covered,) = (f for f in found if isinstance(f, Covered))
+    found = list(check_copies(context(tmp_path), HOST, 0.0))
+    (covered,) = (f for f in found if isinstance(f, Coverage))
     assert "of 1 byte to 0.125 MiB" in covered.text
     assert covered.text.endswith("with torch and with memmove")
 
@@ -313,7 +318,7 @@ def test_coverage_states_what_was_copied(tmp_path: Path) -> None:
 def test_nothing_between_two_laps_waits_for_the_device(device: str) -> None:
     # On the meta device any look at a value raises.
     sent = torch.empty(ROOM, dtype=torch.uint8, device=device)
-    made = Way("there", sent, torch.empty_like(sent), sent, copy)
+    made = CopyPath("there", sent, torch.empty_like(sent), sent, copy)
     pieces = laid(1)
-    made.carry(pieces)
-    assert [made.wrong(piece).shape for piece in pieces] == [()] * len(pieces)
+    made.make_copies(pieces)
+    assert [made.count_wrong(piece).shape for piece in pieces] == [()] * len(pieces)

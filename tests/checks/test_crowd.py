@@ -8,58 +8,58 @@ import pytest
 
 from hpcverify.check import Rule, judge
 from hpcverify.limits import resolve
-from hpcverify.model import Covered, Found, Measurement, Verdict
+from hpcverify.model import CheckItem, Coverage, Measurement, Verdict
 from hpcverify_checks import allreduce, gemm, training
-from hpcverify_checks._crowd import TOLERATED, Crowd
+from hpcverify_checks._crowd import MAX_OTHER_CORES, CpuUsage
 from tests.doubles import INVENTORY
 
-BEGUN = Crowd(wall=100.0, busy=50.0, own=7.0)
-QUIET = Crowd(wall=110.0, busy=70.0, own=27.0)
-CROWDED = Crowd(wall=110.0, busy=65.0, own=12.0)
+BEGUN = CpuUsage(wall=100.0, busy=50.0, own=7.0)
+QUIET = CpuUsage(wall=110.0, busy=70.0, own=27.0)
+CROWDED = CpuUsage(wall=110.0, busy=65.0, own=12.0)
 SPREAD = Measurement("fp32.spread", 3.7, "ratio", "cpu")
 SPEED = Measurement("fp32.sustained", 90.0, "GFLOP/s", "cpu")
 
 
 def test_what_others_had_is_what_was_used_and_not_by_us() -> None:
-    assert BEGUN.others(QUIET) == 0.0
-    assert BEGUN.others(CROWDED) == pytest.approx(1.0)
+    assert BEGUN.count_other_cores(QUIET) == 0.0
+    assert BEGUN.count_other_cores(CROWDED) == pytest.approx(1.0)
 
 
 def test_the_hypervisors_other_guests_are_others_too(tmp_path: Path) -> None:
     stat = tmp_path / "proc/stat"
     stat.parent.mkdir()
     stat.write_text("cpu  100 0 0 900 50 0 0 0 0 0\ncpu0 100 0 0 900 50 0 0 0 0 0\n")
-    before = Crowd.now(tmp_path)
+    before = CpuUsage.read(tmp_path)
     stat.write_text("cpu  100 0 0 900 90 0 0 200 0 0\n")
-    now = Crowd.now(tmp_path)
+    now = CpuUsage.read(tmp_path)
     assert now.busy - before.busy == pytest.approx(2.0)
 
 
 def test_where_the_kernel_does_not_say_nobody_else_is_busy(tmp_path: Path) -> None:
-    assert Crowd.now(tmp_path).others(Crowd.now(tmp_path)) == 0.0
+    assert CpuUsage.read(tmp_path).count_other_cores(CpuUsage.read(tmp_path)) == 0.0
 
 
 def test_on_a_quiet_node_everything_is_kept() -> None:
-    assert list(BEGUN.without(["*.spread"], [SPREAD, SPEED], QUIET)) == [SPREAD, SPEED]
+    assert list(BEGUN.omit_if_busy(["*.spread"], [SPREAD, SPEED], QUIET)) == [SPREAD, SPEED]
 
 
 def test_on_a_node_that_others_use_the_rest_is_kept_and_the_loss_told() -> None:
-    found = list(BEGUN.without(["*.spread"], [SPREAD, SPEED], CROWDED))
+    found = list(BEGUN.omit_if_busy(["*.spread"], [SPREAD, SPEED], CROWDED))
     text = "other processes took 1.0 cores meanwhile; left out: *.spread"
-    assert found == [SPEED, Covered("cpu", text)]
+    assert found == [SPEED, Coverage("cpu", text)]
 
 
 def test_what_the_engine_itself_may_take_is_no_crowd() -> None:
-    engine = Crowd(wall=110.0, busy=60.0 + 10 * TOLERATED, own=17.0)
-    assert list(BEGUN.without(["*.spread"], [SPREAD], engine)) == [SPREAD]
+    engine = CpuUsage(wall=110.0, busy=60.0 + 10 * MAX_OTHER_CORES, own=17.0)
+    assert list(BEGUN.omit_if_busy(["*.spread"], [SPREAD], engine)) == [SPREAD]
 
 
 @pytest.mark.parametrize(
     ("names", "rules", "slow"),
     [
-        (gemm.times("fp32"), gemm.CHECK.rules, [SPREAD]),
+        (gemm.name_contended_metrics("fp32"), gemm.CHECK.rules, [SPREAD]),
         (
-            training.TIMES,
+            training.CONTENDED_METRICS,
             training.CHECK.rules,
             [
                 Measurement("step_p95", 900.0, "ms", "cpu"),
@@ -67,16 +67,16 @@ def test_what_the_engine_itself_may_take_is_no_crowd() -> None:
             ],
         ),
         (
-            allreduce.TIMES,
+            allreduce.CONTENDED_METRICS,
             allreduce.CHECK.rules,
             [Measurement("jitter.1MiB", 80.0, "ratio", "node")],
         ),
     ],
 )
 def test_a_healthy_cpu_that_others_use_is_not_warned_of(
-    names: tuple[str, ...], rules: dict[str, Rule], slow: list[Found]
+    names: tuple[str, ...], rules: dict[str, Rule], slow: list[CheckItem]
 ) -> None:
-    crowded = BEGUN.without(names, slow, CROWDED)
+    crowded = BEGUN.omit_if_busy(names, slow, CROWDED)
     numbers = [f for f in crowded if isinstance(f, Measurement)]
 
     def past(name: str, _where: str) -> tuple[float, ...]:
@@ -84,6 +84,6 @@ def test_a_healthy_cpu_that_others_use_is_not_warned_of(
 
     limits = resolve(rules, numbers, INVENTORY, past)
     assert judge(numbers, limits, {}).verdict is Verdict.PASS
-    alone = [f for f in BEGUN.without(names, slow, QUIET) if isinstance(f, Measurement)]
+    alone = [f for f in BEGUN.omit_if_busy(names, slow, QUIET) if isinstance(f, Measurement)]
     limits = resolve(rules, alone, INVENTORY, past)
     assert judge(alone, limits, {}).verdict is Verdict.WARN

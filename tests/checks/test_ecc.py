@@ -13,24 +13,24 @@ from msgspec.structs import replace
 
 from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
 from hpcverify.limits import resolve
-from hpcverify.limits.specs import specs
+from hpcverify.limits.specs import load_specs
 from hpcverify.model import (
+    CarryOver,
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
-    Mark,
     Measurement,
     Part,
     Remedy,
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Heard
+from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
-from hpcverify.wire import Reply
+from hpcverify.wire import Response
 from hpcverify_checks import ecc
 from hpcverify_checks.ecc import CHECK, EccParams
 from tests.doubles import context
@@ -60,51 +60,51 @@ for found in ecc.read_counters(ctx, root, ask):
 """
 
 
-def measured(lab: Lab, later: str = "", marks: Iterable[Mark] = ()) -> list[Found]:
+def measured(lab: Lab, later: str = "", marks: Iterable[CarryOver] = ()) -> list[CheckItem]:
     """Probe the node, bring about what comes *later*, and measure."""
     known = msgspec.json.encode(list(marks)).decode()
     lines = lab.python(MEASURE, known, later).splitlines()
-    replies = [msgspec.json.decode(line, type=Reply) for line in lines]
-    return [r.found for r in replies if r.found is not None]
+    replies = [msgspec.json.decode(line, type=Response) for line in lines]
+    return [r.item for r in replies if r.item is not None]
 
 
-def marks_of(found: Iterable[Found]) -> tuple[Mark, ...]:
-    return tuple(f for f in found if isinstance(f, Mark))
+def marks_of(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
+    return tuple(f for f in found if isinstance(f, CarryOver))
 
 
-def observed(watch: Watch, ctx: Context) -> list[Found]:
+def observed(watch: Watch, ctx: Context) -> list[CheckItem]:
     return list(ecc.observe(watch, ctx, EccParams()))
 
 
-def no_gpus() -> ecc.Errors:
+def no_gpus() -> ecc.EccAnswers:
     raise Skip("no GPU on this node")
 
 
-def on_host(ctx: Context, root: Path) -> list[Found]:
+def on_host(ctx: Context, root: Path) -> list[CheckItem]:
     return list(ecc.read_counters(ctx, root, no_gpus))
 
 
-def a_gpu(tmp_path: Path, *marks: Mark, name: str = "NVIDIA H100 80GB HBM3") -> Context:
+def a_gpu(tmp_path: Path, *marks: CarryOver, name: str = "NVIDIA H100 80GB HBM3") -> Context:
     """Make the context of a node with one GPU, which its last run left *marks* of."""
     facts = {"driver": "580", "name": name}
     inventory = Inventory(parts=(Part("gpu", "GPU-0", "GPU 0", facts),))
     return context(tmp_path, inventory=inventory, marks=marks)
 
 
-def says(mode: float | None = 1, **values: float) -> ecc.Errors:
+def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
     """Make the answer of that GPU; two underscores stand for a dot."""
     named = {name.replace("__", "."): value for name, value in values.items()}
     if mode is not None:
         named["ecc.mode"] = mode
     readings = (Reading(name, "", "GPU-0", value) for name, value in named.items())
-    return Heard(answers={"GPU-0": tuple(readings)})
+    return GpuAnswers(answers={"GPU-0": tuple(readings)})
 
 
-def heard(tmp_path: Path, ctx: Context, answer: ecc.Errors) -> list[Found]:
+def heard(tmp_path: Path, ctx: Context, answer: ecc.EccAnswers) -> list[CheckItem]:
     return list(ecc.read_counters(ctx, tmp_path / "bare", lambda: answer))
 
 
-def told(found: Iterable[Found]) -> list[str]:
+def told(found: Iterable[CheckItem]) -> list[str]:
     return [f.code for f in found if isinstance(f, Finding)]
 
 
@@ -112,11 +112,11 @@ def no_past(_name: str, _where: str) -> tuple[float, ...]:
     return ()
 
 
-def judged(found: Iterable[Found]) -> tuple[Verdict, Remedy, str]:
+def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]
     limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
-    judgement = judge(items, limits, CHECK.rulings)
+    judgement = judge(items, limits, CHECK.finding_rules)
     return judgement.verdict, judgement.remedy, judgement.reason
 
 
@@ -124,7 +124,7 @@ def counter(name: str, *values: float, period: float = 1.0) -> list[Sample]:
     return [Sample(i * period, name, "", "GPU-0", v) for i, v in enumerate(values)]
 
 
-def number(found: Iterable[Found], name: str) -> float | None:
+def number(found: Iterable[CheckItem], name: str) -> float | None:
     (value,) = (m.value for m in found if isinstance(m, Measurement) and m.name == name)
     return value
 
@@ -147,21 +147,19 @@ def test_a_gpu_without_its_driver_is_no_reason_to_skip(tmp_path: Path) -> None:
 def test_the_host_is_read_and_nothing_forgotten_even_if_gpus_cannot_be_asked(
     tmp_path: Path,
 ) -> None:
-    def refuse() -> ecc.Errors:
+    def refuse() -> ecc.EccAnswers:
         raise Unable("no driver", Cause.MISCONFIGURED)
 
-    mark = Mark("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
+    mark = CarryOver("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
     root = trees.edac(tmp_path / "root", corrected=900)
-    found: list[Found] = []
+    found: list[CheckItem] = []
     with pytest.raises(Unable):
         found.extend(ecc.read_counters(a_gpu(tmp_path, mark), root, refuse))
     assert Measurement("ecc.host.corrected", 900, "", "mc0/dimm1") in found
     assert mark in found
 
 
-@pytest.mark.parametrize(
-    ("uncorrected", "verdict"), [(0, Verdict.PASS), (1, Verdict.WARN)]
-)
+@pytest.mark.parametrize(("uncorrected", "verdict"), [(0, Verdict.PASS), (1, Verdict.WARN)])
 def test_what_the_host_counted_before_the_run_warns_at_most(
     tmp_path: Path, uncorrected: int, verdict: Verdict
 ) -> None:
@@ -170,9 +168,7 @@ def test_what_the_host_counted_before_the_run_warns_at_most(
     assert judged(on_host(ctx, root))[0] is verdict
 
 
-def test_what_the_host_counted_in_the_same_boot_is_new_only_once(
-    tmp_path: Path,
-) -> None:
+def test_what_the_host_counted_in_the_same_boot_is_new_only_once(tmp_path: Path) -> None:
     root = trees.edac(tmp_path / "root", uncorrected=1)
     first = on_host(context(tmp_path), root)
     trees.edac(root, uncorrected=2)
@@ -186,9 +182,9 @@ def test_what_the_host_counted_in_the_same_boot_is_new_only_once(
 
 
 def test_the_host_counts_from_zero_with_each_boot(tmp_path: Path) -> None:
-    root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {ecc.BOOT: "one"})
+    root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {ecc.BOOT_ID_PATH: "one"})
     marks = marks_of(on_host(context(tmp_path), root))
-    trees.grow(root, {ecc.BOOT: "two"})
+    trees.grow(root, {ecc.BOOT_ID_PATH: "two"})
     found = on_host(context(tmp_path, marks=marks), root)
     since = [
         f.value
@@ -199,10 +195,7 @@ def test_the_host_counts_from_zero_with_each_boot(tmp_path: Path) -> None:
 
 
 def test_counters_that_stand_still_pass_whatever_they_show(tmp_path: Path) -> None:
-    samples = [
-        *counter("ecc.corrected", *[9e6] * 60),
-        *counter("ecc.uncorrected", *[12] * 60),
-    ]
+    samples = [*counter("ecc.corrected", *[9e6] * 60), *counter("ecc.uncorrected", *[12] * 60)]
     watch = Watch(start=0, end=60, samples=samples)
     found = observed(watch, a_gpu(tmp_path))
     assert judged(found)[0] is Verdict.PASS
@@ -252,9 +245,7 @@ def test_a_storm_of_corrected_errors_fails_and_a_gust_warns(
     tmp_path: Path, rate: float, seconds: int, verdict: str
 ) -> None:
     story = [0.0] * 100 + [rate] * seconds + [0.0] * 100
-    watch = Watch(
-        start=0, end=800, samples=counter("ecc.corrected", *accumulate(story))
-    )
+    watch = Watch(start=0, end=800, samples=counter("ecc.corrected", *accumulate(story)))
     found_verdict, remedy, _ = judged(observed(watch, a_gpu(tmp_path)))
     assert found_verdict.value == verdict
     assert (remedy is Remedy.CONTACT_VENDOR) == (verdict == "fail")
@@ -268,15 +259,11 @@ def test_a_gust_in_a_short_run_warns_and_is_no_storm(tmp_path: Path) -> None:
     assert number(found, "ecc.corrected.sustained") == pytest.approx(4647 / 60)
 
 
-@pytest.mark.parametrize(
-    ("rate", "verdict"), [(0.1, "pass"), (9, "warn"), (500, "fail")]
-)
+@pytest.mark.parametrize(("rate", "verdict"), [(0.1, "pass"), (9, "warn"), (500, "fail")])
 def test_the_memory_of_the_host_is_held_to_the_same_rates(
     tmp_path: Path, rate: float, verdict: str
 ) -> None:
-    samples = [
-        Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)
-    ]
+    samples = [Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)]
     found = observed(Watch(start=0, end=90, samples=samples), a_gpu(tmp_path))
     found_verdict, remedy, _ = judged(found)
     assert found_verdict.value == verdict
@@ -289,9 +276,7 @@ def test_an_error_of_a_cache_during_the_run_fails(tmp_path: Path) -> None:
     assert judged(found)[:2] == (Verdict.FAIL, Remedy.RESET_GPU)
 
 
-def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(
-    tmp_path: Path,
-) -> None:
+def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(tmp_path: Path) -> None:
     samples = counter("remap.correctable", 3, 3, 4)
     found = observed(Watch(start=0, end=3, samples=samples), a_gpu(tmp_path))
     verdict, remedy, why = judged(found)
@@ -323,7 +308,7 @@ def test_a_gpu_that_fell_silent_is_told_with_the_time(
 def test_a_first_run_says_that_it_compared_with_none(tmp_path: Path) -> None:
     found = heard(tmp_path, a_gpu(tmp_path), says(ecc__uncorrected__lifetime=7))
     assert judged(found)[0] is Verdict.PASS
-    assert any("no earlier run" in f.text for f in found if isinstance(f, Covered))
+    assert any("no earlier run" in f.text for f in found if isinstance(f, Coverage))
     assert "since" not in str(found)
 
 
@@ -343,17 +328,15 @@ def test_what_is_new_since_the_last_run_counts_once(
     tmp_path: Path, name: str, verdict: str, remedy: str
 ) -> None:
     answer = says(**{name: 8})
-    mark = Mark(name, f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+    mark = CarryOver(name, f"7 {time.time() - HOUR:.0f} -", "GPU-0")
     found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
     assert [str(w) for w in judged(found)[:2]] == [f"Verdict.{verdict.upper()}", remedy]
     rerun = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), answer)
     assert judged(rerun)[0] is Verdict.PASS
 
 
-def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(
-    tmp_path: Path,
-) -> None:
-    mark = Mark("ecc.uncorrected.lifetime", f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(tmp_path: Path) -> None:
+    mark = CarryOver("ecc.uncorrected.lifetime", f"7 {time.time() - HOUR:.0f} -", "GPU-0")
     for count, expected in ((0, Verdict.PASS), (2, Verdict.FAIL)):
         answer = says(ecc__uncorrected__lifetime=count)
         found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
@@ -365,7 +348,7 @@ def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(
 def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
     tmp_path: Path, errors: float, verdict: str
 ) -> None:
-    mark = Mark("ecc.corrected.lifetime", f"100 {time.time() - HOUR:.0f} -", "GPU-0")
+    mark = CarryOver("ecc.corrected.lifetime", f"100 {time.time() - HOUR:.0f} -", "GPU-0")
     answer = says(ecc__corrected__lifetime=100 + errors)
     found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
     assert judged(found)[0].value == verdict
@@ -374,23 +357,17 @@ def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
 
 
 def test_a_single_error_between_two_runs_in_a_row_is_no_rate(tmp_path: Path) -> None:
-    mark = Mark("ecc.corrected.lifetime", f"0 {time.time():.0f} -", "GPU-0")
+    mark = CarryOver("ecc.corrected.lifetime", f"0 {time.time():.0f} -", "GPU-0")
     found = heard(tmp_path, a_gpu(tmp_path, mark), says(ecc__corrected__lifetime=1))
     assert judged(found)[0] is Verdict.PASS
 
 
-def test_counters_of_a_gpu_that_does_not_answer_are_not_forgotten(
-    tmp_path: Path,
-) -> None:
-    mark = Mark("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
+def test_counters_of_a_gpu_that_does_not_answer_are_not_forgotten(tmp_path: Path) -> None:
+    mark = CarryOver("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
     lost = Finding("gpu_lost", "GPU-0", "lost")
-    found = heard(tmp_path, a_gpu(tmp_path, mark), Heard(findings=(lost,)))
+    found = heard(tmp_path, a_gpu(tmp_path, mark), GpuAnswers(findings=(lost,)))
     assert judged(found)[0] is Verdict.FAIL
-    found = heard(
-        tmp_path,
-        a_gpu(tmp_path, *marks_of(found)),
-        says(ecc__uncorrected__lifetime=8),
-    )
+    found = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), says(ecc__uncorrected__lifetime=8))
     assert number(found, "ecc.uncorrected.since") == 1
 
 
@@ -413,16 +390,14 @@ def test_memory_that_is_not_protected_is_told(
 
 
 def test_no_part_of_the_data_sheets_is_without_ecc(tmp_path: Path) -> None:
-    for spec in specs():
+    for spec in load_specs():
         ctx = a_gpu(tmp_path, name=spec.name)
         assert judged(heard(tmp_path, ctx, says()))[0] is Verdict.PASS
         none = heard(tmp_path, ctx, says(None, retired__pending=0))
         assert (told(none), judged(none)[0]) == (["ecc_unsupported"], Verdict.WARN)
 
 
-def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(
-    tmp_path: Path,
-) -> None:
+def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(tmp_path: Path) -> None:
     ctx = a_gpu(tmp_path, name="NVIDIA RTX 6000 Ada Generation")
     found = heard(tmp_path, ctx, says(0, ecc__mode__pending=0))
     assert (told(found), judged(found)[0]) == (["ecc_off_as_delivered"], Verdict.PASS)
@@ -441,12 +416,12 @@ def test_a_gpu_that_counts_errors_has_ecc_whatever_it_says(tmp_path: Path) -> No
 
 def test_a_gpu_in_trouble_is_not_said_to_lack_ecc(tmp_path: Path) -> None:
     lost = Finding("gpu_lost", "GPU-0", "lost")
-    answer = Heard(answers={"GPU-0": tuple[Reading, ...]()}, findings=(lost,))
+    answer = GpuAnswers(answers={"GPU-0": tuple[Reading, ...]()}, findings=(lost,))
     assert told(heard(tmp_path, a_gpu(tmp_path), answer)) == ["gpu_lost"]
 
 
 def test_what_a_gpu_cannot_answer_is_listed(tmp_path: Path) -> None:
-    root_only = Covered("GPU-0", "needs root: nvmlDeviceGetSramEccErrorStatus")
+    root_only = Coverage("GPU-0", "needs root: nvmlDeviceGetSramEccErrorStatus")
     answer = replace(says(), unanswered=(root_only,))
     found = heard(tmp_path, a_gpu(tmp_path), answer)
     assert root_only in found
@@ -473,12 +448,10 @@ def test_a_healthy_board_passes_every_time(tmp_path: Path, lab: Lab) -> None:
     assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
 
 
-def test_errors_that_a_load_brings_out_are_found_on_their_gpus(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_errors_that_a_load_brings_out_are_found_on_their_gpus(tmp_path: Path, lab: Lab) -> None:
     watch = lab.watch("ecc-row-remap-failure", 60)
     ctx = on_lab(tmp_path, lab)
-    where = [part for part, _ in watch.series("ecc.corrected")]
+    where = [part for part, _ in watch.group_by_part("ecc.corrected")]
     found = observed(watch, ctx)
     rates = {
         f.where: f.value
@@ -536,4 +509,4 @@ def test_an_error_between_two_runs_is_found_on_its_gpu_and_once(lab: Lab) -> Non
 
 
 def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
-    assert problems.RULINGS.items() <= CHECK.rulings.items()
+    assert problems.PROBLEM_RULES.items() <= CHECK.finding_rules.items()

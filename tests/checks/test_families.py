@@ -13,9 +13,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hpcverify_checks import _families as families
-from hpcverify_checks._bits import integers_of
-from hpcverify_checks._exact import Operands, Shape, constant_bits, view
-from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, partner
+from hpcverify_checks._bits import view_integers
+from hpcverify_checks._exact import Operands, Shape, find_constant_bits, view_shifted
+from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, Family, choose_partner_bound
 
 PAIRED = """
 import torch
@@ -36,13 +36,13 @@ EVERY = [*FAMILIES.values(), CPU_FAMILIES["bf16"]]
 def test_the_device_makes_the_product_that_the_host_makes(family: Family) -> None:
     shape = Shape(32, 128)
     dtype = getattr(torch, family.operand)
-    for plan in family.plans(shape.depth):
+    for plan in family.make_plans(shape.depth):
         made = Operands(plan, shape)
         out = torch.empty(32, 32, dtype=getattr(torch, family.output))
-        a, b = made.stored(dtype, "cpu", by_columns=family.by_columns)
-        families.multiply(*view(a, b, 3), out)
-        expected = made.exact_rows(range(32)).to(out.dtype)
-        assert torch.equal(integers_of(out), integers_of(expected))
+        a, b = made.store(dtype, "cpu", by_columns=family.by_columns)
+        families.multiply(*view_shifted(a, b, 3), out)
+        expected = made.compute_exact_rows(range(32)).to(out.dtype)
+        assert torch.equal(view_integers(out), view_integers(expected))
 
 
 class Calls(TorchFunctionMode):
@@ -77,40 +77,38 @@ def test_a_cpu_multiplies_fp8_as_fp32_and_by_no_kernel_for_fp8() -> None:
 
 
 def test_plans_have_names_and_keys_of_their_own() -> None:
-    plans = {plan for f in EVERY for plan in f.plans(64)}
+    plans = {plan for f in EVERY for plan in f.make_plans(64)}
     assert len({p.name for p in plans}) == len({p.key for p in plans}) == len(plans)
 
 
 def test_every_type_has_two_plans_or_more_that_can_take_turns() -> None:
-    assert all(len(family.plans(family.depth)) > 1 for family in EVERY)
+    assert all(len(family.make_plans(family.depth)) > 1 for family in EVERY)
 
 
 def test_a_depth_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(ValueError, match="no product of depth 8192 is exact"):
-        families.fp8_plans(8192)
+        families.make_fp8_plans(8192)
 
 
 def test_the_partner_is_the_largest_that_is_expected_to_fit() -> None:
     room = families.SINGLE_LIMIT
-    b = partner(32768, 255, room, 255)
-    assert families.expected(32768, 255, b) <= room
-    assert families.expected(32768, 255, b + 1) > room
+    b = choose_partner_bound(32768, 255, room, 255)
+    assert families.estimate_certificate(32768, 255, b) <= room
+    assert families.estimate_certificate(32768, 255, b + 1) > room
 
 
 def test_16_bit_operands_reach_all_bits_of_their_mantissa() -> None:
     for name, used in (("bf16", 8), ("fp16", 11)):
-        plans = FAMILIES[name].plans(512)
+        plans = FAMILIES[name].make_plans(512)
         assert max(p.a for p in plans).bit_length() == used
         assert max(p.b for p in plans).bit_length() == used
 
 
-def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned() -> (
-    None
-):
-    assert all(families.fits_pairs(p.a, p.b) for p in FAMILIES["int8"].plans(2048))
-    assert not families.fits_pairs(families.EVEN_INT8 + 1, families.EVEN_INT8 + 1)
-    assert not families.fits_pairs(families.INT8, 2)
-    assert not families.fits_pairs(2, families.INT8)
+def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned() -> None:
+    assert all(families.fits_pairs(p.a, p.b) for p in FAMILIES["int8"].make_plans(2048))
+    assert not families.fits_pairs(families.EVEN_INT8_BOUND + 1, families.EVEN_INT8_BOUND + 1)
+    assert not families.fits_pairs(families.INT8_BOUND, 2)
+    assert not families.fits_pairs(2, families.INT8_BOUND)
 
 
 @pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
@@ -118,16 +116,14 @@ def test_the_largest_int8_operands_are_exact_on_a_cpu_without_vnni(isa: str) -> 
     # The library is told to be such a CPU's, before our own code could tell it else.
     command = [sys.executable, "-c", PAIRED]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, timeout=300, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stderr.decode()[-500:]) == (0, "")
 
 
 def test_int8_operands_reach_all_their_bits() -> None:
-    both = [Operands(p, Shape(64, 256)) for p in FAMILIES["int8"].plans(256)]
+    both = [Operands(p, Shape(64, 256)) for p in FAMILIES["int8"].make_plans(256)]
     for matrices in (
-        [m.a(range(64), "cpu") for m in both],
-        [m.b(range(256), "cpu") for m in both],
+        [m.make_a(range(64), "cpu") for m in both],
+        [m.make_b(range(256), "cpu") for m in both],
     ):
-        assert constant_bits(m.to(torch.int8) for m in matrices) == ()
+        assert find_constant_bits(m.to(torch.int8) for m in matrices) == ()

@@ -14,9 +14,9 @@ from hpcverify.check import Unable, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -24,7 +24,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import gemm
-from hpcverify_checks._load import FORMS, LEAST_STEPS, on_host, product_step
+from hpcverify_checks._load import MIN_STEPS, PRODUCT_FORMATS, make_product_step, time_on_host
 from tests.doubles import context
 
 TINY = gemm.GemmParams(
@@ -33,7 +33,7 @@ TINY = gemm.GemmParams(
 CPU = torch.device("cpu")
 
 
-def numbers(found: Sequence[Found]) -> dict[tuple[str, str], float]:
+def numbers(found: Sequence[CheckItem]) -> dict[tuple[str, str], float]:
     return {
         (m.name, m.where): m.value
         for m in found
@@ -42,42 +42,40 @@ def numbers(found: Sequence[Found]) -> dict[tuple[str, str], float]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     return list(gemm.measure(context(tmp_path_factory.mktemp("gemm")), TINY))
 
 
-def test_every_number_has_the_unit_that_was_declared(found: list[Found]) -> None:
+def test_every_number_has_the_unit_that_was_declared(found: list[CheckItem]) -> None:
     measured = [m for m in found if isinstance(m, Measurement)]
     assert {"fp32.sustained", "fp32.step_p95"} <= {m.name for m in measured}
     for number in measured:
-        metric = gemm.CHECK.metric(number.name)
+        metric = gemm.CHECK.find_metric(number.name)
         assert metric is not None
         assert number.unit == metric.unit
         assert number.value
 
 
-def test_each_core_is_timed_under_its_own_name(found: list[Found]) -> None:
+def test_each_core_is_timed_under_its_own_name(found: list[CheckItem]) -> None:
     cores = {where for name, where in numbers(found) if name == "fp32.core"}
     assert cores == {f"cpu{core}" for core in os.sched_getaffinity(0)}
 
 
-def test_coverage_says_that_the_data_are_random(found: list[Found]) -> None:
-    texts = [f.text for f in found if isinstance(f, Covered)]
+def test_coverage_says_that_the_data_are_random(found: list[CheckItem]) -> None:
+    texts = [f.text for f in found if isinstance(f, Coverage)]
     assert any("random normal" in text for text in texts)
     assert "one at a time" in texts[-1]
 
 
-def test_the_series_is_thinned_and_in_order(found: list[Found]) -> None:
+def test_the_series_is_thinned_and_in_order(found: list[CheckItem]) -> None:
     [series] = [f for f in found if isinstance(f, Series)]
     assert series.name == "fp32.rate"
-    assert 1 < len(series.t) == len(series.values) <= gemm.POINTS
+    assert 1 < len(series.t) == len(series.values) <= gemm.MAX_POINTS
     assert list(series.t) == sorted(series.t)
 
 
 def test_all_native_types_are_taken_by_default(tmp_path: Path) -> None:
-    params = gemm.GemmParams(
-        size=64, burst_seconds=0.01, seconds=0.01, core_seconds=0.0
-    )
+    params = gemm.GemmParams(size=64, burst_seconds=0.01, seconds=0.01, core_seconds=0.0)
     measured = numbers(list(gemm.measure(context(tmp_path), params)))
     assert {("fp32.sustained", "cpu"), ("fp64.sustained", "cpu")} <= measured.keys()
     assert not [name for name, _ in measured if name.endswith(".core")]
@@ -89,19 +87,19 @@ def test_a_type_that_is_not_native_is_a_mistake_in_the_suite(tmp_path: Path) -> 
     assert caught.value.cause is Cause.MISCONFIGURED
 
 
-@pytest.mark.parametrize("dtype", FORMS)
+@pytest.mark.parametrize("dtype", PRODUCT_FORMATS)
 def test_a_step_is_the_product_of_its_operands(dtype: str) -> None:
-    step = product_step(dtype, 64, CPU)
+    step = make_product_step(dtype, 64, CPU)
     a, b = step.args[:2]
     product = step()
-    assert product.dtype == getattr(torch, FORMS[dtype].output)
+    assert product.dtype == getattr(torch, PRODUCT_FORMATS[dtype].output)
     right = a.double() @ b.double()
     torch.testing.assert_close(product.double(), right, rtol=0.02, atol=0.1)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_operands_are_normal_and_the_same_in_every_run(dtype: str) -> None:
-    first, again = (product_step(dtype, 256, CPU).args[0] for _ in range(2))
+    first, again = (make_product_step(dtype, 256, CPU).args[0] for _ in range(2))
     assert torch.equal(first, again)
     values = first.double() / (32 if dtype == "int8" else 1)
     assert abs(values.mean()) < 0.02
@@ -109,22 +107,22 @@ def test_operands_are_normal_and_the_same_in_every_run(dtype: str) -> None:
 
 
 def test_steps_are_timed_one_by_one_and_never_too_few() -> None:
-    assert len(on_host(lambda: None, 0.0)) >= LEAST_STEPS
-    assert all(t > 0 for t in on_host(lambda: sum(range(1000)), 0.01))
+    assert len(time_on_host(lambda: None, 0.0)) >= MIN_STEPS
+    assert all(t > 0 for t in time_on_host(lambda: sum(range(1000)), 0.01))
 
 
 def test_what_others_do_on_a_core_does_not_count_as_its_own_time() -> None:
-    slow = on_host(lambda: time.sleep(0.01), 0.0, time.thread_time)
+    slow = time_on_host(lambda: time.sleep(0.01), 0.0, time.thread_time)
     assert max(slow) < 0.01
 
 
-def load(where: str = "GPU-1", peak: gemm.Peak | None = None) -> gemm.Load:
-    return gemm.Load("bf16", where, 2e12, peak)
+def load(where: str = "GPU-1", peak: gemm.Peak | None = None) -> gemm.GemmLoad:
+    return gemm.GemmLoad("bf16", where, 2e12, peak)
 
 
 def test_burst_is_the_median_and_sustained_the_second_half() -> None:
     burst, sustained = [0.004, 0.004, 0.1], [0.004] * 500 + [0.005] * 400
-    found = numbers(list(gemm.described(load(), burst, sustained, 0.0)))
+    found = numbers(list(gemm.report_steps(load(), burst, sustained, 0.0)))
     assert found["bf16.burst", "GPU-1"] == pytest.approx(500_000)
     assert found["bf16.sustained", "GPU-1"] == pytest.approx(400_000, rel=1e-3)
     assert found["bf16.step_p50", "GPU-1"] == pytest.approx(5.0)
@@ -132,32 +130,30 @@ def test_burst_is_the_median_and_sustained_the_second_half() -> None:
 
 def test_uneven_steps_show_in_the_spread() -> None:
     steps = [0.01] * 90 + [0.05] * 10
-    found = numbers(list(gemm.described(load(), steps, steps[::-1] + steps, 0.0)))
+    found = numbers(list(gemm.report_steps(load(), steps, steps[::-1] + steps, 0.0)))
     assert found["bf16.spread", "GPU-1"] == pytest.approx(5.0)
 
 
 def test_of_peak_is_a_share_of_the_data_sheet(tmp_path: Path) -> None:
     device = Device("cuda", "GPU-1", "GPU 0")
     part = Part("gpu", "GPU-1", "GPU 0", {"pci_device_id": "2330"})
-    this = context(
-        tmp_path, device=device, inventory=Inventory(parts=(part,), devices=(device,))
-    )
-    peak = gemm.peak_of(this, "bf16")
+    this = context(tmp_path, device=device, inventory=Inventory(parts=(part,), devices=(device,)))
+    peak = gemm.find_peak(this, "bf16")
     assert peak is not None
     assert (peak.value, peak.derived) == (989_000, False)
-    found = numbers(list(gemm.described(load(peak=peak), [0.004], [0.004], 0.0)))
+    found = numbers(list(gemm.report_steps(load(peak=peak), [0.004], [0.004], 0.0)))
     assert found["bf16.of_peak", "GPU-1"] == pytest.approx(500 / 989)
     assert ("bf16.peak_derived", "GPU-1") not in found
 
 
 def test_a_cpus_peak_is_cores_times_clock_times_width() -> None:
     facts = {"cores": "64", "max_mhz": "3000", "vector_bits": "512"}
-    peak = gemm.derived_peak(facts, {}, "fp64")
+    peak = gemm.derive_peak(facts, {}, "fp64")
     assert peak is not None
     assert peak.value == pytest.approx(64 * 3.0 * 8 * 2 * 2)
     assert "64 cores x 3000 MHz" in peak.source
-    assert gemm.derived_peak(facts, {}, "bf16") is None
-    assert gemm.derived_peak({"cores": "64"}, {}, "fp64") is None
+    assert gemm.derive_peak(facts, {}, "bf16") is None
+    assert gemm.derive_peak({"cores": "64"}, {}, "fp64") is None
 
 
 def no_past(_name: str, _where: str) -> Sequence[float]:
@@ -179,17 +175,13 @@ def test_a_gpu_that_lags_behind_its_siblings_fails(slow: float, expected: str) -
 
 
 @pytest.mark.parametrize(("reached", "expected"), [(650e3, "pass"), (600e3, "fail")])
-def test_a_gpu_alone_is_held_against_its_data_sheet(
-    reached: float, expected: str
-) -> None:
+def test_a_gpu_alone_is_held_against_its_data_sheet(reached: float, expected: str) -> None:
     facts = {"pci_device_id": "2330"}
     assert verdict({"GPU-0": reached}, "bf16.sustained", facts) is Verdict(expected)
 
 
 def test_a_slow_core_is_a_warning_and_never_a_fail() -> None:
-    measured = [
-        Measurement("fp32.core", 100.0, "GFLOP/s", f"cpu{core}") for core in range(7)
-    ]
+    measured = [Measurement("fp32.core", 100.0, "GFLOP/s", f"cpu{core}") for core in range(7)]
     measured.append(Measurement("fp32.core", 20.0, "GFLOP/s", "cpu7"))
     limits = resolve(gemm.CHECK.rules, measured, Inventory(), no_past)
     assert judge(measured, limits, {}).verdict is Verdict.WARN

@@ -15,9 +15,9 @@ from hpcverify.check import Skip, Unable, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -26,10 +26,22 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _memory_march as marching
 from hpcverify_checks import gpu_memory
-from hpcverify_checks._load import on_host
-from hpcverify_checks._memory_march import HARDWARE, KINDS, Bench, Memory, Seams
-from hpcverify_checks._memory_room import LARGEST, RESERVE, SMALLEST, Room, take
-from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, Tally
+from hpcverify_checks._load import time_on_host
+from hpcverify_checks._memory_march import (
+    BACKGROUND_NAMES,
+    HARDWARE,
+    MarchPass,
+    Memory,
+    MemorySeams,
+)
+from hpcverify_checks._memory_room import (
+    MAX_CHUNK_BYTES,
+    MIN_CHUNK_BYTES,
+    RESERVE_BYTES,
+    DeviceMemory,
+    allocate_chunks,
+)
+from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, PassTally
 from tests.doubles import context
 
 GPU = "GPU-1"
@@ -43,8 +55,8 @@ def chunks(*sizes: int) -> tuple[Tensor, ...]:
     return tuple(torch.randint(-(2**63), 2**63 - 1, (size,)) for size in sizes)
 
 
-def room(total: int = WORDS * 8) -> Room:
-    return Room(total, lambda: 0, lambda _: torch.empty(0))
+def room(total: int = WORDS * 8) -> DeviceMemory:
+    return DeviceMemory(total, lambda: 0, lambda _: torch.empty(0))
 
 
 def enough() -> bool:
@@ -58,10 +70,10 @@ def passes(wanted: int) -> Callable[[], bool]:
 
 
 def examined(
-    memory: tuple[Tensor, ...], seams: Seams = HARDWARE, laps: int = 4, seed: int = 1
-) -> list[Found]:
+    memory: tuple[Tensor, ...], seams: MemorySeams = HARDWARE, laps: int = 4, seed: int = 1
+) -> list[CheckItem]:
     tested = Memory(memory, AT_ONCE, seams)
-    return list(gpu_memory.examined(tested, GPU, room(), seed, passes(laps)))
+    return list(gpu_memory.examine_memory(tested, GPU, room(), seed, passes(laps)))
 
 
 def no_past(_name: str, _where: str) -> tuple[float, ...]:
@@ -69,20 +81,20 @@ def no_past(_name: str, _where: str) -> tuple[float, ...]:
 
 
 def judged(
-    found: Iterable[Found], inventory: Inventory | None = None
+    found: Iterable[CheckItem], inventory: Inventory | None = None
 ) -> tuple[Verdict, Remedy, str]:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]
     limits = resolve(CHECK.rules, numbers, inventory or Inventory(), no_past)
-    judgement = judge(items, limits, CHECK.rulings)
+    judgement = judge(items, limits, CHECK.finding_rules)
     return judgement.verdict, judgement.remedy, judgement.reason
 
 
-def findings(found: Iterable[Found]) -> list[Finding]:
+def findings(found: Iterable[CheckItem]) -> list[Finding]:
     return [f for f in found if isinstance(f, Finding)]
 
 
-def number(found: Iterable[Found], name: str) -> float | None:
+def number(found: Iterable[CheckItem], name: str) -> float | None:
     (value,) = (m.value for m in found if isinstance(m, Measurement) and m.name == name)
     return value
 
@@ -136,9 +148,9 @@ def test_sound_memory_passes_whatever_its_size_and_the_seed() -> None:
 
 
 def test_sound_memory_passes_in_stretches_of_the_real_size() -> None:
-    memory = Memory(chunks(2 * marching.AT_ONCE, 1000))
+    memory = Memory(chunks(2 * marching.WORDS_PER_PIECE, 1000))
     total = room(memory.size)
-    found = list(gpu_memory.examined(memory, GPU, total, 1, passes(2)))
+    found = list(gpu_memory.examine_memory(memory, GPU, total, 1, passes(2)))
     assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
 
 
@@ -151,7 +163,7 @@ def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
         def hold(_: Tensor, cell: Tensor = cell, mask: int = bit(place)) -> None:
             _ = cell.bitwise_or_(mask) if at else cell.bitwise_and_(~mask)
 
-        found = examined(memory, Seams(write=Faulty(hold)), laps=1)
+        found = examined(memory, MemorySeams(write=Faulty(hold)), laps=1)
         [finding] = findings(found)
         assert finding.evidence["bits"] == str(place)
         assert finding.evidence["offset"] == hex((500 + 321) * 8)
@@ -161,7 +173,7 @@ def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
 
 def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
     memory = chunks(1000, 100)
-    found = examined(memory, Seams(write=Faulty(lambda _: memory[0][7].fill_(5))))
+    found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
     verdict, remedy, reason = judged(found)
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "byte 0x38 of the memory tested: 0x0000000000000005, not 0x" in reason
@@ -171,17 +183,13 @@ def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
 def test_evidence_says_what_was_expected_and_found() -> None:
     memory = chunks(1000, 100)
     lone = Faulty(lambda _: memory[0][130].bitwise_xor_(bit(63)), only=17)
-    [finding] = findings(examined(memory, Seams(write=lone), laps=1))
+    [finding] = findings(examined(memory, MemorySeams(write=lone), laps=1))
     evidence = finding.evidence
-    table, masks = marching.hashed(AT_ONCE, 9, "1 0")
+    table, masks = marching.hash_addresses(AT_ONCE, 9, "1 0")
     wanted = ~(int(table[2]) ^ masks[1]) % 2**64
     assert evidence["pattern"] == "hashed addresses, inverted"
     assert int(evidence["expected"], 16) == wanted
-    assert (
-        int(evidence["found"], 16)
-        == wanted ^ 2**63
-        == wanted ^ int(evidence["xor"], 16)
-    )
+    assert int(evidence["found"], 16) == wanted ^ 2**63 == wanted ^ int(evidence["xor"], 16)
     assert (evidence["bits"], evidence["wrong_words"]) == ("63", "1 of 128")
     assert evidence["reference"] == "intact"
 
@@ -194,7 +202,7 @@ def test_a_bit_that_cannot_fall_once_it_has_risen_is_found() -> None:
         harm=lambda _: cell.bitwise_or_(kept.pop() & bit(44)),
     )
     memory[0].zero_()
-    [finding] = findings(examined(memory, Seams(write=slow), laps=1))
+    [finding] = findings(examined(memory, MemorySeams(write=slow), laps=1))
     assert finding.evidence["bits"] == "44"
 
 
@@ -211,9 +219,9 @@ def test_two_addresses_that_lead_to_the_same_cells_are_found(shared: int) -> Non
 def test_one_uniform_pattern_alone_would_not_see_an_address_fault() -> None:
     whole = torch.zeros(512, dtype=torch.int64)
     memory = Memory((whole, whole), AT_ONCE)
-    background = next(islice(marching.backgrounds(AT_ONCE, 8, 1), 1, None))
-    writes = marching.SWEEPS[0], marching.SWEEPS[-1]
-    bench = memory.bench(background)
+    background = next(islice(marching.generate_backgrounds(AT_ONCE, 8, 1), 1, None))
+    writes = marching.MARCH_ELEMENTS[0], marching.MARCH_ELEMENTS[-1]
+    bench = memory.start_pass(background)
     for piece in sum(bench.pieces, ()):
         bench.write(piece, writes[0].write or 0)
     wrong = [w for pieces in bench.pieces for w in bench.verify(pieces, 0)]
@@ -227,7 +235,7 @@ def test_a_cell_that_is_disturbed_by_a_write_elsewhere_is_found() -> None:
         if words.data_ptr() == memory[0][256:].data_ptr():
             memory[0][900].bitwise_xor_(bit(5))
 
-    assert findings(examined(memory, Seams(write=Faulty(couple)), laps=1))
+    assert findings(examined(memory, MemorySeams(write=Faulty(couple)), laps=1))
 
 
 def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
@@ -238,7 +246,7 @@ def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
             harm=lambda words: words[10:20].copy_(kept.pop()),
             only=only,
         )
-        found = examined(chunks(1000, 100), Seams(write=lost), laps=1)
+        found = examined(chunks(1000, 100), MemorySeams(write=lost), laps=1)
         assert findings(found)[0].evidence["wrong_words"] == f"10 of {size(only)}"
 
 
@@ -250,7 +258,7 @@ def size(write: int) -> int:
 
 def test_a_reading_that_was_disturbed_once_is_told_from_a_bad_cell() -> None:
     for only in range(27):
-        found = examined(chunks(1000, 100), Seams(read=Disturbed(only)), laps=1)
+        found = examined(chunks(1000, 100), MemorySeams(read=Disturbed(only)), laps=1)
         [finding] = findings(found)
         assert finding.evidence["again"].startswith("right when read again")
         assert finding.evidence["bits"] == "9"
@@ -262,26 +270,26 @@ def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
         marching.read(words, mask, out)
         out[3].random_()
 
-    found = examined(chunks(1000), Seams(read=noisy), laps=1)
+    found = examined(chunks(1000), MemorySeams(read=noisy), laps=1)
     assert findings(found)[0].evidence["again"].startswith("otherwise")
 
 
 def test_few_wrong_words_are_described_and_all_are_counted() -> None:
     memory = chunks(1000, 100)
-    found = examined(memory, Seams(write=Faulty(lambda w: w.zero_())))
-    assert len(findings(found)) == gpu_memory.PLACES
+    found = examined(memory, MemorySeams(write=Faulty(lambda w: w.zero_())))
+    assert len(findings(found)) == gpu_memory.MAX_DESCRIBED_WORDS
     assert number(found, "mismatches") == 3 * 1100
     assert number(found, "passes") == 1
 
 
 def test_the_same_word_is_described_once() -> None:
     memory = chunks(1000)
-    found = examined(memory, Seams(write=Faulty(lambda _: memory[0][7].fill_(5))))
+    found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
     assert len(findings(found)) == 1
 
 
 def test_a_reference_that_changed_is_said_to_have() -> None:
-    spoilt = Seams(write=Spoiler(5))
+    spoilt = MemorySeams(write=Spoiler(5))
     found = examined(chunks(1000), spoilt, laps=1)
     assert findings(found)[0].evidence["reference"] == "changed in GPU memory"
 
@@ -304,14 +312,16 @@ class Spoiler:
 def test_a_reference_that_was_wrong_from_the_start_is_found() -> None:
     bench = bench_on(Memory(chunks(1000), AT_ONCE))
     bench.table[17].bitwise_xor_(1)
-    tally = Tally()
-    [finding] = gpu_memory.one_pass(bench, GPU, tally)
+    tally = PassTally()
+    [finding] = gpu_memory.run_pass(bench, GPU, tally)
     assert (finding.code, tally.mismatches) == ("memory_corrupted", 1)
 
 
-def bench_on(memory: Memory, seed: int = 1) -> Bench:
-    pieces = sum(map(len, memory.pieces()))
-    return memory.bench(next(marching.backgrounds(memory.at_once, pieces, seed)))
+def bench_on(memory: Memory, seed: int = 1) -> MarchPass:
+    pieces = sum(map(len, memory.split_pieces()))
+    return memory.start_pass(
+        next(marching.generate_backgrounds(memory.words_per_piece, pieces, seed))
+    )
 
 
 def test_a_blind_comparison_makes_the_check_report_itself() -> None:
@@ -319,12 +329,12 @@ def test_a_blind_comparison_makes_the_check_report_itself() -> None:
         row.zero_()
 
     with pytest.raises(Unable, match="did not notice") as caught:
-        examined(chunks(1000), Seams(compare=blind))
+        examined(chunks(1000), MemorySeams(compare=blind))
     assert caught.value.cause is Cause.CHECKER
 
 
 def test_every_word_of_the_hashed_background_is_another() -> None:
-    table, masks = marching.hashed(1000, 20, "1 0")
+    table, masks = marching.hash_addresses(1000, 20, "1 0")
     words = torch.tensor(masks)[:, None] ^ table
     assert len(set(words.flatten().tolist())) == 20_000
     ones = ((words.reshape(-1, 1) >> torch.arange(64)) & 1).double().mean(0)
@@ -333,7 +343,7 @@ def test_every_word_of_the_hashed_background_is_another() -> None:
 
 def test_hashed_backgrounds_differ_between_runs_and_laps() -> None:
     def tables(seed: int) -> list[int]:
-        made = islice(marching.backgrounds(8, 1, seed), 0, 12, 4)
+        made = islice(marching.generate_backgrounds(8, 1, seed), 0, 12, 4)
         return [int(b.table[0]) for b in made]
 
     assert len({*tables(1), *tables(2)}) == 6
@@ -341,7 +351,7 @@ def test_hashed_backgrounds_differ_between_runs_and_laps() -> None:
 
 
 def test_the_walking_bit_comes_to_every_place_of_every_word() -> None:
-    laps = [b.table for b in islice(marching.backgrounds(65, 1, 1), 3, 256, 4)]
+    laps = [b.table for b in islice(marching.generate_backgrounds(65, 1, 1), 3, 256, 4)]
     seen = torch.stack(laps)
     assert set((seen[:, 64]).tolist()) == {bit(place) for place in range(64)}
     assert all((word % 2**64).bit_count() == 1 for word in seen[0].tolist())
@@ -351,13 +361,13 @@ def test_the_first_pass_is_whole_however_little_time_there_is() -> None:
     found = examined(chunks(1000, 100), laps=1)
     assert number(found, "passes") == 1
     assert judged(found)[0] is Verdict.PASS
-    [text] = [f.text for f in found if isinstance(f, Covered)]
+    [text] = [f.text for f in found if isinstance(f, Coverage)]
     assert "hashed addresses 1; no time for: 00/FF, 55/AA, walking bit" in text
 
 
 def test_further_patterns_follow_while_time_lasts() -> None:
     found = examined(chunks(1000, 100), laps=9)
-    [text] = [f.text for f in found if isinstance(f, Covered)]
+    [text] = [f.text for f in found if isinstance(f, Coverage)]
     assert text.endswith("hashed addresses 3, 00/FF 2, 55/AA 2, walking bit 2")
     assert number(found, "passes") == 9
 
@@ -373,15 +383,15 @@ def test_every_stretch_is_written_first_and_compared_only_then() -> None:
         order.append("r")
         marching.read(words, mask, out)
 
-    bench = bench_on(Memory(chunks(256, 100), AT_ONCE, Seams(write, read)))
-    assert list(marching.inversions(bench)) == []
+    bench = bench_on(Memory(chunks(256, 100), AT_ONCE, MemorySeams(write, read)))
+    assert list(marching.find_wrong_pieces(bench)) == []
     assert "".join(order) == "www" + "rrwwrw" + "rwrrww" + "rrr"
 
 
 def test_nothing_between_two_looks_at_the_log_waits_for_the_device() -> None:
     # On the meta device any look at a value raises; shapes and types are the GPU's.
     memory = Memory((torch.empty(2**27, dtype=torch.int64, device="meta"),))
-    bench = memory.bench(marching.Background("any", torch.zeros(1), (0,) * 32))
+    bench = memory.start_pass(marching.Background("any", torch.zeros(1), (0,) * 32))
     log = torch.zeros(1, 3, dtype=torch.int64, device="meta")
     for piece in bench.pieces[0]:
         bench.write(piece, marching.INVERSE)
@@ -392,9 +402,9 @@ def test_nothing_between_two_looks_at_the_log_waits_for_the_device() -> None:
 
 def test_what_the_check_needs_besides_fits_into_the_reserve() -> None:
     # Two tables while they change, what was read, its comparison in bytes.
-    table = SMALLEST
-    assert 3 * table + table // 8 < RESERVE / 2
-    assert LARGEST % SMALLEST == 0
+    table = MIN_CHUNK_BYTES
+    assert 3 * table + table // 8 < RESERVE_BYTES / 2
+    assert MAX_CHUNK_BYTES % MIN_CHUNK_BYTES == 0
 
 
 @dataclass
@@ -407,9 +417,9 @@ class Device:
     """Refuses once no more than this is left, although it is said to be free."""
     granted: list[int] = field(default_factory=list[int])
 
-    def room(self, total: int) -> Room:
+    def room(self, total: int) -> DeviceMemory:
         """Offer it."""
-        return Room(total, lambda: self.free, self.allocate)
+        return DeviceMemory(total, lambda: self.free, self.allocate)
 
     def allocate(self, size: int) -> Tensor:
         """Grant or refuse *size* bytes."""
@@ -421,7 +431,7 @@ class Device:
 
 
 def taken(device: Device) -> tuple[Tensor, ...]:
-    return take(device.room(0), largest=8192, smallest=1024, reserve=4096)
+    return allocate_chunks(device.room(0), largest=8192, smallest=1024, reserve=4096)
 
 
 def test_all_but_the_reserve_is_taken_in_chunks_that_get_smaller() -> None:
@@ -436,10 +446,10 @@ def test_memory_in_pieces_is_taken_in_smaller_chunks() -> None:
     assert set(device.granted) == {2048}
 
 
-def tried(device: Device, total: int, seams: Seams = HARDWARE) -> list[Found]:
+def tried(device: Device, total: int, seams: MemorySeams = HARDWARE) -> list[CheckItem]:
     memory = Memory(taken(device), AT_ONCE, seams)
     where = device.room(total)
-    return list(gpu_memory.examined(memory, GPU, where, 1, enough))
+    return list(gpu_memory.examine_memory(memory, GPU, where, 1, enough))
 
 
 @pytest.mark.parametrize(
@@ -464,7 +474,7 @@ def test_an_allocation_of_nearly_all_passes() -> None:
 
 
 def test_bad_memory_fails_also_where_the_allocation_fell_short() -> None:
-    bad = Seams(write=Faulty(lambda words: words[0].bitwise_or_(1)))
+    bad = MemorySeams(write=Faulty(lambda words: words[0].bitwise_or_(1)))
     found = tried(Device(free=50_000), 100_000, bad)
     assert judged(found)[0] is Verdict.FAIL
 
@@ -482,10 +492,10 @@ def raising(error: Exception) -> Callable[[Tensor, Tensor, int], None]:
     return write
 
 
-def ended(error: Exception) -> list[Found]:
-    memory = Memory(chunks(100), AT_ONCE, Seams(write=raising(error)))
-    found = gpu_memory.examined(memory, GPU, room(), 1, enough)
-    return list(gpu_memory.guarded(GPU, found))
+def ended(error: Exception) -> list[CheckItem]:
+    memory = Memory(chunks(100), AT_ONCE, MemorySeams(write=raising(error)))
+    found = gpu_memory.examine_memory(memory, GPU, room(), 1, enough)
+    return list(gpu_memory.convert_memory_errors(GPU, found))
 
 
 def test_an_uncorrectable_ecc_error_under_way_fails() -> None:
@@ -510,18 +520,14 @@ def test_bandwidth_counts_a_copy_both_ways() -> None:
     def timer(_step: object, seconds: float) -> list[float]:
         return [9.0, 0.5, 0.5] if seconds == 1.0 else [100.0]
 
-    steps = gpu_memory.steps(CPU, 10**6)
-    found = list(gpu_memory.bandwidths(steps, GPU, 1.0, timer))
+    steps = gpu_memory.make_steps(CPU, 10**6)
+    found = list(gpu_memory.measure_bandwidths(steps, GPU, 1.0, timer))
     rates = {m.name: m.value for m in found if isinstance(m, Measurement)}
-    assert rates == {
-        "memory.read": 0.002,
-        "memory.write": 0.002,
-        "memory.copy": 0.004,
-    }
+    assert rates == {"memory.read": 0.002, "memory.write": 0.002, "memory.copy": 0.004}
 
 
 def test_the_steps_read_write_and_copy_all_of_their_buffers() -> None:
-    steps = {name: step for name, (step, _) in gpu_memory.steps(CPU, 4096).items()}
+    steps = {name: step for name, (step, _) in gpu_memory.make_steps(CPU, 4096).items()}
     copied, total = steps["copy"](), steps["read"]()
     assert isinstance(copied, Tensor)
     assert isinstance(total, Tensor)
@@ -534,8 +540,8 @@ def test_the_steps_read_write_and_copy_all_of_their_buffers() -> None:
 
 
 def test_bandwidth_is_measured_here_too() -> None:
-    steps = gpu_memory.steps(CPU, 2**20)
-    found = list(gpu_memory.bandwidths(steps, GPU, 0.01, on_host))
+    steps = gpu_memory.make_steps(CPU, 2**20)
+    found = list(gpu_memory.measure_bandwidths(steps, GPU, 0.01, time_on_host))
     numbers = [m for m in found if isinstance(m, Measurement)]
     assert all(m.value and m.unit == "GB/s" for m in numbers)
     assert len(numbers) == 3
@@ -547,8 +553,7 @@ def test_memory_slower_than_the_siblings_fails(slow: float, verdict: str) -> Non
     parts = tuple(Part("gpu", n, n, {"name": "some GPU"}) for n in names)
     sound = [*clean_numbers()]
     rates = [
-        Measurement("memory.read", 3000.0 * (slow if n == "GPU-2" else 1), "GB/s", n)
-        for n in names
+        Measurement("memory.read", 3000.0 * (slow if n == "GPU-2" else 1), "GB/s", n) for n in names
     ]
     got, remedy, reason = judged([*sound, *rates], Inventory(parts=parts))
     assert got.value == verdict
@@ -556,17 +561,17 @@ def test_memory_slower_than_the_siblings_fails(slow: float, verdict: str) -> Non
     assert ("GPU-2: memory.read 2820 GB/s < 2850" in reason) == (got is Verdict.FAIL)
 
 
-def clean_numbers() -> list[Found]:
+def clean_numbers() -> list[CheckItem]:
     return [f for f in examined(chunks(1100), laps=1) if isinstance(f, Measurement)]
 
 
 def test_every_number_has_the_unit_that_was_declared() -> None:
-    steps = gpu_memory.steps(CPU, 4096)
-    rates = gpu_memory.bandwidths(steps, GPU, 0.0, on_host)
+    steps = gpu_memory.make_steps(CPU, 4096)
+    rates = gpu_memory.measure_bandwidths(steps, GPU, 0.0, time_on_host)
     found = [*rates, *examined(chunks(1100))]
     for item in found:
         if isinstance(item, Measurement):
-            metric = CHECK.metric(item.name)
+            metric = CHECK.find_metric(item.name)
             assert metric is not None
             assert metric.unit == item.unit
             assert item.where == GPU
@@ -579,5 +584,5 @@ def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:
 
 
 def test_backgrounds_take_turns_in_the_order_that_is_told() -> None:
-    made = islice(marching.backgrounds(8, 2, 1), 8)
-    assert tuple(b.name for b in made) == KINDS * 2
+    made = islice(marching.generate_backgrounds(8, 2, 1), 8)
+    assert tuple(b.name for b in made) == BACKGROUND_NAMES * 2

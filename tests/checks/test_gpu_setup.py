@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Sample, Watch, judge
 from hpcverify.limits import resolve
-from hpcverify.limits.specs import Spec, specs
+from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -28,10 +28,10 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Heard, Process, Setup
-from hpcverify.wire import Reply
+from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
+from hpcverify.wire import Response
 from hpcverify_checks import gpu_setup
-from hpcverify_checks.gpu_setup import CHECK, GpuSetupParams, Host
+from hpcverify_checks.gpu_setup import CHECK, GpuSetupParams, ProcessTable
 from tests.doubles import context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import probe
@@ -82,7 +82,7 @@ def a_node(tmp_path: Path, gpus: int = 1, **facts: str) -> Context:
     return context(tmp_path, inventory=Inventory(parts=tuple(parts)))
 
 
-def a_host(tmp_path: Path, *living: int, namespace: str = "4026531836") -> Host:
+def a_host(tmp_path: Path, *living: int, namespace: str = "4026531836") -> ProcessTable:
     """Make a host on which process 10 is the engine, 11 its worker, 42 a job."""
     proc = grow(
         tmp_path / "proc",
@@ -95,20 +95,20 @@ def a_host(tmp_path: Path, *living: int, namespace: str = "4026531836") -> Host:
     )
     (proc / "self/ns").mkdir(parents=True, exist_ok=True)
     (proc / "self/ns/pid").symlink_to(f"pid:[{namespace}]")
-    return Host(proc=proc, engine=10, alive=living.__contains__)
+    return ProcessTable(proc=proc, engine=10, alive=living.__contains__)
 
 
 def looked(
-    ctx: Context, host: Host, *answers: dict[str, Setup], exclusive: bool = False
-) -> list[Found]:
+    ctx: Context, host: ProcessTable, *answers: dict[str, Setup], exclusive: bool = False
+) -> list[CheckItem]:
     """Ask once for each of *answers*, and never once more."""
     asked = iter(answers)
     pauses: list[float] = []
     found = list(
-        gpu_setup.look(
+        gpu_setup.report_setup(
             ctx,
             GpuSetupParams(exclusive=exclusive),
-            lambda: Heard(answers=next(asked)),
+            lambda: GpuAnswers(answers=next(asked)),
             host,
             pauses.append,
         )
@@ -118,7 +118,7 @@ def looked(
     return found
 
 
-def seen(tmp_path: Path, **changes: Any) -> list[Found]:
+def seen(tmp_path: Path, **changes: Any) -> list[CheckItem]:
     """Look at one GPU that differs from a healthy one by *changes*."""
     setup = replace(WELL, **changes)
     return looked(a_node(tmp_path), a_host(tmp_path, 42), {"GPU-0": setup})
@@ -141,21 +141,21 @@ def test_a_clock_that_is_held_down_is_told_with_its_heat(
     assert slow.text == f"its clock is held down right now: {told}"
 
 
-def judged(found: Iterable[Found]) -> Judgement:
+def judged(found: Iterable[CheckItem]) -> Judgement:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     numbers = [f for f in items if isinstance(f, Measurement)]
     limits = resolve(CHECK.rules, numbers, Inventory(), lambda _name, _where: ())
-    return judge(items, limits, CHECK.rulings)
+    return judge(items, limits, CHECK.finding_rules)
 
 
-def codes(found: Iterable[Found]) -> list[str]:
+def codes(found: Iterable[CheckItem]) -> list[str]:
     return [f.code for f in found if isinstance(f, Finding)]
 
 
 def test_a_gpu_as_it_ought_to_be_passes_without_a_word(tmp_path: Path) -> None:
     found = seen(tmp_path)
     assert (codes(found), judged(found).verdict) == ([], Verdict.PASS)
-    (covered,) = (f for f in found if isinstance(f, Covered))
+    (covered,) = (f for f in found if isinstance(f, Coverage))
     assert covered.text.startswith("persistence on, MIG off, compute mode default")
     assert "power limit 700 of 700 W" in covered.text
 
@@ -185,12 +185,7 @@ def test_what_a_gpu_cannot_tell_is_held_against_nobody(tmp_path: Path) -> None:
 
 
 WARNINGS: tuple[tuple[dict[str, Any], str, Remedy, str], ...] = (
-    (
-        {"persistence": False},
-        "persistence_off",
-        Remedy.FIX_CONFIGURATION,
-        "nvidia-persistenced",
-    ),
+    ({"persistence": False}, "persistence_off", Remedy.FIX_CONFIGURATION, "nvidia-persistenced"),
     ({"mig_pending": True}, "mig_pending", Remedy.RESET_GPU, "MIG will be on"),
     (
         {"power_limit_w": 500.0, "power_enforced_w": 500.0},
@@ -246,7 +241,7 @@ def test_applications_clocks_that_do_not_bind_are_only_listed(tmp_path: Path) ->
     assert "applications clock 1095 of 1410 MHz" in str(found)
 
 
-def firmware(tmp_path: Path, *versions: str, **facts: str) -> list[Found]:
+def firmware(tmp_path: Path, *versions: str, **facts: str) -> list[CheckItem]:
     answers = {
         f"GPU-{i}": replace(WELL, firmware={"vbios": version} if version else {})
         for i, version in enumerate(versions)
@@ -266,9 +261,7 @@ def test_the_gpu_with_another_firmware_than_its_like_is_named(tmp_path: Path) ->
 def test_where_no_firmware_is_the_more_common_all_are_named(tmp_path: Path) -> None:
     found = firmware(tmp_path, "A", "B")
     assert judged(found).verdict is Verdict.WARN
-    assert (
-        "node: vbios differs among like GPUs: GPU 0 A, GPU 1 B" in judged(found).reason
-    )
+    assert "node: vbios differs among like GPUs: GPU 0 A, GPU 1 B" in judged(found).reason
 
 
 def test_a_gpu_that_does_not_tell_its_firmware_is_not_odd(tmp_path: Path) -> None:
@@ -295,9 +288,7 @@ def test_the_jobs_of_others_are_listed_and_never_leftovers(tmp_path: Path) -> No
 
 def test_where_nobody_may_be_left_a_process_is_a_leftover(tmp_path: Path) -> None:
     setup = replace(WELL, processes=(Process(pid=42, memory=3 * GIB),))
-    found = looked(
-        a_node(tmp_path), a_host(tmp_path, 42), {"GPU-0": setup}, exclusive=True
-    )
+    found = looked(a_node(tmp_path), a_host(tmp_path, 42), {"GPU-0": setup}, exclusive=True)
     judgement = judged(found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     assert judgement.reason == "GPU-0: used by process 42 (python3): 3.0 GiB"
@@ -306,9 +297,7 @@ def test_where_nobody_may_be_left_a_process_is_a_leftover(tmp_path: Path) -> Non
 def test_the_workers_of_this_run_are_no_users(tmp_path: Path) -> None:
     ours = (Process(pid=10, memory=GIB), Process(pid=11, memory=GIB))
     setup = replace(WELL, processes=ours)
-    found = looked(
-        a_node(tmp_path), a_host(tmp_path, 10, 11), {"GPU-0": setup}, exclusive=True
-    )
+    found = looked(a_node(tmp_path), a_host(tmp_path, 10, 11), {"GPU-0": setup}, exclusive=True)
     assert codes(found) == []
 
 
@@ -354,37 +343,33 @@ def test_what_the_driver_itself_may_take_is_no_leftover(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300"])
-def test_memory_that_the_kernel_shares_may_hold_its_page_cache(
-    tmp_path: Path, name: str
-) -> None:
+def test_memory_that_the_kernel_shares_may_hold_its_page_cache(tmp_path: Path, name: str) -> None:
     cached = {"GPU-0": replace(WELL, memory_used=40 * GIB)}
     found = looked(a_node(tmp_path, name=name), a_host(tmp_path), cached)
     assert judged(found).verdict is Verdict.PASS
 
 
 def test_from_a_container_nothing_is_said_of_processes(tmp_path: Path) -> None:
-    ghost = replace(
-        WELL, processes=(Process(pid=77, memory=GIB),), memory_used=40 * GIB
-    )
+    ghost = replace(WELL, processes=(Process(pid=77, memory=GIB),), memory_used=40 * GIB)
     host = a_host(tmp_path, namespace="4026532200")
     found = looked(a_node(tmp_path), host, {"GPU-0": ghost}, exclusive=True)
     assert codes(found) == []
-    assert Covered("node", gpu_setup.CONTAINED) in found
+    assert Coverage("node", gpu_setup.CONTAINER_NOTICE) in found
 
 
 def test_a_process_lives_while_the_kernel_knows_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
-        assert gpu_setup.alive(child.pid)
-        assert Host(engine=os.getpid()).is_ours(child.pid)
-    assert not gpu_setup.alive(child.pid)
-    assert not Host(engine=os.getpid()).is_ours(child.pid)
+        assert gpu_setup.process_exists(child.pid)
+        assert ProcessTable(engine=os.getpid()).is_ours(child.pid)
+    assert not gpu_setup.process_exists(child.pid)
+    assert not ProcessTable(engine=os.getpid()).is_ours(child.pid)
 
 
 def samples(name: str, values: Iterable[float]) -> Iterator[Sample]:
     yield from (Sample(float(t), name, "", "GPU-0", v) for t, v in enumerate(values))
 
 
-def watched(ctx: Context, **series: Iterable[float]) -> list[Found]:
+def watched(ctx: Context, **series: Iterable[float]) -> list[CheckItem]:
     """Sample a GPU at 1 Hz; two underscores stand for a dot."""
     taken = [
         sample
@@ -407,21 +392,16 @@ def test_a_locked_clock_shows_under_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "cause",
-    ["event__sw_power_cap", "event__hw_thermal", "event__sync_boost", "event__idle"],
+    "cause", ["event__sw_power_cap", "event__hw_thermal", "event__sync_boost", "event__idle"]
 )
-def test_a_clock_that_something_holds_back_is_not_locked(
-    tmp_path: Path, cause: str
-) -> None:
+def test_a_clock_that_something_holds_back_is_not_locked(tmp_path: Path, cause: str) -> None:
     clock = [1500.0] * 60
     held = {cause: [1.0] * 60}
     found = watched(a_node(tmp_path), utilization=BUSY, clock=clock, **held)
     assert codes(found) == []
 
 
-def test_holding_back_that_no_sample_caught_shows_in_its_counter(
-    tmp_path: Path,
-) -> None:
+def test_holding_back_that_no_sample_caught_shows_in_its_counter(tmp_path: Path) -> None:
     found = watched(
         a_node(tmp_path),
         utilization=BUSY,
@@ -454,15 +434,10 @@ def test_a_few_seconds_of_load_say_nothing_of_the_clock(tmp_path: Path) -> None:
     assert watched(a_node(tmp_path), utilization=busy, clock=[1500.0] * 60) == []
 
 
-def test_a_few_moments_without_a_cause_say_nothing_of_the_clock(
-    tmp_path: Path,
-) -> None:
+def test_a_few_moments_without_a_cause_say_nothing_of_the_clock(tmp_path: Path) -> None:
     capped = [1.0] * 51 + [0.0] * 9
     found = watched(
-        a_node(tmp_path),
-        utilization=BUSY,
-        clock=[1500.0] * 60,
-        event__sw_power_cap=capped,
+        a_node(tmp_path), utilization=BUSY, clock=[1500.0] * 60, event__sw_power_cap=capped
     )
     assert codes(found) == []
 
@@ -499,10 +474,8 @@ def test_the_clock_of_a_part_that_nobody_knows_is_not_judged(tmp_path: Path) -> 
     assert watched(ctx, utilization=BUSY, clock=[900.0] * 60) == []
 
 
-@pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.key)
-def test_no_part_is_accused_at_the_clock_of_its_data_sheet(
-    tmp_path: Path, spec: Spec
-) -> None:
+@pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
+def test_no_part_is_accused_at_the_clock_of_its_data_sheet(tmp_path: Path, spec: Spec) -> None:
     ctx = a_node(tmp_path, name=spec.name)
     clock = spec.peak_clock_mhz or 1500.0
     assert codes(watched(ctx, utilization=BUSY, clock=[clock] * 60)) == []
@@ -528,13 +501,13 @@ for found in gpu_setup.look(ctx, params, ask, host, pause=lambda _: None):
 """
 
 
-def measured(lab: Lab, *, exclusive: bool = False, **environ: str) -> list[Found]:
+def measured(lab: Lab, *, exclusive: bool = False, **environ: str) -> list[CheckItem]:
     """Probe the lab and look at its GPUs, on a host where only process 42 lives."""
     if not (lab.root / "proc/self").exists():
         a_host(lab.root)
     lines = lab.python(MEASURE, exclusive, **environ).splitlines()
-    replies = [msgspec.json.decode(line, type=Reply) for line in lines]
-    return [r.found for r in replies if r.found is not None]
+    replies = [msgspec.json.decode(line, type=Response) for line in lines]
+    return [r.item for r in replies if r.item is not None]
 
 
 def test_a_healthy_board_passes_idle_and_under_load(tmp_path: Path, lab: Lab) -> None:
@@ -597,17 +570,13 @@ def test_a_clock_that_is_locked_in_the_lab_is_found(tmp_path: Path, lab: Lab) ->
     scenario.write_text(f"{story}gpu.*.clocks.sm = 1980\ngpu.4.clocks.sm = 1200\n")
     watch = lab.watch(str(scenario.with_suffix("")), 15)
     (finding,) = (
-        f
-        for f in gpu_setup.observe(watch, ctx, GpuSetupParams())
-        if isinstance(f, Finding)
+        f for f in gpu_setup.observe(watch, ctx, GpuSetupParams()) if isinstance(f, Finding)
     )
     assert finding.code == "clocks_locked"
     assert finding.where == ctx.inventory.of_kind("gpu")[4].id
 
 
-def test_nothing_is_called_that_could_change_a_setting(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_nothing_is_called_that_could_change_a_setting(tmp_path: Path, lab: Lab) -> None:
     journal = tmp_path / "calls"
     lab.write("gpu.*.persistence_mode = 0", "gpu.*.power.limit_mw = 500000")
     measured(lab, NVML_LAB_JOURNAL=str(journal))
@@ -618,4 +587,4 @@ def test_nothing_is_called_that_could_change_a_setting(
 
 
 def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
-    assert problems.RULINGS.items() <= CHECK.rulings.items()
+    assert problems.PROBLEM_RULES.items() <= CHECK.finding_rules.items()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcverify_checks import _injections as faults
-from hpcverify_checks._bits import integers_of
+from hpcverify_checks._bits import view_integers
 from hpcverify_checks._hunt import compare
 
 SIZE = 128
@@ -28,10 +28,10 @@ def multiply(_a: Tensor, _b: Tensor, out: Tensor) -> None:
 
 def changed(out: Tensor) -> Tensor:
     """Say in which elements *out* is not as it should be."""
-    return integers_of(out) != integers_of(numbered())
+    return view_integers(out) != view_integers(numbered())
 
 
-def after(harm: faults.Harm) -> Tensor:
+def after(harm: faults.OutputFault) -> Tensor:
     out = numbered()
     harm(out)
     return out
@@ -41,8 +41,8 @@ def after(harm: faults.Harm) -> Tensor:
 def test_a_mask_has_one_bit_of_the_width_of_the_type(dtype: torch.dtype) -> None:
     like = torch.zeros(1, dtype=dtype)
     width = 8 * like.element_size()
-    masks = [faults.mask(bit, like) for bit in range(width)]
-    flipped = torch.zeros_like(integers_of(like))
+    masks = [faults.make_bit_mask(bit, like) for bit in range(width)]
+    flipped = torch.zeros_like(view_integers(like))
     for mask in masks:
         flipped ^= mask
 
@@ -54,34 +54,34 @@ def test_a_flip_changes_one_bit_of_one_element() -> None:
     out = after(faults.flip(4, 1, 2))
 
     assert changed(out).nonzero().tolist() == [[1, 2]]
-    assert int(integers_of(out)[1, 2] ^ integers_of(numbered())[1, 2]) == 1 << 4
+    assert int(view_integers(out)[1, 2] ^ view_integers(numbered())[1, 2]) == 1 << 4
 
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_stuck_bit_holds_in_one_lane_of_every_fragment(at: int) -> None:
-    lane = integers_of(after(faults.stick(12, at=at)))[3::64, 5::8]
+    lane = view_integers(after(faults.stick(12, at=at)))[3::64, 5::8]
 
     assert set(((lane >> 12) & 1).flatten().tolist()) == {at}
     assert int(changed(after(faults.stick(12, at=at))).sum()) <= lane.numel()
 
 
 def test_paired_flips_leave_the_xor_of_the_row_as_it_is() -> None:
-    out, xor = after(faults.paired(0)), torch.zeros(SIZE, dtype=torch.int32)
+    out, xor = after(faults.flip_pair(0)), torch.zeros(SIZE, dtype=torch.int32)
     for column in range(SIZE):
-        xor ^= (integers_of(out) ^ integers_of(numbered()))[:, column]
+        xor ^= (view_integers(out) ^ view_integers(numbered()))[:, column]
 
     assert int(changed(out).sum()) == 2
     assert not xor.any()
 
 
 def test_warp_flips_come_every_eighth_element() -> None:
-    places = changed(after(faults.warp_periodic(0))).nonzero()
+    places = changed(after(faults.flip_periodic(0))).nonzero()
 
     assert set(places.diff(dim=0)[:, 1].tolist()) == {8}
 
 
 def test_swapped_tiles_hold_each_others_numbers() -> None:
-    out = after(faults.swapped)
+    out = after(faults.swap_tiles)
 
     assert torch.equal(out[:32, :32], numbered()[:32, 32:64])
     assert torch.equal(out[:32, 32:64], numbered()[:32, :32])
@@ -89,7 +89,7 @@ def test_swapped_tiles_hold_each_others_numbers() -> None:
 
 
 def test_a_duplicated_tile_is_there_twice() -> None:
-    out = after(faults.duplicated)
+    out = after(faults.duplicate_tile)
 
     assert torch.equal(out[32:64, :32], out[:32, :32])
     assert int(changed(out).sum()) == 32 * 32
@@ -97,7 +97,7 @@ def test_a_duplicated_tile_is_there_twice() -> None:
 
 def test_an_unwritten_tile_keeps_what_was_there() -> None:
     out = torch.full((SIZE, SIZE), -7.0)
-    faults.unwritten(multiply)(out, out, out)
+    faults.skip_tile(multiply)(out, out, out)
 
     assert changed(out).nonzero().tolist() == (out == -7).nonzero().tolist()
     assert int((out == -7).sum()) == 32 * 32
@@ -105,14 +105,14 @@ def test_an_unwritten_tile_keeps_what_was_there() -> None:
 
 def test_a_negated_zero_is_the_same_number_and_not_the_same_bits() -> None:
     out = torch.zeros(2, 2)
-    faults.negated_zeros(out)
+    faults.negate_zeros(out)
 
     assert torch.equal(out, torch.zeros(2, 2))
-    assert integers_of(out).all()
+    assert view_integers(out).all()
 
 
 def test_a_fault_now_and_then_happens_in_its_calls_only() -> None:
-    rare = faults.sometimes(faults.harmed(faults.spoiled), faults.ALWAYS[2::3])
+    rare = faults.limit_to_calls(faults.make_multiply_fault(faults.put_nan), faults.ALL_CALLS[2::3])
     unit, out, seen = rare(multiply), numbered(), list[bool]()
     for _ in range(7):
         unit(out, out, out)
@@ -127,7 +127,7 @@ def test_a_changed_element_is_another_number_and_is_put_right(
     dtype: torch.dtype, value: int
 ) -> None:
     tensor = torch.full((4, 6), value, dtype=torch.float32).to(dtype).T
-    with faults.in_memory(tensor):
+    with faults.corrupt_memory(tensor):
         (row, column), *others = (tensor.float() != value).nonzero().tolist()
 
     assert ((row, column), others) == ((3, 2), [])
@@ -137,15 +137,15 @@ def test_a_changed_element_is_another_number_and_is_put_right(
 @pytest.mark.parametrize(
     ("blindness", "differences", "counted"),
     [
-        (faults.blind, 64, 0),
-        (faults.blind_in_a_lane, 64, 62),
-        (faults.blind_to_a_bit, 64, 0),
-        (faults.blind_to_one, 1, 0),
-        (faults.blind_to_one, 2, 2),
+        (faults.ignore_all, 64, 0),
+        (faults.ignore_lane, 64, 62),
+        (faults.ignore_low_bit, 64, 0),
+        (faults.drop_single_hits, 1, 0),
+        (faults.drop_single_hits, 2, 2),
     ],
 )
 def test_a_blind_comparison_counts_too_little(
-    blindness: faults.Blindness, differences: int, counted: int
+    blindness: faults.CompareFault, differences: int, counted: int
 ) -> None:
     expected, count = torch.zeros(64, dtype=torch.int64), torch.ones(()).long()
     found = expected.clone()

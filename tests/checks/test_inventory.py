@@ -10,10 +10,10 @@ import pytest
 from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -72,18 +72,18 @@ def with_problem(node: Inventory, code: str, where: str = "node") -> Inventory:
 
 def compare(
     tmp_path: Path, now: Inventory, before: Inventory | None
-) -> tuple[list[Found], Cause]:
+) -> tuple[list[CheckItem], Cause]:
     ctx = context(tmp_path, inventory=now, previous=before)
     found = list(CHECK.measure(ctx, InventoryParams()))
-    return found, judge(findings(found), (), CHECK.rulings).cause
+    return found, judge(findings(found), (), CHECK.finding_rules).cause
 
 
-def findings(found: list[Found]) -> list[Finding]:
+def findings(found: list[CheckItem]) -> list[Finding]:
     return [item for item in found if isinstance(item, Finding)]
 
 
-def verdict(found: list[Found]) -> Verdict:
-    return judge(findings(found), (), CHECK.rulings).verdict
+def verdict(found: list[CheckItem]) -> Verdict:
+    return judge(findings(found), (), CHECK.finding_rules).verdict
 
 
 def test_a_node_that_nobody_touched_is_unchanged(tmp_path: Path) -> None:
@@ -101,14 +101,7 @@ def test_the_parts_are_counted(tmp_path: Path) -> None:
     bare = Part("gpu", ADDRESSES[0], "GPU", {"pci_address": ADDRESSES[0]})
     found, _ = compare(tmp_path, plus(without(NODE, "GPU-0"), bare), None)
     counts = {m.name: m.value for m in found if isinstance(m, Measurement)}
-    assert counts == {
-        "gpus": 7,
-        "disks": 2,
-        "nics": 1,
-        "dimms": 0,
-        "cpus": 64,
-        "memory": 1024,
-    }
+    assert counts == {"gpus": 7, "disks": 2, "nics": 1, "dimms": 0, "cpus": 64, "memory": 1024}
 
 
 @pytest.mark.parametrize(
@@ -151,9 +144,7 @@ def test_a_gpu_that_is_gone_is_told_by_label_and_serial(tmp_path: Path) -> None:
         ("gpu_unreadable", Cause.MISCONFIGURED),
     ],
 )
-def test_nothing_is_missing_while_we_cannot_see(
-    tmp_path: Path, code: str, cause: Cause
-) -> None:
+def test_nothing_is_missing_while_we_cannot_see(tmp_path: Path, code: str, cause: Cause) -> None:
     gpus = [gpu.id for gpu in GPUS]
     now = with_problem(without(NODE, *gpus), code)
     found, why = compare(tmp_path, now, NODE)
@@ -177,19 +168,13 @@ def test_a_lost_gpu_is_a_fault_even_if_we_do_not_see_all(tmp_path: Path) -> None
     assert (cause, verdict(found)) == (Cause.NONE, Verdict.FAIL)
 
 
-def test_a_gpu_known_by_its_address_only_is_told_once_and_by_its_serial(
-    tmp_path: Path,
-) -> None:
+def test_a_gpu_known_by_its_address_only_is_told_once_and_by_its_serial(tmp_path: Path) -> None:
     address = ADDRESSES[2]
     bare = Part("gpu", address, f"GPU at {address}", {"pci_address": address})
     now = with_problem(plus(without(NODE, "GPU-2"), bare), "gpu_lost", address)
     (finding,) = findings(compare(tmp_path, now, NODE)[0])
     assert finding.code == "gpu_lost"
-    assert finding.evidence == {
-        "was": "GPU 2 (…2)",
-        "uuid": "GPU-2",
-        "serial": "1652",
-    }
+    assert finding.evidence == {"was": "GPU 2 (…2)", "uuid": "GPU-2", "serial": "1652"}
 
 
 def test_a_part_in_place_of_another_was_replaced(tmp_path: Path) -> None:
@@ -226,8 +211,7 @@ def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "codes"),
-    [("992 GiB", ["memory_shrunk"]), ("1023 GiB", []), ("2048 GiB", [])],
+    ("total", "codes"), [("992 GiB", ["memory_shrunk"]), ("1023 GiB", []), ("2048 GiB", [])]
 )
 def test_memory_that_a_module_was_lost_of_is_a_fault(
     tmp_path: Path, total: str, codes: list[str]
@@ -253,7 +237,7 @@ def test_a_scratch_that_is_not_mounted_any_more_does_not_pass(
 ) -> None:
     found, _ = compare(tmp_path, on(below), on(MOUNTED))
     (finding,) = findings(found)
-    judgement = judge(findings(found), (), CHECK.rulings)
+    judgement = judge(findings(found), (), CHECK.finding_rules)
 
     assert finding.code == "mount_missing"
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
@@ -269,9 +253,7 @@ def test_a_scratch_that_is_not_mounted_any_more_does_not_pass(
         {"mount": "/scratch", "type": "nfs4", "source": "server:/export"},
     ],
 )
-def test_another_file_system_at_the_same_place_is_told(
-    tmp_path: Path, now: dict[str, str]
-) -> None:
+def test_another_file_system_at_the_same_place_is_told(tmp_path: Path, now: dict[str, str]) -> None:
     found, _ = compare(tmp_path, on(now), on(MOUNTED))
 
     assert [f.code for f in findings(found)] == ["mount_changed"]
@@ -306,13 +288,11 @@ def test_a_file_system_that_is_mounted_where_none_was_is_told(tmp_path: Path) ->
 
 def test_every_finding_has_a_ruling() -> None:
     kinds = ("gpu", "disk", "nic", "dimm")
-    assert {f"{kind}_missing" for kind in kinds} <= CHECK.rulings.keys()
-    assert problems.RULINGS.items() <= CHECK.rulings.items()
+    assert {f"{kind}_missing" for kind in kinds} <= CHECK.finding_rules.keys()
+    assert problems.PROBLEM_RULES.items() <= CHECK.finding_rules.items()
 
 
-def test_a_healthy_board_is_unchanged_however_often_it_is_probed(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_a_healthy_board_is_unchanged_however_often_it_is_probed(tmp_path: Path, lab: Lab) -> None:
     lab.load("healthy-8xh100")
     before = probe(lab)
     for _ in range(5):
@@ -341,9 +321,7 @@ def test_a_driver_at_odds_with_its_library_is_no_fault_of_the_hardware(
     assert (cause, verdict(found)) == (Cause.MISCONFIGURED, Verdict.ERROR)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)]
-)
+@pytest.mark.parametrize(("name", "told"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)])
 def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
     tmp_path: Path, name: str, told: int
 ) -> None:
@@ -351,6 +329,6 @@ def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
     node = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1", facts),))
     found, _ = compare(tmp_path, node, None)
 
-    unknown = [f for f in found if isinstance(f, Covered) and f.where == "GPU-1"]
+    unknown = [f for f in found if isinstance(f, Coverage) and f.where == "GPU-1"]
     assert len(unknown) == told
     assert all("not in the table of parts" in f.text for f in unknown)

@@ -13,33 +13,31 @@ from torch import Tensor
 
 from hpcverify_checks._locate import (
     FIRST_BOUND,
-    PLANS,
-    PROGRAMS,
-    ROUNDS,
-    Suspect,
+    PROGRAMS_PER_SM,
+    TILE_PLANS,
+    TILE_ROUNDS,
+    FaultySm,
     Tile,
-    examined,
-    extent_of,
-    made_tile,
-    span_of,
-    summed,
-    suspects,
+    examine_sms,
+    find_faulty_sms,
+    find_span,
+    make_tile,
+    measure_extent,
+    sum_by_sm,
 )
 from tests.checks.interpreted import interpreter
 
 CPU = torch.device("cpu")
 
 
-def spoiled(
-    harm: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
-) -> str:
+def spoiled(harm: Callable[[Tensor], object], dtype: torch.dtype = torch.float32) -> str:
     """Say what is told of a product of 512 x 512 that *harm* was done to."""
     generator = torch.Generator().manual_seed(1)
     right = torch.randint(-(2**20), 2**20, (512, 512), generator=generator)
     expected = right.to(dtype)
     found = expected.clone()
     harm(found)
-    return extent_of(found, expected).text()
+    return measure_extent(found, expected).describe()
 
 
 def test_one_element_is_one_element() -> None:
@@ -65,8 +63,7 @@ def test_a_tile_that_was_not_written_is_one_tile() -> None:
 
     told = spoiled(harm)
     assert told == (
-        "16384 elements, rows 128 to 255, columns 256 to 383, "
-        "all of 1 tile of 128 x 128"
+        "16384 elements, rows 128 to 255, columns 256 to 383, all of 1 tile of 128 x 128"
     )
 
 
@@ -124,25 +121,25 @@ def test_what_is_no_integer_has_no_error_to_tell_of() -> None:
 
 def test_the_sign_of_a_zero_is_a_wrong_element_without_an_error() -> None:
     found, expected = torch.full((8, 8), -0.0), torch.zeros(8, 8)
-    extent = extent_of(found, expected)
+    extent = measure_extent(found, expected)
     assert (extent.elements, extent.errors) == (64, None)
 
 
 def test_a_product_that_no_tile_divides_has_none() -> None:
     found, expected = torch.ones(12, 20), torch.zeros(12, 20)
-    told = extent_of(found, expected).text()
+    told = measure_extent(found, expected).describe()
     assert told == "240 elements, rows 0 to 11, columns 0 to 19, off by 1"
 
 
 @pytest.mark.parametrize("period", [2, 4, 8, 16, 32, 64, 128])
 def test_every_period_of_a_warp_is_recognised(period: int) -> None:
-    span = span_of(range(period - 1, 2048, period))
+    span = find_span(range(period - 1, 2048, period))
     assert (span.period, span.residues) == (period, (period - 1,))
 
 
 def test_several_lanes_of_a_period_are_told_together() -> None:
     rows = [block + row for block in range(0, 1024, 64) for row in (8, 9, 10, 40)]
-    assert span_of(rows).text("row") == "rows 8 to 1000 (8-10,40 of every 64)"
+    assert find_span(rows).describe("row") == "rows 8 to 1000 (8-10,40 of every 64)"
 
 
 @pytest.mark.parametrize(
@@ -151,27 +148,25 @@ def test_several_lanes_of_a_period_are_told_together() -> None:
     ids=["first tile", "a tile", "two", "few", "all"],
 )
 def test_what_chance_or_one_tile_makes_is_no_period(places: range | list[int]) -> None:
-    assert span_of(places).period == 0
+    assert find_span(places).period == 0
 
 
 def test_random_places_have_no_period() -> None:
     generator = torch.Generator().manual_seed(1)
     for _ in range(200):
         few = torch.randperm(4096, generator=generator)[:30].sort().values
-        assert span_of(few.tolist()).period == 0
+        assert find_span(few.tolist()).period == 0
 
 
 def test_multiprocessors_are_added_up_by_number() -> None:
     rows = [[0, 0, 0], [5, 3, 0b1000], [5, 4, -(2**31)], [7, 0, 0], [-1, -1, -1]]
-    found = summed(rows, 4)
-    assert found.faulty == (Suspect(5, 7, 2**31 + 0b1000),)
-    assert found.text() == "5 (7 elements, bits 3,31) of the 3 seen of 4"
+    found = sum_by_sm(rows, 4)
+    assert found.faulty == (FaultySm(5, 7, 2**31 + 0b1000),)
+    assert found.describe() == "5 (7 elements, bits 3,31) of the 3 seen of 4"
 
 
 def test_no_suspect_is_no_suspect() -> None:
-    assert (
-        summed([[sm, 0, 0] for sm in range(4)], 4).text() == "none of the 4 seen of 4"
-    )
+    assert sum_by_sm([[sm, 0, 0] for sm in range(4)], 4).describe() == "none of the 4 seen of 4"
 
 
 def test_all_units_are_looked_at_with_every_tile_in_every_round() -> None:
@@ -181,19 +176,21 @@ def test_all_units_are_looked_at_with_every_tile_in_every_round() -> None:
         asked.append((tile, programs))
         return torch.tensor([[sm % 6, int(sm % 6 == 2), 1] for sm in range(programs)])
 
-    found = examined(faulty, 6)
-    assert [programs for _, programs in asked] == [6 * PROGRAMS] * ROUNDS * len(PLANS)
+    found = examine_sms(faulty, 6)
+    assert [programs for _, programs in asked] == [6 * PROGRAMS_PER_SM] * TILE_ROUNDS * len(
+        TILE_PLANS
+    )
     assert [s.sm for s in found.faulty] == [2]
     assert found.seen == found.units == 6
 
 
 def test_without_a_gpu_nothing_is_located() -> None:
-    assert suspects(CPU) is None
+    assert find_faulty_sms(CPU) is None
 
 
-@pytest.mark.parametrize(("bound", "bias"), PLANS)
+@pytest.mark.parametrize(("bound", "bias"), TILE_PLANS)
 def test_the_tile_is_exact_in_any_order(bound: int, bias: int) -> None:
-    tile = made_tile(bound, bias)
+    tile = make_tile(bound, bias)
     a, b = tile.a.long(), tile.b.long()
     assert int((a.abs() @ b.abs()).max()) < 2**24
     assert torch.equal((a @ b).float(), tile.expected)
@@ -202,7 +199,7 @@ def test_the_tile_is_exact_in_any_order(bound: int, bias: int) -> None:
 
 
 def test_both_tiles_together_change_every_bit_that_can_change() -> None:
-    tiles = [made_tile(*plan).expected.view(torch.int32) for plan in PLANS]
+    tiles = [make_tile(*plan).expected.view(torch.int32) for plan in TILE_PLANS]
     values = torch.stack(tiles).flatten()
     seen = [int((values >> bit & 1).sum()) for bit in range(23)]
     assert all(0 < count < values.numel() for count in seen)
@@ -220,18 +217,16 @@ def looked(*args: object) -> list[list[int]]:
     return cast("list[list[int]]", called)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_sound_program_finds_its_tile_right(
-    interpreted: Executor, plan: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("plan", TILE_PLANS)
+def test_a_sound_program_finds_its_tile_right(interpreted: Executor, plan: tuple[int, int]) -> None:
     rows = interpreted.submit(looked, plan).result()
     assert rows == [[40, 0, 0], [41, 0, 0]]
 
 
 def test_a_faulty_program_counts_its_elements_and_bits(interpreted: Executor) -> None:
     mask = 1 << 30 | 1 << 3
-    rows = interpreted.submit(looked, PLANS[1], 31, mask).result()
+    rows = interpreted.submit(looked, TILE_PLANS[1], 31, mask).result()
     assert rows == [[40, 2 * 32, mask], [41, 2 * 32, mask]]
-    sound = interpreted.submit(looked, PLANS[0]).result()
-    found = summed([*sound, [42, *rows[0][1:]]], 132)
-    assert found.text() == "42 (64 elements, bits 3,30) of the 3 seen of 132"
+    sound = interpreted.submit(looked, TILE_PLANS[0]).result()
+    found = sum_by_sm([*sound, [42, *rows[0][1:]]], 132)
+    assert found.describe() == "42 (64 elements, bits 3,30) of the 3 seen of 132"

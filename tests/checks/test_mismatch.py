@@ -10,37 +10,37 @@ import torch
 from torch import Tensor
 
 from hpcverify.model import Finding
-from hpcverify_checks._bits import integers_of
+from hpcverify_checks._bits import view_integers
 from hpcverify_checks._families import FAMILIES, multiply
-from hpcverify_checks._hunt import Bench
+from hpcverify_checks._hunt import ProductBench
 from hpcverify_checks._injections import (
-    Fault,
+    MultiplyFault,
+    corrupt_memory,
     flip,
-    harmed,
-    in_memory,
+    make_multiply_fault,
+    skip_tile,
     stick,
-    unwritten,
 )
-from hpcverify_checks._mismatch import corruption
+from hpcverify_checks._mismatch import investigate_corruption
 from tests.checks.benches import a_bench, hunted, once, with_fault, with_multiply
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path) -> ProductBench:
     return a_bench(tmp_path)
 
 
-def accused(bench: Bench, fault: Fault | None = None) -> Finding:
+def accused(bench: ProductBench, fault: MultiplyFault | None = None) -> Finding:
     """Find out about the first wrong product of *bench*."""
     faulty = with_fault(bench, fault) if fault else bench
-    return corruption(faulty, hunted(faulty).wrong[0])
+    return investigate_corruption(faulty, hunted(faulty).wrong[0])
 
 
-def test_evidence_says_what_was_expected_and_found(bench: Bench) -> None:
+def test_evidence_says_what_was_expected_and_found(bench: ProductBench) -> None:
     evidence = accused(bench, once(flip(4), 8)).evidence
     wanted, found = int(evidence["expected"], 16), int(evidence["found"], 16)
     assert wanted ^ found == 1 << 4 == int(evidence["xor"], 16)
-    assert wanted == int(integers_of(bench.jobs[2].reference)[17, 33]) % 2**32
+    assert wanted == int(view_integers(bench.jobs[2].reference)[17, 33]) % 2**32
     assert (evidence["plan"], evidence["shift"]) == ("bias-", "1")
     assert (evidence["row"], evidence["column"]) == ("17", "33")
     assert (evidence["bits"], evidence["wrong_elements"]) == ("4", "1")
@@ -56,38 +56,38 @@ def test_the_highest_bit_of_every_type_is_named(tmp_path: Path, name: str) -> No
     assert len(found.evidence["expected"]) == 2 + width // 4
 
 
-def test_a_single_flip_is_intermittent_and_compute(bench: Bench) -> None:
+def test_a_single_flip_is_intermittent_and_compute(bench: ProductBench) -> None:
     evidence = accused(bench, once(flip(0), 7)).evidence
     assert evidence["place"] == "compute"
     assert evidence["reruns"] == "intermittent: 0 of 3 reruns wrong"
 
 
-def test_a_stuck_bit_is_persistent_and_its_lanes_are_named(bench: Bench) -> None:
-    found = accused(bench, harmed(stick(12, at=1)))
+def test_a_stuck_bit_is_persistent_and_its_lanes_are_named(bench: ProductBench) -> None:
+    found = accused(bench, make_multiply_fault(stick(12, at=1)))
     assert found.evidence["reruns"] == "persistent: 3 of 3 reruns wrong"
     assert "(3 of every 64)" in found.text
     assert "(5 of every 8)" in found.text
 
 
-def test_a_tile_that_is_not_written_is_seen_as_a_tile(bench: Bench) -> None:
-    found = accused(bench, unwritten)
+def test_a_tile_that_is_not_written_is_seen_as_a_tile(bench: ProductBench) -> None:
+    found = accused(bench, skip_tile)
     assert found.evidence["reruns"] == "persistent: 3 of 3 reruns wrong"
     assert "rows 32 to 63, columns 32 to 63" in found.text
 
 
-def test_a_flipped_operand_is_called_memory(bench: Bench) -> None:
-    with in_memory(bench.jobs[0].a):
+def test_a_flipped_operand_is_called_memory(bench: ProductBench) -> None:
+    with corrupt_memory(bench.jobs[0].a):
         found = accused(bench)
     rows, depth = (length // 2 for length in bench.jobs[0].a.shape)
     assert found.evidence["place"] == f"memory (operand A changed at {rows}, {depth})"
 
 
-def test_a_flipped_reference_is_called_memory(bench: Bench) -> None:
-    with in_memory(bench.jobs[2].reference):
+def test_a_flipped_reference_is_called_memory(bench: ProductBench) -> None:
+    with corrupt_memory(bench.jobs[2].reference):
         assert accused(bench).evidence["place"] == "memory (reference changed)"
 
 
-def test_what_a_second_look_does_not_show_is_still_an_accusation(bench: Bench) -> None:
+def test_what_a_second_look_does_not_show_is_still_an_accusation(bench: ProductBench) -> None:
     # As where a word is read wrongly once, on its way to the comparison.
     reads = 0
 
@@ -102,7 +102,7 @@ def test_what_a_second_look_does_not_show_is_still_an_accusation(bench: Bench) -
     assert "row" not in found.evidence
 
 
-def test_evidence_that_cannot_be_had_hides_no_fault(bench: Bench) -> None:
+def test_evidence_that_cannot_be_had_hides_no_fault(bench: ProductBench) -> None:
     made = 0
 
     def dying(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -116,18 +116,18 @@ def test_evidence_that_cannot_be_had_hides_no_fault(bench: Bench) -> None:
     faulty = with_multiply(bench, dying)
     wrong = hunted(faulty).wrong[0]
     made = 3
-    found = corruption(faulty, wrong)
+    found = investigate_corruption(faulty, wrong)
     assert (found.code, found.evidence["bits"]) == ("corruption", "3")
     assert "then RuntimeError: CUDA error: unspecified launch failure" in found.text
 
 
-def test_the_same_wrong_bits_have_the_same_digest(bench: Bench) -> None:
-    stuck = harmed(stick(12, at=1))
+def test_the_same_wrong_bits_have_the_same_digest(bench: ProductBench) -> None:
+    stuck = make_multiply_fault(stick(12, at=1))
     one, other = (accused(bench, stuck).evidence["digest"] for _ in range(2))
-    assert one == other != accused(bench, harmed(stick(13, at=1))).evidence["digest"]
+    assert one == other != accused(bench, make_multiply_fault(stick(13, at=1))).evidence["digest"]
 
 
-def test_reruns_are_of_the_same_plan_and_shift(bench: Bench) -> None:
+def test_reruns_are_of_the_same_plan_and_shift(bench: ProductBench) -> None:
     def wrong_with_one_plan(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
         if a.data_ptr() == bench.jobs[3].a.data_ptr() + 4 * 16:

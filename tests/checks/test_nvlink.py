@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Skip
 from hpcverify.limits.specs import Spec
-from hpcverify.model import Cause, Finding, Found, Mark, Remedy, Verdict
-from hpcverify.telemetry.gpus import Fabric, Heard, Linkage, NvLink
+from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Verdict
+from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify_checks import nvlink
-from hpcverify_checks._links import BRIDGES
+from hpcverify_checks._links import LINKS_PER_BRIDGE
 from hpcverify_checks.nvlink import CHECK, NvlinkParams
 from tests.checks.links import (
     BY_KEY,
@@ -76,14 +76,12 @@ def changed(number_: int, **changes: object) -> Linkage:
 
 def read(
     answers: Answers, ctx: Context, root: Path, links: int = 0, *trouble: Finding
-) -> list[Found]:
-    heard = Heard(answers=answers, findings=trouble)
-    return list(nvlink.of_linkage(heard, ctx, NvlinkParams(links=links), root))
+) -> list[CheckItem]:
+    heard = GpuAnswers(answers=answers, findings=trouble)
+    return list(nvlink.report_linkage(heard, ctx, NvlinkParams(links=links), root))
 
 
-def later(
-    before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100
-) -> list[Found]:
+def later(before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100) -> list[CheckItem]:
     """Measure twice, with an hour between."""
     count = len(before)
     first = read(before, node(tmp_path, sheet, count), clock(tmp_path / "root", 100))
@@ -91,7 +89,7 @@ def later(
     return read(after, ctx, clock(tmp_path / "root", 3700))
 
 
-def verdict(found: list[Found], ctx: Context) -> Judgement:
+def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
     return judged(CHECK, found, ctx)
 
 
@@ -107,7 +105,7 @@ def healthy(sheet: Spec) -> Linkage:
         sheet.nvlink_links,
         speed=26.562 if hopper and not gen5 else speed,
         errors=NEW if gen5 else OLD,
-        fabric=WELL if hopper and sheet.key not in BRIDGES else None,
+        fabric=WELL if hopper and sheet.key not in LINKS_PER_BRIDGE else None,
     )
 
 
@@ -116,7 +114,7 @@ def healthy(sheet: Spec) -> Linkage:
 def test_healthy_gpus_of_every_part_pass_run_after_run(
     tmp_path: Path, sheet: Spec, count: int
 ) -> None:
-    answers, told = all_of(healthy(sheet), count), tuple[Mark, ...]()
+    answers, told = all_of(healthy(sheet), count), tuple[CarryOver, ...]()
     for hour in range(1, 4):
         ctx = node(tmp_path, sheet, count, marks=told)
         root = clock(tmp_path / "root", 3600 * hour)
@@ -129,10 +127,8 @@ def test_healthy_gpus_of_every_part_pass_run_after_run(
         told = marks(found)
 
 
-@pytest.mark.parametrize("key", BRIDGES)
-def test_boards_without_a_bridge_are_well_beside_bridged_ones(
-    tmp_path: Path, key: str
-) -> None:
+@pytest.mark.parametrize("key", LINKS_PER_BRIDGE)
+def test_boards_without_a_bridge_are_well_beside_bridged_ones(tmp_path: Path, key: str) -> None:
     sheet = BY_KEY[key]
     whole = healthy(sheet)
     bare = linkage(0, sheet.nvlink_links, fabric=None)
@@ -198,10 +194,7 @@ def test_a_gpu_that_shows_no_nvlink_among_others_fails(
     tmp_path: Path, fabric: Fabric | None
 ) -> None:
     ctx, bare = node(tmp_path), all_of(linkage(fabric=fabric), g3=Linkage())
-    for found in (
-        read(bare, ctx, tmp_path),
-        later(all_of(linkage(fabric=fabric)), bare, tmp_path),
-    ):
+    for found in (read(bare, ctx, tmp_path), later(all_of(linkage(fabric=fabric)), bare, tmp_path)):
         judgement = verdict(found, ctx)
         assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
         assert "0 are up" in judgement.reason
@@ -252,15 +245,13 @@ def test_links_that_could_not_be_read_are_not_passed(tmp_path: Path) -> None:
         assert accused(judgement) == whose
 
 
-def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(
-    tmp_path: Path,
-) -> None:
+def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(tmp_path: Path) -> None:
     found = later(all_of(count=1), all_of(Linkage(links=None), 1), tmp_path)
     assert codes(found) == {"nvlink_unread"}
 
 
 def test_replays_of_runs_that_come_often_add_up(tmp_path: Path) -> None:
-    told, given = tuple[Mark, ...](), list[str]()
+    told, given = tuple[CarryOver, ...](), list[str]()
     for turn in range(6):
         ctx = node(tmp_path, marks=told)
         replays = {"replay": (25 if turn < 5 else 26) * turn}
@@ -293,9 +284,7 @@ def test_links_of_a_bridge_go_together(tmp_path: Path, up: int, verdict_: str) -
     assert judgement.remedy is Remedy.INSPECT
 
 
-def test_a_bridge_that_went_dead_is_missed_until_it_is_said_to_be_right(
-    tmp_path: Path,
-) -> None:
+def test_a_bridge_that_went_dead_is_missed_until_it_is_said_to_be_right(tmp_path: Path) -> None:
     sheet = BY_KEY["h100-nvl-94gb"]
     dead = all_of(linkage(0, 12, fabric=None), 2)
     found = later(all_of(healthy(sheet), 2), dead, tmp_path, sheet)
@@ -369,9 +358,7 @@ def test_the_worst_link_is_named_with_its_counters(tmp_path: Path) -> None:
     noisy = changed(11, errors={"replay": 7, "crc": 900, "recovery": 0})
     found = later(all_of(), all_of(g4=noisy), tmp_path)
     (finding,) = (f for f in found if isinstance(f, Finding))
-    assert finding.text == (
-        "NVLink 11 has 907 of 907 errors since the last run: replay 7, crc 900"
-    )
+    assert finding.text == ("NVLink 11 has 907 of 907 errors since the last run: replay 7, crc 900")
     assert finding.evidence == {"link": "11", "replay": "7", "crc": "900"}
 
 
@@ -388,9 +375,7 @@ def test_errors_of_before_the_last_run_are_not_new(tmp_path: Path) -> None:
     assert codes(found) == set()
 
 
-def test_counters_that_were_not_read_for_once_are_not_new_afterwards(
-    tmp_path: Path,
-) -> None:
+def test_counters_that_were_not_read_for_once_are_not_new_afterwards(tmp_path: Path) -> None:
     old = all_of(g4=changed(11, errors={"recovery": 3}))
     unread = all_of(g4=changed(11, errors={}))
     found = later(old, unread, tmp_path)
@@ -455,7 +440,7 @@ def test_what_the_fabric_says_has_its_remedy(
 
 
 def test_every_flag_that_a_fabric_can_raise_is_ruled_on() -> None:
-    assert {f"fabric_{flag}" for flag in nvlink.TROUBLE} < CHECK.rulings.keys()
+    assert {f"fabric_{flag}" for flag in nvlink.FABRIC_FLAG_TEXTS} < CHECK.finding_rules.keys()
 
 
 def test_a_lost_gpu_fails_where_no_other_has_links(tmp_path: Path) -> None:
@@ -465,9 +450,7 @@ def test_a_lost_gpu_fails_where_no_other_has_links(tmp_path: Path) -> None:
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
-@pytest.mark.parametrize(
-    ("a_second", "verdict_"), [(0, "pass"), (99, "pass"), (250, "fail")]
-)
+@pytest.mark.parametrize(("a_second", "verdict_"), [(0, "pass"), (99, "pass"), (250, "fail")])
 def test_errors_under_load_count_by_their_worst_seconds(
     tmp_path: Path, a_second: int, verdict_: str
 ) -> None:
@@ -533,8 +516,7 @@ def test_a_lab_without_links_was_not_set_up(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "verdict_", "remedy"),
-    [("0", "fail", "inspect"), ("na", "error", "rerun")],
+    ("count", "verdict_", "remedy"), [("0", "fail", "inspect"), ("na", "error", "rerun")]
 )
 def test_a_lab_gpu_that_shows_no_links_is_not_passed(
     lab: Lab, count: str, verdict_: str, remedy: str

@@ -13,28 +13,18 @@ from hpcverify.check import Context, Judgement, Skip, Unable
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Remedy,
     Verdict,
 )
 from hpcverify_checks import p2p
-from hpcverify_checks._transfers import Copy, Wrong, copy, pattern
-from hpcverify_checks.p2p import CHECK, P2pParams, Rig, between, measure, shared_use
-from tests.checks.links import (
-    BY_KEY,
-    H100,
-    accused,
-    codes,
-    ids,
-    judged,
-    node,
-    number,
-    passes,
-)
+from hpcverify_checks._transfers import Copy, WrongWords, copy, make_pattern
+from hpcverify_checks.p2p import CHECK, P2pParams, Rig, convert_busy_errors, measure, measure_pairs
+from tests.checks.links import BY_KEY, H100, accused, codes, ids, judged, node, number, passes
 from tests.doubles import context
 
 SHORT = P2pParams(size=2**16, verified=2**14, seconds=0.0)
@@ -53,11 +43,11 @@ def rig(ctx: Context, by: Copy = copy, *, reached: bool = True) -> Rig:
     )
 
 
-def ran(ctx: Context, by: Copy = copy, *, reached: bool = True) -> list[Found]:
-    return list(between(rig(ctx, by, reached=reached), ctx, SHORT))
+def ran(ctx: Context, by: Copy = copy, *, reached: bool = True) -> list[CheckItem]:
+    return list(measure_pairs(rig(ctx, by, reached=reached), ctx, SHORT))
 
 
-def facts(found: list[Found]) -> list[Finding]:
+def facts(found: list[CheckItem]) -> list[Finding]:
     return [f for f in found if isinstance(f, Finding)]
 
 
@@ -65,8 +55,8 @@ def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
     """Judge a node whose pairs reach *rates*."""
     gpus = ctx.inventory.devices[1:]
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
-    wiring = p2p.wired(gpus, ctx)
-    found = list(p2p.described(rig(ctx), rates, ring, wiring))
+    wiring = p2p.classify_wiring(gpus, ctx)
+    found = list(p2p.report_rates(rig(ctx), rates, ring, wiring))
     return judged(CHECK, found, ctx)
 
 
@@ -96,7 +86,7 @@ def test_copies_that_arrive_whole_have_no_finding(tmp_path: Path, count: int) ->
     for _ in range(4):
         assert facts(ran(ctx)) == []
     found = ran(ctx)
-    wiring = p2p.wired(ctx.inventory.devices[1:], ctx)
+    wiring = p2p.classify_wiring(ctx.inventory.devices[1:], ctx)
     for where in ids(count):
         assert all((number(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
 
@@ -154,9 +144,7 @@ def test_pairs_that_all_fail_over_nvlink_or_the_host_are_a_fault_of_hardware(
     assert "p2p_corrupted" in codes(ran(by_host, idle, reached=False))
 
 
-def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(
-    tmp_path: Path,
-) -> None:
+def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(tmp_path: Path) -> None:
     turn = iter(range(10**6))
 
     def faulty(target: Tensor, source: Tensor) -> None:
@@ -174,10 +162,10 @@ def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(
 
 def test_a_gpu_that_takes_one_process_is_busy_and_the_way_out_is_said() -> None:
     busy = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-    with pytest.raises(Unable, match="nvidia-smi -c DEFAULT") as caught, shared_use():
+    with pytest.raises(Unable, match="nvidia-smi -c DEFAULT") as caught, convert_busy_errors():
         raise RuntimeError(busy)
     assert caught.value.cause is Cause.BUSY
-    with pytest.raises(RuntimeError, match="illegal"), shared_use():
+    with pytest.raises(RuntimeError, match="illegal"), convert_busy_errors():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
@@ -188,13 +176,11 @@ def test_words_of_another_gpu_are_found(tmp_path: Path) -> None:
         sent.append(source)
         copy(target, sent[0])
 
-    found = list(p2p.verified(rig(node(tmp_path, H100, 3), misled), 1000))
+    found = list(p2p.verify_pairs(rig(node(tmp_path, H100, 3), misled), 1000))
     assert [f.where for f in found] == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
 
 
-def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(
-    tmp_path: Path,
-) -> None:
+def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(tmp_path: Path) -> None:
     def spoilt(target: Tensor, source: Tensor) -> None:
         source[5] = 42
         copy(target, source)
@@ -209,9 +195,9 @@ def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(
 
 def test_a_target_that_computes_wrongly_is_blamed_itself(tmp_path: Path) -> None:
     ctx = node(tmp_path, H100, 2)
-    truth = int(pattern(ctx.seed, range(3, 4), HOST))
-    mismatch = Wrong(words=1, index=3, found=truth, expected=12)
-    finding = p2p.corrupted(rig(ctx), (0, 1), mismatch, truth)
+    truth = int(make_pattern(ctx.seed, range(3, 4), HOST))
+    mismatch = WrongWords(words=1, index=3, found=truth, expected=12)
+    finding = p2p.explain_corruption(rig(ctx), (0, 1), mismatch, truth)
     assert (finding.code, finding.where) == ("words_wrong", "GPU-1")
 
 
@@ -237,11 +223,9 @@ def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
 
 @pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_healthy_nodes_of_every_part_pass(
-    tmp_path: Path, sheet: Spec, count: int
-) -> None:
+def test_healthy_nodes_of_every_part_pass(tmp_path: Path, sheet: Spec, count: int) -> None:
     ctx = node(tmp_path, sheet, count)
-    wiring = p2p.wired(ctx.inventory.devices[1:], ctx)
+    wiring = p2p.classify_wiring(ctx.inventory.devices[1:], ctx)
     reached = 0.85 * sheet.nvlink_bidir_gbs / 2
     rates = pairs(count, reached if wiring == "p2p" else reached / 3 or 25.0)
     if wiring == "peer":  # a mesh with holes, bridges, PCIe switches and two sockets
@@ -266,9 +250,7 @@ def test_one_slow_pair_fails_the_node(tmp_path: Path) -> None:
     assert judgement.reason.startswith("node: p2p.slowest 0.54")
 
 
-def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(
-    tmp_path: Path,
-) -> None:
+def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(tmp_path: Path) -> None:
     judgement = rated(node(tmp_path), pairs(8, 180.0))
     assert judgement.verdict is Verdict.FAIL
     assert "spec" in judgement.reason
@@ -277,8 +259,8 @@ def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(
 def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:
     ctx = node(tmp_path, H100, 3)
     rates = pairs(3) | {(2, 0): 100.0}
-    found = list(p2p.described(rig(ctx), rates, dict.fromkeys(range(3), 1.0), "mesh"))
-    (covered,) = (f.text for f in found if isinstance(f, Covered))
+    found = list(p2p.report_rates(rig(ctx), rates, dict.fromkeys(range(3), 1.0), "mesh"))
+    (covered,) = (f.text for f in found if isinstance(f, Coverage))
     assert covered == "the slowest pair: GPU 2 to GPU 0, 100 GB/s"
-    assert p2p.matrix(rates, 3) == "- 370 370 | 370 - 370 | 100 370 -"
+    assert p2p.format_matrix(rates, 3) == "- 370 370 | 370 - 370 | 100 370 -"
     assert {f.unit for f in found if isinstance(f, Measurement)} == {"GB/s", "ratio"}

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Skip, Watch
 from hpcverify.limits.specs import Spec
-from hpcverify.model import Covered, Finding, Found, Mark, Measurement, Remedy, Verdict
-from hpcverify.telemetry.gpus import Heard, PcieLink
+from hpcverify.model import CarryOver, CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
+from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
 from hpcverify_checks import pcie
 from hpcverify_checks.pcie import CHECK, PcieParams
 from tests.checks.links import (
@@ -44,32 +44,32 @@ LINK = PcieLink(
 )
 
 
-def links(count: int = 8, **odd: Any) -> Heard[PcieLink]:
+def links(count: int = 8, **odd: Any) -> GpuAnswers[PcieLink]:
     """Make healthy links but for GPU 3, of which *odd* things are heard."""
     answers = {w: with_(address=address(i)) for i, w in enumerate(ids(count))}
     if odd:
         answers["GPU-3"] = replace(answers["GPU-3"], **odd)
-    return Heard(answers=answers)
+    return GpuAnswers(answers=answers)
 
 
 def with_(**changes: Any) -> PcieLink:
     return replace(LINK, **changes)
 
 
-def read(heard: Heard[PcieLink], ctx: Context, root: Path) -> list[Found]:
-    return list(pcie.of_links(heard, ctx, root))
+def read(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> list[CheckItem]:
+    return list(pcie.report_links(heard, ctx, root))
 
 
 def later(
-    before: Heard[PcieLink], after: Heard[PcieLink], tmp_path: Path, hours: float = 1
-) -> list[Found]:
+    before: GpuAnswers[PcieLink], after: GpuAnswers[PcieLink], tmp_path: Path, hours: float = 1
+) -> list[CheckItem]:
     """Measure twice, with so many hours between."""
     first = read(before, node(tmp_path), clock(tmp_path / "root", 1000))
     ctx = node(tmp_path, marks=marks(first))
     return read(after, ctx, clock(tmp_path / "root", 1000 + 3600 * hours))
 
 
-def observed(seen: Watch, ctx: Context) -> list[Found]:
+def observed(seen: Watch, ctx: Context) -> list[CheckItem]:
     return list(pcie.observe(seen, ctx, PcieParams()))
 
 
@@ -80,7 +80,7 @@ def run_of(*generations: float, busy: float = 1.0, where: str = "GPU-3") -> Watc
     )
 
 
-def verdict(found: list[Found], ctx: Context) -> Judgement:
+def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
     return judged(CHECK, found, ctx)
 
 
@@ -89,7 +89,7 @@ def verdict(found: list[Found], ctx: Context) -> Judgement:
 def test_idle_gpus_of_every_part_pass_run_after_run(
     tmp_path: Path, sheet: Spec, count: int
 ) -> None:
-    root, told = clock(tmp_path / "root", 500), tuple[Mark, ...]()
+    root, told = clock(tmp_path / "root", 500), tuple[CarryOver, ...]()
     for _ in range(3):
         ctx = node(tmp_path, sheet, count, marks=told)
         found = read(links(count), ctx, root)
@@ -126,13 +126,13 @@ def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
 
 def test_a_single_gpu_that_lacks_lanes_fails(tmp_path: Path) -> None:
     ctx = node(tmp_path, count=1)
-    heard = Heard(answers={"GPU-0": with_(address=address(0), width=4)})
+    heard = GpuAnswers(answers={"GPU-0": with_(address=address(0), width=4)})
     assert verdict(read(heard, ctx, tmp_path), ctx).verdict is Verdict.FAIL
 
 
 def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
     ctx = node(tmp_path, BY_KEY["l4"], 2)
-    heard = Heard(answers=dict.fromkeys(ids(2), with_(width=8)))
+    heard = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
     judgement = verdict(read(heard, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     assert "all 2 GPUs alike" in judgement.reason
@@ -149,17 +149,15 @@ def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_superchip_is_not_judged_by_lanes_that_it_does_not_use(
-    tmp_path: Path,
-) -> None:
+def test_a_superchip_is_not_judged_by_lanes_that_it_does_not_use(tmp_path: Path) -> None:
     ctx = node(tmp_path, BY_KEY["gh200-96gb"], 1)
-    heard = Heard(answers={"GPU-0": with_(width=1)})
+    heard = GpuAnswers(answers={"GPU-0": with_(width=1)})
     assert passes(verdict(read(heard, ctx, tmp_path), ctx))
 
 
 def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="no GPU tells"):
-        read(Heard(), node(tmp_path), tmp_path)
+        read(GpuAnswers(), node(tmp_path), tmp_path)
 
 
 def test_a_lost_gpu_fails_beside_the_answers_of_the_others(tmp_path: Path) -> None:
@@ -202,9 +200,7 @@ def test_a_fatal_error_of_before_the_first_run_warns(tmp_path: Path) -> None:
     assert judgement.verdict is Verdict.WARN
 
 
-def test_counters_of_a_driver_that_was_started_anew_count_from_zero(
-    tmp_path: Path,
-) -> None:
+def test_counters_of_a_driver_that_was_started_anew_count_from_zero(tmp_path: Path) -> None:
     before, after = links(counters={"replays": 9000}), links(counters={"replays": 500})
     found = later(before, after, tmp_path)
     assert number(found, "replays.rate", "GPU-3") == 500
@@ -219,13 +215,11 @@ def test_after_a_reboot_nothing_is_new(tmp_path: Path) -> None:
 
 
 def test_a_mark_that_an_older_version_left_is_as_none(tmp_path: Path) -> None:
-    ctx = node(tmp_path, marks=(Mark("counters", "replays=3", "GPU-3"),))
+    ctx = node(tmp_path, marks=(CarryOver("counters", "replays=3", "GPU-3"),))
     assert passes(verdict(read(links(), ctx, tmp_path), ctx))
 
 
-def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(
-    tmp_path: Path,
-) -> None:
+def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(tmp_path: Path) -> None:
     old, unread = links(counters={"fatal": 2}), links(counters={"replays": 1})
     ctx = node(tmp_path, marks=marks(later(old, unread, tmp_path)))
     found = read(old, ctx, tmp_path / "root")
@@ -269,10 +263,7 @@ def test_an_error_at_the_port_above_is_its_gpus(tmp_path: Path) -> None:
 
 def test_an_error_at_a_port_that_gpus_share_is_the_nodes(tmp_path: Path) -> None:
     shared = "0000:00:01.0"
-    root = plugged(
-        tmp_path / "root",
-        {2: f"{shared}/0000:01:02.0", 3: f"{shared}/0000:01:03.0"},
-    )
+    root = plugged(tmp_path / "root", {2: f"{shared}/0000:01:02.0", 3: f"{shared}/0000:01:03.0"})
     clock(root, 1000)
     grow(root, {f"sys/devices/pci0000:00/{shared}/aer_dev_fatal": "DLP 1"})
     judgement = verdict(read(links(), node(tmp_path), root), node(tmp_path))
@@ -289,9 +280,9 @@ def test_a_port_stays_the_nodes_when_a_gpu_below_it_hangs(tmp_path: Path) -> Non
     first = read(links(), node(tmp_path), root)
     left = {w: k for w, k in links().answers.items() if w != "GPU-2"}
     ctx = node(tmp_path, marks=marks(first))
-    assert accused(verdict(read(Heard(answers=left), ctx, root), ctx)) == []
+    assert accused(verdict(read(GpuAnswers(answers=left), ctx, root), ctx)) == []
     grow(root, {f"{port}/aer_dev_fatal": "DLP 2"})
-    judgement = verdict(read(Heard(answers=left), ctx, root), ctx)
+    judgement = verdict(read(GpuAnswers(answers=left), ctx, root), ctx)
     assert judgement.reason.startswith("node: fatal.delta 1 > 0")
 
 
@@ -305,11 +296,9 @@ def test_a_counter_that_was_never_read_before_is_not_new(tmp_path: Path) -> None
     assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
 
 
-def repeated(
-    tmp_path: Path, name: str, each: int, runs: int, seconds: float
-) -> list[str]:
+def repeated(tmp_path: Path, name: str, each: int, runs: int, seconds: float) -> list[str]:
     """Measure often, while a counter grows by so much *each* time; give the verdicts"""
-    given, told = list[str](), tuple[Mark, ...]()
+    given, told = list[str](), tuple[CarryOver, ...]()
     for turn in range(runs):
         ctx = node(tmp_path, marks=told)
         root = clock(tmp_path / "root", 50_000 + seconds * turn)
@@ -387,24 +376,19 @@ def test_a_single_sample_of_a_change_is_no_slow_link(tmp_path: Path) -> None:
     assert passes(verdict(observed(run_of(5, 5, 3, 5, 5), ctx), ctx))
 
 
-def test_without_load_the_generation_is_not_judged_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_without_load_the_generation_is_not_judged_and_that_is_said(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     found = observed(run_of(1, 1, 1, 1, busy=0.1), ctx)
     assert not any(isinstance(f, Measurement) for f in found)
-    assert [f.text for f in found if isinstance(f, Covered)] == [
+    assert [f.text for f in found if isinstance(f, Coverage)] == [
         "generation not judged: never under load in this run"
     ]
 
 
 def test_load_counts_between_two_moments_of_use() -> None:
     samples = series("pcie.generation", "GPU-3", range(6))
-    usage = [
-        replace(s, t=s.t - 0.5)
-        for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0])
-    ]
-    assert [s.t for s in pcie.loaded(samples, usage, 0.5)] == [1, 2]
+    usage = [replace(s, t=s.t - 0.5) for s in series("utilization", "GPU-3", [0, 1, 1, 1, 0, 0])]
+    assert [s.t for s in pcie.select_loaded(samples, usage, 0.5)] == [1, 2]
 
 
 def test_lanes_that_are_lost_under_load_fail(tmp_path: Path) -> None:
@@ -435,7 +419,7 @@ def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:
 
 
 def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
-    told = tuple[Mark, ...]()
+    told = tuple[CarryOver, ...]()
     for name in ("at-rest", "healthy-8xh100"):
         lab.load(name) if name == "healthy-8xh100" else lab.write()
         ctx, found = on_lab(lab, "pcie", told)
@@ -443,9 +427,7 @@ def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
         told = marks(found)
     found = observed(lab.watch("healthy-8xh100", 90), ctx)
     assert passes(verdict(found, ctx))
-    lowest = [
-        f.value for f in found if isinstance(f, Measurement) and f.name == "generation"
-    ]
+    lowest = [f.value for f in found if isinstance(f, Measurement) and f.name == "generation"]
     assert lowest == [5] * 8
 
 

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from hpcverify.check import Context, Judgement, Skip
-from hpcverify.model import Covered, Finding, Found, Measurement, Remedy, Verdict
+from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
 from hpcverify.telemetry.aer import Link
-from hpcverify_checks._transfers import Copy, compared, copy, pattern
+from hpcverify_checks._transfers import Copy, compare_words, copy, make_pattern
 from hpcverify_checks.pcie_bandwidth import (
     CHECK,
     PcieBandwidthParams,
     Route,
     measure,
-    transfers,
+    measure_route,
 )
 from tests.checks.links import H100, codes, ids, judged, node, number, passes
 from tests.doubles import context
@@ -43,13 +43,13 @@ def copied(
     by: Copy = copy,
     link: Callable[[], Link | None] = nothing,
     cores: frozenset[int] = frozenset(),
-) -> list[Found]:
+) -> list[CheckItem]:
     route = Route(HOST, link, Link(5, 16), cores, by)
-    return list(transfers(route, ctx, SHORT))
+    return list(measure_route(route, ctx, SHORT))
 
 
-def covered(found: list[Found]) -> list[str]:
-    return [f.text for f in found if isinstance(f, Covered)]
+def covered(found: list[CheckItem]) -> list[str]:
+    return [f.text for f in found if isinstance(f, Coverage)]
 
 
 def corrupting(which: int) -> Copy:
@@ -137,12 +137,7 @@ def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("link", "complaint"),
-    [
-        (Link(5, 16), ""),
-        (Link(4, 16), "0.5"),
-        (Link(5, 8), "0.5"),
-        (Link(1, 16), "0.06"),
-    ],
+    [(Link(5, 16), ""), (Link(4, 16), "0.5"), (Link(5, 8), "0.5"), (Link(1, 16), "0.06")],
 )
 def test_a_link_that_carries_less_than_it_can_is_warned_of(
     tmp_path: Path, link: Link, complaint: str
@@ -172,9 +167,7 @@ def test_of_a_link_that_is_told_no_gap_is_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("share", "verdict"), [(0.88, "pass"), (0.76, "pass"), (0.7, "warn"), (0.4, "fail")]
 )
-def test_a_share_of_the_link_is_judged(
-    tmp_path: Path, share: float, verdict: str
-) -> None:
+def test_a_share_of_the_link_is_judged(tmp_path: Path, share: float, verdict: str) -> None:
     assert rated(gpu(tmp_path), share).verdict.value == verdict
 
 
@@ -206,18 +199,18 @@ def test_cores_that_are_not_ours_leave_us_where_we_are(tmp_path: Path) -> None:
 
 
 def test_a_pattern_is_the_same_in_parts_and_as_a_whole() -> None:
-    whole = pattern(7, range(1000), HOST)
-    assert torch.equal(whole[400:], pattern(7, range(400, 1000), HOST))
-    assert len(set(whole.tolist()) & set(pattern(8, range(1000), HOST).tolist())) == 0
-    assert int(pattern(2**62, range(1), HOST)) == int(pattern(2**62, range(2), HOST)[0])
+    whole = make_pattern(7, range(1000), HOST)
+    assert torch.equal(whole[400:], make_pattern(7, range(400, 1000), HOST))
+    assert len(set(whole.tolist()) & set(make_pattern(8, range(1000), HOST).tolist())) == 0
+    assert int(make_pattern(2**62, range(1), HOST)) == int(make_pattern(2**62, range(2), HOST)[0])
 
 
 def test_all_wrong_words_are_counted_and_the_first_is_shown() -> None:
-    right = pattern(1, range(100), HOST)
+    right = make_pattern(1, range(100), HOST)
     wrong = right.clone()
     wrong[[40, 70]] = -1
-    found = compared(wrong, right)
+    found = compare_words(wrong, right)
     assert found is not None
     assert (found.words, found.index, found.found) == (2, 40, -1)
-    assert found.evidence()["found"] == "0xffffffffffffffff"
-    assert compared(right.clone(), right) is None
+    assert found.to_evidence()["found"] == "0xffffffffffffffff"
+    assert compare_words(right.clone(), right) is None

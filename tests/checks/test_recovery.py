@@ -7,18 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import Judgement, judge
-from hpcverify.model import Cause, Covered, Finding, Found, Remedy, Verdict
+from hpcverify.model import Cause, CheckItem, Coverage, Finding, Remedy, Verdict
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Heard, Recovery
-from hpcverify.wire import Reply
-from hpcverify_checks.recovery import CHECK, wanted
+from hpcverify.telemetry.gpus import GpuAnswers, Recovery
+from hpcverify.wire import Response
+from hpcverify_checks.recovery import CHECK, report_recovery
 from tests.nvml_lab.nvmllab import Lab
 
 WELL = Recovery(
-    action="none",
-    channel_repair_pending=False,
-    tpc_repair_pending=False,
-    unrepairable_memory=False,
+    action="none", channel_repair_pending=False, tpc_repair_pending=False, unrepairable_memory=False
 )
 
 MEASURE = """
@@ -34,26 +31,26 @@ for found in CHECK.measure(ctx, CHECK.params()):
 """
 
 
-def measured(lab: Lab) -> list[Found]:
+def measured(lab: Lab) -> list[CheckItem]:
     """Ask the GPUs of the lab, in a process of its own."""
     lines = lab.python(MEASURE).splitlines()
-    replies = [msgspec.json.decode(line, type=Reply) for line in lines]
-    return [r.found for r in replies if r.found is not None]
+    replies = [msgspec.json.decode(line, type=Response) for line in lines]
+    return [r.item for r in replies if r.item is not None]
 
 
-def judged(found: list[Found]) -> Judgement:
+def judged(found: list[CheckItem]) -> Judgement:
     facts = [f for f in found if isinstance(f, Finding)]
-    return judge(facts, (), CHECK.rulings)
+    return judge(facts, (), CHECK.finding_rules)
 
 
-def heard(recovery: Recovery) -> list[Found]:
-    return list(wanted(Heard(answers={"GPU-0": recovery})))
+def heard(recovery: Recovery) -> list[CheckItem]:
+    return list(report_recovery(GpuAnswers(answers={"GPU-0": recovery})))
 
 
 def test_a_gpu_of_which_nothing_is_wanted_passes() -> None:
     found = heard(WELL)
     assert judged(found).verdict is Verdict.PASS
-    assert found == [Covered("GPU-0", "recovery action: none")]
+    assert found == [Coverage("GPU-0", "recovery action: none")]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_a_driver_that_cannot_say_passes_and_it_is_listed() -> None:
     found = heard(replace(WELL, action=None))
     assert judged(found).verdict is Verdict.PASS
     (item,) = found
-    assert isinstance(item, Covered)
+    assert isinstance(item, Coverage)
     assert "cannot be known" in item.text
 
 
@@ -128,20 +125,16 @@ def test_memory_beyond_repair_is_replaced() -> None:
 
 
 def test_every_trouble_of_a_gpu_has_a_ruling() -> None:
-    assert problems.RULINGS.items() <= CHECK.rulings.items()
+    assert problems.PROBLEM_RULES.items() <= CHECK.finding_rules.items()
 
 
 def test_a_gpu_that_hangs_is_named_with_the_call_and_hides_no_other(lab: Lab) -> None:
     lab.write(
-        "fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever",
-        "gpu.5.recovery_action = DRAIN_P2P",
+        "fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever", "gpu.5.recovery_action = DRAIN_P2P"
     )
     found = measured(lab)
     judgement = judged(found)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.HUNG)
     assert judgement.remedy is Remedy.REBOOT
     assert "nvmlDeviceGetRepairStatus" in judgement.reason
-    assert [f.code for f in found if isinstance(f, Finding)] == [
-        "drain_p2p",
-        "gpu_hung",
-    ]
+    assert [f.code for f in found if isinstance(f, Finding)] == ["drain_p2p", "gpu_hung"]

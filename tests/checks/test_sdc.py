@@ -17,9 +17,9 @@ from hpcverify.check import Sample, Unable, Watch, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -27,13 +27,13 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks import sdc
-from hpcverify_checks._benches import Outcome, Task, prepare
-from hpcverify_checks._cores import listed, on_each, turn
+from hpcverify_checks._benches import DeviceTask, PartResult, prepare
+from hpcverify_checks._cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks._families import multiply
-from hpcverify_checks._hunt import Job, Multiply, Seams
+from hpcverify_checks._hunt import Multiply, ProductJob, ProductSeams
 from hpcverify_checks._hunt import compare as compared
-from hpcverify_checks._injections import blind, stick
-from hpcverify_checks._torch import threads_as
+from hpcverify_checks._injections import ignore_all, stick
+from hpcverify_checks._torch import use_threads
 from hpcverify_checks._vote import reconcile
 from tests.checks.benches import a_task
 from tests.doubles import INVENTORY, context
@@ -42,22 +42,22 @@ QUICK = sdc.SdcParams(seconds=0.6, size=128, depth=256)
 CORES = {f"cpu{core}" for core in os.sched_getaffinity(0)}
 
 
-def found(tmp_path: Path, seams: Seams | None = None, **changes: Any) -> list[Found]:
+def found(tmp_path: Path, seams: ProductSeams | None = None, **changes: Any) -> list[CheckItem]:
     params = msgspec.structs.replace(QUICK, **changes)
     return list(sdc.measure(context(tmp_path), params, seams))
 
 
-def judged(items: list[Found], inventory: Inventory = INVENTORY) -> Any:
+def judged(items: list[CheckItem], inventory: Inventory = INVENTORY) -> Any:
     """Judge *items* as a run does."""
     both = [i for i in items if isinstance(i, (Measurement, Finding))]
     together = list(reconcile(both, inventory))
     numbers = [i for i in together if isinstance(i, Measurement)]
     limits = resolve(sdc.CHECK.rules, numbers, inventory, lambda _name, _where: ())
-    return judge(together, limits, sdc.CHECK.rulings)
+    return judge(together, limits, sdc.CHECK.finding_rules)
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     """Examine this machine once, and see that its main thread is left as it was."""
     before = os.sched_getaffinity(0)
     items = found(tmp_path_factory.mktemp("healthy"))
@@ -66,7 +66,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     """Examine it with operands that no run has had."""
     ctx = context(tmp_path_factory.mktemp("fresh"), seed=7)
     return list(sdc.measure(ctx, msgspec.structs.replace(QUICK, fresh=True)))
@@ -83,30 +83,26 @@ def wrong_on(cores: set[int]) -> Multiply:
     return faulty
 
 
-def test_all_cores_are_examined(healthy: list[Found]) -> None:
-    products = (
-        m for m in healthy if isinstance(m, Measurement) and m.name == "products"
-    )
+def test_all_cores_are_examined(healthy: list[CheckItem]) -> None:
+    products = (m for m in healthy if isinstance(m, Measurement) and m.name == "products")
     done = {m.where: m.value for m in products}
     assert done.keys() == CORES
     assert all(done.values())
 
 
 def test_a_healthy_node_passes_again_and_again(
-    healthy: list[Found], fresh: list[Found]
+    healthy: list[CheckItem], fresh: list[CheckItem]
 ) -> None:
     assert judged(healthy).verdict is Verdict.PASS
     assert judged(fresh).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("rotation", [0, 1])
-def test_a_core_that_computes_wrongly_fails_and_alone(
-    tmp_path: Path, rotation: int
-) -> None:
+def test_a_core_that_computes_wrongly_fails_and_alone(tmp_path: Path, rotation: int) -> None:
     # Whichever core makes the first products.
     bad = max(os.sched_getaffinity(0))
     ctx = context(tmp_path, rotation=rotation)
-    items = list(sdc.measure(ctx, QUICK, Seams(multiply=wrong_on({bad}))))
+    items = list(sdc.measure(ctx, QUICK, ProductSeams(multiply=wrong_on({bad}))))
     judgement = judged(items)
     left = {f.where for f in facts(items) if f.code != "answer"}
     assert judgement.verdict is Verdict.FAIL
@@ -115,7 +111,7 @@ def test_a_core_that_computes_wrongly_fails_and_alone(
     assert f"cpu{bad}: fp32 product" in judgement.reason
 
 
-def facts(items: list[Found]) -> list[Finding]:
+def facts(items: list[CheckItem]) -> list[Finding]:
     """List what is left of the findings after the vote."""
     both = [i for i in items if isinstance(i, (Measurement, Finding))]
     return [f for f in reconcile(both, INVENTORY) if isinstance(f, Finding)]
@@ -124,13 +120,11 @@ def facts(items: list[Found]) -> list[Finding]:
 def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
     # On every core and from the first product on, as a broken library would.
     everywhere = set(range(os.cpu_count() or 1))
-    judgement = judged(found(tmp_path, Seams(multiply=wrong_on(everywhere))))
+    judgement = judged(found(tmp_path, ProductSeams(multiply=wrong_on(everywhere))))
     assert judgement.verdict is not Verdict.PASS
 
 
-def test_a_type_that_all_cores_compute_alike_and_wrongly_accuses_no_core(
-    tmp_path: Path,
-) -> None:
+def test_a_type_that_all_cores_compute_alike_and_wrongly_accuses_no_core(tmp_path: Path) -> None:
     def inexact(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
         if out.dtype == torch.float32:  # in all of its plans
@@ -139,7 +133,7 @@ def test_a_type_that_all_cores_compute_alike_and_wrongly_accuses_no_core(
     cores = str(len(CORES))
     part = Part("cpu", "cpu", "CPU", {"threads": cores, "cores": cores})
     inventory = msgspec.structs.replace(INVENTORY, parts=(part,))
-    judgement = judged(found(tmp_path, Seams(multiply=inexact)), inventory)
+    judgement = judged(found(tmp_path, ProductSeams(multiply=inexact)), inventory)
     if len(CORES) == 1:  # nobody to agree with
         assert judgement.verdict is Verdict.FAIL
     else:
@@ -155,9 +149,7 @@ class Threads(TorchFunctionMode):
         super().__init__()
         self.seen: set[int] = set()
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call what is called, and note it if it makes a tensor."""
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor):
@@ -166,27 +158,27 @@ class Threads(TorchFunctionMode):
 
 
 def test_operands_and_proofs_are_made_by_one_thread_on_a_cpu(tmp_path: Path) -> None:
-    with threads_as(2), Threads() as threads:
+    with use_threads(2), Threads() as threads:
         found(tmp_path, fresh=True)
         assert torch.get_num_threads() == 2
     assert threads.seen == {1}
 
 
 def test_what_it_takes_to_prepare_is_taken_off_the_hunt_but_not_all_of_it() -> None:
-    assert sdc.hunting_time(4.0, 0.5) == 3.5
-    assert sdc.hunting_time(4.0, 197.0) == 1.0
+    assert sdc.compute_hunt_seconds(4.0, 0.5) == 3.5
+    assert sdc.compute_hunt_seconds(4.0, 197.0) == 1.0
 
 
 def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="did not notice") as caught:
-        found(tmp_path, Seams(compare=blind(compared)))
+        found(tmp_path, ProductSeams(compare=ignore_all(compared)))
     assert caught.value.cause is Cause.CHECKER
 
 
-def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[Found]) -> None:
-    texts = [f.text for f in healthy if isinstance(f, Covered)]
+def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[CheckItem]) -> None:
+    texts = [f.text for f in healthy if isinstance(f, Coverage)]
     first = next(text for text in texts if text.startswith("fp32 on cores"))
-    cores = listed(sorted(os.sched_getaffinity(0)))
+    cores = format_ranges(sorted(os.sched_getaffinity(0)))
     assert f"fp32 on cores {cores} of {cores}: " in first
     assert "products of 128 x 256 x 128" in first
     assert "plain (sums to 2^" in first
@@ -195,21 +187,21 @@ def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[Found]) -> 
     assert "excluded at 95 %" in first
 
 
-def test_coverage_says_that_data_were_drawn_afresh(fresh: list[Found]) -> None:
-    texts = [f.text for f in fresh if isinstance(f, Covered)]
+def test_coverage_says_that_data_were_drawn_afresh(fresh: list[CheckItem]) -> None:
+    texts = [f.text for f in fresh if isinstance(f, Coverage)]
     assert any("data drawn afresh (7)" in text for text in texts)
 
 
 def test_a_fault_is_no_reason_to_exclude_a_rate(tmp_path: Path) -> None:
-    wrong = sdc.Done(a_task(tmp_path), [Outcome("cpu0", 3, 1.0, mismatched=1)])
-    assert "excluded" not in wrong.said()
-    right = sdc.Done(a_task(tmp_path), [Outcome("cpu0", 3, 1.0)])
-    assert "more than 10,800 wrong products an hour are excluded" in right.said()
+    wrong = sdc.FamilyResult(a_task(tmp_path), [PartResult("cpu0", 3, 1.0, mismatched_words=1)])
+    assert "excluded" not in wrong.summarize()
+    right = sdc.FamilyResult(a_task(tmp_path), [PartResult("cpu0", 3, 1.0)])
+    assert "more than 10,800 wrong products an hour are excluded" in right.summarize()
 
 
 def test_the_rate_is_that_of_the_core_that_was_examined_least(tmp_path: Path) -> None:
-    outcomes = [Outcome("cpu0", 3, 3600.0), Outcome("cpu1", 3, 1.0)]
-    text = sdc.Done(a_task(tmp_path), outcomes).said()
+    outcomes = [PartResult("cpu0", 3, 3600.0), PartResult("cpu1", 3, 1.0)]
+    text = sdc.FamilyResult(a_task(tmp_path), outcomes).summarize()
     assert "in 3601.0 core-seconds" in text
     assert "on each core more than 10,800 wrong products an hour" in text
 
@@ -221,9 +213,9 @@ def test_what_was_found_is_told_before_what_ends_the_check(tmp_path: Path) -> No
         multiply(a, b, out)
         stick(12, at=1)(out)
 
-    items: list[Found] = []
+    items: list[CheckItem] = []
     with pytest.raises(RuntimeError):
-        items.extend(sdc.measure(context(tmp_path), QUICK, Seams(multiply=dying)))
+        items.extend(sdc.measure(context(tmp_path), QUICK, ProductSeams(multiply=dying)))
     assert any(isinstance(i, Finding) and i.code == "corruption" for i in items)
 
 
@@ -235,12 +227,12 @@ def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
         if os.sched_getaffinity(0) == {blind_core}:
             count.zero_()
 
-    seams = Seams(multiply=wrong_on({bad}), compare=compare)
+    seams = ProductSeams(multiply=wrong_on({bad}), compare=compare)
     task = a_task(tmp_path, seams=seams)
     jobs = prepare(task).jobs
-    accused: list[Outcome] = []
+    accused: list[PartResult] = []
     with pytest.raises(Unable, match="did not notice"):
-        accused.extend(on_each((blind_core, bad), partial(on_core, task, jobs)))
+        accused.extend(run_on_each((blind_core, bad), partial(on_core, task, jobs)))
     assert [outcome.where for outcome in accused] == [f"cpu{bad}"]
 
 
@@ -252,22 +244,20 @@ def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
         if os.sched_getaffinity(0) == {core}:
             count.zero_()
 
-    items: list[Found] = []
+    items: list[CheckItem] = []
     with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
-        items.extend(sdc.measure(context(tmp_path), QUICK, Seams(compare=compare)))
-    assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [
-        ("blind", f"cpu{core}")
-    ]
-    assert sdc.CHECK.rulings["blind"].verdict is Verdict.ERROR
+        items.extend(sdc.measure(context(tmp_path), QUICK, ProductSeams(compare=compare)))
+    assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [("blind", f"cpu{core}")]
+    assert sdc.CHECK.finding_rules["blind"].verdict is Verdict.ERROR
 
 
-def on_core(task: Task, jobs: tuple[Job, ...], core: int) -> Outcome:
+def on_core(task: DeviceTask, jobs: tuple[ProductJob, ...], core: int) -> PartResult:
     return task.hunt(f"cpu{core}", jobs, lambda n: n >= 9)
 
 
 def test_under_what_load_a_core_was_wrong_is_said(tmp_path: Path) -> None:
     bad = max(os.sched_getaffinity(0))
-    items = found(tmp_path, Seams(multiply=wrong_on({bad})), seconds=3.0)
+    items = found(tmp_path, ProductSeams(multiply=wrong_on({bad})), seconds=3.0)
     loads = {
         f.evidence["load"]
         for f in items
@@ -281,12 +271,11 @@ def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
     other = [Sample(0.0, "temperature", "°C", "GPU-1", 90.0)]
     watch = Watch(start=0, end=5, samples=samples + other)
     (item,) = sdc.observe(watch, context(tmp_path), QUICK)
-    assert item == Covered("cpu", "at 40 to 44 °C")
+    assert item == Coverage("cpu", "at 40 to 44 °C")
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{"seconds": 0}, {"seconds": -1}, {"size": 100}, {"depth": 999}, {"size": -16}],
+    "params", [{"seconds": 0}, {"seconds": -1}, {"size": 100}, {"depth": 999}, {"size": -16}]
 )
 def test_params_that_make_no_sense_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
@@ -301,12 +290,12 @@ def test_a_depth_that_is_too_small_to_be_shifted_is_refused(tmp_path: Path) -> N
 
 def test_cores_that_do_not_fit_take_turns_until_all_were_examined() -> None:
     cores = range(10)
-    turns = [turn(cores, 4, rotation) for rotation in range(5)]
+    turns = [pick_cores(cores, 4, rotation) for rotation in range(5)]
     assert {core for chosen in turns for core in chosen} == set(cores)
     assert all(len(chosen) == 4 for chosen in turns)
-    assert turn(cores, 64, 3) == tuple(cores)
+    assert pick_cores(cores, 64, 3) == tuple(cores)
 
 
 def test_core_lists_are_printed_as_the_kernel_does() -> None:
-    assert listed((8, 0, 1, 2)) == "0-2,8"
-    assert listed(()) == ""
+    assert format_ranges((8, 0, 1, 2)) == "0-2,8"
+    assert format_ranges(()) == ""

@@ -13,10 +13,10 @@ from hpcverify.limits import resolve
 from hpcverify.model import Cause, Finding, Measurement, Remedy, Verdict
 from hpcverify_checks import _injections as faults
 from hpcverify_checks import _trials, sdc
-from hpcverify_checks._benches import Task, prepare
-from hpcverify_checks._exact import SHIFTS, Shape, constant_bits
+from hpcverify_checks._benches import DeviceTask, prepare
+from hpcverify_checks._exact import SHIFT_COUNT, Shape, find_constant_bits
 from hpcverify_checks._families import FAMILIES, FP8_LIMIT, multiply
-from hpcverify_checks._hunt import Compare, Multiply, Seams, compare
+from hpcverify_checks._hunt import Compare, Multiply, ProductSeams, compare
 from tests.checks.sdc_page import EVERY, PAGE, by_fault, page, tried
 from tests.doubles import INVENTORY, context
 
@@ -26,24 +26,24 @@ MANTISSA = 23
 """Bits of an fp32 number behind its first."""
 
 
-def staged(tmp_path: Path, name: str, seams: Seams | None = None) -> _trials.Stage:
-    task = Task(context(tmp_path), EVERY[name], _trials.SHAPE, CPU)
-    return _trials.staged(replace(task, seams=seams) if seams else task)
+def staged(tmp_path: Path, name: str, seams: ProductSeams | None = None) -> _trials.TrialSetup:
+    task = DeviceTask(context(tmp_path), EVERY[name], _trials.TRIAL_SHAPE, CPU)
+    return _trials.set_up_trials(replace(task, seams=seams) if seams else task)
 
 
-def excepted(stage: _trials.Stage, at: int) -> tuple[int, ...]:
-    bits = range(stage.width)
-    return tuple(bit for bit in bits if not stage.shows(faults.stick(bit, at=at)))
+def excepted(stage: _trials.TrialSetup, at: int) -> tuple[int, ...]:
+    bits = range(stage.output_bits)
+    return tuple(bit for bit in bits if not stage.can_show(faults.stick(bit, at=at)))
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_fault_comes_out_as_it_must(name: str) -> None:
-    assert [trial for trial in tried(name) if not trial.holds] == []
+    assert [trial for trial in tried(name) if not trial.is_as_expected] == []
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_only_what_changes_nothing_is_let_pass(name: str) -> None:
-    passed = {f for f, t in by_fault(name).items() if t.outcome == _trials.NOTHING}
+    passed = {f for f, t in by_fault(name).items() if t.outcome == _trials.FOUND_NOTHING}
 
     assert passed <= {
         "none",
@@ -57,21 +57,19 @@ def test_every_type_is_tried_with_faults_of_all_kinds(name: str) -> None:
     outcomes = {trial.outcome for trial in tried(name)}
 
     assert outcomes == {
-        _trials.COMPUTE,
-        _trials.MEMORY,
-        _trials.NOTHING,
-        _trials.BROKEN,
+        _trials.FOUND_COMPUTE,
+        _trials.FOUND_MEMORY,
+        _trials.FOUND_NOTHING,
+        _trials.CHECKER_BROKEN,
     }
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "tf32", "fp32", "fp64", "int8"])
-def test_no_output_bit_of_a_full_accumulator_is_excepted(
-    tmp_path: Path, name: str
-) -> None:
+def test_no_output_bit_of_a_full_accumulator_is_excepted(tmp_path: Path, name: str) -> None:
     stage = staged(tmp_path, name)
 
     assert (excepted(stage, 0), excepted(stage, 1)) == ((), ())
-    assert constant_bits(stage.references) == ()
+    assert find_constant_bits(stage.references) == ()
 
 
 def test_fp8_excepts_the_bits_that_sums_of_14_bits_cannot_set(tmp_path: Path) -> None:
@@ -79,55 +77,48 @@ def test_fp8_excepts_the_bits_that_sums_of_14_bits_cannot_set(tmp_path: Path) ->
     unset = MANTISSA - (FP8_LIMIT.bit_length() - 1)
 
     assert excepted(stage, 0)[:unset] == tuple(range(unset))
-    assert set(constant_bits(stage.references)) <= set(excepted(stage, 0))
+    assert set(find_constant_bits(stage.references)) <= set(excepted(stage, 0))
     assert excepted(stage, 1) == ()
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_healthy_part_is_never_accused(tmp_path: Path, name: str) -> None:
-    task = Task(context(tmp_path), EVERY[name], Shape(size=512, depth=128), CPU)
+    task = DeviceTask(context(tmp_path), EVERY[name], Shape(size=512, depth=128), CPU)
     made = prepare(task)
-    every = len(made.jobs) * SHIFTS  # of each plan at each offset, and all differ
+    every = len(made.jobs) * SHIFT_COUNT  # of each plan at each offset, and all differ
     outcome = task.hunt("cpu", made.jobs, lambda n: n >= every)
 
-    assert (made.found, outcome.corruption, outcome.mismatched) == ((), None, 0)
+    assert (made.failures, outcome.corruption, outcome.mismatched_words) == ((), None, 0)
     assert outcome.products >= every
 
 
 def stuck(multiply: Multiply) -> Multiply:
-    return faults.harmed(faults.stick(12, at=1))(multiply)
+    return faults.make_multiply_fault(faults.stick(12, at=1))(multiply)
 
 
 def test_the_selftest_of_a_broken_part_does_not_hold(tmp_path: Path) -> None:
-    stage = staged(tmp_path, "fp32", Seams(multiply=stuck(multiply)))
-    healthy = next(iter(_trials.cases(stage)))
+    stage = staged(tmp_path, "fp32", ProductSeams(multiply=stuck(multiply)))
+    healthy = next(iter(_trials.list_cases(stage)))
 
-    assert _trials.attempt(stage, healthy)[0] == _trials.COMPUTE != healthy.expected
+    assert _trials.try_fault(stage, healthy)[0] == _trials.FOUND_COMPUTE != healthy.expected
 
 
 @pytest.mark.parametrize(
     "blindness",
-    [
-        faults.blind,
-        faults.blind_in_a_lane,
-        faults.blind_to_a_bit,
-        faults.blind_to_one,
-    ],
+    [faults.ignore_all, faults.ignore_lane, faults.ignore_low_bit, faults.drop_single_hits],
 )
 def test_the_selftest_of_a_blind_check_does_not_hold(
-    tmp_path: Path, blindness: faults.Blindness
+    tmp_path: Path, blindness: faults.CompareFault
 ) -> None:
-    stage = staged(tmp_path, "fp32", Seams(compare=blindness(compare)))
-    healthy = next(iter(_trials.cases(stage)))
+    stage = staged(tmp_path, "fp32", ProductSeams(compare=blindness(compare)))
+    healthy = next(iter(_trials.list_cases(stage)))
 
-    assert _trials.attempt(stage, healthy)[0] == _trials.BROKEN != healthy.expected
+    assert _trials.try_fault(stage, healthy)[0] == _trials.CHECKER_BROKEN != healthy.expected
 
 
 def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:
     def masked(compare: Compare) -> Compare:
-        def lenient(
-            found: torch.Tensor, expected: torch.Tensor, count: torch.Tensor
-        ) -> None:
+        def lenient(found: torch.Tensor, expected: torch.Tensor, count: torch.Tensor) -> None:
             compare(found, expected, count)
             known = (found ^ expected) == 1 << 5
             count.sub_(known.sum() if int(known.sum()) == int(count) else 0)
@@ -135,39 +126,36 @@ def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:
         return lenient
 
     stage = staged(tmp_path, "fp64")
-    lenient = replace(stage.bench, seams=Seams(compare=masked(compare)))
-    flips = _trials.SWEEPS[0]
+    lenient = replace(stage.bench, seams=ProductSeams(compare=masked(compare)))
+    flips = _trials.BIT_SWEEPS[0]
 
-    assert _trials.swept(replace(stage, bench=lenient), flips)[0] == "missed: 5"
+    assert _trials.sweep_bits(replace(stage, bench=lenient), flips)[0] == "missed: 5"
 
 
-def judged(tmp_path: Path, seams: Seams) -> Judgement:
+def judged(tmp_path: Path, seams: ProductSeams) -> Judgement:
     """Run the whole check, and judge what it found as a run does."""
     found = list(sdc.measure(context(tmp_path), QUICK, seams))
     facts = [f for f in found if isinstance(f, (Measurement, Finding))]
     numbers = [f for f in facts if isinstance(f, Measurement)]
     limits = resolve(sdc.CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
-    return judge(facts, limits, sdc.CHECK.rulings)
+    return judge(facts, limits, sdc.CHECK.finding_rules)
 
 
 def test_a_stuck_bit_fails_the_part_and_asks_for_another(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, Seams(multiply=stuck(multiply)))
+    verdict = judged(tmp_path, ProductSeams(multiply=stuck(multiply)))
 
     assert (verdict.verdict, verdict.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "compute, persistent: 3 of 3 reruns wrong" in verdict.reason
 
 
 def test_a_part_without_a_fault_passes(tmp_path: Path) -> None:
-    assert judged(tmp_path, Seams()).verdict is Verdict.PASS
+    assert judged(tmp_path, ProductSeams()).verdict is Verdict.PASS
 
 
 def test_a_blind_comparison_is_the_checks_own_error(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="did not notice") as caught:
-        judged(tmp_path, Seams(compare=faults.blind(compare)))
-    assert (caught.value.cause, caught.value.remedy) == (
-        Cause.CHECKER,
-        Remedy.FIX_CHECKER,
-    )
+        judged(tmp_path, ProductSeams(compare=faults.ignore_all(compare)))
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
 def test_the_selftest_tries_every_type_that_the_part_multiplies(tmp_path: Path) -> None:
@@ -175,7 +163,7 @@ def test_the_selftest_tries_every_type_that_the_part_multiplies(tmp_path: Path) 
     names = {trial.fault.partition(":")[0] for trial in trials}
 
     assert {"fp32", "fp64"} <= names <= FAMILIES.keys()
-    assert all(trial.holds and trial.where == "cpu" for trial in trials)
+    assert all(trial.is_as_expected and trial.where == "cpu" for trial in trials)
 
 
 def test_the_page_is_what_the_tests_hold() -> None:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify_checks import _soak
-from hpcverify_checks._soak import Account, Done, Meter, timetable
+from hpcverify_checks._soak import LoadRecord, Meter, StretchResult, plan_stretches
 
 PERIODS = (0.5, 0.05, 0.005)
 
 
 def test_waves_are_framed_by_steady_load() -> None:
-    table = timetable(100.0, 60.0, 0.2, PERIODS)
+    table = plan_stretches(100.0, 60.0, 0.2, PERIODS)
     assert [s.period for s in table] == [0.0, *PERIODS, 0.0]
     lengths = [s.end - s.start for s in table]
     assert lengths == pytest.approx([24, 4, 4, 4, 24])
@@ -33,7 +33,7 @@ def test_waves_are_framed_by_steady_load() -> None:
 def test_a_plan_fills_its_time_without_a_gap(
     start: float, seconds: float, share: float, periods: list[float]
 ) -> None:
-    table = timetable(start, seconds, share, periods)
+    table = plan_stretches(start, seconds, share, periods)
     assert table[0].start == start
     assert table[-1].end == pytest.approx(start + seconds)
     assert all(a.end == b.start for a, b in pairwise(table))
@@ -46,37 +46,33 @@ def test_a_plan_fills_its_time_without_a_gap(
 def test_a_soak_may_be_all_steady_or_all_waves(
     share: float, periods: tuple[float, ...], expected: list[float]
 ) -> None:
-    assert [s.period for s in timetable(0, 60, share, periods)] == expected
+    assert [s.period for s in plan_stretches(0, 60, share, periods)] == expected
 
 
 def test_hours_of_steady_load_are_cut_so_that_they_are_looked_at() -> None:
-    table = timetable(0.0, 4 * 3600.0, 0.2, PERIODS)
+    table = plan_stretches(0.0, 4 * 3600.0, 0.2, PERIODS)
     longest = max(s.end - s.start for s in table if not s.period)
-    assert 0 < longest <= _soak.PIECE_SECONDS
+    assert 0 < longest <= _soak.MAX_STEADY_SECONDS
 
 
 @given(st.floats(0, 1e7), st.floats(0, 1), st.sampled_from(PERIODS))
-def test_the_edges_of_all_devices_fall_together(
-    now: float, share: float, period: float
-) -> None:
+def test_the_edges_of_all_devices_fall_together(now: float, share: float, period: float) -> None:
     # Asked anywhere between the same two edges, all name the same one.
     number = math.floor(now / period)
     later = (number + 0.001 + 0.998 * share) * period
-    assert _soak.next_edge(later, period) == (number + 1) * period
+    assert _soak.find_next_edge(later, period) == (number + 1) * period
 
 
 @given(st.floats(0, 1e7), st.sampled_from(PERIODS))
 def test_the_next_edge_is_within_a_period(now: float, period: float) -> None:
-    assert now - 1e-8 <= _soak.next_edge(now, period) <= now + period + 1e-8
+    assert now - 1e-8 <= _soak.find_next_edge(now, period) <= now + period + 1e-8
 
 
-def test_devices_that_are_ready_at_different_times_begin_at_the_same(
-    tmp_path: Path,
-) -> None:
+def test_devices_that_are_ready_at_different_times_begin_at_the_same(tmp_path: Path) -> None:
     begins: dict[int, float] = {}
 
     def device(rank: int, ready: float) -> None:
-        begins[rank] = _soak.meet(tmp_path, rank, range(3), lambda: ready)
+        begins[rank] = _soak.wait_for_all(tmp_path, rank, range(3), lambda: ready)
 
     threads = [threading.Thread(target=device, args=(i, 10.0 + i)) for i in range(3)]
     for thread in threads:
@@ -87,25 +83,25 @@ def test_devices_that_are_ready_at_different_times_begin_at_the_same(
 
 
 def test_a_device_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    times = iter([5.0, 5.0, 5.0, 5.0 + _soak.PATIENCE_SECONDS])
-    begin = _soak.meet(tmp_path, 0, [0, 1], lambda: next(times))
-    assert begin == 5.0 + _soak.PATIENCE_SECONDS + _soak.SETTLE_SECONDS
+    times = iter([5.0, 5.0, 5.0, 5.0 + _soak.READY_TIMEOUT_SECONDS])
+    begin = _soak.wait_for_all(tmp_path, 0, [0, 1], lambda: next(times))
+    assert begin == 5.0 + _soak.READY_TIMEOUT_SECONDS + _soak.SETTLE_SECONDS
 
 
 def test_an_account_is_read_as_it_was_left(tmp_path: Path) -> None:
-    account = Account((Done(0.0, 1.0, 2.0, 3, 3e9, 0),))
-    assert _soak.found(tmp_path, 4) is None
-    _soak.leave(tmp_path, 4, account)
-    assert _soak.found(tmp_path, 4) == account
+    account = LoadRecord((StretchResult(0.0, 1.0, 2.0, 3, 3e9, 0),))
+    assert _soak.read_record(tmp_path, 4) is None
+    _soak.write_record(tmp_path, 4, account)
+    assert _soak.read_record(tmp_path, 4) == account
     assert [p.name for p in tmp_path.iterdir()] == ["account4.json"]
 
 
 def test_the_rate_is_that_of_steady_load_alone() -> None:
-    account = Account(
+    account = LoadRecord(
         (
-            Done(0.0, 0.0, 10.0, 1, 1e12, 0),
-            Done(0.5, 10.0, 20.0, 1, 4e11, 0, 20),
-            Done(0.0, 20.0, 30.0, 1, 2e12, 0),
+            StretchResult(0.0, 0.0, 10.0, 1, 1e12, 0),
+            StretchResult(0.5, 10.0, 20.0, 1, 4e11, 0, 20),
+            StretchResult(0.0, 20.0, 30.0, 1, 2e12, 0),
         )
     )
     assert account.rate == pytest.approx(1.5e11)
@@ -113,8 +109,8 @@ def test_the_rate_is_that_of_steady_load_alone() -> None:
 
 
 def test_means_of_hours_are_of_what_the_sampler_kept_whole() -> None:
-    table = timetable(0.0, 4 * 3600.0, 0.2, PERIODS)
-    account = Account(tuple(Done(s.period, s.start, s.end, 1, 1.0, 0) for s in table))
+    table = plan_stretches(0.0, 4 * 3600.0, 0.2, PERIODS)
+    account = LoadRecord(tuple(StretchResult(s.period, s.start, s.end, 1, 1.0, 0) for s in table))
     [last] = account.recent
     assert (last.began, last.ended) == (table[-1].start, table[-1].end)
 

@@ -12,19 +12,11 @@ import pytest
 
 from hpcverify.check import Context, Sample, Watch, judge
 from hpcverify.limits import resolve
-from hpcverify.limits.specs import achievable, specs
-from hpcverify.model import (
-    Device,
-    Finding,
-    Found,
-    Inventory,
-    Measurement,
-    Part,
-    Verdict,
-)
+from hpcverify.limits.specs import find_achievable, load_specs
+from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Part, Verdict
 from hpcverify.telemetry import problems
 from hpcverify_checks import _soak, thermal
-from hpcverify_checks._soak import Account, Done, Stretch, timetable
+from hpcverify_checks._soak import LoadRecord, Stretch, StretchResult, plan_stretches
 from hpcverify_checks.thermal import CHECK, ThermalParams
 from tests.doubles import context
 
@@ -42,7 +34,7 @@ class Soak:
     @property
     def table(self) -> tuple[Stretch, ...]:
         """What is done when."""
-        return timetable(8.0, self.seconds, 0.2, (0.5, 0.05, 0.005))
+        return plan_stretches(8.0, self.seconds, 0.2, (0.5, 0.05, 0.005))
 
     @property
     def end(self) -> float:
@@ -78,19 +70,17 @@ class Gpu:
     before: float = 75.0
     """The power that it was warmed by before."""
 
-    def account(self, soak: Soak) -> Account:
+    def account(self, soak: Soak) -> LoadRecord:
         """Say what its worker had done."""
         rate = self.efficiency * FULL * self.mhz * 1e6
-        return Account(
+        return LoadRecord(
             tuple(
-                Done(s.period, s.start, s.end, 1, rate * (s.end - s.start), 0)
+                StretchResult(s.period, s.start, s.end, 1, rate * (s.end - s.start), 0)
                 for s in soak.table
             )
         )
 
-    def samples(
-        self, where: str, chance: random.Random, soak: Soak
-    ) -> Iterator[Sample]:
+    def samples(self, where: str, chance: random.Random, soak: Soak) -> Iterator[Sample]:
         """Sample it once a second, with the noise and the steps of real sensors."""
         heat, energy = self.before, 1e6
         for second in range(int(soak.end) + 1):
@@ -158,17 +148,15 @@ def node(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Context
         inventory=Inventory(tuple(parts), tuple(devices), (), tuple(sensors)),
     )
     for rank, gpu in enumerate(gpus):
-        _soak.leave(base.shared, rank, gpu.account(soak))
+        _soak.write_record(base.shared, rank, gpu.account(soak))
     return [msgspec.structs.replace(base, device=device) for device in devices]
 
 
-def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Found]:
+def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[CheckItem]:
     """Make of the telemetry of *gpus* what the check makes of it."""
     chance = random.Random(repr(gpus))  # noqa: S311 - noise, no secret
     samples = [
-        sample
-        for i, gpu in enumerate(gpus)
-        for sample in gpu.samples(f"GPU-{i}", chance, soak)
+        sample for i, gpu in enumerate(gpus) for sample in gpu.samples(f"GPU-{i}", chance, soak)
     ]
     watch = Watch(start=0.0, end=soak.end, samples=sorted(samples, key=lambda s: s.t))
     return [
@@ -179,10 +167,7 @@ def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Fou
 
 
 def judged(
-    tmp_path: Path,
-    gpus: Sequence[Gpu],
-    soak: Soak = LONG,
-    past: Mapping[str, float] | None = None,
+    tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG, past: Mapping[str, float] | None = None
 ) -> tuple[Verdict, str, str]:
     """Judge *gpus*, with a *past* of six like runs if there is one."""
 
@@ -194,15 +179,13 @@ def judged(
     numbers = [f for f in facts if isinstance(f, Measurement)]
     inventory = node(tmp_path, gpus, soak)[0].inventory
     limits = resolve(CHECK.rules, numbers, inventory, runs)
-    verdict = judge(facts, limits, CHECK.rulings, inventory.names)
+    verdict = judge(facts, limits, CHECK.finding_rules, inventory.format_names)
     return verdict.verdict, verdict.reason, verdict.remedy.value
 
 
-def value(found: Sequence[Found], name: str, where: str = "GPU-0") -> float:
+def value(found: Sequence[CheckItem], name: str, where: str = "GPU-0") -> float:
     [number] = [
-        f.value
-        for f in found
-        if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
+        f.value for f in found if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
     ]
     assert number is not None
     return number
@@ -225,16 +208,14 @@ def test_good_gpus_pass_though_they_differ_and_some_breathe_warm_air(
 def test_every_number_has_the_unit_that_was_declared(tmp_path: Path) -> None:
     numbers = [f for f in observed(tmp_path, alike()) if isinstance(f, Measurement)]
     for number in numbers:
-        metric = CHECK.metric(number.name)
+        metric = CHECK.find_metric(number.name)
         assert metric is not None, number.name
         assert metric.unit == number.unit, number.name
     judged_by = set(CHECK.rules) & {n.name for n in numbers}
     assert {"held_back", "work_per_clock", "energy_per_work", "loaded"} < judged_by
 
 
-def test_a_throttled_gpu_works_well_in_the_ticks_that_it_is_given(
-    tmp_path: Path,
-) -> None:
+def test_a_throttled_gpu_works_well_in_the_ticks_that_it_is_given(tmp_path: Path) -> None:
     hot = Gpu(mhz=900, watts=400, resistance=110, events=("hw_thermal", "hw_slowdown"))
     found = observed(tmp_path, alike(gpu3=hot))
     assert value(found, "efficiency", "GPU-3") == pytest.approx(0.88, rel=0.02)
@@ -262,9 +243,7 @@ def test_a_short_soak_finds_the_defective_one_as_well(tmp_path: Path) -> None:
     assert reason.startswith("GPU 3: work_per_clock")
 
 
-def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(
-    tmp_path: Path,
-) -> None:
+def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(tmp_path: Path) -> None:
     new = Gpu(known=False)
     slow = dataclasses.replace(new, efficiency=0.75)
     assert judged(tmp_path, [new] * 8)[0] is Verdict.PASS
@@ -312,9 +291,7 @@ def test_cooling_is_judged_by_the_rise_and_not_by_the_degrees(tmp_path: Path) ->
     assert rises == pytest.approx([45, 45], rel=0.1)
 
 
-def test_a_gpu_that_idles_while_it_should_work_was_not_verified(
-    tmp_path: Path,
-) -> None:
+def test_a_gpu_that_idles_while_it_should_work_was_not_verified(tmp_path: Path) -> None:
     lazy = Gpu(busy=0.3, watts=200, mhz=1980, efficiency=0.88)
     verdict, why, remedy = judged(tmp_path, alike(gpu2=lazy))
     assert (verdict, remedy) == (Verdict.ERROR, "rerun")
@@ -334,15 +311,15 @@ def test_a_gpu_that_was_lost_in_the_soak_is_a_finding(tmp_path: Path) -> None:
     watch = Watch(start=0.0, end=LONG.end, samples=lost)
     found = thermal.observe(watch, ctx, ThermalParams())
     assert [f.code for f in found if isinstance(f, Finding)] == ["gpu_lost"]
-    assert set(problems.RULINGS) < set(CHECK.rulings)
+    assert set(problems.PROBLEM_RULES) < set(CHECK.finding_rules)
 
 
 def test_the_least_efficiency_is_below_that_of_every_part_that_is_known() -> None:
     limit = CHECK.rules["efficiency"].low
     assert limit is not None
-    for spec in specs():
+    for spec in load_specs():
         for dtype in ("bf16", "fp16"):
-            share = achievable(spec, dtype, "sustained") or achievable(
+            share = find_achievable(spec, dtype, "sustained") or find_achievable(
                 spec, dtype, "burst"
             )
             if share and spec.peak_clock_mhz:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify_checks._stats import excluded, percentile
+from hpcverify_checks._stats import compute_excluded_rate, percentile
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
@@ -13,5 +13,5 @@ def test_a_percentile_is_one_of_the_values() -> None:
 
 
 def test_three_times_the_inverse_of_a_time_is_excluded() -> None:
-    assert excluded(3 * 3600) == pytest.approx(1.0)
-    assert excluded(1.0) == pytest.approx(10800)
+    assert compute_excluded_rate(3 * 3600) == pytest.approx(1.0)
+    assert compute_excluded_rate(1.0) == pytest.approx(10800)

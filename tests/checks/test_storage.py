@@ -27,9 +27,9 @@ from hpcverify.check import Unable, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Finding,
-    Found,
     Inventory,
     Limit,
     Measurement,
@@ -40,40 +40,38 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry.blockdev import Mount
 from hpcverify.telemetry.smart import Health
-from hpcverify.units import FACTORS
+from hpcverify.units import UNIT_FACTORS
 from hpcverify_checks import _fio
-from hpcverify_checks._fio import MIB, Extent, FaultError, Fio, Report
+from hpcverify_checks._fio import MIB, FaultError, FileExtent, Fio, FioReport
 from hpcverify_checks._fio_jobs import (
+    cut_to_written,
     flush,
-    random_read,
-    random_write,
     read_back,
+    read_random,
     write,
-    written,
+    write_random,
 )
 from hpcverify_checks._scratch import (
-    Site,
+    ScratchSite,
     Space,
-    described,
+    describe_site,
     find_site,
-    require_room,
+    require_space,
     require_writable,
     space_of,
 )
-from hpcverify_checks._storm import Times, storm
+from hpcverify_checks._storm import CallTimes, time_small_files
 from hpcverify_checks.storage import (
     CHECK,
     StorageParams,
-    conclude,
-    health,
+    explain_fault,
     measure,
-    small_files,
+    report_health,
+    run_small_files,
 )
 from tests.doubles import INVENTORY, context
 
-SHORT = StorageParams(
-    size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50
-)
+SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
 
 
 @contextmanager
@@ -110,7 +108,7 @@ def disk(image: Path, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fio(disk: Path) -> Fio:
-    return Fio(folder=disk, engine=_fio.engine(), direct=True)
+    return Fio(folder=disk, engine=_fio.find_engine(), direct=True)
 
 
 @pytest.fixture
@@ -118,25 +116,19 @@ def rng() -> random.Random:
     return random.Random(7)  # noqa: S311 - data to write, no secret
 
 
-def site(
-    folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object
-) -> Site:
-    made = Site(
-        folder=folder,
-        mount=Mount(folder, kind, "/dev/sda1"),
-        disk="sda",
-        part="S1",
-        direct=True,
+def site(folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object) -> ScratchSite:
+    made = ScratchSite(
+        folder=folder, mount=Mount(folder, kind, "/dev/sda1"), disk="sda", part="S1", direct=True
     )
     return replace(made, **changes)  # type: ignore[arg-type] # as in a test's context
 
 
-def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[Extent, ...]:
+def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[FileExtent, ...]:
     room = _fio.lay_out(fio.folder, mib * MIB, 2, rng)
-    return written(room, write(fio, room, rng))
+    return cut_to_written(room, write(fio, room, rng))
 
 
-def flip(extent: Extent, at: int) -> None:
+def flip(extent: FileExtent, at: int) -> None:
     """Change one bit of what lies on the disk."""
     file = os.open(extent.path, os.O_RDWR)
     try:
@@ -147,23 +139,23 @@ def flip(extent: Extent, at: int) -> None:
         os.close(file)
 
 
-def measured(found: list[Found]) -> dict[str, Measurement]:
+def measured(found: list[CheckItem]) -> dict[str, Measurement]:
     return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
-def findings(found: list[Found]) -> list[Finding]:
+def findings(found: list[CheckItem]) -> list[Finding]:
     return [item for item in found if isinstance(item, Finding)]
 
 
-def covered(found: list[Found]) -> str:
-    return "\n".join(item.text for item in found if isinstance(item, Covered))
+def covered(found: list[CheckItem]) -> str:
+    return "\n".join(item.text for item in found if isinstance(item, Coverage))
 
 
 # The whole check
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Found]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[CheckItem]]:
     """Run the whole check twice on a sound disk."""
     folder = tmp_path_factory.mktemp("sound")
     with mounted("-o", "loop", formatted(folder), folder / "disk") as disk:
@@ -174,66 +166,60 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Found]]:
 
 
 def test_checkpoints_that_a_busy_disk_spreads_are_shown_and_not_judged() -> None:
-    numbers = [
-        Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in _fio.WAYS
-    ]
+    numbers = [Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in _fio.DIRECTIONS]
     limits = resolve(CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
-    assert judge(numbers, limits, CHECK.rulings).verdict is Verdict.PASS
-    assert all(CHECK.metric(number.name) for number in numbers)
+    assert judge(numbers, limits, CHECK.finding_rules).verdict is Verdict.PASS
+    assert all(CHECK.find_metric(number.name) for number in numbers)
 
 
-def test_a_sound_disk_has_no_findings_each_time(runs: list[list[Found]]) -> None:
+def test_a_sound_disk_has_no_findings_each_time(runs: list[list[CheckItem]]) -> None:
     assert [findings(found) for found in runs] == [[], []]
 
 
-def test_a_sound_disk_is_covered_each_time(runs: list[list[Found]]) -> None:
+def test_a_sound_disk_is_covered_each_time(runs: list[list[CheckItem]]) -> None:
     for found in runs:
         assert "8 MiB in 2 streams written, read back and verified" in covered(found)
         assert "2 checkpoints of 4 MiB" in covered(found)
 
 
-def test_every_metric_is_measured_in_its_unit(runs: list[list[Found]]) -> None:
+def test_every_metric_is_measured_in_its_unit(runs: list[list[CheckItem]]) -> None:
     found = measured(runs[0])
 
     elsewhere = ("cached.", "*", "smart.")
     assert {n for n in CHECK.metrics if not n.startswith(elsewhere)} <= found.keys()
     for name, item in found.items():
-        metric = CHECK.metric(name)
+        metric = CHECK.find_metric(name)
         assert metric is not None
-        assert metric.unit == item.unit in FACTORS
+        assert metric.unit == item.unit in UNIT_FACTORS
         assert item.value is not None
         assert item.value >= 0
 
 
-def test_every_rule_meets_a_measurement(runs: list[list[Found]]) -> None:
+def test_every_rule_meets_a_measurement(runs: list[list[CheckItem]]) -> None:
     rules = [p for p in CHECK.rules if not p.startswith(("smart.", "remote."))]
 
     for pattern in rules:
         assert any(fnmatchcase(name, pattern) for name in measured(runs[0])), pattern
 
 
-def test_the_repeats_of_a_checkpoint_are_shown_one_by_one(
-    runs: list[list[Found]],
-) -> None:
+def test_the_repeats_of_a_checkpoint_are_shown_one_by_one(runs: list[list[CheckItem]]) -> None:
     series = [item for item in runs[0] if isinstance(item, Series)]
 
     assert [s.name for s in series] == ["checkpoint.read", "checkpoint.write"]
     assert all(len(s.values) == len(s.t) == SHORT.repeats for s in series)
 
 
-def test_a_bit_that_flips_under_the_check_fails_the_disk(
-    tmp_path: Path, disk: Path
-) -> None:
-    found: list[Found] = []
+def test_a_bit_that_flips_under_the_check_fails_the_disk(tmp_path: Path, disk: Path) -> None:
+    found: list[CheckItem] = []
     for item in measure(context(tmp_path, scratch=disk), SHORT):
         found.append(item)
         if isinstance(item, Measurement) and item.name == "seq_write.longest":
             (stream, *_) = disk.glob("stream*")
             size = stream.stat().st_size
-            flip(Extent(stream, size - MIB, MIB), at=12345)
+            flip(FileExtent(stream, size - MIB, MIB), at=12345)
 
     (finding,) = findings(found)
-    judged = judge([finding], [], CHECK.rulings)
+    judged = judge([finding], [], CHECK.finding_rules)
     assert (judged.verdict, judged.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "crc32c: verify failed" in finding.text
     assert finding.evidence["read again"] == str(finding.text).partition(": ")[2]
@@ -241,9 +227,7 @@ def test_a_bit_that_flips_under_the_check_fails_the_disk(
     assert "SMART is not observable" in covered(found)
 
 
-def test_where_a_file_system_is_memory_its_speeds_are_not_judged(
-    tmp_path: Path,
-) -> None:
+def test_where_a_file_system_is_memory_its_speeds_are_not_judged(tmp_path: Path) -> None:
     with mounted("-t", "tmpfs", "-o", "size=2G", "tmpfs", tmp_path / "m") as point:
         found = list(measure(context(tmp_path, scratch=point), SHORT))
 
@@ -266,9 +250,7 @@ def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
     found = list(measure(ctx, tiny))
 
     assert {item.where for item in found} == {"SERIAL"}
-    assert f"{disk} (ext4 on /dev/{loop}, {loop}), past the page cache" in covered(
-        found
-    )
+    assert f"{disk} (ext4 on /dev/{loop}, {loop}), past the page cache" in covered(found)
 
 
 def test_without_fio_the_check_is_unable_and_names_the_fix(
@@ -292,9 +274,7 @@ def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.NO_SPACE
 
 
-def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_loaded(
-    tmp_path: Path,
-) -> None:
+def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_loaded(tmp_path: Path) -> None:
     def on(mount: str, disk: str) -> Inventory:
         facts = {"mount": mount, "type": "ext4", "disk": disk}
         return Inventory(parts=(Part("mount", "mount-/scratch", "/scratch", facts),))
@@ -325,7 +305,7 @@ def test_what_was_written_reads_back_each_time(fio: Fio, rng: random.Random) -> 
     for _ in range(2):
         extents = filled(fio, rng)
 
-        assert sum(read_back(fio, extents).moved("read")) == 8 * MIB
+        assert sum(read_back(fio, extents).list_moved_bytes("read")) == 8 * MIB
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> None:
@@ -347,12 +327,12 @@ class FlipsEachTime(Fio):
 
     def run(  # noqa: D102 - that of the base class
         self,
-        extents: Sequence[Extent],
+        extents: Sequence[FileExtent],
         *,
         seed: int = 0,
         seconds: float = 0.0,
         **options: object,
-    ) -> Report:
+    ) -> FioReport:
         flip(extents[0], at=99)
         return super().run(extents, seed=seed, seconds=seconds, **options)
 
@@ -386,19 +366,19 @@ def test_a_lost_write_is_found_though_what_it_left_has_a_good_checksum(
 def test_random_writes_read_back_each_time(fio: Fio, rng: random.Random) -> None:
     extents = filled(fio, rng)
     for _ in range(2):
-        wrote = random_write(fio, extents, rng, seconds=0.1)
+        wrote = write_random(fio, extents, rng, seconds=0.1)
 
-        assert sum(wrote.moved("write")) > 0
-        assert sum(read_back(fio, extents).moved("read")) == 8 * MIB
+        assert sum(wrote.list_moved_bytes("write")) > 0
+        assert sum(read_back(fio, extents).list_moved_bytes("read")) == 8 * MIB
 
 
 def test_a_random_read_verifies(fio: Fio, rng: random.Random) -> None:
     extents = filled(fio, rng, mib=2)
-    assert sum(random_read(fio, extents, rng, 30).moved("read")) == 2 * MIB
+    assert sum(read_random(fio, extents, rng, 30).list_moved_bytes("read")) == 2 * MIB
     flip(extents[0], at=777)
 
     with pytest.raises(FaultError, match="crc32c: verify failed"):
-        random_read(fio, extents, rng, 30)
+        read_random(fio, extents, rng, 30)
 
 
 def test_a_write_that_time_cuts_short_is_read_back_as_far_as_it_went(
@@ -406,15 +386,13 @@ def test_a_write_that_time_cuts_short_is_read_back_as_far_as_it_went(
 ) -> None:
     room = _fio.lay_out(fio.folder, 1024 * MIB, 2, rng)
     wrote = write(fio, room, rng, seconds=0.05)
-    extents = written(room, wrote)
+    extents = cut_to_written(room, wrote)
 
-    assert 0 < sum(e.size for e in extents) == sum(wrote.moved("write")) < 1024 * MIB
-    assert read_back(fio, extents).moved("read") == tuple(e.size for e in extents)
+    assert 0 < sum(e.size for e in extents) == sum(wrote.list_moved_bytes("write")) < 1024 * MIB
+    assert read_back(fio, extents).list_moved_bytes("read") == tuple(e.size for e in extents)
 
 
-def test_each_pass_writes_other_data_at_another_place(
-    fio: Fio, rng: random.Random
-) -> None:
+def test_each_pass_writes_other_data_at_another_place(fio: Fio, rng: random.Random) -> None:
     first, second = filled(fio, rng, mib=2)[0], filled(fio, rng, mib=2)[0]
 
     assert first.offset != second.offset
@@ -428,7 +406,7 @@ def test_a_colon_in_the_scratch_directory_is_no_list_of_files(
 ) -> None:
     folder = disk / "a:b"
     folder.mkdir()
-    fio = Fio(folder=folder, engine=_fio.engine(), direct=True)
+    fio = Fio(folder=folder, engine=_fio.find_engine(), direct=True)
 
     read_back(fio, filled(fio, rng, mib=2))
 
@@ -441,14 +419,14 @@ def test_a_colon_in_the_scratch_directory_is_no_list_of_files(
 def test_a_disk_that_cannot_read_its_blocks_fails_for_that(
     tmp_path: Path, disk: Path, image: Path
 ) -> None:
-    found: list[Found] = []
+    found: list[CheckItem] = []
     for item in measure(context(tmp_path, scratch=disk), SHORT):
         found.append(item)
         if isinstance(item, Measurement) and item.name == "seq_write.longest":
             os.truncate(image, MIB)  # the blocks are gone from under the mount
 
     (finding,) = findings(found)
-    judged = judge([finding], [], CHECK.rulings)
+    judged = judge([finding], [], CHECK.finding_rules)
     assert (finding.code, judged.verdict) == ("io_error", Verdict.FAIL)
     assert "Input/output error" in finding.text
     assert "err=5" in finding.evidence["fio"]
@@ -458,32 +436,30 @@ def test_a_file_system_that_runs_full_is_no_fault_of_the_disk(
     tmp_path: Path, rng: random.Random
 ) -> None:
     with mounted("-t", "tmpfs", "-o", "size=4M", "tmpfs", tmp_path / "m") as point:
-        fio = Fio(folder=point, engine=_fio.engine(), direct=False)
+        fio = Fio(folder=point, engine=_fio.find_engine(), direct=False)
         with pytest.raises(FaultError) as caught:
             filled(fio, rng)
 
     with pytest.raises(Unable, match="ran full") as refused:
-        conclude(caught.value, site())
+        explain_fault(caught.value, site())
     assert refused.value.cause is Cause.NO_SPACE
 
 
-def test_a_file_system_that_runs_out_of_files_is_no_fault_of_the_disk(
-    tmp_path: Path,
-) -> None:
+def test_a_file_system_that_runs_out_of_files_is_no_fault_of_the_disk(tmp_path: Path) -> None:
     options = "size=4M,nr_inodes=40"
     with (
         mounted("-t", "tmpfs", "-o", options, "tmpfs", tmp_path / "m") as point,
         pytest.raises(FaultError, match=r"small files: .*No space left") as caught,
     ):
-        list(small_files(site(point), SHORT))
+        list(run_small_files(site(point), SHORT))
 
     with pytest.raises(Unable) as refused:
-        conclude(caught.value, site())
+        explain_fault(caught.value, site())
     assert refused.value.cause is Cause.NO_SPACE
 
 
 def test_a_stall_is_measured(fio: Fio) -> None:
-    journal = Extent(fio.folder / "journal", 0, MIB)
+    journal = FileExtent(fio.folder / "journal", 0, MIB)
     with ThreadPoolExecutor(1) as pool:
         flushed = pool.submit(flush, fio, journal, 4)
         while not (journal.path.exists() and journal.path.stat().st_blocks):
@@ -492,7 +468,7 @@ def test_a_stall_is_measured(fio: Fio) -> None:
         time.sleep(1)
         subprocess.run(["fsfreeze", "--unfreeze", fio.folder], check=True)
 
-    assert flushed.result().longest() > 0.9
+    assert flushed.result().find_longest() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -507,17 +483,15 @@ def test_a_stall_is_measured(fio: Fio) -> None:
         (errno.EIO, "fuse.sshfs", "remote_io_error"),
     ],
 )
-def test_an_error_is_named_for_what_it_is_and_whose(
-    number: int, kind: str, code: str
-) -> None:
-    finding = conclude(FaultError(number, "said"), site(kind=kind))
+def test_an_error_is_named_for_what_it_is_and_whose(number: int, kind: str, code: str) -> None:
+    finding = explain_fault(FaultError(number, "said"), site(kind=kind))
 
     assert (finding.code, finding.where) == (code, "S1")
-    assert code in CHECK.rulings
+    assert code in CHECK.finding_rules
 
 
 def test_only_what_is_the_nodes_own_fails_the_node() -> None:
-    verdicts = {code: ruling.verdict for code, ruling in CHECK.rulings.items()}
+    verdicts = {code: ruling.verdict for code, ruling in CHECK.finding_rules.items()}
 
     assert verdicts == {
         "corruption": Verdict.FAIL,
@@ -528,19 +502,19 @@ def test_only_what_is_the_nodes_own_fails_the_node() -> None:
 
 def test_an_error_that_nobody_knows_is_not_made_into_a_fault_of_the_disk() -> None:
     with pytest.raises(FaultError):
-        conclude(FaultError(errno.EINVAL, "said"), site())
+        explain_fault(FaultError(errno.EINVAL, "said"), site())
 
 
 def test_a_permission_that_is_lost_meanwhile_is_denied() -> None:
     with pytest.raises(Unable) as caught:
-        conclude(FaultError(errno.EACCES, "said"), site())
+        explain_fault(FaultError(errno.EACCES, "said"), site())
 
     assert caught.value.cause is Cause.DENIED
 
 
 def test_what_fio_does_not_understand_is_a_bug_of_ours(fio: Fio) -> None:
     with pytest.raises(RuntimeError, match="fio ended with 1"):
-        fio.run([Extent(fio.folder / "x", 0, MIB)], rw="nonsense")
+        fio.run([FileExtent(fio.folder / "x", 0, MIB)], rw="nonsense")
 
 
 def standing_in_for_fio(folder: Path, script: str) -> str:
@@ -570,17 +544,13 @@ fio: 1 job failed to start
     ids=["killed", "no threads"],
 )
 def test_what_the_node_did_to_fio_is_no_bug_and_no_fault_of_the_disk(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str,
-    cause: Cause,
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cause: Cause, said: str
 ) -> None:
     monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, script))
     fio = Fio(folder=tmp_path, engine="libaio", direct=False)
 
     with pytest.raises(Unable, match=said) as caught:
-        fio.run([Extent(tmp_path / "x", 0, MIB)], rw="write")
+        fio.run([FileExtent(tmp_path / "x", 0, MIB)], rw="write")
 
     assert (caught.value.cause, caught.value.remedy) == (cause, Remedy.INSPECT)
 
@@ -593,7 +563,7 @@ def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
     monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, limited))
 
     with pytest.raises(Unable, match=r"fio does not start .*ulimit") as caught:
-        _fio.engine()
+        _fio.find_engine()
 
     assert caught.value.cause is Cause.MISCONFIGURED
 
@@ -612,11 +582,9 @@ def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
     ],
 )
 def test_a_reserve_is_left_free(total: int, free: int, *, enough: bool) -> None:
-    expected = (
-        nullcontext() if enough else pytest.raises(Unable, match="100 are needed")
-    )
+    expected = nullcontext() if enough else pytest.raises(Unable, match="100 are needed")
     with expected:
-        require_room(Path("/scratch"), 100, Space(total, free))
+        require_space(Path("/scratch"), 100, Space(total, free))
 
 
 def test_what_is_kept_for_root_is_not_free(disk: Path) -> None:
@@ -626,26 +594,23 @@ def test_what_is_kept_for_root_is_not_free(disk: Path) -> None:
     assert answer.f_bavail < answer.f_bfree
 
 
-def test_a_file_system_without_direct_access_is_found_out(
-    tmp_path: Path, disk: Path
-) -> None:
+def test_a_file_system_without_direct_access_is_found_out(tmp_path: Path, disk: Path) -> None:
     with mounted("-t", "ramfs", "ramfs", tmp_path / "m") as point:
         assert not require_writable(point)
 
     assert require_writable(disk)
-    assert "refuses O_DIRECT" in described(site(direct=False)).text
+    assert "refuses O_DIRECT" in describe_site(site(direct=False)).text
 
 
 def test_the_stall_of_a_server_does_not_fail_the_node() -> None:
-    assert site().stall("fsync") == "fsync.longest"
-    assert site(kind="nfs4").stall("fsync") == "remote.fsync.longest"
+    assert site().name_stall("fsync") == "fsync.longest"
+    assert site(kind="nfs4").name_stall("fsync") == "remote.fsync.longest"
     assert CHECK.rules["fsync.longest"].otherwise is Verdict.FAIL
     assert CHECK.rules["remote.*.longest"].otherwise is Verdict.WARN
 
 
 @pytest.mark.parametrize(
-    ("listing", "chosen"),
-    [("sync io_uring libaio", "libaio"), ("io_uring", "io_uring")],
+    ("listing", "chosen"), [("sync io_uring libaio", "libaio"), ("io_uring", "io_uring")]
 )
 def test_an_engine_is_chosen_of_those_that_this_fio_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str, chosen: str
@@ -654,7 +619,7 @@ def test_an_engine_is_chosen_of_those_that_this_fio_has(
     (tmp_path / "fio").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert _fio.engine() == chosen
+    assert _fio.find_engine() == chosen
 
 
 def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
@@ -665,7 +630,7 @@ def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(Unable, match="libaio, io_uring"):
-        _fio.engine()
+        _fio.find_engine()
 
 
 def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -> None:
@@ -695,33 +660,33 @@ def job(moved: int, milliseconds: int, bins: dict[str, int]) -> dict[str, object
 
 
 def test_streams_add_up_over_the_time_of_the_slowest() -> None:
-    report = Report([job(3 * 10**9, 1000, {"1": 8}), job(10**9, 2000, {"1": 2})])
+    report = FioReport([job(3 * 10**9, 1000, {"1": 8}), job(10**9, 2000, {"1": 2})])
 
-    assert report.bandwidth("read") == 2000
-    assert report.rate("read") == 5
+    assert report.compute_bandwidth("read") == 2000
+    assert report.compute_rate("read") == 5
 
 
 def test_percentiles_are_those_of_all_streams_together() -> None:
     fast, slow = {"1000000": 98}, {"2000000": 1, "9000000": 1}
-    report = Report([job(1, 1, fast), job(1, 1, slow)])
+    report = FioReport([job(1, 1, fast), job(1, 1, slow)])
 
-    quantiles = [report.latency("read", q) for q in (0.5, 0.98, 0.99, 0.999)]
+    quantiles = [report.compute_latency("read", q) for q in (0.5, 0.98, 0.99, 0.999)]
     assert quantiles == [1, 1, 2, 9]
-    assert report.longest() == pytest.approx(0.009000005)
-    assert report.latency("sync", 0.5) is None
+    assert report.find_longest() == pytest.approx(0.009000005)
+    assert report.compute_latency("sync", 0.5) is None
 
 
 def test_small_files_are_timed_call_by_call_and_gone(tmp_path: Path) -> None:
-    times = storm(tmp_path / "files", 200)
+    times = time_small_files(tmp_path / "files", 200)
 
     assert list(times) == ["create", "write", "stat", "unlink"]
-    assert all(len(calls.taken) == 200 for calls in times.values())
-    assert all(0 < calls.p99 <= max(calls.taken) * 1e3 for calls in times.values())
+    assert all(len(calls.seconds) == 200 for calls in times.values())
+    assert all(0 < calls.p99 <= max(calls.seconds) * 1e3 for calls in times.values())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_99th_percentile_leaves_out_one_call_of_a_hundred() -> None:
-    times = Times([*(0.001 for _ in range(98)), 0.002, 5.0])
+    times = CallTimes([*(0.001 for _ in range(98)), 0.002, 5.0])
 
     assert times.p99 == 2
     assert times.rate == pytest.approx(100 / 5.1)
@@ -734,7 +699,7 @@ def test_what_grew_under_the_load_is_kept_apart_from_the_life_of_the_disk() -> N
     before = Health({"media_errors": 4, "temperature": 30})
     after = Health({"media_errors": 5, "temperature": 41})
 
-    assert list(health(before, after, site())) == [
+    assert list(report_health(before, after, site())) == [
         Measurement("smart.media_errors", 5, "", "S1"),
         Measurement("smart.temperature", 41, "°C", "S1"),
         Measurement("smart.media_errors.delta", 1, "", "S1"),
@@ -764,5 +729,5 @@ def test_the_health_of_a_disk_is_judged_by_what_it_means(
     limit = Limit(f"smart.{name}", rule.low, rule.high, rule.otherwise, rule.source)
 
     found = [Measurement(f"smart.{name}", value)]
-    assert judge(found, [limit], CHECK.rulings).verdict is verdict
+    assert judge(found, [limit], CHECK.finding_rules).verdict is verdict
     assert rule.optional

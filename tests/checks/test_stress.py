@@ -16,27 +16,27 @@ from torch import Tensor
 from hpcverify.check import Unable
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
 )
 from hpcverify_checks import _stress
-from hpcverify_checks._benches import Task
-from hpcverify_checks._bits import digest, integers_of, words
+from hpcverify_checks._benches import DeviceTask
+from hpcverify_checks._bits import compute_digest, view_integers, view_words
 from hpcverify_checks._exact import Shape
 from hpcverify_checks._families import CPU_FAMILIES, FAMILIES, multiply
-from hpcverify_checks._hunt import Bag, Multiply, Seams, compare
-from hpcverify_checks._stress import Load, Spell
-from hpcverify_checks._vote import OWN, reconcile
+from hpcverify_checks._hunt import HuntResult, Multiply, ProductSeams, compare
+from hpcverify_checks._stress import LoadSchedule, StressResult
+from hpcverify_checks._vote import OWN_REFERENCE, reconcile
 from tests.doubles import CPU, INVENTORY, context
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
-FIRST = _stress.PAIRS * _stress.ALIKE
+FIRST = _stress.OPERAND_PAIRS * _stress.FIRST_PRODUCTS
 """Products that are made before any is compared."""
 PATIENT = 60.0
 """Seconds at most for what ends as soon as it has found something."""
@@ -50,12 +50,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stress, "CPU_SHAPE", SHAPE)
 
 
-def task(tmp_path: Path, name: str = "fp32", by: Multiply = multiply) -> Task:
+def task(tmp_path: Path, name: str = "fp32", by: Multiply = multiply) -> DeviceTask:
     """Make a task for a GPU, which here computes on the host."""
     gpu = Device("cuda", "GPU-0", "GPU 0")
     ctx = structs.replace(context(tmp_path), device=gpu)
     family = (CPU_FAMILIES | {"tf32": FAMILIES["tf32"]})[name]
-    return Task(ctx, family, SHAPE, HOST, Seams(multiply=by), draw=5)
+    return DeviceTask(ctx, family, SHAPE, HOST, ProductSeams(multiply=by), draw=5)
 
 
 def flipping(numbers: Iterable[int], bit: int = 0) -> Multiply:
@@ -65,7 +65,7 @@ def flipping(numbers: Iterable[int], bit: int = 0) -> Multiply:
     def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
         if next(count) in chosen:
-            words(out)[77].bitwise_xor_(1 << bit)
+            view_words(out)[77].bitwise_xor_(1 << bit)
 
     return faulty
 
@@ -73,26 +73,22 @@ def flipping(numbers: Iterable[int], bit: int = 0) -> Multiply:
 def stuck(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Multiply with a unit that holds one bit at one, every time."""
     multiply(a, b, out)
-    integers_of(out)[5] |= 1
+    view_integers(out)[5] |= 1
 
 
-def worked(made: Task, seconds: float = 0.3) -> Spell:
-    (done,) = _stress.at_work(made, seconds)
+def worked(made: DeviceTask, seconds: float = 0.3) -> StressResult:
+    (done,) = _stress.stress_device(made, seconds)
     return done
 
 
-def numbers(found: Iterable[Found], name: str) -> dict[str, float | None]:
-    return {
-        f.where: f.value for f in found if isinstance(f, Measurement) and f.name == name
-    }
+def numbers(found: Iterable[CheckItem], name: str) -> dict[str, float | None]:
+    return {f.where: f.value for f in found if isinstance(f, Measurement) and f.name == name}
 
 
 @pytest.mark.parametrize("name", CPU_FAMILIES)
-def test_good_products_of_any_type_are_never_called_wrong(
-    tmp_path: Path, name: str
-) -> None:
+def test_good_products_of_any_type_are_never_called_wrong(tmp_path: Path, name: str) -> None:
     done = worked(task(tmp_path, name), seconds=0.3)
-    assert (done.mismatched, done.corruption) == (0, None)
+    assert (done.mismatched_words, done.corruption) == (0, None)
     assert done.products > 2
 
 
@@ -102,10 +98,10 @@ def test_a_bit_that_flips_in_one_product_is_corruption(
     tmp_path: Path, number: int, bit: int
 ) -> None:
     done = worked(task(tmp_path, by=flipping([number], bit)), PATIENT)
-    assert done.mismatched == 1
+    assert done.mismatched_words == 1
     assert done.corruption is not None
     evidence = done.corruption.evidence
-    assert evidence["reference"] == OWN
+    assert evidence["reference"] == OWN_REFERENCE
     assert (evidence["place"], evidence["wrong_elements"]) == ("compute", "1")
     assert evidence["reruns"].startswith("intermittent")
     assert "compared with its own first product" in done.corruption.text
@@ -120,12 +116,12 @@ def test_a_first_product_that_is_wrong_once_is_not_the_truth_about_the_others(
     assert done.digest.split() == right
     assert done.corruption is not None
     evidence = done.corruption.evidence
-    assert (evidence["reruns"], evidence["bits"], done.mismatched) == (
+    assert (evidence["reruns"], evidence["bits"], done.mismatched_words) == (
         "intermittent: 0 of 3 reruns wrong",
         "3",
         1,
     )
-    pair = number // _stress.ALIKE
+    pair = number // _stress.FIRST_PRODUCTS
     assert evidence["digest"] != right[pair]
     assert evidence["plan"] == f"normal {pair}"
     assert "the same product made twice more, alike" in done.corruption.text
@@ -136,7 +132,7 @@ def test_a_part_that_never_gives_the_same_bits_has_no_reference(tmp_path: Path) 
 
     def noisy(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
-        words(out)[7].bitwise_xor_(1 << next(count))
+        view_words(out)[7].bitwise_xor_(1 << next(count))
 
     done = worked(task(tmp_path, by=noisy), PATIENT)
     assert done.corruption is not None
@@ -149,7 +145,7 @@ def test_a_fault_that_comes_with_the_load_steps_is_told_as_such(tmp_path: Path) 
     def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
         if time.monotonic() - begun > 0.75 * seconds:
-            words(out)[9].bitwise_xor_(1)
+            view_words(out)[9].bitwise_xor_(1)
 
     done = worked(task(tmp_path, by=faulty), seconds)
     assert done.corruption is not None
@@ -159,7 +155,7 @@ def test_a_fault_that_comes_with_the_load_steps_is_told_as_such(tmp_path: Path) 
 
 def test_a_fault_that_repeats_itself_agrees_with_itself(tmp_path: Path) -> None:
     # Kept to show why the exact plans are needed, and the vote.
-    assert worked(task(tmp_path, by=stuck)).mismatched == 0
+    assert worked(task(tmp_path, by=stuck)).mismatched_words == 0
 
 
 def voted(tmp_path: Path, *units: Multiply) -> dict[str, str]:
@@ -169,7 +165,7 @@ def voted(tmp_path: Path, *units: Multiply) -> dict[str, str]:
     for gpu, unit in zip(gpus, units, strict=True):
         made = task(tmp_path, by=unit)
         mine = replace(made, ctx=structs.replace(made.ctx, device=gpu))
-        items = _stress.of_gpu(mine, [worked(mine, 0.05)])
+        items = _stress.report_gpu(mine, [worked(mine, 0.05)])
         found += [f for f in items if isinstance(f, Finding)]
     items = reconcile(found, Inventory(devices=(CPU, *gpus)))
     return {f.where: f.code for f in items if isinstance(f, Finding)}
@@ -198,11 +194,11 @@ def test_a_group_is_of_one_model_driver_library_and_question(tmp_path: Path) -> 
     made = task(tmp_path)
     ctx = structs.replace(made.ctx, inventory=Inventory(parts=parts))
     made = replace(made, ctx=ctx)
-    group = _stress.group(made)
+    group = _stress.name_vote_group(made)
     for part in ("H100", "9.0", "580.1", torch.__version__, "64 x 128", "draw 5"):
         assert part in group
-    assert _stress.group(replace(made, shape=Shape(64, 256))) != group
-    assert _stress.group(replace(made, draw=6)) != group
+    assert _stress.name_vote_group(replace(made, shape=Shape(64, 256))) != group
+    assert _stress.name_vote_group(replace(made, draw=6)) != group
 
 
 def test_a_tile_that_is_not_written_shows(tmp_path: Path) -> None:
@@ -237,14 +233,14 @@ def test_a_comparison_that_sleeps_is_reported_as_such(tmp_path: Path) -> None:
         compare(found, expected, count)
         count.zero_()
 
-    made = replace(task(tmp_path), seams=Seams(compare=blind))
+    made = replace(task(tmp_path), seams=ProductSeams(compare=blind))
     with pytest.raises(Unable, match="did not notice flipped bits") as caught:
         worked(made)
     assert caught.value.cause is Cause.CHECKER
 
 
 def test_operands_are_bell_shaped_and_centred() -> None:
-    made = _stress.matrix(3, 600, 600, torch.float64, HOST)
+    made = _stress.make_matrix(3, 600, 600, torch.float64, HOST)
     assert abs(float(made.mean())) < 0.01
     assert float(made.std()) == pytest.approx(0.82, abs=0.01)
     fourth = float((made**4).mean() / made.var() ** 2)
@@ -252,41 +248,39 @@ def test_operands_are_bell_shaped_and_centred() -> None:
 
 
 def test_operands_are_the_same_bits_on_every_machine() -> None:
-    made = _stress.matrix(3, 520, 64, torch.float64, HOST)
-    exact = _stress.bell(3, range(520), 64, HOST).flatten().tolist()
-    assert made.flatten().tolist() == [value * _stress.SCALE for value in exact]
-    assert digest(made) == DIGEST
+    made = _stress.make_matrix(3, 520, 64, torch.float64, HOST)
+    exact = _stress.make_bell_integers(3, range(520), 64, HOST).flatten().tolist()
+    assert made.flatten().tolist() == [value * _stress.BELL_SCALE for value in exact]
+    assert compute_digest(made) == DIGEST
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_bit_of_a_significand_takes_part(dtype: torch.dtype) -> None:
-    made = integers_of(_stress.matrix(1, 64, 64, dtype, HOST))
+    made = view_integers(_stress.make_matrix(1, 64, 64, dtype, HOST))
     significand = {torch.float32: 23, torch.float64: 52}[dtype]
     for bit in range(significand):
         assert 0 < int(((made >> bit) & 1).sum()) < made.numel()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_operands_of_every_type_are_finite_and_of_both_signs(
-    tmp_path: Path, name: str
-) -> None:
+def test_operands_of_every_type_are_finite_and_of_both_signs(tmp_path: Path, name: str) -> None:
     made = replace(task(tmp_path), family=FAMILIES[name])
-    for operand in _stress.operands(made, 0, HOST):
+    for operand in _stress.make_operands(made, 0, HOST):
         values = operand.double()
         assert bool(torch.isfinite(values).all())
         assert 0.4 < float((values > 0).double().mean()) < 0.6
     if FAMILIES[name].by_columns:
-        assert _stress.operands(made, 0, HOST)[1].stride(0) == 1
+        assert _stress.make_operands(made, 0, HOST)[1].stride(0) == 1
 
 
 def test_a_burst_fills_its_share_of_the_period() -> None:
-    assert Load.wave(1.0, period=0.1, pace=0.001, page=4).burst == 50
-    assert Load.wave(1.0, period=0.01, pace=0.1, page=4).burst == 4
+    assert LoadSchedule.plan_wave(1.0, period=0.1, pace=0.001, batch_size=4).burst_products == 50
+    assert LoadSchedule.plan_wave(1.0, period=0.01, pace=0.1, batch_size=4).burst_products == 4
 
 
 def test_the_load_comes_on_at_multiples_of_the_period() -> None:
     period = 0.02
-    load = Load(time.monotonic() + 0.3, period, burst=2)
+    load = LoadSchedule(time.monotonic() + 0.3, period, burst_products=2)
     edges: list[float] = []
     products = 0
     while not load(products := products + 1):
@@ -299,12 +293,12 @@ def test_the_load_comes_on_at_multiples_of_the_period() -> None:
 
 
 def test_steady_load_has_no_edges_and_ends_in_time() -> None:
-    load = Load(time.monotonic() + 0.01)
+    load = LoadSchedule(time.monotonic() + 0.01)
     while not load(1):
         pass
     assert load.edges == 0
-    assert load.text() == "steady"
-    assert Load(time.monotonic() - 1, period=0.05)(1)
+    assert load.describe() == "steady"
+    assert LoadSchedule(time.monotonic() - 1, period=0.05)(1)
 
 
 def test_all_cores_are_stressed_and_pass(tmp_path: Path) -> None:
@@ -313,7 +307,7 @@ def test_all_cores_are_stressed_and_pass(tmp_path: Path) -> None:
     assert numbers(found, "stress.mismatched") == dict.fromkeys(cores, 0)
     assert all(numbers(found, "stress.products").values())
     assert not [f for f in found if isinstance(f, Finding)]
-    texts = [f.text for f in found if isinstance(f, Covered)]
+    texts = [f.text for f in found if isinstance(f, Coverage)]
     assert all("which all gave the same first products" in text for text in texts)
 
 
@@ -331,9 +325,9 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 
     def spoil(out: Tensor) -> None:
         if next(count) == FIRST + 3:
-            words(out)[1].bitwise_xor_(1 << 40)
+            view_words(out)[1].bitwise_xor_(1 << 40)
 
-    seams = Seams(multiply=core_only(bad, spoil))
+    seams = ProductSeams(multiply=core_only(bad, spoil))
     found = list(_stress.stress(context(tmp_path), HOST, 0.4, seams))
     codes = {(f.code, f.where) for f in found if isinstance(f, Finding)}
     assert codes == {("corruption", f"cpu{bad}")}
@@ -342,9 +336,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 
 def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     bad = max(os.sched_getaffinity(0))
-    seams = Seams(
-        multiply=core_only(bad, lambda out: integers_of(out)[5].bitwise_or_(1))
-    )
+    seams = ProductSeams(multiply=core_only(bad, lambda out: view_integers(out)[5].bitwise_or_(1)))
     found = list(_stress.stress(context(tmp_path), HOST, 0.2, seams))
     facts = [f for f in found if isinstance(f, Finding)]
     left = [f for f in reconcile(facts, INVENTORY) if isinstance(f, Finding)]
@@ -353,12 +345,10 @@ def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     assert not any(numbers(found, "stress.mismatched").values())
 
 
-def test_coverage_says_what_was_multiplied_and_how_often_the_load_came_on(
-    tmp_path: Path,
-) -> None:
+def test_coverage_says_what_was_multiplied_and_how_often_the_load_came_on(tmp_path: Path) -> None:
     made = task(tmp_path)
-    spell = Spell("GPU-0", "0x1", (Bag(10, 1.0), Bag(30, 1.0)), edges=7)
-    covered = next(iter(_stress.of_gpu(made, [spell])))
-    assert isinstance(covered, Covered)
+    spell = StressResult("GPU-0", "0x1", (HuntResult(10, 1.0), HuntResult(30, 1.0)), edges=7)
+    covered = next(iter(_stress.report_gpu(made, [spell])))
+    assert isinstance(covered, Coverage)
     assert "fp32: 40 products of 64 x 128 x 64 random normal numbers" in covered.text
     assert "in 2.0 s; load switched on 7 times, for 5, 20, 50 ms" in covered.text

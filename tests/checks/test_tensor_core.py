@@ -39,12 +39,12 @@ def planned(family: str) -> tuple[Operands, ...]:
     """Give the operands of all plans of *family* at the depth of the suites."""
     depth = FAMILIES[family].depth
     shape = Shape(SIZE, depth)
-    return tuple(Operands(plan, shape) for plan in FAMILIES[family].plans(depth))
+    return tuple(Operands(plan, shape) for plan in FAMILIES[family].make_plans(depth))
 
 
 def integers(made: Operands) -> tuple[Matrix, Matrix]:
-    a = made.a(range(SIZE), "cpu").double()
-    return a.numpy(), made.b(range(made.shape.depth), "cpu").double().numpy()
+    a = made.make_a(range(SIZE), "cpu").double()
+    return a.numpy(), made.make_b(range(made.shape.depth), "cpu").double().numpy()
 
 
 def stacked(family: str) -> tuple[Matrix, Matrix]:
@@ -56,7 +56,7 @@ def stacked(family: str) -> tuple[Matrix, Matrix]:
 def scaled(family: str) -> tuple[Matrix, Matrix, Matrix]:
     """Give the operands of all plans of *family* as they are stored, and A x B."""
     a, b = stacked(family)
-    both = [m.factors("cpu") for m in planned(family)]
+    both = [m.make_factors("cpu") for m in planned(family)]
     rows = np.stack([factors.numpy() for factors, _ in both])
     columns = np.stack([factors.numpy() for _, factors in both])
     return a * rows, b * columns, (a @ b) * rows * columns
@@ -136,9 +136,7 @@ def test_fp8_plans_are_exact_with_promotion_too(core: Core) -> None:
     assert np.array_equal(core.product(a, b, promote=128), right)
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"), [("fp32", np.float32), ("fp64", np.float64)]
-)
+@pytest.mark.parametrize(("family", "dtype"), [("fp32", np.float32), ("fp64", np.float64)])
 def test_all_plans_are_exact_one_fma_at_a_time(
     family: str, dtype: type[np.float32 | np.float64]
 ) -> None:

@@ -17,10 +17,10 @@ from hpcverify.check import Context, Sample, Skip, Watch, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Remedy,
@@ -29,9 +29,9 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _soak, thermal
 from hpcverify_checks._families import multiply
-from hpcverify_checks._soak import Account, Done
-from hpcverify_checks._soak_bearing import sag
-from hpcverify_checks._soak_mill import Mill, Pace, mill
+from hpcverify_checks._soak import LoadRecord, StretchResult
+from hpcverify_checks._soak_bearing import compute_sag
+from hpcverify_checks._soak_mill import LoopPace, ProductLoop, build_loop
 from hpcverify_checks.thermal import CHECK, ThermalParams
 from tests.doubles import INVENTORY, context
 from tests.nvml_lab.nvmllab import Lab
@@ -48,7 +48,7 @@ def on(tmp_path: Path, part: str, *series: str) -> Context:
     return context(tmp_path, device=device, peers=(device,), inventory=inventory)
 
 
-def observed(watch: Watch, ctx: Context) -> list[Found]:
+def observed(watch: Watch, ctx: Context) -> list[CheckItem]:
     return list(thermal.observe(watch, ctx, ThermalParams()))
 
 
@@ -56,14 +56,14 @@ def no_past(_name: str, _where: str) -> tuple[float, ...]:
     return ()
 
 
-def judged(found: Iterable[Found]) -> tuple[Verdict, str]:
+def judged(found: Iterable[CheckItem]) -> tuple[Verdict, str]:
     numbers = [f for f in found if isinstance(f, Measurement)]
     limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
-    judgement = judge(numbers, limits, CHECK.rulings)
+    judgement = judge(numbers, limits, CHECK.finding_rules)
     return judgement.verdict, judgement.reason
 
 
-def values(found: Iterable[Found]) -> dict[str, float | None]:
+def values(found: Iterable[CheckItem]) -> dict[str, float | None]:
     return {f.name: f.value for f in found if isinstance(f, Measurement)}
 
 
@@ -93,8 +93,8 @@ class Soaked:
 
     began: float
     ended: float
-    found: list[Found]
-    account: Account
+    found: list[CheckItem]
+    account: LoadRecord
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     ctx = context(tmp_path_factory.mktemp("soak"), inventory=sensors)
     began = time.monotonic()
     found = list(thermal.measure(ctx, SHORT))
-    account = _soak.found(ctx.shared, 0)
+    account = _soak.read_record(ctx.shared, 0)
     assert account is not None
     return Soaked(began, time.monotonic(), found, account)
 
@@ -116,7 +116,7 @@ def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
 
 
 def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
-    (covered,) = [f for f in soaked.found if isinstance(f, Covered)]
+    (covered,) = [f for f in soaked.found if isinstance(f, Coverage)]
     assert covered.where == "cpu"
     assert "edges of a square wave of 0.05 s" in covered.text
     assert values(soaked.found)["wave.edges"]
@@ -126,7 +126,7 @@ def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
 def test_every_number_has_the_unit_that_was_declared(soaked: Soaked) -> None:
     for number in soaked.found:
         if isinstance(number, Measurement):
-            metric = CHECK.metric(number.name)
+            metric = CHECK.find_metric(number.name)
             assert metric is not None
             assert metric.unit == number.unit
 
@@ -143,20 +143,17 @@ def test_a_check_stays_until_the_part_has_cooled(soaked: Soaked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"),
-    [([100.0] * 16, 0.0), ([100.0] * 8 + [60.0] * 8, 0.4), ([0.0] * 8, 0.0)],
+    ("rates", "expected"), [([100.0] * 16, 0.0), ([100.0] * 8 + [60.0] * 8, 0.4), ([0.0] * 8, 0.0)]
 )
-def test_sag_is_what_the_end_lacks_of_the_beginning(
-    rates: list[float], expected: float
-) -> None:
-    assert sag(rates) == pytest.approx(expected)
+def test_sag_is_what_the_end_lacks_of_the_beginning(rates: list[float], expected: float) -> None:
+    assert compute_sag(rates) == pytest.approx(expected)
 
 
 CPU = torch.device("cpu")
 
 
 def found_after(
-    sound: Mill, wrong_steady: int, wrong_waves: int, off: float = 0.0
+    sound: ProductLoop, wrong_steady: int, wrong_waves: int, off: float = 0.0
 ) -> list[Finding]:
     """Say what comes of so many wrong products, if all are still *off* by so much."""
 
@@ -164,14 +161,14 @@ def found_after(
         multiply(a, b, out)
         out[0, 0] += off
 
-    pace = Pace(dataclasses.replace(sound, multiply=faulty), 1e-3)
-    account = Account(
+    pace = LoopPace(dataclasses.replace(sound, multiply=faulty), 1e-3)
+    account = LoadRecord(
         (
-            Done(0.0, 0.0, 1.0, 1000, 1e9, wrong_steady),
-            Done(0.5, 1.0, 2.0, 500, 1e9, wrong_waves, 2),
+            StretchResult(0.0, 0.0, 1.0, 1000, 1e9, wrong_steady),
+            StretchResult(0.5, 1.0, 2.0, 500, 1e9, wrong_waves, 2),
         )
     )
-    return list(thermal.mismatches("G", account, (pace, pace)))
+    return list(thermal.find_mismatches("G", account, (pace, pace)))
 
 
 @pytest.mark.parametrize(
@@ -186,38 +183,30 @@ def found_after(
 def test_a_product_that_is_not_the_first_one_fails_however_often_it_happens(
     steady: int, waves: int, off: float, verdict: str, reason: str
 ) -> None:
-    found = found_after(mill(64, CPU), steady, waves, off)
-    judgement = judge(found, (), CHECK.rulings)
+    found = found_after(build_loop(64, CPU), steady, waves, off)
+    judgement = judge(found, (), CHECK.finding_rules)
     assert judgement.verdict.value == verdict
     assert reason in judgement.reason
 
 
 def test_a_droop_asks_for_the_supply_and_heat_for_another_part() -> None:
-    sound = mill(64, CPU)
+    sound = build_loop(64, CPU)
     (heat,), (droop,) = found_after(sound, 1, 0), found_after(sound, 0, 1)
     assert (heat.code, droop.code) == ("heat_mismatch", "wave_mismatch")
     assert "under square waves of 0.5 s" in droop.text
-    assert CHECK.rulings[heat.code].remedy is Remedy.REPLACE
-    assert CHECK.rulings[droop.code].remedy is Remedy.INSPECT
+    assert CHECK.finding_rules[heat.code].remedy is Remedy.REPLACE
+    assert CHECK.finding_rules[droop.code].remedy is Remedy.INSPECT
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"seconds": 0},
-        {"wave_share": 1.5},
-        {"wave_periods": [0]},
-        {"recovery_seconds": -1},
-    ],
+    "wrong", [{"seconds": 0}, {"wave_share": 1.5}, {"wave_periods": [0]}, {"recovery_seconds": -1}]
 )
 def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, ThermalParams)
 
 
-def test_a_healthy_board_passes_though_it_meets_its_power_cap(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_a_healthy_board_passes_though_it_meets_its_power_cap(tmp_path: Path, lab: Lab) -> None:
     for _ in range(3):
         answers = gpus(lab, tmp_path, "healthy-8xh100")
         assert answers == [(Verdict.PASS, "")] * 8
@@ -227,10 +216,7 @@ def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
     tmp_path: Path, lab: Lab
 ) -> None:
     answers = gpus(lab, tmp_path, "thermal-throttle")
-    assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [
-        3,
-        6,
-    ]
+    assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [3, 6]
     hot, braked = answers[3][1], answers[6][1]
     assert "throttled.hw_thermal 20 s" in hot
     assert "throttled.sw_thermal.share 0.6667" in hot
@@ -239,9 +225,7 @@ def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
     assert "thermal" not in braked
 
 
-def test_a_report_gets_what_was_sampled_and_its_extremes(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_a_report_gets_what_was_sampled_and_its_extremes(tmp_path: Path, lab: Lab) -> None:
     watch = lab.watch("thermal-throttle", SECONDS)
     part = list(dict.fromkeys(s.where for s in watch.samples))[3]
     found = observed(watch, on(tmp_path, part, "temperature"))
@@ -258,8 +242,7 @@ def test_a_report_gets_what_was_sampled_and_its_extremes(
 def test_events_count_where_a_driver_has_no_counters(tmp_path: Path) -> None:
     bits = samples("event.hw_thermal", 0, 1, 1, 1, 0, 0)
     found = observed(
-        watching(samples("clock", *[1755] * 6, unit="MHz"), bits),
-        on(tmp_path, "G", "clock"),
+        watching(samples("clock", *[1755] * 6, unit="MHz"), bits), on(tmp_path, "G", "clock")
     )
     assert values(found)["throttled.hw_thermal"] == 2
     assert judged(found)[0] is Verdict.FAIL
@@ -305,9 +288,7 @@ def test_hot_memory_is_a_warning(tmp_path: Path) -> None:
     assert "temperature.memory.max 97" in reason
 
 
-def test_what_was_throttled_before_the_check_is_not_held_against_it(
-    tmp_path: Path,
-) -> None:
+def test_what_was_throttled_before_the_check_is_not_held_against_it(tmp_path: Path) -> None:
     counted = samples("throttled.hw_thermal", *[900.0] * 30, unit="s")
     temperature = samples("temperature", *[50.0] * 30, unit="°C")
     found = observed(watching(counted, temperature), on(tmp_path, "G", "temperature"))

@@ -13,13 +13,13 @@ import torch
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Device, Inventory
 from hpcverify_checks._torch import (
-    dtypes_of,
-    float32_as,
-    index_of,
-    room_for_gpus,
-    take_overrides,
-    torch_device,
-    unused_among,
+    find_gpu_index,
+    find_torch_device,
+    list_native_dtypes,
+    list_slow_dtypes,
+    remove_overrides,
+    reserve_gpu_cores,
+    use_float32_precision,
 )
 from tests.doubles import context
 
@@ -28,17 +28,15 @@ GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
 
 
 def test_a_gpu_is_found_by_its_uuid_however_torch_prints_it() -> None:
-    assert index_of(GPU.part, UUIDS) == 1
-    assert index_of(GPU.part, UUIDS[::-1]) == 0
-    assert index_of(GPU.part, [f"GPU-{uuid}" for uuid in UUIDS]) == 1
+    assert find_gpu_index(GPU.part, UUIDS) == 1
+    assert find_gpu_index(GPU.part, UUIDS[::-1]) == 0
+    assert find_gpu_index(GPU.part, [f"GPU-{uuid}" for uuid in UUIDS]) == 1
 
 
 @pytest.mark.parametrize("uuids", [(), UUIDS[:1]])
-def test_a_gpu_that_torch_does_not_see_is_a_partial_view(
-    uuids: tuple[str, ...],
-) -> None:
+def test_a_gpu_that_torch_does_not_see_is_a_partial_view(uuids: tuple[str, ...]) -> None:
     with pytest.raises(Unable, match="CUDA_VISIBLE_DEVICES") as caught:
-        index_of(GPU.part, uuids)
+        find_gpu_index(GPU.part, uuids)
     assert caught.value.cause is Cause.PARTIAL_VIEW
 
 
@@ -47,7 +45,7 @@ def test_a_gpu_and_a_torch_without_cuda_is_missing(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(Unable, match="pip install") as caught:
-        torch_device(context(tmp_path, device=GPU, peers=(GPU,)))
+        find_torch_device(context(tmp_path, device=GPU, peers=(GPU,)))
     assert caught.value.cause is Cause.MISSING
 
 
@@ -56,19 +54,17 @@ def test_no_torch_is_missing_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Unable, match=r"pip install 'hpcverify\[gpu\]'") as caught:
-        torch_device(context(tmp_path))
+        find_torch_device(context(tmp_path))
     assert caught.value.cause is Cause.MISSING
 
 
 def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
-    device = torch_device(context(tmp_path))
+    device = find_torch_device(context(tmp_path))
     assert device == torch.device("cpu")
-    assert {"fp32", "fp64"} <= dtypes_of(device)
+    assert {"fp32", "fp64"} <= list_native_dtypes(device)
 
 
-def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> (
-    None
-):
+def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment() -> None:
     overrides = {
         "NVIDIA_TF32_OVERRIDE": "1",
         "CUBLAS_EMULATE_SINGLE_PRECISION": "1",
@@ -79,9 +75,9 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
     }
     kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     environ = kept | overrides
-    assert take_overrides(environ) == list(overrides)
+    assert remove_overrides(environ) == list(overrides)
     assert environ == kept
-    assert take_overrides(environ) == []
+    assert remove_overrides(environ) == []
 
 
 EXAMINED = """
@@ -116,34 +112,30 @@ def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
 
 def test_the_precision_of_float32_is_restored() -> None:
     before = torch.get_float32_matmul_precision()
-    with float32_as("high"):
+    with use_float32_precision("high"):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 99])
-def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(
-    tmp_path: Path, gpus: int
-) -> None:
+def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(tmp_path: Path, gpus: int) -> None:
     threads = torch.get_num_threads()
     ctx = context(tmp_path, inventory=Inventory(devices=(GPU,) * gpus))
-    with room_for_gpus(ctx):
+    with reserve_gpu_cores(ctx):
         assert torch.get_num_threads() == max(1, threads - gpus)
     assert torch.get_num_threads() == threads
 
 
 def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -> None:
     seconds = {"fp32": 5e-5, "bf16": 150e-5, "int8": 3e-5, "fp16": 10e-5}
-    (unused,) = unused_among(seconds.keys() - {"fp32"}, seconds.__getitem__)
+    (unused,) = list_slow_dtypes(seconds.keys() - {"fp32"}, seconds.__getitem__)
 
     assert unused.dtype == "bf16"
     assert "left out" in unused.text
     assert "30 times as long as in fp32" in unused.text
 
 
-def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> (
-    None
-):
+def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> None:
     told = subprocess.run(
         [sys.executable, "-W", "error", "-c", ASKED],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "SSE41"},

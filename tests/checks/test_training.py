@@ -21,13 +21,13 @@ from torch.utils import deterministic
 
 from hpcverify.check import Context, Judgement, Skip, Unable, judge
 from hpcverify.limits import resolve
-from hpcverify.limits.specs import specs
+from hpcverify.limits.specs import load_specs
 from hpcverify.model import (
     Cause,
-    Covered,
+    CheckItem,
+    Coverage,
     Device,
     Finding,
-    Found,
     Inventory,
     Measurement,
     Part,
@@ -36,28 +36,28 @@ from hpcverify.model import (
 )
 from hpcverify_checks import _training as steps
 from hpcverify_checks import training
-from hpcverify_checks._bits import integers_of, words
-from hpcverify_checks._collective import Group, all_reduce, joined
-from hpcverify_checks._peers import Peer, peers
-from hpcverify_checks._torch import torch_device
+from hpcverify_checks._bits import view_integers, view_words
+from hpcverify_checks._collective import RankGroup, all_reduce, join_group
+from hpcverify_checks._peers import Peer, start_peers
+from hpcverify_checks._torch import find_torch_device
 from hpcverify_checks._training import (
     HARDWARE,
-    Clock,
-    Outcome,
-    Seams,
+    PhaseTimer,
     Trainer,
-    Training,
-    determinism,
-    difference,
-    look,
-    wrong_sum,
+    TrainingJob,
+    TrainingOutcome,
+    TrainingSeams,
+    compare_replay,
+    find_wrong_sum,
+    run_replay,
+    set_determinism,
 )
-from hpcverify_checks._transformer import Shape
+from hpcverify_checks._transformer import ModelShape
 from tests.checks.links import codes, judged
 from tests.checks.test_allreduce import children
 from tests.doubles import context
 
-TINY = Shape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
+TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 QUICK = training.TrainingParams(seconds=0.1, steps=2, shape=TINY)
 CPU = torch.device("cpu")
 IDLE = ({"input": 0.001, "compute": 0.02},)
@@ -65,7 +65,7 @@ PRODUCTS = 7
 """Of a step with one layer: four in attention, two in the perceptron, the head."""
 OUT = 5
 """The perceptron's second."""
-H100 = next(sheet for sheet in specs() if sheet.key == "h100-sxm5-80gb")
+H100 = next(sheet for sheet in load_specs() if sheet.key == "h100-sxm5-80gb")
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,8 @@ def nothing_is_left() -> Iterator[None]:
     assert torch.get_deterministic_debug_mode() == 0
 
 
-def job(**changes: Any) -> Training:
-    base = Training(
+def job(**changes: Any) -> TrainingJob:
+    base = TrainingJob(
         folder="",
         world=1,
         backend="nccl",
@@ -93,7 +93,7 @@ def job(**changes: Any) -> Training:
     return msgspec.structs.replace(base, **changes)
 
 
-def trained(seams: Seams = HARDWARE, **changes: Any) -> Outcome:
+def trained(seams: TrainingSeams = HARDWARE, **changes: Any) -> TrainingOutcome:
     """Train to the end, in the time of an idle machine: this one is not."""
     *_, last = steps.train(job(**changes), 0, CPU, seams)
     return msgspec.structs.replace(last, steps=IDLE)
@@ -124,7 +124,7 @@ class Faulty:
 def flip(bit: int) -> Harm:
     """Flip a bit of the last element."""
     mask = 1 << bit if bit < 31 else -(1 << 31)
-    return lambda out: integers_of(out.data).view(-1)[-1].bitwise_xor_(mask)
+    return lambda out: view_integers(out.data).view(-1)[-1].bitwise_xor_(mask)
 
 
 def flip_gradient(bit: int) -> Harm:
@@ -149,8 +149,8 @@ def since(replay: int, product: int) -> Callable[[int, int], bool]:
     return lambda r, p: r >= replay and p == product
 
 
-def faulty(harm: Harm, hit: Callable[[int, int], bool]) -> Seams:
-    return Seams(multiply=Faulty(harm, hit))
+def faulty(harm: Harm, hit: Callable[[int, int], bool]) -> TrainingSeams:
+    return TrainingSeams(multiply=Faulty(harm, hit))
 
 
 def gpus(count: int, **facts: str) -> tuple[Part, ...]:
@@ -163,38 +163,37 @@ def node(tmp_path: Path, parts: Sequence[Part]) -> list[Context]:
     devices = tuple(Device("cuda", part.id, part.label) for part in parts)
     inventory = Inventory(parts=tuple(parts), devices=devices)
     return [
-        context(tmp_path, device=device, peers=devices, inventory=inventory)
-        for device in devices
+        context(tmp_path, device=device, peers=devices, inventory=inventory) for device in devices
     ]
 
 
-def verdict_on(tmp_path: Path, outcomes: Sequence[Outcome]) -> Judgement:
+def verdict_on(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> Judgement:
     """Judge the *outcomes* of as many GPUs, as a run does."""
     contexts = node(tmp_path, gpus(len(outcomes)))
-    found: list[Found] = []
+    found: list[CheckItem] = []
     for ctx, outcome in zip(contexts, outcomes, strict=True):
         found += by_rank(ctx, outcome, world=len(outcomes))
     return together(found, contexts[0])
 
 
-def by_rank(ctx: Context, *known: Outcome, **changes: Any) -> list[Found]:
+def by_rank(ctx: Context, *known: TrainingOutcome, **changes: Any) -> list[CheckItem]:
     """Report what the rank of *ctx* has *known*, one outcome after the other."""
     told = [(ctx.rank, outcome) for outcome in known]
-    return list(training.reported(ctx, job(**changes), told))
+    return list(training.report_outcomes(ctx, job(**changes), told))
 
 
-def together(found: Sequence[Found], ctx: Context) -> Judgement:
+def together(found: Sequence[CheckItem], ctx: Context) -> Judgement:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     return judged(training.CHECK, training.reconcile(items, ctx.inventory), ctx)
 
 
 def test_hundreds_of_replays_are_bitwise_the_first() -> None:
     # bench/training.py makes thousands.
-    with determinism(required=True):
-        trainer = Trainer.made(job(steps=1), CPU, HARDWARE)
-        first, _ = look(trainer)
+    with set_determinism(required=True):
+        trainer = Trainer.build(job(steps=1), CPU, HARDWARE)
+        first, _ = run_replay(trainer)
         for number in range(200):
-            assert difference(first, look(trainer)[0], number) is None
+            assert compare_replay(first, run_replay(trainer)[0], number) is None
 
 
 def test_a_healthy_gpu_passes(tmp_path: Path) -> None:
@@ -203,9 +202,7 @@ def test_a_healthy_gpu_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 15, 22, 30, 31])
-def test_a_bit_of_one_gradient_that_flips_once_is_found(
-    tmp_path: Path, bit: int
-) -> None:
+def test_a_bit_of_one_gradient_that_flips_once_is_found(tmp_path: Path, bit: int) -> None:
     harm = faulty(flip_gradient(bit), only(2, PRODUCTS + OUT))
     outcome = trained(harm)
     found = outcome.difference
@@ -225,9 +222,7 @@ def test_a_flipped_bit_of_any_product_is_found(product: int) -> None:
     assert found.expected != found.found
 
 
-def test_a_product_that_is_wrong_from_some_replay_on_is_persistent(
-    tmp_path: Path,
-) -> None:
+def test_a_product_that_is_wrong_from_some_replay_on_is_persistent(tmp_path: Path) -> None:
     outcome = trained(faulty(flip(12), since(2, OUT)))
     assert outcome.difference is not None
     assert (outcome.difference.replay, outcome.difference.again) == (2, 3)
@@ -250,14 +245,12 @@ def test_a_first_replay_that_is_wrong_once_is_not_the_truth_about_the_others(
     assert "intermittent: 0 of 3" in judgement.reason
 
 
-def test_what_was_said_before_the_reruns_gives_way_to_what_they_showed(
-    tmp_path: Path,
-) -> None:
+def test_what_was_said_before_the_reruns_gives_way_to_what_they_showed(tmp_path: Path) -> None:
     seams = faulty(flip(12), only(0, OUT))
     outcomes = list(steps.train(job(), 0, CPU, seams))
     ctx = node(tmp_path, gpus(1))[0]
     items = [f for f in by_rank(ctx, *outcomes, world=1) if isinstance(f, Finding)]
-    left = [f for f in training.settled(items) if isinstance(f, Finding)]
+    left = [f for f in training.settle_reruns(items) if isinstance(f, Finding)]
     codes = [f.evidence["replay"] for f in left if f.code == "irreproducible"]
     assert codes == ["0"]
 
@@ -269,14 +262,14 @@ def test_what_is_not_a_number_is_found() -> None:
 
 
 def test_a_word_that_changes_in_memory_is_told_from_wrong_arithmetic() -> None:
-    with determinism(required=True):
-        trainer = Trainer.made(job(), CPU, HARDWARE)
-        first, _ = look(trainer)
+    with set_determinism(required=True):
+        trainer = Trainer.build(job(), CPU, HARDWARE)
+        first, _ = run_replay(trainer)
         flip(3)(trainer.beginning)
-        found = difference(first, look(trainer)[0], 1)
+        found = compare_replay(first, run_replay(trainer)[0], 1)
     assert found is not None
     assert found.what == "initial parameters"
-    assert training.place(found.what) == "memory"
+    assert training.locate_fault(found.what) == "memory"
 
 
 @dataclass
@@ -291,11 +284,9 @@ class Once:
         return batch.roll(1) if self.calls == 4 else batch
 
 
-def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic(
-    tmp_path: Path,
-) -> None:
+def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic(tmp_path: Path) -> None:
     once = Once()
-    outcome = trained(Seams(copy=lambda batch, _device: once(batch)))
+    outcome = trained(TrainingSeams(copy=lambda batch, _device: once(batch)))
     assert outcome.difference is not None
     assert outcome.difference.what == "step 2: batch"
     judgement = verdict_on(tmp_path, [outcome])
@@ -306,7 +297,7 @@ def test_a_batch_that_arrives_changed_is_told_from_wrong_arithmetic(
 
 def test_a_batch_that_the_host_makes_wrong_is_the_hosts(tmp_path: Path) -> None:
     once = Once()
-    outcome = trained(Seams(feed=lambda this, step: once(steps.feed(this, step))))
+    outcome = trained(TrainingSeams(feed=lambda this, step: once(steps.draw_batch(this, step))))
     assert outcome.difference is not None
     assert outcome.difference.what == "step 2: batch on the host"
     judgement = verdict_on(tmp_path, [outcome])
@@ -315,10 +306,8 @@ def test_a_batch_that_the_host_makes_wrong_is_the_hosts(tmp_path: Path) -> None:
     assert "GPU" not in judgement.reason
 
 
-def test_a_host_that_feeds_one_gpu_wrong_each_time_is_not_the_gpus_fault(
-    tmp_path: Path,
-) -> None:
-    misfed = trained(Seams(feed=lambda this, step: steps.feed(this, step).roll(1)))
+def test_a_host_that_feeds_one_gpu_wrong_each_time_is_not_the_gpus_fault(tmp_path: Path) -> None:
+    misfed = trained(TrainingSeams(feed=lambda this, step: steps.draw_batch(this, step).roll(1)))
     assert misfed.difference is None
     judgement = verdict_on(tmp_path, [trained(), misfed, trained(), trained()])
     assert judgement.verdict is Verdict.FAIL
@@ -334,12 +323,12 @@ def test_digests_of_host_and_device_are_those_of_the_same_batch() -> None:
 
 
 def test_two_signs_that_flip_in_one_replay_are_seen() -> None:
-    with determinism(required=True):
-        trainer = Trainer.made(job(), CPU, HARDWARE)
-        first, _ = look(trainer)
+    with set_determinism(required=True):
+        trainer = Trainer.build(job(), CPU, HARDWARE)
+        first, _ = run_replay(trainer)
         # Of each, the top bit of a 64-bit word.
         trainer.beginning.view(torch.int32)[[101, 203]] ^= -(1 << 31)
-        found = difference(first, look(trainer)[0], 1)
+        found = compare_replay(first, run_replay(trainer)[0], 1)
     assert found is not None
     assert found.what == "initial parameters"
 
@@ -374,10 +363,8 @@ def test_parts_of_another_kind_do_not_vote(tmp_path: Path) -> None:
     wrong = trained(faulty(flip(12), since(0, OUT)))
     parts = [*gpus(2), *gpus(3, name="another")[2:]]
     found = [
-        training.answer(ctx, job(), outcome)
-        for ctx, outcome in zip(
-            node(tmp_path, parts), [trained(), trained(), wrong], strict=True
-        )
+        training.make_answer(ctx, job(), outcome)
+        for ctx, outcome in zip(node(tmp_path, parts), [trained(), trained(), wrong], strict=True)
     ]
     assert together(found, node(tmp_path, parts)[0]).verdict is Verdict.PASS
 
@@ -395,9 +382,9 @@ def test_the_sum_of_equal_gradients_is_exact(dtype: str, world: int) -> None:
         for _ in range(world - 1):
             total += own
 
-    with determinism(required=True):
-        this = Trainer.made(job(dtype=dtype, world=world), CPU, Seams(reduce=summed))
-        record, _ = look(this)
+    with set_determinism(required=True):
+        this = Trainer.build(job(dtype=dtype, world=world), CPU, TrainingSeams(reduce=summed))
+        record, _ = run_replay(this)
     assert [v for k, v in record.items() if k.endswith(steps.WRONG_SUMS)] == [0, 0]
 
 
@@ -412,18 +399,18 @@ def test_in_their_own_type_it_would_not_be() -> None:
 def test_a_bit_of_the_sum_that_flips_is_counted() -> None:
     def wrong(total: Tensor) -> None:
         total.mul_(2)
-        integers_of(total)[100:103].bitwise_xor_(1)
+        view_integers(total)[100:103].bitwise_xor_(1)
 
-    with determinism(required=True):
-        this = Trainer.made(job(world=2), CPU, Seams(reduce=wrong))
-        found = wrong_sum(look(this)[0], 5)
+    with set_determinism(required=True):
+        this = Trainer.build(job(world=2), CPU, TrainingSeams(reduce=wrong))
+        found = find_wrong_sum(run_replay(this)[0], 5)
     assert found == steps.WrongSum(5, "step 1: wrong sums", 3)
 
 
 def test_sums_of_unlike_parts_are_not_held_against_them() -> None:
-    with determinism(required=True):
-        this = Trainer.made(job(world=2, alike=False), CPU, Seams(reduce=torch.square))
-        record, _ = look(this)
+    with set_determinism(required=True):
+        this = Trainer.build(job(world=2, alike=False), CPU, TrainingSeams(reduce=torch.square))
+        record, _ = run_replay(this)
     assert not [name for name in record if name.endswith(steps.WRONG_SUMS)]
 
 
@@ -432,15 +419,15 @@ def test_parts_are_alike_if_model_and_driver_are(tmp_path: Path, fact: str) -> N
     parts = [*gpus(1), *gpus(2, **{fact: "another"})[1:]]
     for contexts, kinds in ((node(tmp_path, gpus(2)), 1), (node(tmp_path, parts), 2)):
         inventory = contexts[0].inventory
-        found = {training.kind_of(inventory, ctx.device) for ctx in contexts}
+        found = {training.identify_kind(inventory, ctx.device) for ctx in contexts}
         assert len(found) == kinds
 
 
 def test_atomic_sums_are_those_of_any_order() -> None:
-    with determinism(required=True):
-        trainer = Trainer.made(job(), CPU, HARDWARE)
-        look(trainer)
-    bins, source = steps.scattered(trainer.gradients), words(trainer.gradients)
+    with set_determinism(required=True):
+        trainer = Trainer.build(job(), CPU, HARDWARE)
+        run_replay(trainer)
+    bins, source = steps.scatter_words(trainer.gradients), view_words(trainer.gradients)
     assert int(bins.sum()) == int(source.flip(0).sum())
     assert (bins != 0).sum() > 50
 
@@ -453,16 +440,16 @@ def test_adamw_is_that_of_torch() -> None:
     for step in range(1, 6):
         theirs.grad = torch.linspace(-step, 2, 64)
         optimizer.step()
-        steps.adamw(ours, theirs.grad, moments, step)
+        steps.apply_adamw(ours, theirs.grad, moments, step)
     assert torch.equal(ours, theirs.detach())
 
 
 def test_training_lowers_the_loss() -> None:
-    same = Seams(feed=lambda this, _step: steps.feed(this, 0))
+    same = TrainingSeams(feed=lambda this, _step: steps.draw_batch(this, 0))
     outcome = trained(same, steps=20)
     this = job(steps=20)
-    late = training.loss(this, outcome)
-    early = training.loss(job(steps=1), outcome)
+    late = training.read_loss(this, outcome)
+    early = training.read_loss(job(steps=1), outcome)
     assert late < 0.95 * early
 
 
@@ -471,11 +458,11 @@ def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
     meta = torch.device("meta")  # whoever asks it for a value gets an error
     shape = training.GPU_SHAPES[-1]
     this = job(shape=shape, dtype=dtype, world=2)
-    trainer = Trainer.made(this, meta, Seams(reduce=torch.square))
-    with determinism(required=True):
-        left = trainer.replay(Clock(CPU))
+    trainer = Trainer.build(this, meta, TrainingSeams(reduce=torch.square))
+    with set_determinism(required=True):
+        left = trainer.replay(PhaseTimer(CPU))
     host = {name for name, value in left.items() if value.device.type == "cpu"}
-    assert host == {f"step {step}: {steps.HOST}" for step in range(1, this.steps + 1)}
+    assert host == {f"step {step}: {steps.HOST_BATCH}" for step in range(1, this.steps + 1)}
     assert {left[name].device.type for name in left.keys() - host} == {"meta"}
 
 
@@ -489,7 +476,7 @@ def test_what_torch_was_set_to_is_restored() -> None:
     torch.set_deterministic_debug_mode("default")
 
 
-def numbers(found: Sequence[Found]) -> dict[str, float | None]:
+def numbers(found: Sequence[CheckItem]) -> dict[str, float | None]:
     return {m.name: m.value for m in found if isinstance(m, Measurement)}
 
 
@@ -499,7 +486,7 @@ TIMES = [{"input": 0.01, "compute": 0.06, "communication": 0.03}] * 19 + [
 
 
 def test_times_and_shares_are_those_of_the_steps() -> None:
-    found = numbers(list(training.numbers("cpu", 8, TIMES)))
+    found = numbers(list(training.measure_steps("cpu", 8, TIMES)))
     assert found["step_p50"] == pytest.approx(100)
     assert found["step_p95"] == pytest.approx(100)
     assert found["compute_p50"] == pytest.approx(60)
@@ -511,15 +498,15 @@ def test_times_and_shares_are_those_of_the_steps() -> None:
 
 def test_a_share_of_what_is_not_there_is_left_out() -> None:
     alone = [{"input": 0.01, "compute": 0.06}]
-    assert "communication.share" not in numbers([*training.numbers("c", 8, alone)])
+    assert "communication.share" not in numbers([*training.measure_steps("c", 8, alone)])
 
 
 def test_utilization_is_of_the_data_sheets_peak(tmp_path: Path) -> None:
     [ctx] = node(tmp_path, gpus(1))
     shape = training.GPU_SHAPES[0]
-    outcome = Outcome({"step 2: loss": 0}, 1, 1.0, ({"compute": 0.1},))
+    outcome = TrainingOutcome({"step 2: loss": 0}, 1, 1.0, ({"compute": 0.1},))
     this = job(shape=shape, dtype="bfloat16")
-    found = numbers(list(training.described(ctx, this, outcome)))
+    found = numbers(list(training.report_training(ctx, this, outcome)))
     assert found["mfu"] == pytest.approx(shape.operations / 0.1 / 989e12, rel=0.01)
     assert "peak_derived" not in found
 
@@ -528,8 +515,7 @@ def test_a_slow_gpu_is_told_by_its_siblings(tmp_path: Path) -> None:
     base = trained()
     paces = [1.0, 1.02, 1.3, 0.99]
     outcomes = [
-        msgspec.structs.replace(base, steps=({"compute": 0.1 * p, "input": 0.001},))
-        for p in paces
+        msgspec.structs.replace(base, steps=({"compute": 0.1 * p, "input": 0.001},)) for p in paces
     ]
     judgement = verdict_on(tmp_path, outcomes)
     assert judgement.verdict is Verdict.WARN
@@ -537,11 +523,11 @@ def test_a_slow_gpu_is_told_by_its_siblings(tmp_path: Path) -> None:
 
 
 def test_a_slow_input_pipeline_warns(tmp_path: Path) -> None:
-    def slow(this: Training, step: int) -> Tensor:
+    def slow(this: TrainingJob, step: int) -> Tensor:
         time.sleep(0.02)
-        return steps.feed(this, step)
+        return steps.draw_batch(this, step)
 
-    *_, outcome = steps.train(job(), 0, CPU, Seams(feed=slow))
+    *_, outcome = steps.train(job(), 0, CPU, TrainingSeams(feed=slow))
     assert all(step["input"] >= 0.02 for step in outcome.steps)
     # As if the rest were as fast as on an idle machine.
     idle = tuple({**step, "compute": 0.02} for step in outcome.steps)
@@ -550,11 +536,11 @@ def test_a_slow_input_pipeline_warns(tmp_path: Path) -> None:
     assert "input.share" in judgement.reason
 
 
-def measured(ctx: Context, seams: Seams = HARDWARE) -> list[Found]:
+def measured(ctx: Context, seams: TrainingSeams = HARDWARE) -> list[CheckItem]:
     return list(training.measure(ctx, QUICK, seams))
 
 
-@pytest.mark.parametrize("what", [steps.BEGINNING, "step 2: batch"])
+@pytest.mark.parametrize("what", [steps.INITIAL_PARAMETERS, "step 2: batch"])
 def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> None:
     ctx = context(tmp_path)
     found = steps.Difference(3, what, 1, 2, digests=9, again=3)
@@ -564,12 +550,12 @@ def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> Non
 
 
 def test_a_sum_of_integers_that_differs_fails_on_a_cpu_too() -> None:
-    what = f"step 1: {steps.SCATTER}"
-    assert training.code_of(job(backend="gloo"), what) == "irreproducible"
+    what = f"step 1: {steps.GRADIENT_SCATTER}"
+    assert training.choose_code(job(backend="gloo"), what) == "irreproducible"
 
 
 def test_what_may_differ_each_time_is_refused() -> None:
-    with determinism(required=True), pytest.raises(RuntimeError, match="determinis"):
+    with set_determinism(required=True), pytest.raises(RuntimeError, match="determinis"):
         torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))
 
 
@@ -578,16 +564,14 @@ def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
     found = measured(ctx)
     names = numbers(found).keys()
     assert {"tokens", "mfu", "loss", "replays"} <= names
-    texts = [f.text for f in found if isinstance(f, Covered)]
+    texts = [f.text for f in found if isinstance(f, Coverage)]
     assert any("2 ranks by gloo, every sum verified" in text for text in texts)
     facts = [f for f in found if isinstance(f, Finding)]
     assert together(facts, ctx).verdict is Verdict.PASS
     assert {path.name for path in tmp_path.iterdir()} == {"scratch", "shared"}
 
 
-def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(tmp_path: Path) -> None:
     ctx = context(tmp_path)
     found = measured(ctx, faulty(flip(12), since(0, OUT)))
     judgement = together([f for f in found if isinstance(f, Finding)], ctx)
@@ -603,19 +587,19 @@ def off_by_one(total: Tensor) -> None:
 
 def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path) -> None:
     ctx = context(tmp_path)
-    found = measured(ctx, Seams(reduce=off_by_one))
+    found = measured(ctx, TrainingSeams(reduce=off_by_one))
     judgement = together([f for f in found if isinstance(f, Finding)], ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert "rank 0 of 2 got 1 wrong sums of gradients" in judgement.reason
 
 
-def summing(outcome: Outcome, replay: int = 1, step: int = 1) -> Outcome:
+def summing(outcome: TrainingOutcome, replay: int = 1, step: int = 1) -> TrainingOutcome:
     """Have a rank see a wrong sum: a trainer that is alone sums nothing."""
     wrong = steps.WrongSum(replay, f"step {step}: {steps.WRONG_SUMS}", 7)
     return msgspec.structs.replace(outcome, wrong_sum=wrong)
 
 
-def sums(tmp_path: Path, outcomes: Sequence[Outcome]) -> set[str]:
+def sums(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> set[str]:
     """Say what becomes of the wrong sums that GPUs with these *outcomes* saw."""
     contexts = node(tmp_path, gpus(len(outcomes)))
     found = [
@@ -628,9 +612,7 @@ def sums(tmp_path: Path, outcomes: Sequence[Outcome]) -> set[str]:
     return codes(together) & {"wrong_sum", "sum_of_wrong"}
 
 
-def test_sums_of_gradients_that_one_gpu_has_wrong_are_not_the_links(
-    tmp_path: Path,
-) -> None:
+def test_sums_of_gradients_that_one_gpu_has_wrong_are_not_the_links(tmp_path: Path) -> None:
     wrong = trained(faulty(flip_gradient(12), only(1, OUT)))
     seen = [summing(o) for o in (trained(), trained(), wrong)]
     assert sums(tmp_path, seen) == {"sum_of_wrong"}
@@ -666,9 +648,7 @@ def test_a_difference_elsewhere_explains_no_wrong_sum(
     assert verdict_on(tmp_path, seen).verdict is Verdict.FAIL
 
 
-def test_a_wrong_sum_beside_a_disagreement_that_came_later_fails(
-    tmp_path: Path,
-) -> None:
+def test_a_wrong_sum_beside_a_disagreement_that_came_later_fails(tmp_path: Path) -> None:
     # Two GPUs that differ from each other in the second step of every replay.
     wrong = trained(faulty(flip_gradient(12), since(0, PRODUCTS + OUT)))
     judgement = verdict_on(tmp_path, [summing(trained(), 0), summing(wrong, 0)])
@@ -701,9 +681,9 @@ class Dying:
         return out
 
 
-def until_lost(found: Iterator[Found], match: str) -> list[Found]:
+def until_lost(found: Iterator[CheckItem], match: str) -> list[CheckItem]:
     """Collect what is *found* until the training raises, as a worker does."""
-    kept: list[Found] = []
+    kept: list[CheckItem] = []
     with pytest.raises((RuntimeError, Unable), match=match):
         kept.extend(found)
     return kept
@@ -711,8 +691,8 @@ def until_lost(found: Iterator[Found], match: str) -> list[Found]:
 
 def test_what_a_gpu_found_is_kept_if_it_is_lost_in_the_reruns(tmp_path: Path) -> None:
     [ctx] = node(tmp_path, gpus(1))
-    known = ((0, o) for o in steps.train(job(), 0, CPU, Seams(multiply=Dying())))
-    kept = until_lost(training.reported(ctx, job(), known), "illegal memory")
+    known = ((0, o) for o in steps.train(job(), 0, CPU, TrainingSeams(multiply=Dying())))
+    kept = until_lost(training.report_outcomes(ctx, job(), known), "illegal memory")
     judgement = together(kept, ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "reruns: not possible: the training ended" in judgement.reason
@@ -739,7 +719,7 @@ def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path) -> None
 
     multiply = Faulty(flip(12), only(2, OUT))
     ctx = context(tmp_path)
-    found = training.measure(ctx, QUICK, Seams(multiply=lethal))
+    found = training.measure(ctx, QUICK, TrainingSeams(multiply=lethal))
     judgement = together(until_lost(found, "rank 1 died with status -9"), ctx)
     # The other rank's gradients were right: the sum is not held against the link.
     assert judgement.verdict is Verdict.WARN
@@ -754,15 +734,13 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
 
     ctx = context(tmp_path)
     two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=60.0)
-    with peers(two, steps.__name__):  # with nobody to say that the machine is busy
-        told = [(0, last) for last in steps.train(two, 0, CPU, Seams(reduce=slow))]
-    found = list(training.reported(ctx, two, told))
+    with start_peers(two, steps.__name__):  # with nobody to say that the machine is busy
+        told = [(0, last) for last in steps.train(two, 0, CPU, TrainingSeams(reduce=slow))]
+    found = list(training.report_outcomes(ctx, two, told))
     numbers = [f for f in found if isinstance(f, Measurement)]
     shares = [n for n in numbers if n.name == "communication.share"]
-    limits = resolve(
-        training.CHECK.rules, shares, ctx.inventory, lambda _n, _w: 9 * [0.1]
-    )
-    judgement = judge(shares, limits, training.CHECK.rulings)
+    limits = resolve(training.CHECK.rules, shares, ctx.inventory, lambda _n, _w: 9 * [0.1])
+    judgement = judge(shares, limits, training.CHECK.finding_rules)
     assert judgement.verdict is Verdict.WARN
     assert "communication.share" in judgement.reason
 
@@ -774,7 +752,7 @@ def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
         all_reduce(total)
 
     with pytest.raises(Unable, match="rank 1 died with status -9") as caught:
-        measured(context(tmp_path), Seams(reduce=murderous))
+        measured(context(tmp_path), TrainingSeams(reduce=murderous))
     assert caught.value.cause is Cause.CRASHED
 
 
@@ -786,15 +764,14 @@ def test_what_a_peer_had_found_is_kept_if_it_dies(tmp_path: Path) -> None:
     (tmp_path / "rank1.log").touch()
     peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]))
     with pytest.raises(Unable, match="rank 1 died with status 1"):
-        peer.result(Outcome)
-    assert peer.told(Outcome) == [differing]
+        peer.wait_for_result(TrainingOutcome)
+    assert peer.read_results(TrainingOutcome) == [differing]
 
 
 def offers(*memory: int, bf16: bool = True, free: int = 80) -> list[training.Offer]:
     """Make offers of GPUs with so much *memory*, of which at most *free* is, in GiB."""
     return [
-        training.Offer(f"GPU {i}", bf16, m << 30, min(m, free) << 30)
-        for i, m in enumerate(memory)
+        training.Offer(f"GPU {i}", bf16, m << 30, min(m, free) << 30) for i, m in enumerate(memory)
     ]
 
 
@@ -811,43 +788,43 @@ def test_unlike_gpus_train_what_all_of_them_can(
     given: list[training.Offer], dtype: str, hidden: int
 ) -> None:
     for known in (given, given[::-1]):
-        shape, agreed = training.agreed(known, None)
+        shape, agreed = training.agree_on_model(known, None)
         assert (shape.hidden, agreed) == (hidden, dtype)
 
 
 def test_a_gpu_without_free_memory_is_named_on_every_rank() -> None:
     given = [*offers(80), *offers(80, 80, free=1)[1:]]
     with pytest.raises(Unable, match=r"1\.0 on GPU 1\): end the proc") as caught:
-        training.agreed(given, None)
+        training.agree_on_model(given, None)
     assert caught.value.cause is Cause.NO_SPACE
 
 
 def test_all_ranks_are_told_the_same_offers(tmp_path: Path) -> None:
-    group = Group(str(tmp_path), 3, "nccl", 9.0)
+    group = RankGroup(str(tmp_path), 3, "nccl", 9.0)
     own = offers(80, 40, 16)
     with ThreadPoolExecutor(3) as ranks:
-        told = ranks.map(partial(training.exchange, group), range(3), own)
+        told = ranks.map(partial(training.exchange_offers, group), range(3), own)
     assert list(told) == [own, own, own]
 
 
 def test_a_rank_that_never_offers_is_an_error_that_names_it(tmp_path: Path) -> None:
-    group = Group(str(tmp_path), 2, "nccl", 0.2)
+    group = RankGroup(str(tmp_path), 2, "nccl", 0.2)
     with pytest.raises(Unable, match=r"within 0\.2 s: no sign of rank 1") as caught:
-        training.exchange(group, 0, *offers(80))
+        training.exchange_offers(group, 0, *offers(80))
     assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
 
 
 def test_nobody_waits_in_nccl_for_a_rank_that_never_comes(tmp_path: Path) -> None:
-    group = Group(str(tmp_path), 2, "no such backend", 0.2)
+    group = RankGroup(str(tmp_path), 2, "no such backend", 0.2)
     with pytest.raises(Unable, match="no sign of rank 1"):
-        joined(group, 0, CPU).__enter__()
+        join_group(group, 0, CPU).__enter__()
 
 
 def test_a_group_that_a_rank_left_at_once_spoils_no_later_one(tmp_path: Path) -> None:
     (tmp_path / "here1").touch()
-    lonely = Group(str(tmp_path), 2, "gloo", 1.0)
+    lonely = RankGroup(str(tmp_path), 2, "gloo", 1.0)
     with pytest.raises(Unable, match="one of 2 ranks"):
-        joined(lonely, 0, CPU).__enter__()
+        join_group(lonely, 0, CPU).__enter__()
     later = tmp_path / "later"
     later.mkdir()
     assert any(isinstance(f, Measurement) for f in measured(context(later)))
@@ -864,7 +841,7 @@ def test_cublas_is_told_to_give_the_same_bits(
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    torch_device(context(tmp_path))
+    find_torch_device(context(tmp_path))
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
@@ -875,7 +852,7 @@ def test_heads_that_do_not_divide_the_width_are_found_before_the_run() -> None:
 
 
 @pytest.mark.parametrize("shape", [TINY, None])
-def test_parameters_are_told_again(shape: Shape | None) -> None:
+def test_parameters_are_told_again(shape: ModelShape | None) -> None:
     params = msgspec.structs.replace(QUICK, shape=shape)
     told = msgspec.to_builtins(params)
     assert msgspec.convert(told, training.TrainingParams) == params

@@ -8,31 +8,31 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcverify_checks._bits import digest
-from hpcverify_checks._training import leaves, matmul
+from hpcverify_checks._bits import compute_digest
+from hpcverify_checks._training import make_leaves, matmul
 from hpcverify_checks._transformer import (
-    ALIGN,
+    ALIGN_ELEMENTS,
     Layout,
-    Shape,
+    ModelShape,
     Transformer,
     cross_entropy,
-    initial,
+    make_initial,
 )
-from hpcverify_checks.training import CPU_SHAPE, GPU_SHAPES, memory
+from hpcverify_checks.training import CPU_SHAPE, GPU_SHAPES, estimate_memory
 
-SMALL = Shape(hidden=16, layers=2, heads=2, sequence=8, batch=2, vocabulary=32)
+SMALL = ModelShape(hidden=16, layers=2, heads=2, sequence=8, batch=2, vocabulary=32)
 CPU, META = torch.device("cpu"), torch.device("meta")
 
 
-def model(shape: Shape, device: torch.device, dtype: torch.dtype) -> Transformer:
+def model(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Transformer:
     layout = Layout(shape)
-    flat = initial(layout, 1, device).to(dtype)
+    flat = make_initial(layout, 1, device).to(dtype)
     future = torch.ones(2 * (shape.sequence,), device=device).triu(1).bool()
-    weights = leaves(layout, flat, torch.zeros_like(flat))
+    weights = make_leaves(layout, flat, torch.zeros_like(flat))
     return Transformer(shape, weights, matmul, future)
 
 
-def batch(shape: Shape, device: torch.device = CPU) -> Tensor:
+def batch(shape: ModelShape, device: torch.device = CPU) -> Tensor:
     count = shape.batch * (shape.sequence + 1)
     tokens = (torch.arange(count) * 7 % shape.vocabulary).to(device)
     return tokens.view(shape.batch, shape.sequence + 1)
@@ -41,8 +41,8 @@ def batch(shape: Shape, device: torch.device = CPU) -> Tensor:
 def test_each_parameter_is_aligned_and_none_overlap() -> None:
     layout = Layout(SMALL)
     flat = torch.zeros(layout.size)
-    for view in layout.views(flat).values():
-        assert view.data_ptr() % (4 * ALIGN) == flat.data_ptr() % (4 * ALIGN)
+    for view in layout.view_parameters(flat).values():
+        assert view.data_ptr() % (4 * ALIGN_ELEMENTS) == flat.data_ptr() % (4 * ALIGN_ELEMENTS)
         view.add_(1)
     assert set(flat.tolist()) == {0.0, 1.0}
 
@@ -55,11 +55,11 @@ def test_the_groups_are_all_of_the_parameters() -> None:
 
 
 def test_the_initial_parameters_are_the_same_on_every_machine() -> None:
-    assert digest(initial(Layout(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
+    assert compute_digest(make_initial(Layout(SMALL), 1, CPU)) == 0x8A43_1B71_77C7_1EE0
 
 
 def test_other_seeds_have_other_initial_parameters() -> None:
-    first, second = (initial(Layout(SMALL), key, CPU) for key in (1, 2))
+    first, second = (make_initial(Layout(SMALL), key, CPU) for key in (1, 2))
     assert (first != second).float().mean() > 0.5
 
 
@@ -110,11 +110,11 @@ def state(this: Transformer, number: int) -> dict[str, Tensor]:
 def test_it_is_the_transformer_that_torch_has() -> None:
     this = model(SMALL, CPU, torch.float32)
     tokens = batch(SMALL)
-    torch.testing.assert_close(this.loss(tokens), reference(this, tokens))
+    torch.testing.assert_close(this.compute_loss(tokens), reference(this, tokens))
 
 
 def test_the_cross_entropy_is_that_of_torch() -> None:
-    logits = initial(Layout(SMALL), 3, CPU)[: 20 * 32].view(20, 32) * 100
+    logits = make_initial(Layout(SMALL), 3, CPU)[: 20 * 32].view(20, 32) * 100
     targets = torch.arange(20)
     expected = nn.functional.cross_entropy(logits, targets)
     torch.testing.assert_close(cross_entropy(logits, targets), expected)
@@ -124,11 +124,11 @@ def test_its_operations_are_those_that_torch_counts() -> None:
     for shape in (SMALL, CPU_SHAPE, GPU_SHAPES[0]):
         this = model(shape, META, torch.bfloat16)
         with FlopCounterMode(display=False) as counter:
-            torch.autograd.backward(this.loss(batch(shape, META)))
+            torch.autograd.backward(this.compute_loss(batch(shape, META)))
         assert counter.get_total_flops() == shape.operations
 
 
-def kept(shape: Shape) -> int:
+def kept(shape: ModelShape) -> int:
     """Count the bytes that autograd keeps of a forward pass, weights included."""
     storages: dict[int, int] = {}
     tensors: list[Tensor] = []
@@ -141,11 +141,11 @@ def kept(shape: Shape) -> int:
 
     this = model(shape, META, torch.bfloat16)
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        this.loss(batch(shape, META))
+        this.compute_loss(batch(shape, META))
     return sum(storages.values())
 
 
 @pytest.mark.parametrize("shape", GPU_SHAPES)
-def test_more_memory_is_asked_for_than_a_step_keeps(shape: Shape) -> None:
-    asked = memory(shape, "bf16")
+def test_more_memory_is_asked_for_than_a_step_keeps(shape: ModelShape) -> None:
+    asked = estimate_memory(shape, "bf16")
     assert 0.2 * asked < kept(shape) < 0.7 * asked

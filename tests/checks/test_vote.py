@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import Judged, Judgement, Rule, judge
+from hpcverify.check import JudgedItem, Judgement, Rule, judge
 from hpcverify.limits import resolve
 from hpcverify.model import (
     Cause,
     Device,
     Finding,
+    FindingRule,
     Inventory,
     Measurement,
     Part,
     Remedy,
-    Ruling,
     Verdict,
 )
-from hpcverify_checks._vote import CORES, OWN, reconcile
+from hpcverify_checks._vote import CORES_GROUP, OWN_REFERENCE, reconcile
 from tests.doubles import CPU
 
 RIGHT, WRONG, OTHER = "0x01", "0x02", "0x03"
@@ -29,12 +29,12 @@ RULES = {
     for name in ("mismatched_words", "stress.mismatched")
 }
 RULINGS = {
-    "answer": Ruling(Verdict.PASS, Remedy.NONE),
-    "outvoted": Ruling(Verdict.FAIL, Remedy.REPLACE),
-    "disagreement": Ruling(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
-    "dissent": Ruling(Verdict.WARN, Remedy.INSPECT),
-    "corruption": Ruling(Verdict.FAIL, Remedy.REPLACE),
-    "inexact": Ruling(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+    "answer": FindingRule(Verdict.PASS, Remedy.NONE),
+    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+    "dissent": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
 }
 EVIDENCE = {
     "dtype": "bf16",
@@ -57,7 +57,7 @@ def node(gpus: int, threads: int = 0, cores: int = 0) -> Inventory:
 
 def answers(
     *digests: str, kind: str = "GPU-", name: str = "bf16", group: str = "H100"
-) -> list[Judged]:
+) -> list[JudgedItem]:
     return [
         Finding(
             "answer",
@@ -69,28 +69,28 @@ def answers(
     ]
 
 
-def accused(where: str, **changes: str) -> list[Judged]:
+def accused(where: str, **changes: str) -> list[JudgedItem]:
     """Accuse a part as the exact phase does, with the numbers that go with it."""
-    own = changes.get("reference") == OWN
+    own = changes.get("reference") == OWN_REFERENCE
     finding = Finding("corruption", where, "a wrong product", EVIDENCE | changes)
     numbers = {"mismatched_words": 0 if own else 7, "stress.mismatched": 7 * own}
     return [finding, *computed(where, **numbers)]
 
 
-def computed(where: str, **numbers: int) -> list[Judged]:
+def computed(where: str, **numbers: int) -> list[JudgedItem]:
     counts = {"products": 100, "mismatched_words": 0, "stress.mismatched": 0} | numbers
     return [Measurement(name, value, "", where) for name, value in counts.items()]
 
 
-def gpus_accused(count: int, **changes: str) -> list[Judged]:
+def gpus_accused(count: int, **changes: str) -> list[JudgedItem]:
     return [item for i in range(count) for item in accused(f"GPU-{i}", **changes)]
 
 
-def cores_accused(count: int, **changes: str) -> list[Judged]:
+def cores_accused(count: int, **changes: str) -> list[JudgedItem]:
     return [item for i in range(count) for item in accused(f"cpu{i}", **changes)]
 
 
-def codes(found: Sequence[Judged], inventory: Inventory) -> dict[str, list[str]]:
+def codes(found: Sequence[JudgedItem], inventory: Inventory) -> dict[str, list[str]]:
     """Say which codes each part is left with."""
     left: dict[str, list[str]] = {}
     for item in reconcile(found, inventory):
@@ -99,12 +99,12 @@ def codes(found: Sequence[Judged], inventory: Inventory) -> dict[str, list[str]]
     return left
 
 
-def judged(found: Sequence[Judged], inventory: Inventory) -> Judgement:
+def judged(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
     """Judge what was found as a run does."""
     items = list(reconcile(found, inventory))
     numbers = [i for i in items if isinstance(i, Measurement)]
     limits = resolve(RULES, numbers, inventory, lambda _name, _where: ())
-    return judge(items, limits, RULINGS, inventory.names)
+    return judge(items, limits, RULINGS, inventory.format_names)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -142,9 +142,7 @@ def test_who_is_outvoted_keeps_both_digests() -> None:
         (RIGHT, RIGHT, WRONG, OTHER),
     ],
 )
-def test_without_a_majority_nobody_is_accused_and_nobody_passes(
-    digests: tuple[str, ...],
-) -> None:
+def test_without_a_majority_nobody_is_accused_and_nobody_passes(digests: tuple[str, ...]) -> None:
     inventory = node(len(digests))
     left = codes(answers(*digests), inventory)
     assert left == {f"GPU-{i}": ["disagreement"] for i in range(len(digests))}
@@ -182,9 +180,7 @@ def test_parts_that_all_contradict_themselves_alike_do_not_agree() -> None:
 
 
 @pytest.mark.parametrize("digests", [(RIGHT, WRONG), (RIGHT, RIGHT, WRONG)])
-def test_cores_that_differ_are_worth_a_warning_and_no_more(
-    digests: tuple[str, ...],
-) -> None:
+def test_cores_that_differ_are_worth_a_warning_and_no_more(digests: tuple[str, ...]) -> None:
     judgement = judged(answers(*digests, kind="cpu"), node(0))
     assert judgement.verdict is Verdict.WARN
     assert "different answers from" in judgement.reason
@@ -268,7 +264,7 @@ def test_wrong_counts_without_an_accusation_are_never_forgiven() -> None:
 
 
 def test_a_library_that_repeats_itself_on_no_gpu_is_not_the_gpus_fault() -> None:
-    found = gpus_accused(4, reference=OWN)
+    found = gpus_accused(4, reference=OWN_REFERENCE)
     assert judged(found, node(4)).verdict is Verdict.ERROR
     items = reconcile(found, node(4))
     names = [i.name for i in items if isinstance(i, Measurement) and i.value == 7]
@@ -276,7 +272,7 @@ def test_a_library_that_repeats_itself_on_no_gpu_is_not_the_gpus_fault() -> None
 
 
 def test_what_the_exact_phase_found_stands_beside_what_is_disputed() -> None:
-    own = gpus_accused(2, reference=OWN)
+    own = gpus_accused(2, reference=OWN_REFERENCE)
     exact = Finding("corruption", "GPU-1", "exact", EVIDENCE | {"digest": OTHER})
     left = codes([*own, exact], node(2))
     assert left == {"GPU-0": ["inexact"], "GPU-1": ["inexact", "corruption"]}
@@ -305,9 +301,7 @@ def of_another_plan(where: str, **changes: str) -> Finding:
     return Finding("corruption", where, "its own", evidence | changes)
 
 
-def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did() -> (
-    None
-):
+def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did() -> None:
     found = [of_another_plan("cpu1"), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
     judgement = judged(found, inventory)
@@ -319,14 +313,12 @@ def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did(
     "change",
     [
         {"dtype": "fp64"},
-        {"reference": OWN},
+        {"reference": OWN_REFERENCE},
         {"place": "memory (operand A changed at 1, 2)"},
         {"reruns": "intermittent: 1 of 3 reruns wrong"},
     ],
 )
-def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(
-    change: dict[str, str],
-) -> None:
+def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[str, str]) -> None:
     found = [of_another_plan("cpu1", **change), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
     assert judged(found, inventory).verdict is Verdict.FAIL
@@ -346,13 +338,13 @@ def test_gpus_testify_of_all_plans_and_are_excused_by_plan() -> None:
 
 
 def test_a_core_that_computed_wrongly_has_no_vote_against_its_neighbour() -> None:
-    found = [*answers(RIGHT, WRONG, kind="cpu", group=CORES), *accused("cpu1")]
+    found = [*answers(RIGHT, WRONG, kind="cpu", group=CORES_GROUP), *accused("cpu1")]
     left = codes(found, node(0))
     assert left == {"cpu0": ["answer"], "cpu1": ["corruption"]}
 
 
 def test_cores_that_nobody_accuses_still_dissent() -> None:
-    three = answers(RIGHT, WRONG, OTHER, kind="cpu", group=CORES)
+    three = answers(RIGHT, WRONG, OTHER, kind="cpu", group=CORES_GROUP)
     left = codes([*three, *accused("cpu1")], node(0))
     assert left == {"cpu0": ["dissent"], "cpu2": ["dissent"], "cpu1": ["corruption"]}
 

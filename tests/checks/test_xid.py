@@ -14,22 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
-from hpcverify.limits.specs import Spec, specs
+from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
+    CarryOver,
     Cause,
+    CheckItem,
     Finding,
-    Found,
     Inventory,
-    Mark,
     Measurement,
     Part,
     Remedy,
     Verdict,
 )
-from hpcverify.telemetry.kernel_log import Message, moment
+from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify_checks import _xid_lines, _xid_policy, xid
 from hpcverify_checks import recovery as recovery_check
-from hpcverify_checks._xid_policy import REPEATED, UNDER_LOAD, row_of, rows
+from hpcverify_checks._xid_policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
 from hpcverify_checks.xid import CHECK
 from tests.doubles import context
 from tests.telemetry import test_kernel_log as logs
@@ -81,14 +81,10 @@ def line(number: int, rest: str = "pid=7, name=python3, text", at: str = "b3") -
 
 
 def recovery(number: int, words: str) -> str:
-    return line(
-        154, f"GPU recovery action changed from 0x0 (None) to {number:#x} ({words})"
-    )
+    return line(154, f"GPU recovery action changed from 0x0 (None) to {number:#x} ({words})")
 
 
-def measured(
-    tmp_path: Path, *texts: str, step_s: int = 1, **changes: object
-) -> list[Found]:
+def measured(tmp_path: Path, *texts: str, step_s: int = 1, **changes: object) -> list[CheckItem]:
     """Run the check over a log in which *texts* come *step_s* apart."""
     records = (record(i, t) for i, t in enumerate(spread(texts, step_s)))
     ctx = context(tmp_path, **{"inventory": BOARD, **changes})
@@ -102,26 +98,26 @@ def spread(texts: Iterable[str], step_s: int) -> Iterable[str]:
         yield from ["usb 1-1: new device"] * (step_s - 1)
 
 
-def judged(found: Iterable[Found]) -> tuple[Verdict, Remedy, str]:
+def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
     items = [f for f in found if isinstance(f, Measurement | Finding)]
-    judgement = judge(items, (), CHECK.rulings)
+    judgement = judge(items, (), CHECK.finding_rules)
     return judgement.verdict, judgement.remedy, judgement.reason
 
 
-def findings(found: Iterable[Found]) -> list[tuple[str, str]]:
+def findings(found: Iterable[CheckItem]) -> list[tuple[str, str]]:
     return [(f.code, f.where) for f in found if isinstance(f, Finding)]
 
 
-def counts(found: Iterable[Found]) -> dict[str, float | None]:
+def counts(found: Iterable[CheckItem]) -> dict[str, float | None]:
     return {f.where: f.value for f in found if isinstance(f, Measurement)}
 
 
-def cursor(found: Iterable[Found]) -> Mark:
-    (mark,) = (f for f in found if isinstance(f, Mark) and f.name == "cursor")
+def cursor(found: Iterable[CheckItem]) -> CarryOver:
+    (mark,) = (f for f in found if isinstance(f, CarryOver) and f.name == "cursor")
     return mark
 
 
-def example_of(row: _xid_policy.Row) -> str:
+def example_of(row: _xid_policy.XidRow) -> str:
     """Write a line that *row* is about, by the columns of the table alone."""
     number, when = row.xid or 0, row.when[:1]
     if number == 154:
@@ -135,12 +131,12 @@ def example_of(row: _xid_policy.Row) -> str:
     return line(number, f"{unit} Nonfatal XC0 i0 Link 03 (0x1 {status:#010x} 0x0 0x0)")
 
 
-XIDS = [row for row in rows().values() if row.xid is not None]
+XIDS = [row for row in load_rows().values() if row.xid is not None]
 
 
 @pytest.mark.parametrize("row", XIDS, ids=[row.code for row in XIDS])
 def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
-    tmp_path: Path, row: _xid_policy.Row
+    tmp_path: Path, row: _xid_policy.XidRow
 ) -> None:
     found = measured(tmp_path, *HEALTHY, example_of(row))
     assert findings(found) == [(row.code, "GPU-1")]
@@ -153,9 +149,9 @@ def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
 
 
 def test_the_table_is_sound() -> None:
-    kinds = {row.kind for row in rows().values()}
+    kinds = {row.kind for row in load_rows().values()}
     assert kinds == {"app", "context", "gpu", "driver"}
-    for row in rows().values():
+    for row in load_rows().values():
         assert row.meaning
         assert row.source
         passes = row.kind in ("context", "app")
@@ -163,18 +159,18 @@ def test_the_table_is_sound() -> None:
         assert (row.remedy is Remedy.NONE) == (row.kind == "context"), row.code
         assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
         assert row.xid is None or row.mnemonic
-        assert set(CHECK.rulings) > {row.code}
+        assert set(CHECK.finding_rules) > {row.code}
 
 
 def test_no_two_rows_speak_for_the_same_line() -> None:
-    with _xid_policy.TABLE.open(encoding="utf-8") as file:
+    with _xid_policy.TABLE_PATH.open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     signs = [(x["xid"], sign) for x in lines for sign in x["when"].split("|") if sign]
     assert len({x["code"] for x in lines}) == len(lines)
     assert len(set(signs)) == len(signs)
 
 
-@pytest.mark.parametrize("spec", specs(), ids=[spec.key for spec in specs()])
+@pytest.mark.parametrize("spec", load_specs(), ids=[spec.key for spec in load_specs()])
 def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
     facts = {"name": spec.name, "pci_device_id": spec.pci_device_ids[0]}
     parts = [Part("gpu", p.id, spec.name, p.facts | facts) for p in BOARD.parts]
@@ -187,14 +183,14 @@ def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
 
 @given(st.integers(0, 2**20))
 def test_a_code_that_nobody_knows_is_never_silent(number: int) -> None:
-    (event,) = _xid_lines.events([Message(line(number), None, "0")])
-    known = f"xid_{number}" in rows()
+    (event,) = _xid_lines.read_events([KernelMessage(line(number), None, "0")])
+    known = f"xid_{number}" in load_rows()
     assert event.row.code == (f"xid_{number}" if known else "xid_unknown")
 
 
 @given(st.text(st.characters(exclude_characters="\n"), max_size=60))
 def test_a_line_that_cannot_be_read_is_never_silent(rest: str) -> None:
-    (event,) = _xid_lines.events([Message(f"NVRM: Xid {rest}", None, "0")])
+    (event,) = _xid_lines.read_events([KernelMessage(f"NVRM: Xid {rest}", None, "0")])
     assert event.row.code.startswith("xid_")
 
 
@@ -217,9 +213,7 @@ def test_an_unknown_code_warns_and_says_so(tmp_path: Path) -> None:
         ("PCI:0009:01:00", "0009:01:00.0"),
     ],
 )
-def test_an_address_is_turned_into_the_part(
-    tmp_path: Path, place: str, where: str
-) -> None:
+def test_an_address_is_turned_into_the_part(tmp_path: Path, place: str, where: str) -> None:
     found = measured(tmp_path, f"NVRM: Xid ({place}): 79, GPU has fallen off the bus.")
     assert findings(found) == [("xid_79", where)]
     assert counts(found)[where] == 1
@@ -249,7 +243,7 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_fails_hard_and_is_named(
     assert findings(found) == [("xid_79", "GPU-1")]
     assert counts(found) == {"GPU-0": 0, "GPU-1": 1}
     assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
-    assert CHECK.rulings["xid_79"].hard
+    assert CHECK.finding_rules["xid_79"].hard
     (lost,) = (f for f in found if isinstance(f, Finding))
     assert "fallen off the bus" in lost.evidence["line"]
     assert "0000:b3:00.0" in lost.evidence["line"]
@@ -314,17 +308,15 @@ def test_the_drivers_own_advice_is_followed(
     assert judged(measured(tmp_path, recovery(number, words)))[:2] == (verdict, remedy)
 
 
-@pytest.mark.parametrize("action", recovery_check.ACTIONS)
-def test_the_drivers_advice_means_the_same_in_the_log_and_over_nvml(
-    action: str,
-) -> None:
-    _, ruling = recovery_check.ACTIONS[action]
-    assert CHECK.rulings[f"xid_154_{action}"] == ruling
+@pytest.mark.parametrize("action", recovery_check.RECOVERY_ACTIONS)
+def test_the_drivers_advice_means_the_same_in_the_log_and_over_nvml(action: str) -> None:
+    _, ruling = recovery_check.RECOVERY_ACTIONS[action]
+    assert CHECK.finding_rules[f"xid_154_{action}"] == ruling
 
 
 def test_no_advice_in_the_log_is_unknown_over_nvml() -> None:
-    in_log = {r.code.removeprefix("xid_154_") for r in rows().values() if r.xid == 154}
-    assert in_log == {"xid_154", "none", *recovery_check.ACTIONS}
+    in_log = {r.code.removeprefix("xid_154_") for r in load_rows().values() if r.xid == 154}
+    assert in_log == {"xid_154", "none", *recovery_check.RECOVERY_ACTIONS}
 
 
 def test_only_the_last_advice_on_a_gpu_holds(tmp_path: Path) -> None:
@@ -364,11 +356,7 @@ def test_only_the_last_advice_on_a_gpu_holds(tmp_path: Path) -> None:
             "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001 0x0)",
             "xid_146_harmless",
         ),
-        (
-            144,
-            "SAW_MVB Fatal XC0 i0 Link 00 (0x00000001 0x00000004 0x0 0x0)",
-            "xid_144_fatal",
-        ),
+        (144, "SAW_MVB Fatal XC0 i0 Link 00 (0x00000001 0x00000004 0x0 0x0)", "xid_144_fatal"),
         (
             144,
             "SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000001 0x00000024 0x0 0x0)",
@@ -378,9 +366,7 @@ def test_only_the_last_advice_on_a_gpu_holds(tmp_path: Path) -> None:
         (148, "something else", "xid_148"),
     ],
 )
-def test_errors_of_nvlink_5_are_decoded(
-    tmp_path: Path, number: int, rest: str, code: str
-) -> None:
+def test_errors_of_nvlink_5_are_decoded(tmp_path: Path, number: int, rest: str, code: str) -> None:
     assert findings(measured(tmp_path, line(number, rest))) == [(code, "GPU-1")]
 
 
@@ -391,18 +377,10 @@ def evidence(tmp_path: Path, text: str) -> dict[str, str]:
 
 def test_the_evidence_names_unit_link_process_and_function(tmp_path: Path) -> None:
     link = evidence(tmp_path, line(149, FATAL))
-    assert (link["unit"], link["link"], link["weight"]) == (
-        "NETIR_LINK_EVT",
-        "07",
-        "Fatal",
-    )
+    assert (link["unit"], link["link"], link["weight"]) == ("NETIR_LINK_EVT", "07", "Fatal")
     rest = "pid=42, name=a.out, Graphics SM Warp Exception on (GPC 3, TPC 2, SM 1): x"
     unit = evidence(tmp_path, line(13, rest))
-    assert (unit["pid"], unit["process"], unit["unit"]) == (
-        "42",
-        "a.out",
-        "GPC 3 TPC 2 SM 1",
-    )
+    assert (unit["pid"], unit["process"], unit["unit"]) == ("42", "a.out", "GPC 3 TPC 2 SM 1")
     gsp = "Timeout after 6s of waiting for RPC response from GPU3 GSP!"
     gsp += " Expected function 76 (GSP_RM_CONTROL) (0x20802a02 0x8)."
     assert evidence(tmp_path, line(119, gsp))["function"] == "76 GSP_RM_CONTROL"
@@ -441,7 +419,7 @@ def test_one_job_or_one_time_on_a_gpu_is_no_repetition(
 @pytest.mark.parametrize("number", [13, 31, 109])
 def test_what_came_again_by_another_process_warns(tmp_path: Path, number: int) -> None:
     again = measured(tmp_path, by(1, number), by(2, number), step_s=60)
-    assert findings(again) == [(f"xid_{number}{REPEATED}", "GPU-1")]
+    assert findings(again) == [(f"xid_{number}{REPEATED_SUFFIX}", "GPU-1")]
     assert judged(again)[0] is Verdict.WARN
     assert judged(again)[1] in (Remedy.INSPECT, Remedy.RESET_GPU)
 
@@ -501,23 +479,21 @@ def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
 
 def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> None:
     failed = measured(tmp_path, line(79))
-    marks = tuple(item for item in failed if isinstance(item, Mark))
+    marks = tuple(item for item in failed if isinstance(item, CarryOver))
     again = measured(tmp_path, line(79), marks=marks)
     verdict, remedy, reason = judged(again)
 
     assert (verdict, remedy) == (Verdict.WARN, Remedy.REBOOT)
     assert "xid_79" in reason
-    assert {m.where for m in again if isinstance(m, Mark)} == {"node", "GPU-1"}
+    assert {m.where for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
 
 
-def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(
-    tmp_path: Path,
-) -> None:
+def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path) -> None:
     failed = measured(tmp_path, line(79))
-    (stands,) = (m for m in failed if isinstance(m, Mark) and m.name == "standing")
+    (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")
     boot, when, code = stands.value.split()
     for old in (f"other {when} {code}", f"{boot} {float(when) - 90_000} {code}"):
-        mark = Mark("standing", old, stands.where)
+        mark = CarryOver("standing", old, stands.where)
         again = measured(tmp_path, line(79), marks=(cursor(failed), mark))
         assert judged(again)[0] is Verdict.PASS
 
@@ -532,10 +508,10 @@ def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     assert "899 messages" in reason
 
 
-def after_a_reboot(tmp_path: Path, *lines: str) -> list[Found]:
+def after_a_reboot(tmp_path: Path, *lines: str) -> list[CheckItem]:
     """Run on a node that was restarted since, with a log file or without."""
     seconds = BOOTED - 1800
-    mark = Mark("cursor", f"b0 {seconds} /dev/kmsg 7", "node")
+    mark = CarryOver("cursor", f"b0 {seconds} /dev/kmsg 7", "node")
     if lines:
         logs.syslog(tmp_path, *lines)
     root = ring(tmp_path, record(0, "Linux"))
@@ -548,14 +524,8 @@ def logged(at: int, text: str) -> str:
     return f"{stamp} n1 kernel: {text}"
 
 
-def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(
-    tmp_path: Path,
-) -> None:
-    lines = (
-        logged(BOOTED - 3600, "x"),
-        logged(BOOTED - 600, line(79)),
-        logged(BOOTED + 1, "x"),
-    )
+def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(tmp_path: Path) -> None:
+    lines = (logged(BOOTED - 3600, "x"), logged(BOOTED - 600, line(79)), logged(BOOTED + 1, "x"))
     found = after_a_reboot(tmp_path, *lines)
     assert findings(found) == [("xid_79", "GPU-1")]
     assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
@@ -569,7 +539,7 @@ def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
     assert findings(found) == [("log_gap", "node")]
     verdict, _, reason = judged(found)
     assert verdict is Verdict.WARN
-    assert f"and the boot at {moment(BOOTED)} was not seen" in reason
+    assert f"and the boot at {format_moment(BOOTED)} was not seen" in reason
 
 
 def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(tmp_path: Path) -> None:
@@ -607,9 +577,9 @@ def test_a_node_without_gpus_is_skipped(tmp_path: Path) -> None:
     assert skip.value.cause is Cause.NOT_APPLICABLE
 
 
-def observed(ctx: Context, root: Path, *events: tuple[float, int]) -> list[Found]:
+def observed(ctx: Context, root: Path, *events: tuple[float, int]) -> list[CheckItem]:
     samples = [Sample(t, "xid", "", "GPU-1", float(number)) for t, number in events]
-    return list(xid.live(Watch(start=0, end=600, samples=samples), ctx, root))
+    return list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
 
 
 @pytest.mark.parametrize(
@@ -625,7 +595,7 @@ def test_a_programs_error_under_our_own_load_weighs_more(
     assert judged(found)[0].value == verdict
     if times:
         assert judged(found)[1] is Remedy.INSPECT
-        assert all(UNDER_LOAD in code for code, _ in findings(found))
+        assert all(UNDER_LOAD_SUFFIX in code for code, _ in findings(found))
 
 
 def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
@@ -638,13 +608,11 @@ def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["node", "0009:01:00.0", "GPU-of-nobody"])
 @pytest.mark.parametrize("number", [79, 31])
-def test_a_live_event_of_an_unknown_place_is_told(
-    tmp_path: Path, place: str, number: int
-) -> None:
+def test_a_live_event_of_an_unknown_place_is_told(tmp_path: Path, place: str, number: int) -> None:
     ctx = context(tmp_path, inventory=BOARD)
     root = ring(tmp_path, record(0, line(number)))
     samples = [Sample(5.0, "xid", "", place, float(number))]
-    found = list(xid.live(Watch(start=0, end=600, samples=samples), ctx, root))
+    found = list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
     assert [where for _, where in findings(found)] == [place]
     assert judged(found)[0] > Verdict.PASS
 
@@ -653,7 +621,7 @@ def test_a_live_event_of_an_address_is_that_of_its_gpu(tmp_path: Path) -> None:
     ctx = context(tmp_path, inventory=BOARD)
     samples = [Sample(5.0, "xid", "", ADDRESSES[1], x) for x in (79.0, 95.0)]
     watch = Watch(start=0, end=600, samples=samples)
-    found = list(xid.live(watch, ctx, ring(tmp_path, record(0, line(79)))))
+    found = list(xid.report_live_xids(watch, ctx, ring(tmp_path, record(0, line(79)))))
     assert findings(found) == [("xid_95", "GPU-1")]
 
 
@@ -674,15 +642,15 @@ def test_a_log_full_of_errors_is_read_in_bounded_time(tmp_path: Path) -> None:
 def test_the_span_that_was_read_is_said(tmp_path: Path) -> None:
     covered = str(measured(tmp_path, "x", "y"))
     assert "looked through 2 kernel messages in /dev/kmsg" in covered
-    assert moment(float(BOOTED)) in covered
+    assert format_moment(float(BOOTED)) in covered
 
 
 def test_the_worst_row_of_an_xid_is_never_chosen_for_lack_of_a_sign() -> None:
-    assert row_of(154).verdict is Verdict.WARN
-    assert row_of(145).verdict is Verdict.WARN
+    assert find_row(154).verdict is Verdict.WARN
+    assert find_row(145).verdict is Verdict.WARN
 
 
-def on_this_machine(ctx: Context) -> list[Found] | Unable:
+def on_this_machine(ctx: Context) -> list[CheckItem] | Unable:
     """Run the whole check on the machine that runs the tests."""
     params, watch = CHECK.params(), Watch(start=0, end=1, samples=())
     try:

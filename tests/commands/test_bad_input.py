@@ -73,9 +73,7 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
-def test_a_node_without_runs_is_told_how_to_have_one(
-    cli: Cli, arguments: tuple[str, ...]
-) -> None:
+def test_a_node_without_runs_is_told_how_to_have_one(cli: Cli, arguments: tuple[str, ...]) -> None:
     told = refused(cli, *arguments)
 
     assert told == "hpcverify: no runs of this node yet: hpcverify run"
@@ -96,10 +94,7 @@ def test_a_node_without_runs_is_told_how_to_have_one(
             '[limits.steady]\nlevel = { low = 1, unit = "msec" }',
             "limits.steady.'level': no unit is called 'msec'; did you mean",
         ),
-        (
-            '[limits.steady]\nlevel = { low = 1, otherwise = "fial" }',
-            "Invalid enum value 'fial'",
-        ),
+        ('[limits.steady]\nlevel = { low = 1, otherwise = "fial" }', "Invalid enum value 'fial'"),
         ("[limits.steady]\nlevel = { low = 5, high = 1 }", "low 5 is above high 1"),
         ("[limits.steady]\nlevel = { low = nan }", "must be a finite number"),
         ("[limits.steady]\nlevel = { of_spec = 85 }", "0.85, not 85"),
@@ -144,9 +139,7 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
         ("seconds = 120", "does not fit into the suite's budget of 120 s"),
     ],
 )
-def test_parameters_with_which_no_check_can_run(
-    cli: Cli, params: str, complaint: str
-) -> None:
+def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint: str) -> None:
     cli.suite("acme", f'[[check]]\nname = "storage"\nparams = {{ {params} }}')
 
     told = refused(cli, "run", "--suite", "acme")
@@ -213,9 +206,7 @@ def test_an_index_that_is_damaged_stops_no_command_and_is_told(kept: Cli) -> Non
     )
 
 
-def test_a_run_of_a_clock_that_was_ahead_is_told_and_is_not_the_last(
-    kept: Cli,
-) -> None:
+def test_a_run_of_a_clock_that_was_ahead_is_told_and_is_not_the_last(kept: Cli) -> None:
     started = datetime(2099, 1, 1, tzinfo=UTC)
     ahead = a_run(id="20990101-000000-abcdef", started=started)
     documents.write(ahead, kept.state / f"runs/{ahead.id}.json")
@@ -315,9 +306,7 @@ def test_no_command_is_help_and_no_pass(cli: Cli, arguments: tuple[str, ...]) ->
         ("SLURMD_NODENAME", "n1\x1b[2J"),
     ],
 )
-def test_a_name_that_cannot_be_written_is_named(
-    cli: Cli, variable: str, value: str
-) -> None:
+def test_a_name_that_cannot_be_written_is_named(cli: Cli, variable: str, value: str) -> None:
     cli.environment[variable] = value
 
     assert variable in refused(cli, "run", "--check", "steady")

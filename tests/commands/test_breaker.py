@@ -20,7 +20,7 @@ def failing(cli: Cli, failed: int, ran: int, hours: float = 1.0) -> Ledger:
     ledger = Ledger(cli.state, lambda: at)
     for number in range(1, ran + 1):
         node, bad = Node(name=f"n{number}"), number <= failed
-        ledger.judge(node, f"run-{number}", {"gemm": bad}, "verified")
+        ledger.record_judgment(node, f"run-{number}", {"gemm": bad}, "verified")
     return Ledger(cli.state)
 
 

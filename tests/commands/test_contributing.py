@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.catalog import names
+from hpcverify.catalog import list_check_names
 from tests.cli import Cli
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -37,12 +37,8 @@ def chronyd_says(cli: Cli, tmp_path: Path, offset: float) -> None:
     cli.environment["PATH"] = f"{tools}:{cli.environment['PATH']}"
 
 
-@pytest.mark.parametrize(
-    ("offset", "verdict"), [(0.001, "pass"), (-0.499, "pass"), (-0.7, "warn")]
-)
-def test_it_is_run_and_judged(
-    site: Cli, tmp_path: Path, offset: float, verdict: str
-) -> None:
+@pytest.mark.parametrize(("offset", "verdict"), [(0.001, "pass"), (-0.499, "pass"), (-0.7, "warn")])
+def test_it_is_run_and_judged(site: Cli, tmp_path: Path, offset: float, verdict: str) -> None:
     chronyd_says(site, tmp_path, offset)
     run = json.loads(site("run", "--check", "clock", "--json", "-").stdout)
 
@@ -52,7 +48,7 @@ def test_it_is_run_and_judged(
 def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
     chronyd_says(site, tmp_path, -0.7)
     site("run", "--check", "clock")
-    ours = set(names(("hpcverify_checks",)))
+    ours = set(list_check_names(("hpcverify_checks",)))
 
     assert "the clock against true time" in site("checks").stdout
     assert f"suite quick: {len(ours) + 1} checks" in site("config", "check").stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.lock import NAME
+from hpcverify.lock import SOCKET_NAME
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 from tests.test_lock import another_process, bound
@@ -28,9 +28,7 @@ def test_a_node_that_has_all_is_told_so(cli: Cli) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the rule is root's")
-def test_a_scratch_directory_in_which_others_can_rename_is_named(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir(mode=0o700)
     (tmp_path / "scratch").chmod(0o777)
     cli.site(f'scratch = "{tmp_path}/scratch"')
@@ -40,7 +38,7 @@ def test_a_scratch_directory_in_which_others_can_rename_is_named(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
 def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
-    with another_process(4242, partial(bound, NAME, listens=True)) as holder:
+    with another_process(4242, partial(bound, SOCKET_NAME, listens=True)) as holder:
         told = advice(cli, 3)["node lock"]
 
     assert told["state"] == f"held by process {holder.pid} of user 4242"
@@ -61,9 +59,7 @@ def test_a_broken_driver_is_named_with_the_fix(cli: Cli, lab: Lab) -> None:
     assert "reboot" in advice(cli, 3)["driver_mismatch"]["state"]
 
 
-def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(
-    cli: Cli, lab: Lab
-) -> None:
+def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
 
@@ -110,9 +106,7 @@ def test_a_setting_that_the_hooks_would_pass_over_is_named(
     assert why in state
 
 
-def test_hooks_whose_settings_others_can_change_are_named(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_hooks_whose_settings_others_can_change_are_named(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path)
     hooks = Path(cli.environment["HPCVERIFY_CONFIG"]).with_name("hooks.conf")
     hooks.chmod(0o666)

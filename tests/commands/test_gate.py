@@ -9,19 +9,15 @@ from textwrap import dedent
 
 import pytest
 
-from hpcverify.standing import Word, write
+from hpcverify.standing import JobGate, write
 from tests.cli import Cli
 
 LATER = 99_999_999_999
 
 
-@pytest.mark.parametrize(
-    ("verdict", "status"), [("ok", 0), ("quarantined", 1), ("hold", 1)]
-)
-def test_gate_exits_and_speaks_as_the_word_says(
-    cli: Cli, verdict: str, status: int
-) -> None:
-    write(cli.state / "standing", Word(verdict, LATER, "GPU 3: lost"))
+@pytest.mark.parametrize(("verdict", "status"), [("ok", 0), ("quarantined", 1), ("hold", 1)])
+def test_gate_exits_and_speaks_as_the_word_says(cli: Cli, verdict: str, status: int) -> None:
+    write(cli.state / "standing", JobGate(verdict, LATER, "GPU 3: lost"))
     done = cli("gate")
 
     assert done.returncode == status
@@ -38,8 +34,8 @@ def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
 
 def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
-    write(cli.state / "standing", Word("hold", LATER, "fan"))
-    write(tmp_path / "spool" / "standing" / cli.node, Word("ok", LATER))
+    write(cli.state / "standing", JobGate("hold", LATER, "fan"))
+    write(tmp_path / "spool" / "standing" / cli.node, JobGate("ok", LATER))
 
     assert cli("gate").returncode == 1
     assert cli("gate", "--spool", f"{tmp_path}/spool").returncode == 0
@@ -48,7 +44,7 @@ def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_stale_word_refuses_nobody(cli: Cli) -> None:
-    write(cli.state / "standing", Word("quarantined", 1))
+    write(cli.state / "standing", JobGate("quarantined", 1))
 
     assert cli("gate").returncode == 0
 

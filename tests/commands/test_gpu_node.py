@@ -55,9 +55,7 @@ def test_healthy_gpus_pass_run_after_run(node: Cli) -> None:
         assert gpus["value"] == GPUS
 
 
-def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(
-    node: Cli, lab: Lab
-) -> None:
+def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(node: Cli, lab: Lab) -> None:
     lab.write("gpus = 2")
     gemm = results(node, "gemm", status=3)["gemm"]
 
@@ -97,9 +95,7 @@ def test_parts_that_were_taken_out_can_be_accepted(node: Cli, lab: Lab) -> None:
     results(node, "inventory", status=0)
 
 
-def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(
-    node: Cli, lab: Lab
-) -> None:
+def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(node: Cli, lab: Lab) -> None:
     results(node, "inventory", status=0)
     lab.load("driver-mismatch")
     found = results(node, "inventory", "sdc", status=3)
@@ -107,9 +103,7 @@ def test_a_driver_at_odds_with_its_library_is_an_error_of_all_checks(
     assert {r["cause"] for r in found.values()} == {"misconfigured"}
 
 
-def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(
-    node: Cli, lab: Lab
-) -> None:
+def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(node: Cli, lab: Lab) -> None:
     lab.load("ecc-row-remap-failure", "freeze_t = 600")
     ecc = results(node, "ecc", status=1)["ecc"]
 
@@ -138,9 +132,7 @@ def test_healthy_gpus_pass_round_after_round(node: Cli) -> None:
     assert len(found) == 3 * (1 + len(PASSIVE))
 
 
-def test_a_gpu_that_is_failing_ends_a_burn_in_with_all_its_evidence(
-    node: Cli, lab: Lab
-) -> None:
+def test_a_gpu_that_is_failing_ends_a_burn_in_with_all_its_evidence(node: Cli, lab: Lab) -> None:
     lab.load("ecc-row-remap-failure", "freeze_t = 600")
     found = rounds(node, 3)
     verdicts = {r["check"]: r["verdict"] for r in found}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcverify import documents
-from hpcverify.fleet.overview import DAY
+from hpcverify.fleet.overview import DAY_S
 from hpcverify.model import Verdict
-from hpcverify.plain import LONG
+from hpcverify.plain import MAX_LINE_CHARACTERS
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 from hpcverify.store import Store
@@ -26,11 +26,11 @@ BAD = Node(
     state=State.QUARANTINED,
     enforced=True,
     reason="gemm: GPU 3 is slow",
-    passed=NOW - 20 * DAY,
+    last_pass_at=NOW - 20 * DAY_S,
     verdict="fail",
 )
-WELL = Node(name="n1", state=State.HEALTHY, passed=NOW - 5000, verdict="pass")
-FOREIGN = Node(name="n3", foreign="bad fan (root)", passed=NOW - 2 * DAY)
+WELL = Node(name="n1", state=State.HEALTHY, last_pass_at=NOW - 5000, verdict="pass")
+FOREIGN = Node(name="n3", foreign="bad fan (root)", last_pass_at=NOW - 2 * DAY_S)
 
 
 @pytest.fixture
@@ -44,12 +44,7 @@ def ledger(cli: Cli) -> Ledger:
 
 
 def keep(
-    cli: Cli,
-    run: str,
-    day: int,
-    verdict: Verdict,
-    at: datetime | None = None,
-    **changes: object,
+    cli: Cli, run: str, day: int, verdict: Verdict, at: datetime | None = None, **changes: object
 ) -> None:
     """Keep a run of n2 that ended so; it began *at* a time, or on a *day* long ago."""
     made = a_run(
@@ -60,7 +55,7 @@ def keep(
         results=(a_result(verdict=verdict, reason=f"reason of {run}"),),
         **changes,
     )
-    documents.write(made, Store(cli.state).document(run))
+    documents.write(made, Store(cli.state).get_document_path(run))
 
 
 def lines(cli: Cli, *arguments: str) -> list[str]:
@@ -74,9 +69,7 @@ def lines(cli: Cli, *arguments: str) -> list[str]:
 def test_nodes_are_listed_worst_first_under_a_line_on_the_whole(cli: Cli) -> None:
     head, states, _, columns, *rows = lines(cli)
 
-    assert head == (
-        "3 nodes: 1 failed, 1 passed, 1 without a run; the breaker is not tripped"
-    )
+    assert head == ("3 nodes: 1 failed, 1 passed, 1 without a run; the breaker is not tripped")
     assert states == "states: 1 quarantined, 1 held by someone else, 1 healthy"
     assert columns.split("  ")[0] == "node"
     assert [row.split()[:2] for row in rows] == [
@@ -105,7 +98,7 @@ def test_a_reason_of_many_parts_is_cut(cli: Cli) -> None:
 
     assert "GPU 0: bf16" in shown
     assert "GPU 23" not in shown
-    assert len(shown) < LONG + 100
+    assert len(shown) < MAX_LINE_CHARACTERS + 100
 
 
 def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:
@@ -136,21 +129,15 @@ def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
 
     (node,) = told["nodes"]
     assert (node["name"], node["state"]) == ("n2", "quarantined")
-    assert (node["shown"], node["attention"], node["overdue"]) == (
-        *("quarantined", True),
-        True,
-    )
+    assert (node["shown"], node["attention"], node["overdue"]) == (*("quarantined", True), True)
     assert [line["actor"] for line in told["audit"]] == ["anna"]
 
 
 @pytest.mark.parametrize(
-    ("hostlist", "complaint"),
-    [("n9", "no node is called 'n9'"), ("n[1", "is not a list of nodes")],
+    ("hostlist", "complaint"), [("n9", "no node is called 'n9'"), ("n[1", "is not a list of nodes")]
 )
 @pytest.mark.usefixtures("ledger")
-def test_a_node_that_nobody_knows_is_named(
-    cli: Cli, hostlist: str, complaint: str
-) -> None:
+def test_a_node_that_nobody_knows_is_named(cli: Cli, hostlist: str, complaint: str) -> None:
     done = cli("nodes", hostlist)
 
     assert done.returncode == 2
@@ -183,7 +170,7 @@ def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:
 
 
 def test_a_failed_run_is_told_though_the_newest_one_passed(cli: Cli) -> None:
-    yesterday = datetime.fromtimestamp(NOW - DAY, UTC)
+    yesterday = datetime.fromtimestamp(NOW - DAY_S, UTC)
     keep(cli, "r1", 1, Verdict.FAIL, at=yesterday)
     keep(cli, "r2", 1, Verdict.PASS, at=yesterday + timedelta(hours=1))
 
@@ -248,7 +235,7 @@ def test_each_suite_has_a_page_if_something_came_out(cli: Cli) -> None:
 
 def test_no_name_leads_out_of_the_folder(cli: Cli) -> None:
     made = a_run(id="r1", node="../../x", suite="..")
-    documents.write(made, Store(cli.state).document("r1"))
+    documents.write(made, Store(cli.state).get_document_path("r1"))
 
     (place,) = {p for p in Dom(report(cli)).values("href") if p[0] != "#"}
 
@@ -271,17 +258,12 @@ def test_the_fleet_as_json_has_every_row(cli: Cli) -> None:
     rows = json.loads(done.stdout)["rows"]
 
     assert [row["node"]["name"] for row in rows] == ["n2", "n3", "n1"]
-    assert [(said["check"], said["verdict"]) for said in rows[0]["said"]] == [
-        ("gemm", "fail")
-    ]
+    assert [(said["check"], said["verdict"]) for said in rows[0]["said"]] == [("gemm", "fail")]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
-    [
-        (("--node", "n1"), "leave out --node"),
-        (("--format", "junit"), "no form junit"),
-    ],
+    [(("--node", "n1"), "leave out --node"), (("--format", "junit"), "no form junit")],
 )
 def test_what_a_fleet_cannot_be_is_named(
     cli: Cli, arguments: tuple[str, ...], complaint: str

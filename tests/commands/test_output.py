@@ -12,8 +12,8 @@ from typing import IO
 import pytest
 
 from hpcverify import documents
-from hpcverify.model import Covered, Finding, Inventory, Measurement, Part, Verdict
-from hpcverify.plain import run_lines
+from hpcverify.model import Coverage, Finding, Inventory, Measurement, Part, Verdict
+from hpcverify.plain import format_run
 from hpcverify.store import Store
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
@@ -72,9 +72,7 @@ def test_a_full_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("arguments", PRINTING)
-def test_an_output_that_nobody_reads_ends_in_silence(
-    cli: Cli, arguments: tuple[str, ...]
-) -> None:
+def test_an_output_that_nobody_reads_ends_in_silence(cli: Cli, arguments: tuple[str, ...]) -> None:
     with unread() as pipe:
         status, told = printing_to(cli, pipe, *arguments)
 
@@ -82,9 +80,7 @@ def test_an_output_that_nobody_reads_ends_in_silence(
     assert "hpcverify:" not in told
 
 
-def test_a_run_that_nobody_reads_has_its_verdict_and_its_files(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_run_that_nobody_reads_has_its_verdict_and_its_files(cli: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     with unread() as pipe:
         run = ("run", "--check", "steady", "--html", str(page))
@@ -133,12 +129,10 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
         reason=f"slow{ORDER}",
         measurements=(Measurement("speed", 1.0, "", "GPU-1"),),
         findings=(Finding("note", "GPU-1", f"said {ORDER}"),),
-        coverage=(Covered("GPU-1", f"looked at {ORDER}"),),
+        coverage=(Coverage("GPU-1", f"looked at {ORDER}"),),
     )
-    run = a_run(
-        node="n1", inventory=Inventory(parts=(part,)), results=(result,), suite=ORDER
-    )
-    documents.write(run, Store(cli.state).document(run.id))
+    run = a_run(node="n1", inventory=Inventory(parts=(part,)), results=(result,), suite=ORDER)
+    documents.write(run, Store(cli.state).get_document_path(run.id))
 
     for arguments in (("show",), ("history",), (f"a{ORDER}",), ("show", ORDER)):
         done = cli(*arguments)
@@ -148,32 +142,26 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
 
 def test_what_is_printed_in_a_log_gives_a_terminal_no_orders() -> None:
     result = a_result(verdict=Verdict.FAIL, reason=f"slow{ORDER}")
-    told = "\n".join(run_lines(a_run(node=f"n{ORDER}", results=(result,))))
+    told = "\n".join(format_run(a_run(node=f"n{ORDER}", results=(result,))))
 
     assert not set("\x1b\x07\x9b") & set(told)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_an_encoding_that_lacks_a_character_stops_no_output(
-    cli: Cli, encoding: str
-) -> None:
+def test_an_encoding_that_lacks_a_character_stops_no_output(cli: Cli, encoding: str) -> None:
     run = a_run(
         results=(
             a_result(
-                verdict=Verdict.FAIL,
-                reason="5 \N{MICRO SIGN}s \N{GREATER-THAN OR EQUAL TO} 4",
+                verdict=Verdict.FAIL, reason="5 \N{MICRO SIGN}s \N{GREATER-THAN OR EQUAL TO} 4"
             ),
         )
     )
-    documents.write(run, Store(cli.state).document(run.id))
+    documents.write(run, Store(cli.state).get_document_path(run.id))
     cli.environment["PYTHONIOENCODING"] = encoding
 
     for arguments in (("show",), ("report", "--node", "n1", "-o", "-")):
         done = subprocess.run(
-            [*cli.command, *arguments],
-            env=cli.environment,
-            capture_output=True,
-            check=False,
+            [*cli.command, *arguments], env=cli.environment, capture_output=True, check=False
         )
         assert done.returncode == 0, done.stderr
         assert b"gemm" in done.stdout

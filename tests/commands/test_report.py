@@ -10,19 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify import documents
-from hpcverify.commands.report import MOST_READ, repetitions, with_actions
-from hpcverify.commands.report import as_json as in_words
+from hpcverify.commands.report import MAX_READ_DOCUMENTS, add_actions, count_repetitions
+from hpcverify.commands.report import format_json as in_words
 from hpcverify.exclusions import Repetition
-from hpcverify.model import (
-    Inventory,
-    Limit,
-    Measurement,
-    Part,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-)
+from hpcverify.model import Inventory, Limit, Measurement, Part, Remedy, Result, Run, Verdict
 from hpcverify.store import Store
 from tests.doubles import a_run
 
@@ -47,8 +38,7 @@ WITHOUT = gpus({"gpu-b": "0000:2a:00.0"})
 def night(number: int, *failing: str, node: Inventory = NODE) -> Run:
     """Make the run of a night that fails those parts."""
     flags = tuple(
-        Measurement(FLAG.name, float(part.id in failing), "", part.id)
-        for part in node.parts
+        Measurement(FLAG.name, float(part.id in failing), "", part.id) for part in node.parts
     )
     verdict = Verdict.FAIL if failing else Verdict.PASS
     ecc = Result(check="ecc", verdict=verdict, measurements=flags, limits=(FLAG,))
@@ -65,7 +55,7 @@ def night(number: int, *failing: str, node: Inventory = NODE) -> Run:
 def kept(folder: Path, *runs: Run) -> Store:
     store = Store(folder)
     for run in runs:
-        documents.write(run, store.document(run.id))
+        documents.write(run, store.get_document_path(run.id))
     return Store(folder)
 
 
@@ -87,7 +77,7 @@ def test_failures_are_counted_by_part_over_the_runs_that_had_it(tmp_path: Path) 
         now,
     )
 
-    assert repetitions(now, store) == {
+    assert count_repetitions(now, store) == {
         "gpu-a": Repetition(failed=3, runs=6, since=day(2), first=day(3))
     }
 
@@ -95,13 +85,13 @@ def test_failures_are_counted_by_part_over_the_runs_that_had_it(tmp_path: Path) 
 def test_a_part_that_did_not_fail_now_is_not_counted(tmp_path: Path) -> None:
     now = night(9)
 
-    assert repetitions(now, kept(tmp_path, night(1, "gpu-a"), now)) == {}
+    assert count_repetitions(now, kept(tmp_path, night(1, "gpu-a"), now)) == {}
 
 
 def test_the_past_begins_where_it_is_asked_to(tmp_path: Path) -> None:
     now = night(9, "gpu-a")
     store = kept(tmp_path, night(1, "gpu-a"), night(5), now)
-    (found,) = repetitions(now, store, day(4).replace(tzinfo=None)).values()
+    (found,) = count_repetitions(now, store, day(4).replace(tzinfo=None)).values()
 
     assert (found.failed, found.runs, found.since) == (1, 2, day(5))
 
@@ -109,29 +99,27 @@ def test_the_past_begins_where_it_is_asked_to(tmp_path: Path) -> None:
 def test_a_document_that_is_gone_is_told_and_not_counted(tmp_path: Path) -> None:
     now, lost = night(9, "gpu-a"), night(3, "gpu-a")
     store = kept(tmp_path, lost, night(5, "gpu-a"), now)
-    store.document(lost.id).unlink()
-    (found,) = repetitions(now, store).values()
+    store.get_document_path(lost.id).unlink()
+    (found,) = count_repetitions(now, store).values()
 
     assert (found.failed, found.runs) == (2, 2)
-    assert lost.id in "".join(store.broken)
+    assert lost.id in "".join(store.warnings)
 
 
 def test_no_more_documents_are_read_than_a_report_can_wait_for(tmp_path: Path) -> None:
-    now = night(MOST_READ + 9, "gpu-a")
-    runs = [night(n, "gpu-a") for n in range(MOST_READ + 5)]
-    (found,) = repetitions(now, kept(tmp_path, *runs, now)).values()
+    now = night(MAX_READ_DOCUMENTS + 9, "gpu-a")
+    runs = [night(n, "gpu-a") for n in range(MAX_READ_DOCUMENTS + 5)]
+    (found,) = count_repetitions(now, kept(tmp_path, *runs, now)).values()
 
-    assert (found.failed, found.runs) == (MOST_READ + 1, MOST_READ + 1)
+    assert (found.failed, found.runs) == (MAX_READ_DOCUMENTS + 1, MAX_READ_DOCUMENTS + 1)
     assert found.since == day(5)
 
 
-def test_the_json_has_the_document_and_what_to_do_about_which_part(
-    tmp_path: Path,
-) -> None:
+def test_the_json_has_the_document_and_what_to_do_about_which_part(tmp_path: Path) -> None:
     now = night(9, "gpu-a", node=SWAPPED)
     store = kept(tmp_path, night(3, "gpu-a"), now)
-    told = json.loads(in_words(with_actions(now, store, None)))
-    document = json.loads(store.document(now.id).read_text())
+    told = json.loads(in_words(add_actions(now, store, None)))
+    document = json.loads(store.get_document_path(now.id).read_text())
     (action,) = told.pop("actions")
     (part,) = action["parts"]
 
@@ -150,6 +138,6 @@ def test_the_json_has_the_document_and_what_to_do_about_which_part(
 def test_another_node_with_the_part_is_another_past(tmp_path: Path, node: str) -> None:
     now = night(9, "gpu-a")
     before = replace(night(3, "gpu-a"), node=node)
-    (found,) = repetitions(now, kept(tmp_path, before, now)).values()
+    (found,) = count_repetitions(now, kept(tmp_path, before, now)).values()
 
     assert found.failed == (2 if node == now.node else 1)

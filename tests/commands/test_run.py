@@ -73,12 +73,8 @@ def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> N
     assert run == json.loads(documents(cli)[0].read_text())
 
 
-@pytest.mark.parametrize(
-    ("value", "status", "verdict"), [(5, 0, "pass"), (11, 1, "fail")]
-)
-def test_the_exit_status_is_the_verdicts(
-    cli: Cli, value: float, status: int, verdict: str
-) -> None:
+@pytest.mark.parametrize(("value", "status", "verdict"), [(5, 0, "pass"), (11, 1, "fail")])
+def test_the_exit_status_is_the_verdicts(cli: Cli, value: float, status: int, verdict: str) -> None:
     params = f'[[check]]\nname = "steady"\nparams = {{ value = {value} }}'
     cli.suite("acme", params)
     done = cli("run", "--suite", "acme", "--json", "-")
@@ -98,9 +94,7 @@ def test_a_warning_is_a_failure_only_if_strict(
 
 
 @pytest.mark.parametrize("way", ["raise", "segfault", "unable"])
-def test_a_broken_check_is_an_error_and_the_others_have_their_turn(
-    cli: Cli, way: str
-) -> None:
+def test_a_broken_check_is_an_error_and_the_others_have_their_turn(cli: Cli, way: str) -> None:
     naughty(cli, way)
     done = cli("run", "--suite", "acme", "--json", "-")
     verdicts = [r["verdict"] for r in json.loads(done.stdout)["results"]]
@@ -204,9 +198,7 @@ def test_a_second_run_is_told_who_holds_the_node(cli: Cli, tmp_path: Path) -> No
     assert f"process {first.pid}" in second.stderr
 
 
-def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(
-    cli: Cli,
-) -> None:
+def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(cli: Cli) -> None:
     naughty(cli, "wait")
     cli.suite_budget("acme", 2)
     run = json.loads(cli("run", "--suite", "acme", "--json", "-").stdout)
@@ -434,9 +426,7 @@ def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
-def test_streams_that_the_caller_closed_cost_nothing_but_words(
-    cli: Cli, closed: str
-) -> None:
+def test_streams_that_the_caller_closed_cost_nothing_but_words(cli: Cli, closed: str) -> None:
     line = f"exec {' '.join(cli.command)} run --check steady {closed}"
     done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
 
@@ -447,11 +437,7 @@ def test_streams_that_the_caller_closed_cost_nothing_but_words(
 def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> None:
     line = f"ulimit -n 6; exec {' '.join(cli.command)} run --check steady"
     done = subprocess.run(
-        ["sh", "-c", line],
-        env=cli.environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["sh", "-c", line], env=cli.environment, capture_output=True, text=True, check=False
     )
 
     assert done.returncode not in (0, 1), done.stderr

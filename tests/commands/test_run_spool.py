@@ -94,9 +94,7 @@ def test_the_token_is_in_the_copy_for_the_controller_alone(
     assert "secret" not in local + done.stdout + done.stderr + shown
 
 
-def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", "--check", "steady", "--spool", str(tmp_path / "nowhere"))
 
     assert done.returncode == 2
@@ -105,9 +103,7 @@ def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(
     assert len(kept(cli)) == 1
 
 
-def test_a_failure_is_a_failure_whatever_became_of_the_spool(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_failure_is_a_failure_whatever_became_of_the_spool(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", "--check", "grave", "--spool", str(tmp_path / "nowhere"))
 
     assert done.returncode == 1
@@ -132,9 +128,7 @@ def test_who_is_told_to_stop_has_kept_and_spooled_all_at_once(
     assert [path.stem for path in kept(cli)] == [left.id]
 
 
-def test_who_waits_has_its_turn_when_the_other_run_ends(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_who_waits_has_its_turn_when_the_other_run_ends(cli: Cli, tmp_path: Path) -> None:
     busy(cli, tmp_path / "pid")
     first = start(cli, "--suite", "acme")
     wait_until(lambda: begun(tmp_path / "pid"))
@@ -185,11 +179,11 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
     store = Store(cli.state)
     for count in range(1021):
         run = a_run(id=f"20250101-000000-{count:06x}", node=cli.node, results=())
-        store.document(run.id).write_bytes(msgspec.json.encode(run))
+        store.get_document_path(run.id).write_bytes(msgspec.json.encode(run))
     cli("run", "--check", "steady")
 
     assert len(kept(cli)) == 1000
-    assert len(Store(cli.state).runs(limit=-1)) == 1000
+    assert len(Store(cli.state).list_runs(limit=-1)) == 1000
 
 
 def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> None:
@@ -199,11 +193,7 @@ def test_a_run_with_neither_spool_nor_hook_loads_nothing_for_them(cli: Cli) -> N
         "try: early.main()\nexcept SystemExit: pass\n"
         "print('LOADED', *sys.modules)"
     )
-    output = subprocess.check_output(
-        [sys.executable, "-c", code],
-        env=cli.environment,
-        text=True,
-    )
+    output = subprocess.check_output([sys.executable, "-c", code], env=cli.environment, text=True)
     run, _, loaded = output.partition("LOADED")
 
     assert json.loads(run)["suite"] == "prolog"

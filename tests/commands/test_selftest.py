@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.commands._selftest import provable
+from hpcverify.commands._selftest import load_provable_checks
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 
@@ -63,9 +63,7 @@ def test_what_a_check_said_of_each_fault_is_told_if_asked_for(cli: Cli) -> None:
     assert "               it said: by comparing twice" in verbose.stdout
 
 
-def test_who_interrupts_before_anything_is_begun_is_answered(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_who_interrupts_before_anything_is_begun_is_answered(cli: Cli, tmp_path: Path) -> None:
     package = tmp_path / "hasty_checks"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -79,11 +77,7 @@ def test_who_interrupts_before_anything_is_begun_is_answered(
 
 
 @pytest.mark.parametrize(
-    ("way", "reason"),
-    [
-        ("unable", "apt-get install frob"),
-        ("exit", "its worker exited with 7"),
-    ],
+    ("way", "reason"), [("unable", "apt-get install frob"), ("exit", "its worker exited with 7")]
 )
 def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
     cli: Cli, way: str, reason: str
@@ -98,9 +92,7 @@ def test_a_check_that_could_not_be_tried_is_neither_sound_nor_refuted(
 def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
     proof = tried(cli, "skip", 3)
 
-    assert proof["skips"] == [
-        {"where": "cpu", "text": "skipped: there is no such part"}
-    ]
+    assert proof["skips"] == [{"where": "cpu", "text": "skipped: there is no such part"}]
 
 
 def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
@@ -120,7 +112,7 @@ def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
 
 
 def test_without_a_name_all_that_can_be_tried_are() -> None:
-    assert provable(None, ("tests.site.proving_checks",)).keys() == {"mettle"}
+    assert load_provable_checks(None, ("tests.site.proving_checks",)).keys() == {"mettle"}
 
 
 def test_a_check_without_a_selftest_is_one_line(cli: Cli) -> None:
@@ -178,7 +170,7 @@ def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
     (proof,) = json.loads(done.stdout)
 
     assert {trial["outcome"] for trial in proof["trials"]} == {
-        *("found: compute", "found: memory", "nothing found", "checker broken"),
+        *("found: compute", "found: memory", "nothing found", "checker broken")
     }
     assert {
         trial["fault"].split(": ", 1)[1].partition(",")[0]

@@ -48,17 +48,13 @@ def test_history_of_a_node_without_runs_says_what_to_do(cli: Cli) -> None:
 def test_checks_are_listed_the_sites_own_among_them(cli: Cli) -> None:
     listed = {c["name"]: c for c in json.loads(cli("checks", "--json").stdout)}
 
-    assert {"gemm", "sdc", "thermal", "ecc", "allreduce", "storage", "inventory"} < (
-        listed.keys()
-    )
+    assert {"gemm", "sdc", "thermal", "ecc", "allreduce", "storage", "inventory"} < (listed.keys())
     assert listed["steady"]["metrics"] == {"level": "ms"}
 
 
 def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"')
-    listed = {
-        s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)
-    }
+    listed = {s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)}
 
     assert listed["quick"] <= 240
     assert listed["acme"] == 120
@@ -83,16 +79,9 @@ def test_a_limit_that_changed_changes_the_verdict_of_stored_runs(kept: Cli) -> N
 
 @pytest.mark.parametrize(
     ("form", "start"),
-    [
-        ("html", "<!doctype html>"),
-        ("json", "{"),
-        ("junit", "<testsuites"),
-        ("markdown", "#"),
-    ],
+    [("html", "<!doctype html>"), ("json", "{"), ("junit", "<testsuites"), ("markdown", "#")],
 )
-def test_a_report_has_the_form_that_was_asked_for(
-    kept: Cli, form: str, start: str
-) -> None:
+def test_a_report_has_the_form_that_was_asked_for(kept: Cli, form: str, start: str) -> None:
     done = kept("report", "--format", form, "-o", "-")
 
     assert done.returncode == 0, done.stderr
@@ -100,16 +89,7 @@ def test_a_report_has_the_form_that_was_asked_for(
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
-    for command in (
-        "run",
-        "show",
-        "history",
-        "report",
-        "judge",
-        "checks",
-        "suites",
-        "doctor",
-    ):
+    for command in ("run", "show", "history", "report", "judge", "checks", "suites", "doctor"):
         assert "Example" in cli(command, "--help").stdout, command
     assert "Example" in cli("config", "check", "--help").stdout
     assert "Exit status" in cli("--help").stdout
@@ -160,24 +140,18 @@ def test_each_round_is_judged_again(burnt_in: Cli) -> None:
 def test_history_is_one_line_a_run_the_worst_part_first(cli: Cli, columns: str) -> None:
     gpus = tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(24))
     rates = tuple(
-        Measurement("rate", 5.0 if gpu.id == "gpu-3" else 99.0, "GB/s", gpu.id)
-        for gpu in gpus
+        Measurement("rate", 5.0 if gpu.id == "gpu-3" else 99.0, "GB/s", gpu.id) for gpu in gpus
     )
     limit = Limit(name="rate", low=100, source="spec")
     reason = "; ".join(f"{gpu.label}: rate 99 GB/s < 100 (spec)" for gpu in gpus)
-    slow = a_result(
-        verdict=Verdict.FAIL, reason=reason, measurements=rates, limits=(limit,)
-    )
+    slow = a_result(verdict=Verdict.FAIL, reason=reason, measurements=rates, limits=(limit,))
     run = a_run(
-        node=cli.node,
-        verdict=Verdict.FAIL,
-        results=(slow,),
-        inventory=Inventory(parts=gpus),
+        node=cli.node, verdict=Verdict.FAIL, results=(slow,), inventory=Inventory(parts=gpus)
     )
-    documents.write(run, Store(cli.state).document(run.id))
+    documents.write(run, Store(cli.state).get_document_path(run.id))
     documents.write(
         replace(run, id="20260102-000000-abcdef", verdict=Verdict.PASS, results=()),
-        Store(cli.state).document("20260102-000000-abcdef"),
+        Store(cli.state).get_document_path("20260102-000000-abcdef"),
     )
     cli.environment["COLUMNS"] = columns
     lines = cli("history").stdout.splitlines()

@@ -15,8 +15,8 @@ import pytest
 from hpcverify.executors import Answer
 from hpcverify.executors.local import LocalExecutor
 from hpcverify.model import Cause, Measurement, Remedy, Verdict
-from hpcverify.wire import Measure, Order, Task
-from hpcverify.worker import releases_memory
+from hpcverify.wire import Measure, Request, Task
+from hpcverify.worker import release_memory
 from tests.doubles import context
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
@@ -26,7 +26,7 @@ GENEROUS = 60.0
 
 @pytest.fixture
 def executor() -> Iterator[LocalExecutor]:
-    made = LocalExecutor(stopped=lambda: False)
+    made = LocalExecutor(should_stop=lambda: False)
     yield made
     made.close()
 
@@ -41,17 +41,13 @@ def order(tmp_path: Path, way: str, path: str = "") -> Task:
 
 
 def run(
-    executor: LocalExecutor,
-    tmp_path: Path,
-    way: str,
-    path: str = "",
-    timeout: float = GENEROUS,
+    executor: LocalExecutor, tmp_path: Path, way: str, path: str = "", timeout: float = GENEROUS
 ) -> Answer:
     return executor.run({"w": order(tmp_path, way, path)}, timeout)["w"]
 
 
 def names(answer: Answer) -> list[str]:
-    return [m.name for m in answer.found if isinstance(m, Measurement)]
+    return [m.name for m in answer.items if isinstance(m, Measurement)]
 
 
 def children() -> set[str]:
@@ -76,9 +72,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def test_a_check_that_ends_gives_all_that_it_found(
-    executor: LocalExecutor, tmp_path: Path
-) -> None:
+def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
     answer = run(executor, tmp_path, "nothing")
 
     assert answer.outcome.verdict is Verdict.PASS
@@ -117,9 +111,7 @@ def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
 
     assert (outcome.verdict, outcome.cause) == (Verdict.ERROR, Cause.NO_RESOURCES)
     assert outcome.remedy is Remedy.INSPECT
-    assert outcome.reason == (
-        "no worker can be started: too many files are open: raise ulimit -n"
-    )
+    assert outcome.reason == ("no worker can be started: too many files are open: raise ulimit -n")
     assert names(again) == ["before", "after"]
 
 
@@ -143,33 +135,26 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
     assert f"the scratch directory {tmp_path / 'scratch'} is gone" in outcome.reason
 
 
-def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(
-    tmp_path: Path,
-) -> None:
-    executor = LocalExecutor(stopped=lambda: False, budget=0.1)
+def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
+    executor = LocalExecutor(should_stop=lambda: False, budget=0.1)
     run(executor, tmp_path, "nothing")
     outcome = run(executor, tmp_path, "stop", timeout=2).outcome
     executor.close()
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
     assert outcome.reason == (
-        "no end after 2 s: a signal had stopped it (SIGSTOP): find out who sent that, "
-        "and run again"
+        "no end after 2 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
     )
 
 
-def test_a_check_that_does_not_apply_is_a_skip(
-    executor: LocalExecutor, tmp_path: Path
-) -> None:
+def test_a_check_that_does_not_apply_is_a_skip(executor: LocalExecutor, tmp_path: Path) -> None:
     outcome = run(executor, tmp_path, "skip").outcome
 
     assert (outcome.verdict, outcome.cause) == (Verdict.SKIP, Cause.NOT_APPLICABLE)
 
 
 @pytest.mark.parametrize("way", ["raise", "segfault", "exit"])
-def test_the_next_check_does_not_suffer(
-    executor: LocalExecutor, tmp_path: Path, way: str
-) -> None:
+def test_the_next_check_does_not_suffer(executor: LocalExecutor, tmp_path: Path, way: str) -> None:
     run(executor, tmp_path, way)
 
     assert names(run(executor, tmp_path, "nothing")) == ["before", "after"]
@@ -186,9 +171,7 @@ def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) ->
     assert children() - others == first
 
 
-def test_one_workers_crash_is_not_anothers(
-    executor: LocalExecutor, tmp_path: Path
-) -> None:
+def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
     tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
     answers = executor.run(tasks, GENEROUS)
 
@@ -209,7 +192,7 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
 
 
 def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> None:
-    executor = LocalExecutor(stopped=lambda: False, budget=0.7)
+    executor = LocalExecutor(should_stop=lambda: False, budget=0.7)
     outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
     executor.close()
 
@@ -221,7 +204,7 @@ def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> No
 
 
 def test_a_check_past_its_own_deadline_is_tried_again(tmp_path: Path) -> None:
-    executor = LocalExecutor(stopped=lambda: False, budget=GENEROUS)
+    executor = LocalExecutor(should_stop=lambda: False, budget=GENEROUS)
     outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
     executor.close()
 
@@ -246,7 +229,7 @@ def test_a_process_that_nobody_can_end_is_abandoned_and_named(
 
 def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) -> None:
     at_work = tmp_path / "at_work"
-    executor = LocalExecutor(stopped=at_work.exists)
+    executor = LocalExecutor(should_stop=at_work.exists)
     tasks = {n: order(tmp_path, "leave_child", str(at_work)) for n in "ab"}
     answers = executor.run(tasks, GENEROUS)
     executor.close()
@@ -256,7 +239,7 @@ def test_being_told_to_stop_ends_all_and_keeps_what_was_found(tmp_path: Path) ->
 
 
 def test_workers_end_with_the_executor(tmp_path: Path) -> None:
-    executor = LocalExecutor(stopped=lambda: False)
+    executor = LocalExecutor(should_stop=lambda: False)
     run(executor, tmp_path, "nothing")
     before = children()
     executor.close()
@@ -276,7 +259,7 @@ def searches(tmp_path: Path) -> int:
     gc.callbacks.append(note)
     gc.disable()
     try:
-        assert releases_memory(Order(1, order(tmp_path, "steady")))
+        assert release_memory(Request(1, order(tmp_path, "steady")))
     finally:
         gc.enable()
         gc.callbacks.remove(note)

@@ -18,20 +18,20 @@ import pytest
 
 from hpcverify.executors import slurm as executor
 from hpcverify.executors.slurm import (
-    MARK,
+    ENDING_BY_STATE,
     NICE,
-    SCRIPT,
-    STATES,
+    SCRIPT_PATH,
+    SETTINGS_LINE,
     Ending,
-    Errand,
-    ending_of,
-    job_name,
-    minutes_for,
-    options_of,
-    refused_option,
-    script_of,
+    JobSpec,
+    build_job_name,
+    build_script,
+    check_option,
+    classify_ending,
+    compute_minutes,
+    describe_ending,
+    list_options,
     submit,
-    told,
 )
 from hpcverify.slurm import Job
 from tests.cli import COMMAND, Cli
@@ -43,14 +43,14 @@ NOW = 1_800_000_000.0
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
-def an_errand(**changes: Any) -> Errand:
+def an_errand(**changes: Any) -> JobSpec:
     """Make the errand of n1."""
-    base = Errand(
+    base = JobSpec(
         node="n1",
         gpus=2,
         suite="idle",
         token=TOKEN,
-        name=job_name(7, "n1"),
+        name=build_job_name(7, "n1"),
         minutes=10,
         deadline_hours=0.5,
         partition="verify",
@@ -63,7 +63,7 @@ def a_job(**changes: Any) -> Job:
     """Make a job that ended by itself some time ago."""
     base = Job(
         id=12,
-        name=job_name(7, "n1"),
+        name=build_job_name(7, "n1"),
         state="COMPLETED",
         node="n1",
         start=int(NOW) - 2000,
@@ -103,7 +103,7 @@ def a_job(**changes: Any) -> Job:
     ],
 )
 def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
-    assert ending_of(a_job(state=state), document=False, now=NOW) is ending
+    assert classify_ending(a_job(state=state), document=False, now=NOW) is ending
 
 
 @pytest.mark.parametrize(
@@ -118,48 +118,40 @@ def test_each_state_of_slurm_has_its_ending(state: str, ending: Ending) -> None:
         ({"preempted": True, "state": "FAILED"}, 0, Ending.PREEMPTED),
         ({"state": "PREEMPTED", "preempted": True}, 1, Ending.PREEMPTED),
         ({"state": "DEADLINE", "start": 0}, 0, Ending.NEVER_STARTED),
-        (
-            {"state": "PENDING", "reason": "launch_failed_requeued_held"},
-            0,
-            Ending.LAUNCH_FAILED,
-        ),
-        (
-            {"state": "FAILED", "reason": "JobLaunchFailure"},
-            0,
-            Ending.LAUNCH_FAILED,
-        ),
+        ({"state": "PENDING", "reason": "launch_failed_requeued_held"}, 0, Ending.LAUNCH_FAILED),
+        ({"state": "FAILED", "reason": "JobLaunchFailure"}, 0, Ending.LAUNCH_FAILED),
         ({"state": "PENDING", "reason": "JobHeldAdmin"}, 0, Ending.PENDING),
     ],
 )
 def test_a_state_alone_does_not_tell_it_all(
     changes: dict[str, Any], documents: int, ending: Ending
 ) -> None:
-    ended = ending_of(a_job(**changes), document=bool(documents), now=NOW)
+    ended = classify_ending(a_job(**changes), document=bool(documents), now=NOW)
 
     assert ended is ending
 
 
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_document_alone() -> None:
-    assert ending_of(None, document=True, now=NOW) is Ending.FINISHED
-    assert ending_of(None, document=False, now=NOW) is Ending.VANISHED
+    assert classify_ending(None, document=True, now=NOW) is Ending.FINISHED
+    assert classify_ending(None, document=False, now=NOW) is Ending.VANISHED
 
 
 def test_a_document_is_waited_for_and_not_for_ever() -> None:
     job = a_job(end=int(NOW) - 10)
 
-    assert ending_of(job, document=False, now=NOW) is Ending.ARRIVING
-    assert ending_of(job, document=False, now=NOW, patience=9) is Ending.FAILED
+    assert classify_ending(job, document=False, now=NOW) is Ending.ARRIVING
+    assert classify_ending(job, document=False, now=NOW, max_arrival=9) is Ending.FAILED
 
 
 def test_only_what_waits_runs_or_arrives_is_not_over() -> None:
-    going_on = {ending for ending in Ending if not ending.over}
+    going_on = {ending for ending in Ending if not ending.is_over}
 
     assert going_on == {Ending.PENDING, Ending.RUNNING, Ending.ARRIVING}
-    assert Ending.RUNNING not in STATES.values()
+    assert Ending.RUNNING not in ENDING_BY_STATE.values()
 
 
 def test_each_ending_is_told_with_its_job_and_node() -> None:
-    lines = {ending: told(ending, "n1", a_job(exit_status=127)) for ending in Ending}
+    lines = {ending: describe_ending(ending, "n1", a_job(exit_status=127)) for ending in Ending}
 
     assert len(set(lines.values())) == len(Ending)
     assert all(line.startswith("job 12 ") for line in lines.values())
@@ -167,7 +159,7 @@ def test_each_ending_is_told_with_its_job_and_node() -> None:
         "job 12 ended with exit status 127: hpcverify cannot be run on n1, install it "
         "at the same path as here"
     )
-    assert told(Ending.VANISHED, "n1", None).startswith("the job is not known")
+    assert describe_ending(Ending.VANISHED, "n1", None).startswith("the job is not known")
 
 
 # ---- what is submitted
@@ -199,21 +191,21 @@ def test_the_token_is_in_the_script_alone_which_only_we_can_read() -> None:
 
 
 def test_a_job_has_its_node_to_itself_and_gives_way() -> None:
-    options = set(options_of(an_errand()))
+    options = set(list_options(an_errand()))
 
     assert options >= {"--nodelist=n1", "--exclusive", "--mem=0", "--no-requeue"}
     assert options >= {"--gpus-per-node=2", f"--nice={NICE}", "--partition=verify"}
 
 
 def test_the_deadline_leaves_a_job_that_starts_in_time_its_whole_time() -> None:
-    options = list(options_of(an_errand(minutes=10, deadline_hours=0.5)))
+    options = list(list_options(an_errand(minutes=10, deadline_hours=0.5)))
 
     assert {"--time=10", "--deadline=now+2400seconds"} <= set(options)
 
 
 def test_what_is_not_wanted_is_not_asked_for() -> None:
-    plain = " ".join(options_of(an_errand(gpus=0)))
-    full = " ".join(options_of(an_errand(reservation="hv-n1", user="verifier")))
+    plain = " ".join(list_options(an_errand(gpus=0)))
+    full = " ".join(list_options(an_errand(reservation="hv-n1", user="verifier")))
 
     assert not any(o in plain for o in ("--gpus", "--reservation", "--uid"))
     assert "--reservation=hv-n1 --uid=verifier" in full
@@ -227,10 +219,10 @@ def test_what_is_not_wanted_is_not_asked_for() -> None:
     ],
 )
 def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
-    options = [*options_of(an_errand(options=(option,)))]
+    options = [*list_options(an_errand(options=(option,)))]
 
-    assert refused_option(option) == ""
-    assert options == [option, *options_of(an_errand())]
+    assert check_option(option) == ""
+    assert options == [option, *list_options(an_errand())]
 
 
 @pytest.mark.parametrize(
@@ -253,26 +245,24 @@ def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
         ("", "write it as --name=value"),
     ],
 )
-def test_an_option_that_would_break_a_verification_is_refused(
-    option: str, why: str
-) -> None:
-    assert refused_option(option) == why
+def test_an_option_that_would_break_a_verification_is_refused(option: str, why: str) -> None:
+    assert check_option(option) == why
 
 
 def test_every_option_that_we_set_is_refused_from_others() -> None:
     errand = an_errand(reservation="hpcverify-n1", user="nobody")
 
-    for option in options_of(errand):
-        assert refused_option(option), option
+    for option in list_options(errand):
+        assert check_option(option), option
 
 
 def test_a_job_may_take_longer_than_its_suite() -> None:
-    assert minutes_for(1200) == 25
-    assert minutes_for(1201) == 26
+    assert compute_minutes(1200) == 25
+    assert compute_minutes(1201) == 26
 
 
 def test_the_script_is_plain_sh_that_tells_the_program_what_to_run() -> None:
-    script = script_of(an_errand(program="/opt/x/hpcverify"))
+    script = build_script(an_errand(program="/opt/x/hpcverify"))
 
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     assert script.startswith("#!/bin/sh\n")
@@ -280,14 +270,12 @@ def test_the_script_is_plain_sh_that_tells_the_program_what_to_run() -> None:
 
 
 def test_hpcverify_is_where_it_is_here_unless_the_site_says_otherwise() -> None:
-    assert f"program={Path(sys.executable).parent}/hpcverify\n" in script_of(
-        an_errand()
-    )
+    assert f"program={Path(sys.executable).parent}/hpcverify\n" in build_script(an_errand())
 
 
 def test_the_template_that_sites_see_is_the_script_that_runs() -> None:
-    assert SCRIPT.read_text() == (ROOT / "slurm/sweep.sbatch").read_text()
-    assert SCRIPT.read_text().count(MARK) == 1
+    assert SCRIPT_PATH.read_text() == (ROOT / "slurm/sweep.sbatch").read_text()
+    assert SCRIPT_PATH.read_text().count(SETTINGS_LINE) == 1
 
 
 # ---- on a real Slurm
@@ -315,7 +303,7 @@ def program(tmp_path: Path) -> Path:
 
 def on(cluster: Cluster, node: str, program: object, **changes: Any) -> int:
     """Submit the errand of *node*."""
-    name = job_name(int(time.time() * 1000), node)
+    name = build_job_name(int(time.time() * 1000), node)
     errand = an_errand(node=node, name=name, program=str(program), **changes)
     return submit(errand, cluster.slurm)
 
@@ -330,10 +318,10 @@ def ended(cluster: Cluster, number: int) -> Ending:
     """Wait until a job is over, and say what became of it."""
 
     def ending() -> Ending:
-        job = cluster.slurm.jobs(executor.PREFIX).get(number)
-        return ending_of(job, document=False, now=time.time(), patience=0.0)
+        job = cluster.slurm.list_jobs(executor.JOB_NAME_PREFIX).get(number)
+        return classify_ending(job, document=False, now=time.time(), max_arrival=0.0)
 
-    cluster.until(lambda: ending().over)
+    cluster.until(lambda: ending().is_over)
     return ending()
 
 
@@ -348,9 +336,7 @@ def test_the_node_runs_what_it_is_told_in_an_environment_of_our_making(
     assert ended(cluster, number) is Ending.FAILED
     called = (tmp_path / "called").read_text()
     assert called == "run --suite idle --spool /shared/a spool --wait 60\n"
-    told_by_env = dict(
-        line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines()
-    )
+    told_by_env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert told_by_env["HPCVERIFY_TOKEN"] == TOKEN
     assert told_by_env["HPCVERIFY_STATE"] == "/var/a b"
     assert told_by_env["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -362,9 +348,7 @@ def test_the_node_runs_what_it_is_told_in_an_environment_of_our_making(
     assert TOKEN not in asked
 
 
-def test_no_other_user_can_learn_the_token(
-    cluster: Cluster, program: Path, tmp_path: Path
-) -> None:
+def test_no_other_user_can_learn_the_token(cluster: Cluster, program: Path, tmp_path: Path) -> None:
     number = on(cluster, "n1", program)
     cluster.until((tmp_path / "ready").exists)
     batch = f"scontrol write batch_script {number} - 2>&1"
@@ -438,9 +422,7 @@ def test_a_job_whose_node_is_not_free_in_time_never_starts(cluster: Cluster) -> 
     assert ended(cluster, number) is Ending.NEVER_STARTED
 
 
-def test_a_cancelled_job_is_cancelled(
-    cluster: Cluster, program: Path, tmp_path: Path
-) -> None:
+def test_a_cancelled_job_is_cancelled(cluster: Cluster, program: Path, tmp_path: Path) -> None:
     number = on(cluster, "n4", program)
     cluster.until((tmp_path / "ready").exists)
 

@@ -12,12 +12,12 @@ from hpcverify.check import Context, Placement, Watch
 from hpcverify.conclusion import conclude
 from hpcverify.config import Site
 from hpcverify.executors import Answer
-from hpcverify.limits.specs import find
+from hpcverify.limits.specs import find_spec
 from hpcverify.model import Device, Inventory, Result
-from hpcverify.suite import Step, load_suite, plan
-from hpcverify.wire import Outcome, Reply, reply
+from hpcverify.suite import Step, load_suite, make_plan
+from hpcverify.wire import Outcome, Response, make_response
 from hpcverify_checks import _soak
-from hpcverify_checks._soak import Account, Done
+from hpcverify_checks._soak import LoadRecord, StretchResult
 from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import PROBE
@@ -41,33 +41,31 @@ def watched(
 
 def judged(inventory: Inventory, watch: Watch, folder: Path) -> Iterator[Result]:
     """Judge what each check makes of *watch*, as the engine does."""
-    for step in plan(load_suite("quick"), Site(), CHECKS).steps:
+    for step in make_plan(load_suite("quick"), Site(), CHECKS).steps:
         yield _judged(step, inventory, watch, folder)
 
 
 def _judged(step: Step, inventory: Inventory, watch: Watch, folder: Path) -> Result:
     assert step.check.observe is not None
-    replies: list[Reply] = []
+    replies: list[Response] = []
     for where in _contexts(step, inventory, folder):
         if step.check.placement is Placement.ALL_DEVICES:
             _leave_account(watch, where)
         found = step.check.observe(watch, where, step.params)
-        replies += [reply(1, item) for item in found]
-    answer = Answer(replies=tuple(replies), outcome=Outcome())
+        replies += [make_response(1, item) for item in found]
+    answer = Answer(responses=tuple(replies), outcome=Outcome())
     return conclude(step, {"observed": answer}, inventory, lambda _n, _w: (), 0.0)
 
 
 def _leave_account(watch: Watch, ctx: Context) -> None:
     """Do as the device's own worker would: at each clock as much work as a good one."""
-    clocks = [
-        s.value for p, ss in watch.series("clock") if p == ctx.device.part for s in ss
-    ]
+    clocks = [s.value for p, ss in watch.group_by_part("clock") if p == ctx.device.part for s in ss]
     (part,) = (p for p in ctx.inventory.parts if p.id == ctx.device.part)
-    sheet = find(part)
+    sheet = find_spec(part)
     per_clock = (sheet and (sheet.sms or 100) * (sheet.flop_per_clk_per_sm or 0)) or 4e5
     flop = GOOD * per_clock * fmean(clocks) * 1e6 * (watch.end - watch.start)
-    done = Done(0.0, watch.start, watch.end, int(watch.end) * 1000, flop, wrong=0)
-    _soak.leave(ctx.shared, ctx.rank, Account((done,)))
+    done = StretchResult(0.0, watch.start, watch.end, int(watch.end) * 1000, flop, wrong=0)
+    _soak.write_record(ctx.shared, ctx.rank, LoadRecord((done,)))
 
 
 def _contexts(step: Step, inventory: Inventory, folder: Path) -> Iterator[Context]:

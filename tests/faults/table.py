@@ -79,12 +79,7 @@ def _starts() -> tuple[Fault, ...]:
     reboot, fix = Remedy.REBOOT, Remedy.FIX_CONFIGURATION
     ways = (
         ("the driver is not loaded", "DRIVER_NOT_LOADED", fix, "neither the PCI bus"),
-        (
-            "the driver was upgraded under way",
-            "LIB_RM_VERSION_MISMATCH",
-            reboot,
-            "reboot",
-        ),
+        ("the driver was upgraded under way", "LIB_RM_VERSION_MISMATCH", reboot, "reboot"),
         ("NVML starts with an unknown error", "UNKNOWN", fix, "NVML"),
         ("nobody may open the GPUs", "NO_PERMISSION", fix, "NVML"),
         ("NVML is not there", "LIBRARY_NOT_FOUND", fix, "NVML"),
@@ -106,12 +101,7 @@ def _starts() -> tuple[Fault, ...]:
 
 GONE = (
     Fault(
-        "a GPU fell off the bus",
-        "gpu.2.lost = 1",
-        "inventory",
-        FAIL,
-        Remedy.REBOOT,
-        "GPU is lost",
+        "a GPU fell off the bus", "gpu.2.lost = 1", "inventory", FAIL, Remedy.REBOOT, "GPU is lost"
     ),
     Fault(
         "a GPU fell off the bus and answers all but one call",
@@ -457,14 +447,7 @@ MEMORY = (
 )
 
 LINKS = (
-    Fault(
-        "an NVLink is down",
-        "gpu.2.nvlink.7.state = 0",
-        "nvlink",
-        FAIL,
-        Remedy.INSPECT,
-        "17",
-    ),
+    Fault("an NVLink is down", "gpu.2.nvlink.7.state = 0", "nvlink", FAIL, Remedy.INSPECT, "17"),
     Fault(
         "all NVLinks are down",
         "gpu.2.nvlink.*.state = 0",
@@ -474,12 +457,7 @@ LINKS = (
         "0 are up",
     ),
     Fault(
-        "a GPU shows fewer NVLinks",
-        "gpu.2.nvlink.count = 12",
-        "nvlink",
-        FAIL,
-        Remedy.INSPECT,
-        "12",
+        "a GPU shows fewer NVLinks", "gpu.2.nvlink.count = 12", "nvlink", FAIL, Remedy.INSPECT, "12"
     ),
     Fault(
         "a GPU shows no NVLink at all",

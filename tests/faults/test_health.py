@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.limits.specs import Spec, specs
+from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import Verdict
 from tests.cli import Cli
 from tests.faults.loaded import SECONDS, judged, watched
@@ -16,7 +16,7 @@ from tests.nvml_lab.parts import profile, strangers
 
 QUIET = {"pass", "skip"}
 IDLE, BUSY = (
-    {s.key: profile(s, busy=busy) for s in specs()} | dict(strangers(busy=busy))
+    {s.key: profile(s, busy=busy) for s in load_specs()} | dict(strangers(busy=busy))
     for busy in (False, True)
 )
 
@@ -36,9 +36,7 @@ def test_an_idle_board_of_any_part_is_well(cli: Cli, lab: Lab, key: str) -> None
 
 
 @pytest.mark.parametrize("key", BUSY)
-def test_a_board_of_any_part_is_well_at_work(
-    lab: Lab, tmp_path: Path, key: str
-) -> None:
+def test_a_board_of_any_part_is_well_at_work(lab: Lab, tmp_path: Path, key: str) -> None:
     inventory, watch = watched(lab, BUSY[key], SECONDS[::2])
     results = list(judged(inventory, watch, tmp_path))
 
@@ -49,7 +47,7 @@ def test_a_board_of_any_part_is_well_at_work(
 
 @pytest.mark.parametrize(
     "sheet",
-    [s for s in specs() if profile(s, busy=False, linked=False) != IDLE[s.key]],
+    [s for s in load_specs() if profile(s, busy=False, linked=False) != IDLE[s.key]],
     ids=lambda sheet: sheet.key,
 )
 def test_a_board_is_well_without_the_bridges_that_nobody_bought(

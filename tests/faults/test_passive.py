@@ -14,12 +14,7 @@ from tests.cli import Cli, make_cli
 from tests.faults.table import PASSIVE, Fault
 from tests.nvml_lab.nvmllab import Lab
 
-STATUS = {
-    Verdict.PASS: 0,
-    Verdict.WARN: 0,
-    Verdict.FAIL: 1,
-    Verdict.ERROR: 3,
-}
+STATUS = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 def verified(cli: Cli, lab: Lab) -> dict[str, Any]:
@@ -45,9 +40,7 @@ def past(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Path:
 
 
 @pytest.mark.parametrize("fault", PASSIVE, ids=lambda fault: fault.name)
-def test_a_fault_is_seen_for_what_it_is(
-    cli: Cli, lab: Lab, past: Path, fault: Fault
-) -> None:
+def test_a_fault_is_seen_for_what_it_is(cli: Cli, lab: Lab, past: Path, fault: Fault) -> None:
     shutil.copytree(past, cli.state)
     lab.write(*fault.lines)
     run = verified(cli, lab)
@@ -58,9 +51,7 @@ def test_a_fault_is_seen_for_what_it_is(
     assert (result["remedy"], result["cause"]) == (fault.remedy, fault.cause)
 
 
-def test_a_board_that_is_well_stays_so_run_after_run(
-    cli: Cli, lab: Lab, past: Path
-) -> None:
+def test_a_board_that_is_well_stays_so_run_after_run(cli: Cli, lab: Lab, past: Path) -> None:
     shutil.copytree(past, cli.state)
     for _ in range(5):
         run = verified(cli, lab)

@@ -92,15 +92,11 @@ def test_every_value_of_the_double_is_in_the_table_or_harmless(table: str) -> No
 def test_every_answer_of_nvml_is_in_the_table() -> None:
     (block,) = re.findall(r"#define RETURNS\(X\)(.*?)\n\n", TABLES, re.DOTALL)
     answers = re.findall(r"X\((\w+),", block)
-    missing = [
-        a for a in answers if f"return={a} " not in SCENARIOS and a not in OUR_FAULT
-    ]
+    missing = [a for a in answers if f"return={a} " not in SCENARIOS and a not in OUR_FAULT]
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "way", ["hang=forever", "lock=1", "signal=", "times=1", "field="]
-)
+@pytest.mark.parametrize("way", ["hang=forever", "lock=1", "signal=", "times=1", "field="])
 def test_every_way_to_fail_is_in_the_table(way: str) -> None:
     assert way in SCENARIOS
 

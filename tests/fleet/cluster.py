@@ -81,9 +81,7 @@ class Fleet:
             f"share = 1\n{fleet}\n[quarantine]\n{quarantine}\n"
         )
         program.write_text(
-            WRAPPER.format(
-                config=self.config, folder=self.folder, site=SITE, hpcverify=HPCVERIFY
-            )
+            WRAPPER.format(config=self.config, folder=self.folder, site=SITE, hpcverify=HPCVERIFY)
         )
         program.chmod(0o755)
         (self.config.parent / "suites" / "told.toml").write_text(SUITE)
@@ -132,31 +130,31 @@ class Fleet:
 
     def node(self, name: str) -> Node:
         """Read what the controller knows of a node."""
-        return self.ledger.node(name)
+        return self.ledger.read_node(name)
 
     def host(self, name: str) -> Host:
         """Ask Slurm for a node."""
-        return self.cluster.slurm.hosts(name)[name]
+        return self.cluster.slurm.list_hosts(name)[name]
 
     def states(self) -> dict[str, str]:
         """Say the state of each node that more is known of than its name."""
-        known = self.ledger.nodes().items()
+        known = self.ledger.list_nodes().items()
         return {
             name: str(node.state)
             for name, node in known
-            if node.finished or node.state is not State.UNVERIFIED
+            if node.last_run_at or node.state is not State.UNVERIFIED
         }
 
     def drained(self) -> set[str]:
         """Name the nodes that are drained, by whomever."""
-        hosts = self.cluster.slurm.hosts().values()
+        hosts = self.cluster.slurm.list_hosts().values()
         return {host.name for host in hosts if "DRAIN" in host.flags}
 
     def collected(self) -> subprocess.CompletedProcess[str]:
         """Collect until nothing is under way."""
         while True:
             done = self("collect")
-            if not self.ledger.open_tickets():
+            if not self.ledger.list_open_tickets():
                 return done
 
     def shown(self, name: str) -> tuple[str, str]:

@@ -61,9 +61,7 @@ class PaperSlurm:
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
     """The orders, in order."""
-    omitted: dict[str, list[set[str]]] = field(
-        default_factory=dict[str, list[set[str]]]
-    )
+    omitted: dict[str, list[set[str]]] = field(default_factory=dict[str, list[set[str]]])
     """By question, what each of the next answers leaves out; then they are whole."""
 
     def __call__(self, command: Sequence[str]) -> str:
@@ -91,9 +89,7 @@ class PaperSlurm:
     def drain(self, names: Iterable[str], reason: str, by: str = "root") -> None:
         """Be an administrator who drains nodes."""
         for name in names:
-            self.nodes[name] = PaperNode(
-                drained=True, reason=reason, by=by, at=self.clock()
-            )
+            self.nodes[name] = PaperNode(drained=True, reason=reason, by=by, at=self.clock())
 
     def resume(self, *names: str) -> None:
         """Be an administrator who resumes nodes, or a reboot with nextstate=RESUME."""
@@ -158,9 +154,7 @@ class PaperSlurm:
             case ["scontrol", "create"]:
                 self.reserved.add(words["nodes"])
             case ["scontrol", "delete"]:
-                self.reserved.discard(
-                    words["reservationname"].removeprefix("hpcverify-")
-                )
+                self.reserved.discard(words["reservationname"].removeprefix("hpcverify-"))
             case ["sbatch", _]:
                 number = len(self.jobs) + 100
                 (name,) = re.findall(r"--job-name=(\S+)", " ".join(command))

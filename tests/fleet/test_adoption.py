@@ -8,19 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.adoption import adopt, find_unowned, is_taken_over
-from hpcverify.quarantine.keeper import Seen, as_found, mark_of, marks_of
+from hpcverify.quarantine.keeper import HoldReading, apply_reading, parse_hold_id, read_hold_history
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State
 
 CHECKS = {"gemm", "sdc", "storage"}
 REASON = "hpcverify[aa11bb] gemm: GPU 3 is slow"
-DRAINED = Seen(node="n1", ours=mark_of(REASON), reason=REASON, drained=True)
-RESERVED = Seen(node="n2", reserved=True)
+DRAINED = HoldReading(node="n1", hold_id=parse_hold_id(REASON), reason=REASON, drained=True)
+RESERVED = HoldReading(node="n2", reserved=True)
 OTHERS = (
-    Seen(node="n3"),
-    Seen(node="n4", reason="fan", drained=True),
-    Seen(node="n5", reason="hpcverify is bad", drained=True),
-    Seen(node="n6", ours=mark_of(REASON), reason=REASON),  # left behind by 24.11
+    HoldReading(node="n3"),
+    HoldReading(node="n4", reason="fan", drained=True),
+    HoldReading(node="n5", reason="hpcverify is bad", drained=True),
+    HoldReading(node="n6", hold_id=parse_hold_id(REASON), reason=REASON),  # left behind by 24.11
 )
 
 
@@ -30,7 +30,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path)
 
 
-def taken(seen: Seen, ledger: Ledger) -> Node:
+def taken(seen: HoldReading, ledger: Ledger) -> Node:
     why = "the disk died"
     return adopt(seen, ledger, CHECKS, suite="idle", person="ada", why=why)
 
@@ -41,15 +41,13 @@ def test_only_what_bears_our_mark_is_found(ledger: Ledger) -> None:
     assert sorted(find_unowned(there, ledger)) == ["n1", "n2"]
 
 
-def test_a_drain_is_taken_back_for_the_reason_that_stands_there(
-    ledger: Ledger,
-) -> None:
+def test_a_drain_is_taken_back_for_the_reason_that_stands_there(ledger: Ledger) -> None:
     node = taken(DRAINED, ledger)
 
     assert (node.state, node.reason) == (State.QUARANTINED, "gemm: GPU 3 is slow")
-    assert (node.wanted, node.hold, node.foreign) == (Hold.DRAIN, DRAINED.ours, "")
-    assert as_found(node, DRAINED, marks_of(node, ledger)) == node
-    assert [(e.actor, e.what) for e in ledger.audit("n1")][-1] == ("ada", "adopt")
+    assert (node.desired_hold, node.hold_id, node.foreign) == (Hold.DRAIN, DRAINED.hold_id, "")
+    assert apply_reading(node, DRAINED, read_hold_history(node, ledger)) == node
+    assert [(e.actor, e.what) for e in ledger.read_audit("n1")][-1] == ("ada", "adopt")
     assert find_unowned({"n1": DRAINED}, ledger) == {}
 
 
@@ -59,10 +57,7 @@ def test_a_drain_is_taken_back_for_the_reason_that_stands_there(
         ("gemm: GPU 3 is slow; sdc: node: a wrong word", ("gemm", "sdc")),
         ("Prolog error: sdc: a wrong word", ("sdc",)),
         ("hard evidence, which no rerun takes back: sdc: wrong", ("sdc",)),
-        (
-            "gemm: slow; not verified since: failed sdc, storage",
-            (*("gemm", "sdc"), "storage"),
-        ),
+        ("gemm: slow; not verified since: failed sdc, storage", (*("gemm", "sdc"), "storage")),
         ("gemm: slow; unknown_check: bad", ("gemm",)),
         ("bob: ask me about sdc", ()),
     ],
@@ -70,25 +65,25 @@ def test_a_drain_is_taken_back_for_the_reason_that_stands_there(
 def test_what_its_reason_says_that_it_failed_it_has_to_pass(
     ledger: Ledger, reason: str, checks: tuple[str, ...]
 ) -> None:
-    text = f"{DRAINED.ours} {reason}"
+    text = f"{DRAINED.hold_id} {reason}"
     node = taken(replace(DRAINED, reason=text), ledger)
 
     assert node.checks == checks
-    resumed = as_found(node, Seen(node="n1"), marks_of(node, ledger))
-    assert resumed.owed == checks
+    resumed = apply_reading(node, HoldReading(node="n1"), read_hold_history(node, ledger))
+    assert resumed.owed_checks == checks
 
 
 def test_a_reservation_is_taken_back_to_be_verified_in(ledger: Ledger) -> None:
     node = taken(RESERVED, ledger)
 
     assert (node.state, node.by, node.suite) == (State.VERIFYING, "ada", "idle")
-    assert as_found(node, RESERVED, marks_of(node, ledger)) == node
+    assert apply_reading(node, RESERVED, read_hold_history(node, ledger)) == node
     assert find_unowned({"n2": RESERVED}, ledger) == {}
 
 
 @pytest.mark.parametrize("seen", [RESERVED, replace(DRAINED, node="n2")])
 def test_what_an_older_ledger_knows_that_it_owes_it_owes_still(
-    ledger: Ledger, seen: Seen
+    ledger: Ledger, seen: HoldReading
 ) -> None:
     ledger.put(Node(name="n2", checks=("storage",), suite="full"), "returned")
 
@@ -99,18 +94,18 @@ def test_what_an_older_ledger_knows_that_it_owes_it_owes_still(
 
 
 def test_a_drain_in_a_reservation_is_the_harder_of_the_two(ledger: Ledger) -> None:
-    both = Seen(
-        node="n1", ours=DRAINED.ours, reason=REASON, drained=True, reserved=True
+    both = HoldReading(
+        node="n1", hold_id=DRAINED.hold_id, reason=REASON, drained=True, reserved=True
     )
 
     assert taken(both, ledger).state is State.QUARANTINED
 
 
 def test_what_a_person_took_over_is_not_taken_back_unasked(ledger: Ledger) -> None:
-    number = ledger.intend("n1", "drain", REASON)
-    ledger.outcome(number, f"it is drained ({REASON})")
-    theirs = Seen(
-        node="n1", ours=DRAINED.ours, reason=f"{REASON} -- bob: RMA 99", drained=True
+    number = ledger.record_intent("n1", "drain", REASON)
+    ledger.record_outcome(number, f"it is drained ({REASON})")
+    theirs = HoldReading(
+        node="n1", hold_id=DRAINED.hold_id, reason=f"{REASON} -- bob: RMA 99", drained=True
     )
 
     assert is_taken_over(theirs, ledger)
@@ -124,7 +119,7 @@ class KilledError(Exception):
 class Dying(Ledger):
     """The books of a controller that is killed before it writes an intent."""
 
-    def intend(self, *_: object, **__: object) -> int:
+    def record_intent(self, *_: object, **__: object) -> int:
         """Be killed."""
         raise KilledError
 
@@ -135,5 +130,5 @@ def test_one_that_is_killed_in_the_midst_never_owns_a_drain_that_it_does_not_wan
     with pytest.raises(KilledError):
         taken(DRAINED, Dying(ledger.path.parent))
 
-    assert not ledger.gave("n1", DRAINED.ours)
-    assert ledger.node("n1").wanted is Hold.DRAIN
+    assert not ledger.has_given_hold_id("n1", DRAINED.hold_id)
+    assert ledger.read_node("n1").desired_hold is Hold.DRAIN

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ActionError, StoreError
-from hpcverify.fleet.claim import REFRESH_S, Claim, look, path_of, take, write
+from hpcverify.fleet.claim import (
+    REFRESH_S,
+    Claim,
+    build_claim_path,
+    check_claim,
+    take_claim,
+    write_claim,
+)
 from hpcverify.quarantine.ledger import Ledger
 
 NOW = 1_800_000_000.0
@@ -39,95 +46,93 @@ def other(tmp_path: Path) -> Ledger:
 def test_a_second_controller_is_told_whose_the_spool_is_and_leaves_it(
     spool: Path, ledger: Ledger, other: Ledger
 ) -> None:
-    take(spool, ledger, "ctl1", NOW)
-    before = path_of(spool).read_bytes()
+    take_claim(spool, ledger, "ctl1", NOW)
+    before = build_claim_path(spool).read_bytes()
 
     with pytest.raises(ActionError) as refused:
-        take(spool, other, "ctl2", NOW + 600)
+        take_claim(spool, other, "ctl2", NOW + 600)
 
     assert str(refused.value) == (
         f"another controller has the spool {spool}: it belongs to the one on ctl1 "
         "since 2027-01-15 08:00 UTC, last turn 2027-01-15 08:00 UTC; nothing was done: "
-        f"use that one, or, if it is gone for good, rm {path_of(spool)}"
+        f"use that one, or, if it is gone for good, rm {build_claim_path(spool)}"
     )
-    assert path_of(spool).read_bytes() == before
+    assert build_claim_path(spool).read_bytes() == before
     with pytest.raises(ActionError):
-        look(spool, other, "ctl2")
+        check_claim(spool, other, "ctl2")
 
 
 def test_a_second_state_directory_on_the_same_host_is_another_controller(
     spool: Path, ledger: Ledger, other: Ledger
 ) -> None:
-    take(spool, ledger, "ctl1", NOW)
+    take_claim(spool, ledger, "ctl1", NOW)
 
     with pytest.raises(ActionError):
-        take(spool, other, "ctl1", NOW)
+        take_claim(spool, other, "ctl1", NOW)
 
 
 def test_a_claim_that_was_removed_is_free_for_another(
     spool: Path, ledger: Ledger, other: Ledger
 ) -> None:
-    take(spool, ledger, "ctl1", NOW)
-    path_of(spool).unlink()
+    take_claim(spool, ledger, "ctl1", NOW)
+    build_claim_path(spool).unlink()
 
-    take(spool, other, "ctl2", NOW)
+    take_claim(spool, other, "ctl2", NOW)
 
     with pytest.raises(ActionError, match="the one on ctl2"):
-        take(spool, ledger, "ctl1", NOW)
+        take_claim(spool, ledger, "ctl1", NOW)
 
 
 def test_the_same_controller_goes_on_and_notes_its_turns_once_a_minute(
     spool: Path, ledger: Ledger
 ) -> None:
     for later in (0, 1, REFRESH_S - 1):
-        take(spool, ledger, "ctl1", NOW + later)
-    assert json.loads(path_of(spool).read_text())["turn"] == NOW
+        take_claim(spool, ledger, "ctl1", NOW + later)
+    assert json.loads(build_claim_path(spool).read_text())["turn"] == NOW
 
-    take(spool, ledger, "ctl1", NOW + REFRESH_S)
+    take_claim(spool, ledger, "ctl1", NOW + REFRESH_S)
 
-    found = json.loads(path_of(spool).read_text())
+    found = json.loads(build_claim_path(spool).read_text())
     assert (found["since"], found["turn"]) == (NOW, NOW + REFRESH_S)
-    take(spool, ledger, "ctl1", NOW - 1e6)  # a clock that was ahead
-    assert json.loads(path_of(spool).read_text())["turn"] == NOW - 1e6
+    take_claim(spool, ledger, "ctl1", NOW - 1e6)  # a clock that was ahead
+    assert json.loads(build_claim_path(spool).read_text())["turn"] == NOW - 1e6
 
 
 def test_a_controller_that_moved_goes_on_and_the_copy_it_left_does_not(
     spool: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
-    take(spool, ledger, "ctl1", NOW)
+    take_claim(spool, ledger, "ctl1", NOW)
     shutil.copytree(ledger.path.parent, tmp_path / "moved")
     moved = Ledger(tmp_path / "moved")
 
-    take(spool, moved, "ctl2", NOW + 1)
+    take_claim(spool, moved, "ctl2", NOW + 1)
 
     with pytest.raises(ActionError, match="this state directory went on on ctl2"):
-        take(spool, ledger, "ctl1", NOW + 2)
-    take(spool, moved, "ctl2", NOW + 3)
+        take_claim(spool, ledger, "ctl1", NOW + 2)
+    take_claim(spool, moved, "ctl2", NOW + 3)
 
 
 def test_a_move_that_was_killed_between_its_two_notes_goes_on(
     spool: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
-    take(spool, ledger, "ctl1", NOW)
+    take_claim(spool, ledger, "ctl1", NOW)
     shutil.copytree(ledger.path.parent, tmp_path / "moved")
     moved = Ledger(tmp_path / "moved")
-    take(spool, moved, "ctl2", NOW + 1)
-    moved.acts_on("ctl1")  # as it was before the second note
+    take_claim(spool, moved, "ctl2", NOW + 1)
+    moved.record_host("ctl1")  # as it was before the second note
 
-    take(spool, moved, "ctl2", NOW + 2)
+    take_claim(spool, moved, "ctl2", NOW + 2)
 
 
 def test_of_two_that_claim_at_once_one_has_it(spool: Path) -> None:
-    one, other = (
-        Claim(ledger=name, host=name, since=NOW, turn=NOW) for name in ("a", "b")
-    )
+    one, other = (Claim(ledger=name, host=name, since=NOW, turn=NOW) for name in ("a", "b"))
 
     # Both have seen that there is no claim.
-    assert write(path_of(spool), one, first=True)
-    assert not write(path_of(spool), other, first=True)
+    assert write_claim(build_claim_path(spool), one, first=True)
+    assert not write_claim(build_claim_path(spool), other, first=True)
 
-    assert json.loads(path_of(spool).read_text())["ledger"] == "a"
-    assert [p.name for p in path_of(spool).parent.iterdir()] == [".claim"]
+    assert json.loads(build_claim_path(spool).read_text())["ledger"] == "a"
+    assert [p.name for p in build_claim_path(spool).parent.iterdir()] == [".claim"]
 
 
 LATE = b'{"ledger": "x", "host": "ctl2", "since": 1e300, "turn": 1e300}'
@@ -137,7 +142,7 @@ LATE = b'{"ledger": "x", "host": "ctl2", "since": 1e300, "turn": 1e300}'
 def test_what_is_no_claim_is_named_and_nothing_is_done(
     spool: Path, ledger: Ledger, kind: str
 ) -> None:
-    path = path_of(spool)
+    path = build_claim_path(spool)
     path.parent.mkdir()
     match kind:
         case "link":
@@ -149,12 +154,10 @@ def test_what_is_no_claim_is_named_and_nothing_is_done(
             path.write_bytes({**texts, "text": b"mine", "late": LATE}[kind])
 
     with pytest.raises(ActionError, match=rf"does not say .* rm {path}"):
-        take(spool, ledger, "ctl1", NOW)
+        take_claim(spool, ledger, "ctl1", NOW)
 
 
-def test_a_spool_that_is_away_is_no_other_controllers(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+def test_a_spool_that_is_away_is_no_other_controllers(tmp_path: Path, ledger: Ledger) -> None:
     with pytest.raises(StoreError, match="cannot be written: No such file"):
-        take(tmp_path / "away", ledger, "ctl1", NOW)
+        take_claim(tmp_path / "away", ledger, "ctl1", NOW)
     assert not (tmp_path / "away").exists()

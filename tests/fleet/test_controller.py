@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from hpcverify.config import Fleet, Quarantine, Site
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.overview import overview
-from hpcverify.model import Finding, Remedy, Result, Ruling, Verdict
+from hpcverify.fleet.overview import build_overview
+from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State
-from hpcverify.quarantine.slurm import SlurmKeeper
+from hpcverify.quarantine.slurm import SlurmBackend
 from hpcverify.slurm.client import Slurm
 from hpcverify.spool import deposit
 from hpcverify.store import Store
@@ -67,7 +67,7 @@ class Room:
             ledger=self.ledger,
             store=Store(self.folder / "state"),
             slurm=slurm,
-            keeper=SlurmKeeper(slurm),
+            backend=SlurmBackend(slurm),
             say=self.said.append,
             clock=self.clock,
         )
@@ -76,17 +76,14 @@ class Room:
         """Take so many turns, each so many seconds *after* the last."""
         for _ in range(times):
             self.now += after
-            self.controller.turn()
+            self.controller.reconcile()
 
     def finds(self, name: str, *results: Result) -> None:
         """Have *name* leave a run that was ordered."""
-        ticket = self.ledger.issue(name, "sweep", "quick")
+        ticket = self.ledger.issue_ticket(name, "sweep", "quick")
         verdict = max(result.verdict for result in results)
         run = a_run(
-            id=f"20270115-000000-{ticket.number:06x}",
-            node=name,
-            verdict=verdict,
-            results=results,
+            id=f"20270115-000000-{ticket.number:06x}", node=name, verdict=verdict, results=results
         )
         deposit(run, self.folder / "spool", ticket.token)
 
@@ -100,12 +97,12 @@ class Room:
 
     def node(self, name: str) -> Node:
         """Read what is known of a node."""
-        return self.ledger.node(name)
+        return self.ledger.read_node(name)
 
     def chosen(self) -> list[str]:
         """Name whom a sweep would verify now, in order."""
         acting = self.controller
-        return [pick.node for pick in acting.plan(acting.slurm.hosts()).chosen]
+        return [pick.node for pick in acting.plan(acting.slurm.list_hosts()).chosen]
 
     def questions(self, **turn: Any) -> int:
         """Count what Slurm is asked in a turn."""
@@ -121,7 +118,7 @@ def bad(check: str = "sdc", *, hard: bool = True) -> Result:
         verdict=Verdict.FAIL,
         reason="a wrong word",
         findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
     )
 
 
@@ -146,23 +143,21 @@ def room(tmp_path: Path) -> Room:
 # -- what an answer does not say
 
 
-def test_nodes_that_are_kept_free_for_their_turn_make_no_stranger_of_others(
-    room: Room,
-) -> None:
+def test_nodes_that_are_kept_free_for_their_turn_make_no_stranger_of_others(room: Room) -> None:
     room.fleet = {"overdue_days": 7}
     room.quarantine("n2")
     held = room.slurm.holds("n2")
 
     room.collect(times=3)
-    assert [n.foreign for n in room.ledger.nodes().values()] == ["", "", "", ""]
+    assert [n.foreign for n in room.ledger.list_nodes().values()] == ["", "", "", ""]
     room.collect(after=8 * DAY)
     room.collect(times=2)
 
-    known = room.ledger.nodes()
+    known = room.ledger.list_nodes()
     assert [node.foreign for node in known.values()] == ["", "", "", ""]
     assert room.slurm.holds("n2") == held
-    assert sum(node.kept_free for node in known.values()) == 2  # the allowance
-    assert known["n2"].wanted is Hold.DRAIN
+    assert sum(node.is_reserved_overdue for node in known.values()) == 2  # the allowance
+    assert known["n2"].desired_hold is Hold.DRAIN
 
 
 def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
@@ -171,7 +166,7 @@ def test_on_a_fresh_site_nobody_is_overdue(room: Room) -> None:
     room.collect(times=2)
 
     assert room.slurm.reserved == set()
-    (row, *_) = overview(room.ledger.nodes(), (), (), now=room.now).rows
+    (row, *_) = build_overview(room.ledger.list_nodes(), (), (), now=room.now).rows
     assert not row.overdue
 
 
@@ -187,9 +182,7 @@ def test_a_node_that_is_new_to_the_cluster_is_not_overdue(room: Room) -> None:
     assert room.slurm.reserved == set()
 
 
-def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(
-    room: Room,
-) -> None:
+def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(room: Room) -> None:
     room.collect()
     room.now -= 400 * DAY
     room.fleet = {"overdue_days": 7}
@@ -199,30 +192,26 @@ def test_a_clock_that_was_ahead_when_the_site_began_makes_nobody_overdue(
     assert room.slurm.reserved == set()
 
 
-def test_a_node_that_one_answer_leaves_out_keeps_its_hold_and_its_reason(
-    room: Room,
-) -> None:
+def test_a_node_that_one_answer_leaves_out_keeps_its_hold_and_its_reason(room: Room) -> None:
     room.quarantine("n2")
     before, held = room.node("n2"), room.slurm.holds("n2")
 
     room.slurm.omitted["nodes"] = [{"n2"}]
     room.collect()
-    assert room.node("n2").wanted is Hold.DRAIN
+    assert room.node("n2").desired_hold is Hold.DRAIN
     room.collect(times=2)
 
-    assert replace(room.node("n2"), stood=0.0) == replace(before, stood=0.0)
+    assert replace(room.node("n2"), hold_confirmed_at=0.0) == replace(before, hold_confirmed_at=0.0)
     assert room.slurm.holds("n2") == held
     assert held[1].startswith("hpcverify[")
 
 
-def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(
-    room: Room,
-) -> None:
+def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(room: Room) -> None:
     room.quarantine("n2")
     away = room.slurm.nodes.pop("n2")
 
     def shown() -> str:
-        rows = overview(room.ledger.nodes(), (), (), now=room.now).rows
+        rows = build_overview(room.ledger.list_nodes(), (), (), now=room.now).rows
         (row,) = (row for row in rows if row.node.name == "n2")
         return f"{row.state}: {row.why}"
 
@@ -230,8 +219,7 @@ def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(
     assert shown() == "quarantined: sdc: a wrong word"
     room.collect(times=2)
     assert shown() == (
-        "external: the scheduler has no such node any more; it was quarantined: "
-        "sdc: a wrong word"
+        "external: the scheduler has no such node any more; it was quarantined: sdc: a wrong word"
     )
     room.slurm.nodes["n2"] = away
     room.collect()
@@ -240,65 +228,61 @@ def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(
     assert room.slurm.nodes["n2"] == away
 
 
-def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(
-    room: Room,
-) -> None:
+def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room) -> None:
     room.quarantine("n2")
     room.collect(times=2)
     drained = room.slurm.nodes["n2"]
     acting = room.controller
-    seen = {**acting.keeper.look()}
+    seen = {**acting.backend.read_holds()}
 
-    class LiesOnce(SlurmKeeper):
+    class LiesOnce(SlurmBackend):
         """Answers once as if nobody held n2."""
 
-        def look(self) -> Any:
+        def read_holds(self) -> Any:
             if not lies:
-                return super().look()
+                return super().read_holds()
             return {**seen, "n2": lies.pop()}
 
-    lies = [replace(seen["n2"], drained=False, reason="", ours="")]
-    acting.keeper = LiesOnce(acting.slurm)
-    acting.turn()
+    lies = [replace(seen["n2"], owns_drain=False, reason="", hold_id="")]
+    acting.backend = LiesOnce(acting.slurm)
+    acting.reconcile()
 
     assert room.node("n2").state is State.QUARANTINED
     assert room.slurm.nodes["n2"] == drained
 
 
-def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(
-    room: Room,
-) -> None:
+def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(room: Room) -> None:
     for name in ("n1", "n2"):
         room.finds(name, bad(hard=False))
     room.collect()
-    for ticket in room.ledger.open_tickets():
-        room.ledger.ended(ticket, "cancelled")
+    for ticket in room.ledger.list_open_tickets():
+        room.ledger.close_ticket(ticket, "cancelled")
     room.slurm.omitted["nodes"] = [set(), {"n1"}]
 
     room.collect(after=7200)
 
-    assert [ticket.node for ticket in room.ledger.open_tickets()] == ["n2"]
+    assert [ticket.node for ticket in room.ledger.list_open_tickets()] == ["n2"]
 
 
 def test_a_job_that_one_answer_leaves_out_is_not_given_up(room: Room) -> None:
-    ticket = room.ledger.issue("n1", "sweep", "quick")
+    ticket = room.ledger.issue_ticket("n1", "sweep", "quick")
     name = f"hpcverify-{ticket.number}-n1"
     room.slurm.jobs[7] = PaperJob(7, name)
-    room.ledger.submitted(ticket, 7)
+    room.ledger.record_job(ticket, 7)
     room.slurm.omitted["jobs"] = [{name}]
 
     room.collect()
 
-    assert [t.number for t in room.ledger.open_tickets()] == [ticket.number]
+    assert [t.number for t in room.ledger.list_open_tickets()] == [ticket.number]
 
 
 def test_nodes_of_which_no_run_ever_came_are_known(room: Room) -> None:
     room.collect()
 
-    known = room.ledger.nodes()
+    known = room.ledger.list_nodes()
     assert sorted(known) == ["n1", "n2", "n3", "n4"]
-    rows = overview(known, (), (), now=room.now).rows
-    assert [(row.shown, row.heard) for row in rows] == [("unverified", 0)] * 4
+    rows = build_overview(known, (), (), now=room.now).rows
+    assert [(row.state_label, row.heard) for row in rows] == [("unverified", 0)] * 4
 
 
 # -- what Slurm is asked
@@ -313,16 +297,14 @@ def test_a_drain_of_all_nodes_by_the_administrator_costs_no_question_per_node(
 
     room.slurm.drain(room.slurm.nodes, MAINTENANCE)
     assert room.questions() == calm
-    assert {n.foreign for n in room.ledger.nodes().values()} == {MAINTENANCE}
+    assert {n.foreign for n in room.ledger.list_nodes().values()} == {MAINTENANCE}
     room.slurm.resume(*room.slurm.nodes)
     assert room.questions() == calm
-    assert {n.foreign for n in room.ledger.nodes().values()} == {""}
+    assert {n.foreign for n in room.ledger.list_nodes().values()} == {""}
     assert calm <= 5
 
 
-def test_holds_that_somebody_lifts_cost_one_more_look_however_many_they_are(
-    tmp_path: Path,
-) -> None:
+def test_holds_that_somebody_lifts_cost_one_more_look_however_many_they_are(tmp_path: Path) -> None:
     room = a_room(tmp_path, 40)
     names = [f"n{i}" for i in range(1, 9)]
     room.policy = {"share": 1, "cap": 100}
@@ -352,12 +334,10 @@ def test_who_adds_a_note_to_our_reason_has_taken_the_node_over(room: Room) -> No
     room.collect(times=2)
 
     assert room.slurm.holds("n2") == (True, noted)
-    assert (room.node("n2").foreign, room.node("n2").hold) == (noted, "")
+    assert (room.node("n2").foreign, room.node("n2").hold_id) == (noted, "")
 
 
-def test_a_drain_with_a_former_reason_of_ours_is_the_administrators(
-    room: Room,
-) -> None:
+def test_a_drain_with_a_former_reason_of_ours_is_the_administrators(room: Room) -> None:
     room.quarantine("n2")
     former = reason_of(room, "n2")
     room.slurm.resume("n2")
@@ -374,7 +354,7 @@ def test_a_former_reason_stays_theirs_while_we_verify_the_node(room: Room) -> No
     room.quarantine("n2")
     former = reason_of(room, "n2")
     mended = replace(
-        room.node("n2"), state=State.VERIFYING, by="ada", after=99, reason="new DIMM"
+        room.node("n2"), state=State.VERIFYING, by="ada", not_before_ticket=99, reason="new DIMM"
     )
     room.ledger.put(mended, "repair")
     room.collect()
@@ -391,18 +371,16 @@ def test_a_node_whose_run_came_first_of_all_is_not_overdue_at_once(room: Room) -
     room.finds("n2", BAD)
     room.collect()
 
-    rows = overview(room.ledger.nodes(), [], [], now=room.now).rows
+    rows = build_overview(room.ledger.list_nodes(), [], [], now=room.now).rows
     assert [row.node.name for row in rows if row.overdue] == []
 
 
-def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(
-    room: Room,
-) -> None:
+def test_a_former_reason_is_theirs_though_our_clock_was_ahead_when_we_resumed(room: Room) -> None:
     room.quarantine("n2")
     former = reason_of(room, "n2")
     room.collect()
     room.now += DAY
-    room.ledger.put(replace(room.node("n2"), state=State.HEALTHY, after=99), "healthy")
+    room.ledger.put(replace(room.node("n2"), state=State.HEALTHY, not_before_ticket=99), "healthy")
     room.collect()
     assert not room.slurm.nodes["n2"].drained
     room.now -= DAY
@@ -420,7 +398,7 @@ def test_a_resume_that_slurm_forgot_is_made_again(room: Room, state: State) -> N
     saved = dataclasses.replace(room.slurm.nodes["n2"])
     room.collect()
     by = "ada" if state is State.VERIFYING else ""
-    room.ledger.put(replace(room.node("n2"), state=state, by=by, after=99), "repair")
+    room.ledger.put(replace(room.node("n2"), state=state, by=by, not_before_ticket=99), "repair")
     room.collect()
     assert not room.slurm.nodes["n2"].drained
 
@@ -452,16 +430,14 @@ def test_what_slurm_itself_appends_to_our_reason_leaves_the_drain_ours(
 
     room.collect(times=2)
 
-    assert replace(room.node("n2"), stood=0.0) == replace(before, stood=0.0)
+    assert replace(room.node("n2"), hold_confirmed_at=0.0) == replace(before, hold_confirmed_at=0.0)
     assert room.slurm.holds("n2") == (True, reason)
 
 
 # -- who comes back
 
 
-def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(
-    room: Room,
-) -> None:
+def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(room: Room) -> None:
     for name in room.slurm.nodes:
         room.finds(name, GOOD)
     room.collect()
@@ -484,9 +460,7 @@ def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(
     assert (room.node("n2").state, room.node("n2").checks) == (State.HEALTHY, ())
 
 
-@pytest.mark.parametrize(
-    ("asked", "ordered"), [("idle", "quick"), ("burnin", "burnin")]
-)
+@pytest.mark.parametrize(("asked", "ordered"), [("idle", "quick"), ("burnin", "burnin")])
 def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
     room: Room, asked: str, ordered: str
 ) -> None:
@@ -495,31 +469,27 @@ def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
     room.collect()
     acting = room.controller
 
-    ticket = acting.orders.verify(acting.slurm.hosts()["n2"], asked)
+    ticket = acting.dispatcher.order_verification(acting.slurm.list_hosts()["n2"], asked)
 
     assert acting.site.fleet.suite == "idle"
     assert ticket.suite == ordered
 
 
-def test_a_turn_that_it_is_kept_free_for_is_of_the_suite_that_it_failed_in(
-    room: Room,
-) -> None:
+def test_a_turn_that_it_is_kept_free_for_is_of_the_suite_that_it_failed_in(room: Room) -> None:
     room.fleet = {"overdue_days": 7}
     room.quarantine("n2")
     room.slurm.resume("n2")
     room.collect(times=2)
-    assert room.node("n2").owed == ("sdc",)
+    assert room.node("n2").owed_checks == ("sdc",)
 
     room.collect(times=2, after=8 * DAY)
 
-    assert room.node("n2").kept_free
-    suites = {t.node: t.suite for t in room.ledger.open_tickets()}
+    assert room.node("n2").is_reserved_overdue
+    suites = {t.node: t.suite for t in room.ledger.list_open_tickets()}
     assert suites == {"n1": "idle", "n2": "quick"}
 
 
-def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
-    room: Room,
-) -> None:
+def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(room: Room) -> None:
     room.quarantine("n2")
     room.slurm.drain(["n2"], THEIRS)
     room.collect()
@@ -530,7 +500,7 @@ def test_a_node_that_was_taken_over_and_then_let_go_is_not_acquitted(
 
     node = room.node("n2")
     assert node.reason.startswith("returned to service by somebody else, not verified")
-    assert len(node.returned) == 1
+    assert len(node.returned_at) == 1
     assert room.chosen()[0] == "n2"
 
 
@@ -542,7 +512,7 @@ def test_a_site_may_have_it_kept_from_jobs_until_it_has_passed(room: Room) -> No
     room.collect()
 
     assert room.slurm.reserved == {"n2"}
-    assert [t.node for t in room.ledger.open_tickets()] == ["n2"]
+    assert [t.node for t in room.ledger.list_open_tickets()] == ["n2"]
     room.finds("n2", GOOD)
     room.collect(times=2)
     assert (room.node("n2").state, room.slurm.reserved) == (State.HEALTHY, set())
@@ -558,7 +528,7 @@ def test_who_lifts_that_reservation_as_well_is_not_worked_against(room: Room) ->
     room.collect(times=3)
 
     assert room.slurm.reserved == set()
-    assert room.node("n2").owed == ("sdc",)
+    assert room.node("n2").owed_checks == ("sdc",)
 
 
 def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
@@ -572,31 +542,27 @@ def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
     assert room.slurm.reserved == set()
 
 
-def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(
-    room: Room,
-) -> None:
+def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room) -> None:
     room.policy = {"lemon_quarantines": 9}
     for _ in range(2):
         room.quarantine("n2")
         room.slurm.resume("n2")
         room.collect()
-    shown = overview(room.ledger.nodes(), (), (), now=room.now).rows[0]
+    shown = build_overview(room.ledger.list_nodes(), (), (), now=room.now).rows[0]
 
     assert shown.node.name == "n2"
     assert shown.why.startswith("came back to service twice within 7 days: have a ")
     assert shown.attention
     room.quarantine("n2")
     assert "have a person repair it" in reason_of(room, "n2")
-    later = overview(room.ledger.nodes(), (), (), now=room.now + 8 * DAY).rows[0]
+    later = build_overview(room.ledger.list_nodes(), (), (), now=room.now + 8 * DAY).rows[0]
     assert not later.why.startswith("came back")
 
 
 # -- what is in doubt
 
 
-def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(
-    tmp_path: Path,
-) -> None:
+def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
     room.finds("n1", bad(hard=False))
@@ -609,16 +575,14 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(
 
     assert room.slurm.reserved == set()
     node = room.node("n1")
-    assert (node.state, node.wanted) == (State.SUSPECT, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.NONE)
     assert node.reason == (
         "sdc: a wrong word (not acted on: sdc fails on 3 of the 3 nodes that ran it: "
         "suspect the check, the driver or the image)"
     )
 
 
-def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(
-    tmp_path: Path,
-) -> None:
+def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
     room.finds("n1", bad(hard=False))
@@ -636,16 +600,16 @@ def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(
 
 
 def test_a_job_of_ours_whose_ticket_is_closed_is_ended(room: Room) -> None:
-    tickets = [room.ledger.issue("n1", "sweep", "quick") for _ in range(4)]
+    tickets = [room.ledger.issue_ticket("n1", "sweep", "quick") for _ in range(4)]
     for number, ticket in enumerate(tickets, 7):
         name = f"hpcverify-{ticket.number}-n1"
         room.slurm.jobs[number] = PaperJob(number, name)
     for number, ticket in enumerate(tickets[:2], 7):
-        room.ledger.submitted(ticket, number)
-    room.ledger.submitted(tickets[2], 700)  # the name is another controller's
-    room.ledger.ended(tickets[0], "vanished")
-    room.ledger.ended(tickets[2], "vanished")
-    room.ledger.ended(tickets[3], "vanished")  # its submission took effect late
+        room.ledger.record_job(ticket, number)
+    room.ledger.record_job(tickets[2], 700)  # the name is another controller's
+    room.ledger.close_ticket(tickets[0], "vanished")
+    room.ledger.close_ticket(tickets[2], "vanished")
+    room.ledger.close_ticket(tickets[3], "vanished")  # its submission took effect late
     room.slurm.jobs[50] = PaperJob(50, "hpcverify-999-n1")
 
     room.collect()
@@ -655,18 +619,16 @@ def test_a_job_of_ours_whose_ticket_is_closed_is_ended(room: Room) -> None:
     assert json.dumps(room.slurm.told) == '["scancel 7 10"]'
 
 
-def test_an_ended_job_that_a_lost_ledger_gave_the_same_name_closes_no_ticket(
-    room: Room,
-) -> None:
-    ticket = room.ledger.issue("n1", "sweep", "quick")
+def test_an_ended_job_that_a_lost_ledger_gave_the_same_name_closes_no_ticket(room: Room) -> None:
+    ticket = room.ledger.issue_ticket("n1", "sweep", "quick")
     name = f"hpcverify-{ticket.number}-n1"
-    room.ledger.submitted(ticket, 9)
+    room.ledger.record_job(ticket, 9)
     room.slurm.jobs[9] = PaperJob(9, name)
     room.slurm.jobs[3] = PaperJob(3, name, state="COMPLETED", end=1)
 
     room.collect(times=2)
 
-    assert [t.number for t in room.ledger.open_tickets()] == [ticket.number]
+    assert [t.number for t in room.ledger.list_open_tickets()] == [ticket.number]
 
 
 # -- what is kept of runs

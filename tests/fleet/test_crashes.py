@@ -17,22 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._acting import controller
-from hpcverify.commands._sweep import Sweep, Wish
+from hpcverify.commands._acting import make_controller
+from hpcverify.commands._sweep import Sweep, SweepRequest
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.controller import LASTS_S
-from hpcverify.fleet.orders import UNHEARD_S
-from hpcverify.fleet.schedule import LOST_S
+from hpcverify.fleet.controller import SLURMCTLD_SAVE_S
+from hpcverify.fleet.orders import MAX_SUBMISSION_DELAY_S
+from hpcverify.fleet.schedule import LOST_RETRY_S
 from hpcverify.quarantine.ledger import Ledger, Ticket
 from hpcverify.slurm.command import run_command
-from hpcverify.stop import Stop
+from hpcverify.stop import StopFlag
 from tests.fleet.cluster import SITE, Fleet
 from tests.slurm_lab.lab import a_cluster
 
 THEIRS = "disk 3: don't touch  (ticket 7)"
 FOUND = "told: node: speed 10 GB/s < 50 (hpcverify default)"
 GOOD = {"n1": "healthy", "n3": "healthy", "n4": "healthy"}
-WISH = Wish(suite="", hostlist="", limit=None)
+WISH = SweepRequest(suite="", hostlist="", limit=None)
 MORTAL = multiprocessing.get_context("fork")
 """A controller that dies is a process of its own, and has everything imported."""
 
@@ -59,12 +59,12 @@ def drain(fleet: Fleet, node: str) -> None:
 
 def tickets(fleet: Fleet) -> list[Ticket]:
     """List all tickets that were ever given out."""
-    return fleet.ledger.by_number(range(1, fleet.ledger.last_ticket() + 1))
+    return fleet.ledger.find_tickets(range(1, fleet.ledger.read_last_ticket_number() + 1))
 
 
 def is_running(fleet: Fleet, jobs: int) -> bool:
     """Say whether so many verifications have begun."""
-    states = [job.state for job in fleet.cluster.slurm.jobs("hpcverify-").values()]
+    states = [job.state for job in fleet.cluster.slurm.list_jobs("hpcverify-").values()]
     return states.count("RUNNING") >= jobs
 
 
@@ -75,12 +75,12 @@ def waiting(fleet: Fleet) -> list[Path]:
 
 def audited(fleet: Fleet, what: str) -> list[str]:
     """Name the nodes of which the audit log says *what*, as often as it does."""
-    return [e.node for e in fleet.ledger.audit(limit=10_000) if e.what == what]
+    return [e.node for e in fleet.ledger.read_audit(limit=10_000) if e.what == what]
 
 
 def times_judged(fleet: Fleet) -> list[int]:
     """Count for each document that is kept how often it was judged."""
-    told = [e.detail for e in fleet.ledger.audit(limit=10_000)]
+    told = [e.detail for e in fleet.ledger.read_audit(limit=10_000)]
     kept = (fleet.folder / "controller" / "runs").rglob("*.json*")
     ids = {path.name.partition(".")[0] for path in kept}
     return [sum(f"run {name}:" in text for text in told) for name in ids]
@@ -147,16 +147,16 @@ class Doom:
         os.environ.update(self.fleet.env)
         tempfile.tempdir = None  # TMPDIR is read anew
         sys.path.insert(0, str(SITE))  # where the site's own checks are
-        acting = controller(self.run)
+        acting = make_controller(self.run)
         acting.ledger = Ledger(acting.state, self.clock)
         acting.say = self.say
         acting.clock = lambda: time.time() + self.ahead
         if sweep:
-            Sweep(acting, WISH, Stop()).goes_on()
+            Sweep(acting, WISH, StopFlag()).run_turn()
             return
-        with acting.alone():
+        with acting.hold_lock():
             try:
-                acting.turn()
+                acting.reconcile()
             except SlurmError as exc:
                 sys.exit(exc.exit_code)
 
@@ -172,8 +172,8 @@ class Doom:
 def has_settled(fleet: Fleet) -> bool:
     """Say whether the bad node is out by a drain alone, and nothing is under way."""
     out = fleet.node("n2").state == "quarantined" and "n2" in fleet.drained()
-    under_way = fleet.ledger.open_tickets() or waiting(fleet)
-    return out and not under_way and not fleet.cluster.slurm.reservations()
+    under_way = fleet.ledger.list_open_tickets() or waiting(fleet)
+    return out and not under_way and not fleet.cluster.slurm.list_reservations()
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,11 @@ def test_a_controller_killed_at_each_step_comes_to_the_same_end(
     assert ordered == ["n1", "n2", "n2", "n3", "n4"]
 
 
-def test_a_submission_that_never_took_effect_is_given_up_and_made_again(
-    fleet: Fleet,
-) -> None:
-    fleet.ledger.issue("n1", "sweep", "told")  # and the controller died
+def test_a_submission_that_never_took_effect_is_given_up_and_made_again(fleet: Fleet) -> None:
+    fleet.ledger.issue_ticket("n1", "sweep", "told")  # and the controller died
     assert re.search(r"n1 +is being verified", fleet("sweep", "--dry-run").stdout)
-    assert Doom(fleet, "never", ahead=UNHEARD_S + 1).survived(sweep=True)
-    later = UNHEARD_S + LOST_S + 2
+    assert Doom(fleet, "never", ahead=MAX_SUBMISSION_DELAY_S + 1).survived(sweep=True)
+    later = MAX_SUBMISSION_DELAY_S + LOST_RETRY_S + 2
     assert Doom(fleet, "never", ahead=later).survived(sweep=True)
     made = [t for t in tickets(fleet) if t.node == "n1"]
     assert [(t.ending, bool(t.job)) for t in made] == [("vanished", False), ("", True)]
@@ -234,7 +232,7 @@ def test_an_administrators_drain_keeps_its_reason_before_during_and_after_a_swee
     }
     assert fleet.drained() == {"n1", "n2", "n3"}
     assert fleet.node("n2").checks == ("told",)
-    assert not fleet.cluster.slurm.reservations()
+    assert not fleet.cluster.slurm.list_reservations()
 
 
 def test_a_node_that_an_administrator_has_let_go_is_used_again(fleet: Fleet) -> None:
@@ -247,9 +245,7 @@ def test_a_node_that_an_administrator_has_let_go_is_used_again(fleet: Fleet) -> 
     assert fleet.states() == {"n1": "healthy"}
 
 
-def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(
-    fleet: Fleet,
-) -> None:
+def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(fleet: Fleet) -> None:
     fleet.pause()
     sweep = fleet.begin("sweep")
     fleet.cluster.until(lambda: is_running(fleet, 4))
@@ -264,22 +260,20 @@ def test_a_sweep_goes_on_after_slurmctld_was_killed_and_started_again(
     assert not fleet.drained()
 
 
-def test_what_slurmctld_forgot_when_it_was_killed_is_no_failure_of_a_node(
-    fleet: Fleet,
-) -> None:
+def test_what_slurmctld_forgot_when_it_was_killed_is_no_failure_of_a_node(fleet: Fleet) -> None:
     fleet.pause()
     Doom(fleet, "never").survived(sweep=True)
     fleet.cluster.until(lambda: is_running(fleet, 4))
     fleet.cluster.crash()
     fleet.go_on()
     fleet.cluster.start("slurmctld")
-    later = Doom(fleet, "never", ahead=UNHEARD_S + 1)
+    later = Doom(fleet, "never", ahead=MAX_SUBMISSION_DELAY_S + 1)
     fleet.cluster.until(
-        lambda: later.survived() and not fleet.ledger.open_tickets() + waiting(fleet)
+        lambda: later.survived() and not fleet.ledger.list_open_tickets() + waiting(fleet)
     )
     assert set(fleet.states().values()) <= {"healthy", "unverified"}
     # Slurm itself drains a node on which it starts a job for the second time.
-    reasons = {host.reason for host in fleet.cluster.slurm.hosts().values()}
+    reasons = {host.reason for host in fleet.cluster.slurm.list_hosts().values()}
     assert reasons <= {"", "Duplicate jobid"}
 
 
@@ -294,9 +288,7 @@ def test_a_drain_in_which_slurmctld_was_killed_is_made_good_by_the_next_collect(
     assert doom.done
     fleet.cluster.start("slurmctld")
     # A job whose end slurmctld has forgotten runs for it until the node says otherwise.
-    fleet.cluster.until(
-        lambda: not fleet("collect").returncode and has_settled(fleet), 120
-    )
+    fleet.cluster.until(lambda: not fleet("collect").returncode and has_settled(fleet), 120)
     assert FOUND in fleet.host("n2").reason
     assert (fleet.drained(), audited(fleet, "quarantined")) == ({"n2"}, ["n2"])
 
@@ -323,13 +315,13 @@ def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
         assert "n2" in fleet.drained()
     assert steps <= set(" ".join(doom.done).split())
     assert fleet.states()["n2"] == "quarantined"
-    assert fleet.host("n2").reason.startswith(f"{fleet.node('n2').hold} Prolog error: ")
+    assert fleet.host("n2").reason.startswith(f"{fleet.node('n2').hold_id} Prolog error: ")
     assert audited(fleet, "quarantined") == ["n2"]
 
 
 def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> None:
     assert fleet("hold", "n2", "--reason", "fan").returncode == 0
-    Doom(fleet, "never", ahead=LASTS_S + 1).survived()
+    Doom(fleet, "never", ahead=SLURMCTLD_SAVE_S + 1).survived()
     assert audited(fleet, "stands") == ["n2"]
     fleet.cluster.stop("slurmctld")
     fleet.cluster.start("slurmctld")
@@ -344,11 +336,11 @@ def test_nothing_is_changed_while_slurmctld_is_away(fleet: Fleet) -> None:
     fleet.tell("n2", "10")
     Doom(fleet, "never").survived(sweep=True)
     fleet.cluster.until(lambda: len(waiting(fleet)) == 4)
-    before = waiting(fleet), fleet.ledger.nodes(), fleet.ledger.audit()
+    before = waiting(fleet), fleet.ledger.list_nodes(), fleet.ledger.read_audit()
     fleet.cluster.stop("slurmctld")
     done = fleet("collect")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
-    assert (waiting(fleet), fleet.ledger.nodes(), fleet.ledger.audit()) == before
+    assert (waiting(fleet), fleet.ledger.list_nodes(), fleet.ledger.read_audit()) == before
     fleet.cluster.start("slurmctld")
     assert fleet("collect").returncode == 0
     assert fleet.states() == GOOD | {"n2": "suspect"}

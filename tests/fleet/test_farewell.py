@@ -24,25 +24,23 @@ RUN = "20260101-000000-abcdef"
 def ledger(tmp_path: Path) -> Ledger:
     """Know of a node that failed, and one that did not."""
     made = Ledger(tmp_path / "state")
-    made.judge(BAD, RUN, {"gemm": True}, "quarantined", held=True)
-    made.issue("n1", "return", "idle")
-    made.intend("n1", "drain", "hpcverify[aa11bb] slow")
+    made.record_judgment(BAD, RUN, {"gemm": True}, "quarantined", held=True)
+    made.issue_ticket("n1", "return", "idle")
+    made.record_intent("n1", "drain", "hpcverify[aa11bb] slow")
     made.put(Node(name="n2", state=State.HEALTHY), "passed")
     return made
 
 
-def test_what_the_controller_knew_of_it_is_gone_and_the_log_is_not(
-    ledger: Ledger,
-) -> None:
+def test_what_the_controller_knew_of_it_is_gone_and_the_log_is_not(ledger: Ledger) -> None:
     ledger.forget("n1", "ada", "sold")
 
-    assert list(ledger.nodes()) == ["n2"]
-    assert (ledger.holds(0), ledger.outcomes(0)) == (set(), {})
-    assert ledger.open_tickets() == []
-    assert not ledger.gave("n1", "hpcverify[aa11bb]")
-    newest, *_ = ledger.audit("n1")
+    assert list(ledger.list_nodes()) == ["n2"]
+    assert (ledger.list_newly_held(0), ledger.read_outcomes(0)) == (set(), {})
+    assert ledger.list_open_tickets() == []
+    assert not ledger.has_given_hold_id("n1", "hpcverify[aa11bb]")
+    newest, *_ = ledger.read_audit("n1")
     assert (newest.actor, newest.what, newest.detail) == ("ada", "forget", "sold")
-    *_, (_, told) = ledger.untold(10)
+    *_, (_, told) = ledger.list_pending_transitions(10)
     assert (told.node, told.before, told.after, told.by) == (
         *("n1", "quarantined"),
         *("forgotten", "ada"),
@@ -53,15 +51,15 @@ def test_its_runs_are_kept_and_not_shown_until_a_new_one_comes(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "state")
-    store.keep(a_run(id=RUN, node="n1"))
+    store.save(a_run(id=RUN, node="n1"))
 
     ledger.forget("n1", "ada", "sold")
 
-    assert [row.node.name for row in _fleet.read(ledger, store).rows] == ["n2"]
-    assert [entry.id for entry in store.runs("n1")] == [RUN]
+    assert [row.node.name for row in _fleet.read_fleet(ledger, store).rows] == ["n2"]
+    assert [entry.id for entry in store.list_runs("n1")] == [RUN]
     later = a_run(id="20260102-000000-abcdef", node="n1", started=datetime.now(tz=UTC))
-    store.keep(later)
-    names = sorted(row.node.name for row in _fleet.read(ledger, store).rows)
+    store.save(later)
+    names = sorted(row.node.name for row in _fleet.read_fleet(ledger, store).rows)
     assert names == ["n1", "n2"]
 
 
@@ -76,21 +74,19 @@ def test_a_node_that_comes_back_is_a_new_one(ledger: Ledger, tmp_path: Path) -> 
         verdict=Verdict.FAIL,
         results=(wrong,),
     )
-    store.keep(bad)
-    (before,) = [r for r in _fleet.read(ledger, store).rows if r.node.name == "n1"]
+    store.save(bad)
+    (before,) = [r for r in _fleet.read_fleet(ledger, store).rows if r.node.name == "n1"]
     assert before.failures == 1
 
     ledger.forget("n1", "ada", "sold")
-    ledger.meet(["n1"])
+    ledger.add_nodes(["n1"])
 
-    (row,) = [r for r in _fleet.read(ledger, store).rows if r.node.name == "n1"]
+    (row,) = [r for r in _fleet.read_fleet(ledger, store).rows if r.node.name == "n1"]
     assert (row.state, row.why) == (State.UNVERIFIED, "")
     assert (row.attention, row.failures, row.said) == (False, 0, ())
 
 
-def test_its_folder_in_the_spool_goes_with_what_was_refused_there(
-    tmp_path: Path,
-) -> None:
+def test_its_folder_in_the_spool_goes_with_what_was_refused_there(tmp_path: Path) -> None:
     home = tmp_path / "n1"
     home.mkdir()
     (home / ".refused.x.json").touch()

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.config import Quarantine, Site
-from hpcverify.fleet.intake import Intake, Judged
-from hpcverify.model import Cause, Finding, Remedy, Result, Ruling, Run, Verdict
+from hpcverify.fleet.intake import Intake, JudgedRun
+from hpcverify.model import Cause, Finding, FindingRule, Remedy, Result, Run, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.store import Store
@@ -32,7 +32,7 @@ def bad(check: str = "gemm", *, hard: bool = True) -> Result:
         verdict=Verdict.FAIL,
         reason="a wrong word",
         findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+        finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
     )
 
 
@@ -52,7 +52,7 @@ class Room:
 
     def run(self, node: str, *results: Result, **changes: Any) -> Run:
         """Make the run of a ticket of its own."""
-        ticket = self.ledger.issue(node, "sweep", "quick")
+        ticket = self.ledger.issue_ticket(node, "sweep", "quick")
         made = a_run(
             id=f"20260101-000000-{next(self.number):06x}",
             node=node,
@@ -62,21 +62,21 @@ class Room:
         )
         return replace(made, **changes)
 
-    def take(self, *runs: Run, eligible: int = 4) -> list[Judged]:
+    def take(self, *runs: Run, eligible: int = 4) -> list[JudgedRun]:
         """Take *runs* in together."""
         site = Site(quarantine=self.policy)
         store = Store(self.state)
-        return Intake(site, store, self.ledger, lambda: self.now).take(runs, eligible)
+        return Intake(site, store, self.ledger, lambda: self.now).take_in(runs, eligible)
 
     def held(self) -> set[str]:
         """Name the nodes that are to be held."""
-        nodes = self.ledger.nodes().values()
-        return {node.name for node in nodes if node.wanted is not Hold.NONE}
+        nodes = self.ledger.list_nodes().values()
+        return {node.name for node in nodes if node.desired_hold is not Hold.NONE}
 
     def is_now(self, node: str) -> tuple[State, Hold]:
         """Say the state of *node*, and how it is to be held."""
-        found = self.ledger.node(node)
-        return found.state, found.wanted
+        found = self.ledger.read_node(node)
+        return found.state, found.desired_hold
 
 
 @pytest.fixture
@@ -89,17 +89,17 @@ def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
     room.take(room.run("n1", bad()), room.run("n2", GOOD))
 
     assert room.held() == {"n1"}
-    assert room.ledger.node("n2").state is State.HEALTHY
-    assert room.ledger.tripped() == ""
+    assert room.ledger.read_node("n2").state is State.HEALTHY
+    assert room.ledger.read_trip_reason() == ""
 
 
 def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) -> None:
     room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
 
     assert room.held() == set()
-    assert room.ledger.tripped().startswith("3 of 4 nodes")
-    assert room.ledger.holds(0) == set()
-    assert {n.state for n in room.ledger.nodes().values()} == {State.QUARANTINED}
+    assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
+    assert room.ledger.list_newly_held(0) == set()
+    assert {n.state for n in room.ledger.list_nodes().values()} == {State.QUARANTINED}
 
 
 def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
@@ -107,7 +107,7 @@ def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
         room.take(room.run(node, bad()))
 
     assert room.held() == {"n1", "n2"}  # who was held before stays so
-    assert room.ledger.tripped().startswith("3 of 4 nodes")
+    assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
 
 
 def test_suspects_count_as_held_for_they_are(room: Room) -> None:
@@ -115,7 +115,7 @@ def test_suspects_count_as_held_for_they_are(room: Room) -> None:
     room.take(*runs)
 
     assert room.held() == set()
-    assert {n.state for n in room.ledger.nodes().values()} == {State.SUSPECT}
+    assert {n.state for n in room.ledger.list_nodes().values()} == {State.SUSPECT}
 
 
 def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -> None:
@@ -125,29 +125,27 @@ def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -
     room.take(room.run("n2", bad()), room.run("n3", GOOD))
 
     assert room.held() == {"n1"}
-    assert room.ledger.node("n3").passed == NOW
-    assert "quarantined (observed)" in {e.what for e in room.ledger.audit("n2")}
+    assert room.ledger.read_node("n3").last_pass_at == NOW
+    assert "quarantined (observed)" in {e.what for e in room.ledger.read_audit("n2")}
 
 
 KEPT = (State.SUSPECT, Hold.RESERVATION)
 OUT = (State.QUARANTINED, Hold.DRAIN)
 
 
-def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(
-    room: Room,
-) -> None:
+def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: Room) -> None:
     room.take(room.run("n1", bad(hard=False)))
     room.ledger.trip("3 of 4 nodes")
 
     room.take(again := room.run("n1", bad("sdc")))
 
     assert room.is_now("n1") == KEPT
-    node = room.ledger.node("n1")
+    node = room.ledger.read_node("n1")
     told = "held no harder than before: the breaker tripped: 3 of 4 nodes"
     assert told in node.reason
     assert (node.run, node.checks) == (again.id, ("gemm", "sdc"))
     # Nothing moved since its last verification: no rerun is due at once.
-    assert room.ledger.last_ticket() > node.after
+    assert room.ledger.read_last_ticket_number() > node.not_before_ticket
 
 
 def test_once_it_is_reset_what_is_found_from_then_on_counts(room: Room) -> None:
@@ -177,14 +175,12 @@ def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
 
     room.take(room.run("n1", bad(hard=False)), *others)
 
-    assert room.ledger.tripped()
+    assert room.ledger.read_trip_reason()
     assert room.is_now("n1") == KEPT
     assert room.held() == {"n1"}
 
 
-def test_a_ticket_counts_once_though_two_runs_came_with_it_together(
-    room: Room,
-) -> None:
+def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) -> None:
     run = room.run("n1", bad(hard=False))
     copy = replace(run, id="20260101-000000-ffffff")
 
@@ -193,9 +189,7 @@ def test_a_ticket_counts_once_though_two_runs_came_with_it_together(
     assert room.is_now("n1") == (State.SUSPECT, Hold.RESERVATION)
 
 
-def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(
-    room: Room,
-) -> None:
+def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(room: Room) -> None:
     room.ledger.trip("3 of 4 nodes")
 
     room.take(*(room.run("n1", bad(hard=False)) for _ in range(2)))
@@ -213,32 +207,28 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
     room.take(room.run("n1", bad(hard=False)))
 
     assert room.is_now("n1") == (State.VERIFYING, Hold.RESERVATION)
-    node = room.ledger.node("n1")
+    node = room.ledger.read_node("n1")
     assert (node.by, node.checks) == ("ada", ("sdc", "gemm"))
     room.take(room.run("n1", GOOD, a_result("sdc")))
     assert room.is_now("n1") == (State.HEALTHY, Hold.NONE)
 
 
-def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(
-    room: Room,
-) -> None:
+def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Room) -> None:
     room.take(room.run("n1", bad(hard=False)))
     room.ledger.trip("3 of 4 nodes")
     for found in (bad(), GOOD, GOOD):
         room.take(room.run("n1", found))
         assert room.is_now("n1") == KEPT
-    assert room.ledger.node("n1").reason.count("held no harder") == 1
+    assert room.ledger.read_node("n1").reason.count("held no harder") == 1
     room.ledger.reset("ada", "image 41")
 
     room.take(room.run("n1", GOOD))
 
     assert room.is_now("n1") == OUT
-    assert "quarantined" in {e.what for e in room.ledger.audit("n1")}
+    assert "quarantined" in {e.what for e in room.ledger.read_audit("n1")}
 
 
-def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(
-    room: Room,
-) -> None:
+def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
     room.take(room.run("n3", bad()), room.run("n4", bad()), eligible=100)
@@ -252,22 +242,18 @@ def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(
     assert room.is_now("n1") == OUT
 
 
-def test_a_node_that_was_kept_free_for_its_turn_and_fails_is_newly_held(
-    room: Room,
-) -> None:
+def test_a_node_that_was_kept_free_for_its_turn_and_fails_is_newly_held(room: Room) -> None:
     turn = Node(name="", state=State.VERIFYING, enforced=True, suite="quick")
     for node in ("n1", "n2", "n3"):
         room.ledger.put(replace(turn, name=node), "kept free")
 
     room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
 
-    assert room.ledger.tripped().startswith("3 of 4 nodes")
+    assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
     assert {room.is_now(node) for node in ("n1", "n2", "n3")} == {KEPT}
 
 
-def test_while_it_is_tripped_nobody_is_held_for_an_error_and_afterwards_is(
-    room: Room,
-) -> None:
+def test_while_it_is_tripped_nobody_is_held_for_an_error_and_afterwards_is(room: Room) -> None:
     room.policy = replace(BELIEVING, drain_errors=(Cause.MISCONFIGURED,))
     unclear = replace(GOOD, verdict=Verdict.ERROR, cause=Cause.MISCONFIGURED)
     room.ledger.trip("3 of 4 nodes")
@@ -287,13 +273,11 @@ def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
 
     room.take(room.run("n3", bad()))
 
-    assert room.ledger.tripped() == ""
+    assert room.ledger.read_trip_reason() == ""
     assert room.is_now("n3") == OUT
 
 
-def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(
-    room: Room,
-) -> None:
+def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(room: Room) -> None:
     room.now = NOW + 1e8
     room.take(room.run("n1", bad()), room.run("n2", bad()))
     room.ledger.trip("3 of 4 nodes")
@@ -304,7 +288,7 @@ def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(
         room.take(room.run(node, bad()))
 
     assert room.is_now("n4") == OUT
-    assert room.ledger.tripped().startswith("3 of 4 nodes")
+    assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
 
 
 def test_what_a_check_said_by_a_clock_that_was_ahead_doubts_nothing(room: Room) -> None:
@@ -323,7 +307,7 @@ def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
     room.take(*runs, eligible=30)
 
     assert room.held() == {"n0", "n1", "n2"}
-    assert room.ledger.tripped() == ""
+    assert room.ledger.read_trip_reason() == ""
 
 
 def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None:
@@ -333,8 +317,8 @@ def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None
     room.take(*runs, eligible=100)
 
     assert room.held() == set()
-    assert room.ledger.tripped() == ""
-    assert "gemm fails on 4 of the 10 nodes" in room.ledger.node("n1").reason
+    assert room.ledger.read_trip_reason() == ""
+    assert "gemm fails on 4 of the 10 nodes" in room.ledger.read_node("n1").reason
 
 
 def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -> None:
@@ -354,15 +338,13 @@ def test_a_suspect_whose_check_is_in_doubt_is_held_no_harder(room: Room) -> None
     room.take(room.run("n1", bad(hard=False)), eligible=100)
 
     assert (room.is_now("n1"), room.is_now("n2")) == (KEPT, OUT)
-    assert "gemm fails on 3 of the 3 nodes" in room.ledger.node("n1").reason
+    assert "gemm fails on 3 of the 3 nodes" in room.ledger.read_node("n1").reason
     room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
     room.take(room.run("n1", bad(hard=False)), eligible=100)
     assert room.is_now("n1") == OUT  # nobody doubts it any more
 
 
-def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(
-    room: Room,
-) -> None:
+def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
     room.take(room.run("n3", bad()), eligible=100)
@@ -385,13 +367,10 @@ def test_runs_of_one_node_are_judged_in_sequence(room: Room) -> None:
 
     suspect, quarantined = room.take(first, second)
 
-    assert (suspect.before.state, suspect.after.state) == (
-        State.UNVERIFIED,
-        State.SUSPECT,
-    )
+    assert (suspect.before.state, suspect.after.state) == (State.UNVERIFIED, State.SUSPECT)
     assert quarantined.before == suspect.after
     assert quarantined.after.state is State.QUARANTINED
-    assert room.ledger.node("n1") == quarantined.after
+    assert room.ledger.read_node("n1") == quarantined.after
 
 
 def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
@@ -400,14 +379,12 @@ def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
     room.ledger.put(Node(name="n1"), "released", actor="ada")
 
     assert room.take(run, run) == []
-    assert room.ledger.node("n1") == Node(name="n1")
+    assert room.ledger.read_node("n1") == Node(name="n1")
 
 
-def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(
-    room: Room,
-) -> None:
+def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(room: Room) -> None:
     run = room.run("n1", bad())
-    Store(room.state).keep(replace(run, token=""))  # it was killed here
+    Store(room.state).save(replace(run, token=""))  # it was killed here
 
     assert len(room.take(run)) == 1
     assert room.held() == {"n1"}
@@ -417,7 +394,7 @@ def test_the_token_is_not_kept_with_the_run(room: Room) -> None:
     run = room.run("n1", GOOD)
     room.take(run)
 
-    kept = Store(room.state).document(run.id).read_text()
+    kept = Store(room.state).get_document_path(run.id).read_text()
     assert run.token
     assert run.token not in kept
 
@@ -429,7 +406,7 @@ def test_a_ticket_is_good_for_one_run(room: Room) -> None:
 
     room.take(replace(other, verdict=Verdict.FAIL))
 
-    assert room.ledger.node("n1").state is State.SUSPECT
+    assert room.ledger.read_node("n1").state is State.SUSPECT
     assert room.held() == set()
 
 
@@ -438,15 +415,15 @@ def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
     room.take(*runs, eligible=9)
 
     assert room.held() == set()
-    assert room.ledger.tripped() == ""
-    assert room.ledger.outcomes(0) == {}
+    assert room.ledger.read_trip_reason() == ""
+    assert room.ledger.read_outcomes(0) == {}
 
 
 def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
     became: list[State] = []
     for _ in range(3):
         room.take(room.run("n1", bad()))
-        became.append(room.ledger.node("n1").state)
+        became.append(room.ledger.read_node("n1").state)
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
     assert became == [State.QUARANTINED, State.QUARANTINED, State.LEMON]
@@ -456,7 +433,7 @@ def test_quarantines_by_a_clock_that_was_ahead_make_no_lemon(room: Room) -> None
     for now in (NOW + 1e8, NOW + 1e8, NOW):
         room.now = now
         room.take(room.run("n1", bad()))
-        became = room.ledger.node("n1").state
+        became = room.ledger.read_node("n1").state
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
     assert became is State.QUARANTINED

@@ -10,7 +10,7 @@ import pytest
 
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.mistakes import notes, refuse_mistakes
+from hpcverify.fleet.mistakes import list_notes, refuse_mistakes
 
 NOW = 1_800_000_000.0
 """In January 2027."""
@@ -65,9 +65,7 @@ def silent(**changes: Any) -> Site:
         (silent(by=""), "suppress.by: say it"),
     ],
 )
-def test_a_mistake_is_refused_with_the_file_and_the_place(
-    site: Site, told: str
-) -> None:
+def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^site.toml: .*{told}"):
         refuse_mistakes(site)
 
@@ -79,14 +77,8 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(
             a_site(quarantine=Quarantine(enforce=("ecc",), fail_closed=("xid",))),
             "fail_closed: xid is not in enforce, and refuses no job",
         ),
-        (
-            silent(until=date(2026, 3, 31)),
-            "suppress: pcie on n[1-3] ended on 2026-03-31",
-        ),
-        (
-            a_site(fleet=Fleet(spool="/nowhere")),
-            "fleet.spool: /nowhere is no directory",
-        ),
+        (silent(until=date(2026, 3, 31)), "suppress: pcie on n[1-3] ended on 2026-03-31"),
+        (a_site(fleet=Fleet(spool="/nowhere")), "fleet.spool: /nowhere is no directory"),
         (
             a_site(quarantine=Quarantine(on_transition="/no/such")),
             "quarantine.on_transition: /no/such is no program on this machine",
@@ -97,7 +89,7 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(
 def test_what_may_surprise_is_told_and_not_refused(site: Site, told: str) -> None:
     refuse_mistakes(site)
 
-    (note,) = notes(site, NOW)
+    (note,) = list_notes(site, NOW)
     assert told in note
 
 
@@ -109,4 +101,4 @@ def test_a_site_that_means_what_it_says_is_told_nothing(tmp_path: Path) -> None:
     )
 
     refuse_mistakes(site)
-    assert [*notes(site, NOW)] == []
+    assert [*list_notes(site, NOW)] == []

@@ -12,19 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.fleet.claim import path_of
+from hpcverify.fleet.claim import build_claim_path
 from hpcverify.quarantine.life import Node, State
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site
-from tests.fleet.test_scenarios import (
-    BELIEVED,
-    held,
-    one_line,
-    reserved,
-    swept,
-    verified,
-)
+from tests.fleet.test_scenarios import BELIEVED, held, one_line, reserved, swept, verified
 
 HOOK = '#!/bin/sh\ncat >>"$(dirname "$0")/told.json"\n'
 ADMIN = "disk 3: don't touch"
@@ -43,7 +36,7 @@ class SecondFleet(Fleet):
 def lose_the_ledger(fleet: Fleet) -> None:
     """Lose what the controller knows, and with it the claim, as the docs say."""
     shutil.rmtree(fleet.folder / "controller")
-    path_of(fleet.spool).unlink()
+    build_claim_path(fleet.spool).unlink()
 
 
 def words(fleet: Fleet) -> dict[str, bytes]:
@@ -79,9 +72,7 @@ def test_a_second_controller_is_told_in_one_line_and_does_nothing(fleet: Fleet) 
     for command in ("collect", "sweep", "hold n1 --reason x", "adopt", "admit n2"):
         done = second(*command.split())
         assert (done.returncode, done.stdout) == (4, "")
-        assert f"another controller has the spool {fleet.spool}" in one_line(
-            done.stderr
-        )
+        assert f"another controller has the spool {fleet.spool}" in one_line(done.stderr)
 
     assert held(fleet) == set()
     assert [*fleet.spool.glob("n1/*.json")]
@@ -127,7 +118,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     assert (fleet.drained(), reserved(fleet)) == ({"n1", "n2"}, {"n3"})
     assert fleet.host("n1").reason == reason
     assert (fleet.node("n1").state, fleet.node("n2").foreign) == ("quarantined", ADMIN)
-    said = {(e.node, e.actor, e.what) for e in fleet.ledger.audit(limit=1000)}
+    said = {(e.node, e.actor, e.what) for e in fleet.ledger.read_audit(limit=1000)}
     assert {("n1", "ada", "adopt"), ("n3", "ada", "adopt")} <= said
     fleet.tell("n1", "100")
     assert fleet("repair", "n1", "--reason", "new board").returncode == 0
@@ -147,9 +138,7 @@ def asked() -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(
-    asked: Fleet,
-) -> None:
+def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(asked: Fleet) -> None:
     asked.cluster.slurm.drain("n2", ADMIN)
     try:
         done = asked("adopt", "n[1-2]")
@@ -161,9 +150,7 @@ def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" n1", " n2"]
 
 
-def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(
-    asked: Fleet,
-) -> None:
+def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(asked: Fleet) -> None:
     gone = Node(name="n9", state=State.QUARANTINED, enforced=True)
     asked.ledger.put(gone, "quarantined")
     (asked.spool / "n9").mkdir(mode=0o700)
@@ -222,9 +209,7 @@ def test_a_program_that_fails_stops_no_turn(fleet: Fleet) -> None:
     assert "no mail server; the next turn tries again" in one_line(done.stderr)
 
 
-def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(
-    fleet: Fleet,
-) -> None:
+def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(fleet: Fleet) -> None:
     with_a_hook(fleet)
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
@@ -243,9 +228,7 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(
     assert told(fleet)[-1]["after"] == "closed"
 
 
-def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(
-    fleet: Fleet,
-) -> None:
+def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(fleet: Fleet) -> None:
     with_a_hook(fleet, quarantine='enforce = ["*"]')
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
@@ -264,13 +247,9 @@ def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(
 # -- what Slurm has
 
 
-def test_config_check_names_the_partition_whose_jobs_users_would_preempt(
-    asked: Fleet,
-) -> None:
+def test_config_check_names_the_partition_whose_jobs_users_would_preempt(asked: Fleet) -> None:
     asked.cluster.reconfigure("PartitionName=debug Nodes=ALL PriorityTier=20\n")
-    asked.cluster.run(
-        "scontrol", "update", "partitionname=batch", "preemptmode=requeue"
-    )
+    asked.cluster.run("scontrol", "update", "partitionname=batch", "preemptmode=requeue")
     try:
         noted = asked("config", "check").stdout
     finally:

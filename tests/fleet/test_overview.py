@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.fleet.overview import (
-    DAY,
-    LONG,
+    DAY_S,
+    DEFAULT_OVERDUE_S,
     Overview,
-    age,
-    natural,
-    overview,
-    rack,
-    results,
-    shorten,
-    worth_a_page,
+    build_overview,
+    choose_page_results,
+    count_outcomes,
+    fold_names,
+    format_age,
+    guess_rack,
+    make_natural_key,
 )
 from hpcverify.model import Remedy, Verdict
 from hpcverify.quarantine.life import Node, State
@@ -27,7 +27,7 @@ from tests.reports.fleets import NOW, bad, said, well
 
 
 def of(*nodes: Node, **changes: float) -> Overview:
-    return overview({n.name: n for n in nodes}, (), (), now=NOW, **changes)  # type: ignore[arg-type]
+    return build_overview({n.name: n for n in nodes}, (), (), now=NOW, **changes)  # type: ignore[arg-type]
 
 
 def order(fleet: Overview) -> list[str]:
@@ -36,8 +36,8 @@ def order(fleet: Overview) -> list[str]:
 
 def test_what_needs_attention_comes_first_and_then_the_longest_unverified() -> None:
     states = (State.HEALTHY, State.LEMON, State.SUSPECT, State.QUARANTINED)
-    nodes = [Node(name=state, state=state, passed=NOW) for state in states]
-    some = [well("n2"), replace(well("n1"), passed=NOW - DAY), Node(name="new")]
+    nodes = [Node(name=state, state=state, last_pass_at=NOW) for state in states]
+    some = [well("n2"), replace(well("n1"), last_pass_at=NOW - DAY_S), Node(name="new")]
 
     assert order(of(*nodes, *some)) == [
         *("lemon", "quarantined", "suspect"),
@@ -50,7 +50,7 @@ def test_a_healthy_node_that_failed_a_check_since_is_above_the_others() -> None:
     nodes = {n: well(n) for n in ("n1", "n9")}
     held = {"n5": replace(well("n5"), state=State.HELD)}
 
-    first, *_ = overview(nodes | held, (), [failed], now=NOW).rows
+    first, *_ = build_overview(nodes | held, (), [failed], now=NOW).rows
 
     assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: Xid 79")
 
@@ -71,17 +71,22 @@ def test_only_what_failed_and_is_not_acted_on_is_observed_only(
     (row,) = of(Node(name="n1", state=state, enforced=enforced)).rows
 
     failed = state in (State.SUSPECT, State.QUARANTINED, State.LEMON)
-    assert ("observed only" in row.shown) == (failed and not enforced)
+    assert ("observed only" in row.state_label) == (failed and not enforced)
 
 
 @pytest.mark.parametrize(
     ("days", "ago", "overdue"),
-    [(0, LONG - 1, False), (0, LONG + 1, True), (2, DAY, False), (2, 3 * DAY, True)],
+    [
+        (0, DEFAULT_OVERDUE_S - 1, False),
+        (0, DEFAULT_OVERDUE_S + 1, True),
+        (2, DAY_S, False),
+        (2, 3 * DAY_S, True),
+    ],
 )
 def test_overdue_is_what_the_site_says_or_else_a_week(
     days: float, ago: float, *, overdue: bool
 ) -> None:
-    (row,) = of(replace(well("n1"), passed=NOW - ago), overdue_days=days).rows
+    (row,) = of(replace(well("n1"), last_pass_at=NOW - ago), overdue_days=days).rows
 
     assert row.overdue is overdue
 
@@ -91,7 +96,7 @@ def test_the_newest_word_of_a_check_counts_whatever_suite_it_was_in() -> None:
     new = said("n1", "ecc", suite="prolog", started=datetime(2026, 11, 22, tzinfo=UTC))
 
     for order_of_runs in ((old, new), (new, old)):
-        (row,) = overview({"n1": well("n1")}, (), order_of_runs, now=NOW).rows
+        (row,) = build_overview({"n1": well("n1")}, (), order_of_runs, now=NOW).rows
         assert [one.verdict for one in row.said] == [Verdict.PASS]
         assert not row.attention
 
@@ -102,27 +107,28 @@ def test_pages_are_worth_a_link_if_they_say_most_or_something_bad() -> None:
         said("n1", "d", suite="prolog"),
         said("n1", "e", suite="epilog", verdict=Verdict.WARN),
     ]
-    (row,) = overview({"n1": well("n1")}, (), runs, now=NOW).rows
+    (row,) = build_overview({"n1": well("n1")}, (), runs, now=NOW).rows
 
-    assert [one.suite for one in worth_a_page(row)] == ["idle", "epilog"]
+    assert [one.suite for one in choose_page_results(row)] == ["idle", "epilog"]
 
 
 @pytest.mark.parametrize(
-    ("ago", "told"),
-    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (3 * DAY, "3 d")],
+    ("ago", "told"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (3 * DAY_S, "3 d")]
 )
 def test_an_age_is_told_in_the_unit_that_matters(ago: float, told: str) -> None:
-    assert age(NOW - ago, NOW) == told
+    assert format_age(NOW - ago, NOW) == told
 
 
 def test_a_clock_that_went_back_makes_no_negative_age() -> None:
-    assert age(NOW + 5, NOW) == "0 s"
-    assert age(0, NOW) == "never"
+    assert format_age(NOW + 5, NOW) == "0 s"
+    assert format_age(0, NOW) == "never"
 
 
 @given(st.integers(0, 10**30))
 def test_names_are_ordered_as_people_count(number: int) -> None:
-    assert natural(f"n{number}") < natural(f"n{number + 1}") < natural("o")
+    assert (
+        make_natural_key(f"n{number}") < make_natural_key(f"n{number + 1}") < make_natural_key("o")
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_names_are_ordered_as_people_count(number: int) -> None:
     ],
 )
 def test_a_rack_is_the_name_without_its_last_number(name: str, expected: str) -> None:
-    assert rack(name) == expected
+    assert guess_rack(name) == expected
 
 
 def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:
@@ -149,7 +155,7 @@ def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:
         "n4": replace(well("n4"), verdict="error"),
         "n5": replace(well("n5"), state=State.SUSPECT),
     }
-    shown = overview(nodes, (), [warned, skipped], now=NOW)
+    shown = build_overview(nodes, (), [warned, skipped], now=NOW)
 
     assert {row.node.name: row.outcome for row in shown.rows} == {
         "n1": Verdict.WARN,
@@ -158,27 +164,27 @@ def test_what_came_of_a_node_is_the_worst_of_its_run_and_its_checks() -> None:
         "n4": Verdict.ERROR,
         "n5": Verdict.FAIL,
     }
-    assert results(shown.rows) == (
+    assert count_outcomes(shown.rows) == (
         "1 failed, 1 could not be judged, 1 with warnings, 1 passed, 1 without a run"
     )
 
 
 @pytest.mark.parametrize(
     ("ago", "passed", "counted"),
-    [(DAY, 0, 1), (8 * DAY, 0, 0), (DAY, 2 * DAY, 1), (2 * DAY, DAY, 0)],
+    [(DAY_S, 0, 1), (8 * DAY_S, 0, 0), (DAY_S, 2 * DAY_S, 1), (2 * DAY_S, DAY_S, 0)],
     ids=["lately", "long ago", "after the full pass", "before the full pass"],
 )
 def test_failed_runs_count_for_a_week_and_until_a_full_pass(
     ago: float, passed: float, counted: int
 ) -> None:
-    node = replace(well("n1"), passed=NOW - passed if passed else 0)
+    node = replace(well("n1"), last_pass_at=NOW - passed if passed else 0)
     failures = [("n1", NOW - ago)]
-    (row,) = overview({"n1": node}, (), (), now=NOW, failures=failures).rows
+    (row,) = build_overview({"n1": node}, (), (), now=NOW, failures=failures).rows
 
     assert row.failures == counted
     assert row.failed == (NOW - ago if counted else 0)
 
 
 def test_host_lists_are_folded_unless_a_name_is_none() -> None:
-    assert shorten(["n2", "n10", "n1"]) == "n[1-2,10]"
-    assert shorten(["n1", '"<b>']) == '"<b>,n1'
+    assert fold_names(["n2", "n10", "n1"]) == "n[1-2,10]"
+    assert fold_names(["n1", '"<b>']) == '"<b>,n1'

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from hpcverify.config import Fleet
-from hpcverify.fleet.partitions import BY_PARTITION, BY_QOS, notes
+from hpcverify.fleet.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
 from hpcverify.slurm import Partition, Preemption
 
 FLEET = Fleet(suite="prolog")
-ON = Preemption(kind=BY_PARTITION, exempt="00:00:00")
+ON = Preemption(kind=PREEMPT_BY_PARTITION, exempt="00:00:00")
 
 
 def a_partition(name: str, **changes: Any) -> Partition:
     """Make one of users', as docs/slurm.md has them."""
     usual: dict[str, Any] = {
-        "minutes": float("inf"),
-        "mode": "OFF",
+        "max_minutes": float("inf"),
+        "preempt_mode": "OFF",
         "tier": 10,
         "root_only": False,
         "hostlist": "n[1-4]",
@@ -29,15 +29,13 @@ def a_partition(name: str, **changes: Any) -> Partition:
 
 def verify(**changes: Any) -> Partition:
     """Make ours, as docs/slurm.md has it."""
-    usual = {"mode": "CANCEL", "tier": 1, "root_only": True}
+    usual = {"preempt_mode": "CANCEL", "tier": 1, "root_only": True}
     return a_partition("verify", **{**usual, **changes})
 
 
-def told(
-    *partitions: Partition, fleet: Fleet = FLEET, preemption: Preemption = ON
-) -> list[str]:
+def told(*partitions: Partition, fleet: Fleet = FLEET, preemption: Preemption = ON) -> list[str]:
     """List what is said of these partitions."""
-    return [*notes(fleet, preemption, {each.name: each for each in partitions})]
+    return [*check_partitions(fleet, preemption, {each.name: each for each in partitions})]
 
 
 def test_a_cluster_as_the_docs_have_it_is_told_nothing() -> None:
@@ -47,8 +45,8 @@ def test_a_cluster_as_the_docs_have_it_is_told_nothing() -> None:
 
 
 def test_a_partition_whose_jobs_users_would_preempt_is_named() -> None:
-    batch = a_partition("batch", mode="REQUEUE")
-    debug = a_partition("debug", tier=20, mode="REQUEUE")
+    batch = a_partition("batch", preempt_mode="REQUEUE")
+    debug = a_partition("debug", tier=20, preempt_mode="REQUEUE")
 
     (note,) = told(verify(), batch, debug)
 
@@ -59,11 +57,9 @@ def test_a_partition_whose_jobs_users_would_preempt_is_named() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"tier": 10}, {"hostlist": "n[5-6]"}])
-def test_partitions_that_cannot_preempt_each_other_are_not_named(
-    changes: dict[str, Any],
-) -> None:
-    batch = a_partition("batch", mode="REQUEUE")
-    other = a_partition("debug", **{"tier": 20, "mode": "REQUEUE", **changes})
+def test_partitions_that_cannot_preempt_each_other_are_not_named(changes: dict[str, Any]) -> None:
+    batch = a_partition("batch", preempt_mode="REQUEUE")
+    other = a_partition("debug", **{"tier": 20, "preempt_mode": "REQUEUE", **changes})
     ours = verify(hostlist="n[1-6]")
 
     assert told(ours, batch, other) == []
@@ -72,17 +68,17 @@ def test_partitions_that_cannot_preempt_each_other_are_not_named(
 @pytest.mark.parametrize(
     ("ours", "batch", "say"),
     [
-        (verify(mode="OFF"), a_partition("batch"), "PreemptMode=OFF: users' jobs wait"),
+        (verify(preempt_mode="OFF"), a_partition("batch"), "PreemptMode=OFF: users' jobs wait"),
         (verify(), a_partition("batch", tier=1), "jobs in partition batch wait for"),
         (
             verify(tier=30),
-            a_partition("batch", mode="REQUEUE"),
+            a_partition("batch", preempt_mode="REQUEUE"),
             "VERIFICATIONS PREEMPT USERS' JOBS in partition batch",
         ),
         (verify(grace="5"), a_partition("batch"), "GraceTime=5"),
         (verify(state="DRAIN"), a_partition("batch"), "is DRAIN: no verification"),
         (verify(root_only=False), a_partition("batch"), "is open to all users"),
-        (verify(minutes=1.0), a_partition("batch"), "MaxTime=1 minutes, and suite"),
+        (verify(max_minutes=1.0), a_partition("batch"), "MaxTime=1 minutes, and suite"),
         (verify(hostlist="n[1-2]"), a_partition("batch"), "has them not: n[3-4]"),
         (verify(hostlist=""), a_partition("batch"), "has them not: n[1-4]"),
         (a_partition("vrfy"), a_partition("batch"), "Slurm has no partition verify"),
@@ -100,9 +96,9 @@ def test_what_is_amiss_with_our_partition_is_named_alone(
     ("preemption", "fleet", "say"),
     [
         (Preemption(kind="preempt/none", exempt="NONE"), FLEET, "PreemptType=preempt"),
-        (Preemption(kind=BY_QOS, exempt="00:00:00"), FLEET, "fleet.qos names none"),
+        (Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00"), FLEET, "fleet.qos names none"),
         (
-            Preemption(kind=BY_PARTITION, exempt="01:00:00"),
+            Preemption(kind=PREEMPT_BY_PARTITION, exempt="01:00:00"),
             FLEET,
             "PreemptExemptTime=01:00:00",
         ),
@@ -118,9 +114,9 @@ def test_what_keeps_verifications_from_giving_way_is_named(
 
 
 def test_with_a_qos_of_its_own_a_site_with_preempt_qos_is_told_nothing() -> None:
-    by_qos = Preemption(kind=BY_QOS, exempt="00:00:00")
-    batch = a_partition("batch", mode="REQUEUE")
-    debug = a_partition("debug", tier=20, mode="REQUEUE")
+    by_qos = Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00")
+    batch = a_partition("batch", preempt_mode="REQUEUE")
+    debug = a_partition("debug", tier=20, preempt_mode="REQUEUE")
 
     fleet = Fleet(suite="prolog", qos="verify")
     assert told(verify(), batch, debug, fleet=fleet, preemption=by_qos) == []

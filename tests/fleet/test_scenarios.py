@@ -25,9 +25,9 @@ RUNS = ("RUNNING", "COMPLETED")
 def swept(fleet: Fleet, *nodes: str) -> None:
     """Have *nodes* verified, and leave what they found for `collect`."""
     waiting = len(documents(fleet)) + len(nodes)
-    issued = fleet.ledger.last_ticket() + len(nodes)
+    issued = fleet.ledger.read_last_ticket_number() + len(nodes)
     with fleet.begin("sweep", "--nodes", ",".join(nodes)) as sweep:
-        fleet.cluster.until(lambda: fleet.ledger.last_ticket() >= issued)
+        fleet.cluster.until(lambda: fleet.ledger.read_last_ticket_number() >= issued)
         sweep.terminate()
     fleet.cluster.until(lambda: len(documents(fleet)) >= waiting)
 
@@ -61,18 +61,18 @@ def runs(fleet: Fleet, job: str) -> None:
 
 def tickets(fleet: Fleet, node: str) -> list[Ticket]:
     """List the tickets of *node*, the oldest first."""
-    all_of_them = fleet.ledger.by_number(range(1, fleet.ledger.last_ticket() + 1))
+    all_of_them = fleet.ledger.find_tickets(range(1, fleet.ledger.read_last_ticket_number() + 1))
     return [ticket for ticket in all_of_them if ticket.node == node]
 
 
 def acts(fleet: Fleet, node: str) -> list[str]:
     """List what was written of *node* in the audit log, the oldest first."""
-    return [entry.what for entry in reversed(fleet.ledger.audit(node, 1000))]
+    return [entry.what for entry in reversed(fleet.ledger.read_audit(node, 1000))]
 
 
 def reserved(fleet: Fleet) -> set[str]:
     """Name the nodes that are in a reservation."""
-    found = fleet.cluster.slurm.reservations().values()
+    found = fleet.cluster.slurm.list_reservations().values()
     return {name for each in found for name in each.nodes}
 
 
@@ -97,9 +97,7 @@ def one_line(text: str) -> str:
 # -- what a sweep finds
 
 
-def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(
-    fleet: Fleet,
-) -> None:
+def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(fleet: Fleet) -> None:
     fleet.tell("n2", "corrupt")
 
     done = fleet("sweep")
@@ -114,9 +112,7 @@ def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(
     assert fleet.states() == others | {"n2": "quarantined"}
 
 
-def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(
-    fleet: Fleet,
-) -> None:
+def test_a_node_is_quarantined_by_a_second_failure_and_not_by_a_flake(fleet: Fleet) -> None:
     fleet.tell("n1", "10")
     fleet.tell("n2", "10")
     swept(fleet, "n1", "n2")
@@ -158,8 +154,8 @@ def test_a_check_that_is_broken_everywhere_quarantines_nobody(fleet: Fleet) -> N
     assert done.returncode == 3
     assert "4 nodes: 4 error" in done.stdout
     assert held(fleet) == set()
-    for each in fleet.ledger.nodes().values():
-        assert (each.state, each.verdict, each.passed) == ("unverified", "error", 0)
+    for each in fleet.ledger.list_nodes().values():
+        assert (each.state, each.verdict, each.last_pass_at) == ("unverified", "error", 0)
 
 
 def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:
@@ -173,9 +169,7 @@ def test_a_site_that_observes_holds_nobody(fleet: Fleet) -> None:
     assert "quarantined (observed)" in acts(fleet, "n1")
 
 
-def test_a_failure_that_is_suppressed_holds_nobody_and_is_no_pass(
-    fleet: Fleet,
-) -> None:
+def test_a_failure_that_is_suppressed_holds_nobody_and_is_no_pass(fleet: Fleet) -> None:
     known = 'check = "told"\nnodes = "n[1-2]"\nuntil = 2999-01-01'
     fleet.prepare(f'enforce = ["*"]\n[[suppress]]\n{known}\nreason = "x"\nby = "ada"')
     for node in ("n2", "n3"):
@@ -183,7 +177,7 @@ def test_a_failure_that_is_suppressed_holds_nobody_and_is_no_pass(
 
     verified(fleet, "n2", "n3")
 
-    assert (fleet.node("n2").verdict, fleet.node("n2").passed) == ("fail", 0)
+    assert (fleet.node("n2").verdict, fleet.node("n2").last_pass_at) == ("fail", 0)
     assert fleet.states() == {"n2": "unverified", "n3": "quarantined"}
     assert held(fleet) == {"n3"}
 
@@ -202,9 +196,7 @@ def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
     assert fleet("breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
 
 
-def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(
-    fleet: Fleet,
-) -> None:
+def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fleet) -> None:
     fleet.prepare(BELIEVED)
     for node, word in {"n1": "corrupt", "n2": "corrupt", "n3": "10"}.items():
         fleet.tell(node, word)
@@ -240,9 +232,7 @@ def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -
     runs(fleet, job)
 
 
-def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(
-    fleet: Fleet,
-) -> None:
+def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
     job = user_job(fleet, "n1")
@@ -310,9 +300,7 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
     assert held(fleet) == set()
 
 
-def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(
-    fleet: Fleet,
-) -> None:
+def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(fleet: Fleet) -> None:
     fleet.tell("n1", "corrupt")
     fleet.by_hand("n1")
 
@@ -323,9 +311,7 @@ def test_a_run_that_nobody_ordered_raises_suspicion_and_holds_nobody(
     assert plan["chosen"][0]["node"] == "n1"
 
 
-def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(
-    fleet: Fleet,
-) -> None:
+def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(fleet: Fleet) -> None:
     fleet.prepare('enforce = ["told"]\nfail_closed = ["told"]')
     prolog = fleet.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 1\n")
@@ -368,7 +354,7 @@ def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_we
 
     for node in ("n1", "n2"):
         assert "Prolog error: told: node: a wrong word" in fleet.host(node).reason
-        assert fleet.node(node).wanted == "drain"
+        assert fleet.node(node).desired_hold == "drain"
     assert fleet.host("n3").reason == fleet.node("n3").foreign == "Prolog error"
 
 
@@ -386,22 +372,17 @@ def test_a_node_is_held_and_released_by_hand_with_name_and_reason(
     assert fleet("release", "n1", "--reason", "fans are new").returncode == 0
 
     assert held(fleet) == set()
-    said = {(e.actor, e.what, e.detail) for e in fleet.ledger.audit("n1")}
+    said = {(e.actor, e.what, e.detail) for e in fleet.ledger.read_audit("n1")}
     assert ("ada", "hold", "fan swap") in said
     assert ("ada", "release", "fans are new") in said
 
 
-def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(
-    fleet: Fleet,
-) -> None:
+def test_a_decision_on_several_nodes_names_those_that_it_was_made_about(fleet: Fleet) -> None:
     fleet("hold", "n2", "--reason", "fan")
 
     done = fleet("hold", "n[1-3]", "--reason", "works on the rack")
 
-    assert (done.returncode, one_line(done.stderr)) == (
-        4,
-        "hpcverify: n2 is held already: fan",
-    )
+    assert (done.returncode, one_line(done.stderr)) == (4, "hpcverify: n2 is held already: fan")
     assert done.stdout.startswith("n[1,3]: held; ")
     assert held(fleet) == {"n1", "n2", "n3"}
 
@@ -437,10 +418,7 @@ def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> No
     fleet.collected()
     assert (fleet.drained(), reserved(fleet)) == ({"n2", "n3"}, set())
     assert fleet.host("n3").reason == "PSU swap | 17"
-    assert (fleet.node("n2").state, fleet.node("n4").state) == (
-        "quarantined",
-        "healthy",
-    )
+    assert (fleet.node("n2").state, fleet.node("n4").state) == ("quarantined", "healthy")
     runs(fleet, job)
 
 
@@ -458,7 +436,7 @@ def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> N
     assert state(fleet, second) == "PENDING"
     fleet.collected()
 
-    assert fleet.node("n1").passed
+    assert fleet.node("n1").last_pass_at
     assert held(fleet) == set()
     runs(fleet, second)
 
@@ -507,7 +485,7 @@ def test_a_suite_that_its_partition_has_no_time_for_is_not_begun(asked: Fleet) -
     set_partition(asked, "maxtime=3")
     try:
         done = asked("sweep")
-        assert (done.returncode, asked.ledger.open_tickets()) == (2, [])
+        assert (done.returncode, asked.ledger.list_open_tickets()) == (2, [])
         assert "partition verify allows 3" in one_line(done.stderr)
     finally:
         set_partition(asked, "maxtime=-1")
@@ -518,7 +496,7 @@ def test_a_partition_that_is_not_for_our_jobs_is_named(asked: Fleet) -> None:
     set_partition(asked, "rootonly=yes")
     try:
         done = asked("sweep")
-        assert (done.returncode, asked.ledger.open_tickets()) == (2, [])
+        assert (done.returncode, asked.ledger.list_open_tickets()) == (2, [])
         assert "partition verify has RootOnly=YES" in one_line(done.stderr)
         asked.prepare(fleet='partition = "vrfy"')
         assert "Partition vrfy not found" in one_line(asked("sweep").stderr)
@@ -540,10 +518,7 @@ def test_a_node_that_can_not_be_verified_as_ordered_keeps_no_other_from_its_turn
     done = fleet("sweep", "--nodes", "n[1-4]")
 
     assert "n1: no suite is called 'mine'" in done.stderr
-    assert (done.returncode, done.stdout) == (
-        3,
-        "4 nodes: 3 pass, 1 without a verdict\n",
-    )
+    assert (done.returncode, done.stdout) == (3, "4 nodes: 3 pass, 1 without a verdict\n")
 
 
 def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
@@ -571,7 +546,7 @@ def test_what_slurm_takes_no_job_for_ends_the_sweep(asked: Fleet) -> None:
 
 
 def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
-    bad = Node(name="n9", state=State.QUARANTINED, enforced=True, missing=1.0)
+    bad = Node(name="n9", state=State.QUARANTINED, enforced=True, missing_since=1.0)
     asked.ledger.put(bad, "test")
 
     assert asked("collect").returncode == 0

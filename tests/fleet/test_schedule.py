@@ -13,13 +13,13 @@ from hpcverify.config import Fleet
 from hpcverify.fleet.schedule import (
     DAY_S,
     HOUR_S,
-    JITTER,
-    LOST_S,
+    JITTER_SHARE,
+    LOST_RETRY_S,
     RETRY_S,
     SweepPlan,
-    has_waited,
-    plan,
-    rerun_is_due,
+    is_overdue,
+    is_rerun_due,
+    plan_sweep,
 )
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Node, State
@@ -36,11 +36,7 @@ def hosts(count: int, **changes: Any) -> dict[str, Host]:
 
 def a_host(name: str, **changes: Any) -> Host:
     """Make an idle host of eight GPUs, for users and for verification."""
-    usual: dict[str, Any] = {
-        "state": "IDLE",
-        "partitions": ("batch", "verify"),
-        "gpus": 8,
-    }
+    usual: dict[str, Any] = {"state": "IDLE", "partitions": ("batch", "verify"), "gpus": 8}
     return Host(name=name, **{**usual, **changes})
 
 
@@ -52,7 +48,7 @@ def nodes(*known: Node) -> dict[str, Node]:
 def passed(name: str, hours: float, **changes: Any) -> Node:
     """Make a healthy node that passed *hours* ago."""
     at = NOW - hours * HOUR_S
-    usual: dict[str, Any] = {"state": State.HEALTHY, "passed": at, "finished": at}
+    usual: dict[str, Any] = {"state": State.HEALTHY, "last_pass_at": at, "last_run_at": at}
     return Node(name=name, **{**usual, **changes})
 
 
@@ -62,23 +58,21 @@ def chosen(made: SweepPlan) -> list[str]:
 
 
 def test_an_idle_node_is_chosen_with_all_its_gpus() -> None:
-    made = plan(hosts(1), {}, (), ALL, NOW)
+    made = plan_sweep(hosts(1), {}, (), ALL, NOW)
 
-    assert [(p.node, p.gpus, p.why) for p in made.chosen] == [
-        ("n1", 8, "never verified")
-    ]
+    assert [(p.node, p.gpus, p.why) for p in made.chosen] == [("n1", 8, "never verified")]
     assert made.passed_over == ()
 
 
 def test_a_node_in_several_partitions_is_chosen_once() -> None:
     there = hosts(2, partitions=("batch", "long", "verify", "debug"))
 
-    assert sorted(chosen(plan(there, {}, (), ALL, NOW))) == ["n1", "n2"]
+    assert sorted(chosen(plan_sweep(there, {}, (), ALL, NOW))) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "DOWN", "FUTURE", "ODD"])
 def test_a_state_other_than_idle_is_passed_over(state: str) -> None:
-    assert chosen(plan(hosts(1, state=state), {}, (), ALL, NOW)) == []
+    assert chosen(plan_sweep(hosts(1, state=state), {}, (), ALL, NOW)) == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ def test_a_state_other_than_idle_is_passed_over(state: str) -> None:
     ],
 )
 def test_a_flag_that_is_not_known_to_be_harmless_passes_a_node_over(flag: str) -> None:
-    made = plan(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)
+    made = plan_sweep(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)
 
     assert chosen(made) == []
     assert made.passed_over[0][1].startswith(("is ", "has ", "does "))
@@ -97,13 +91,13 @@ def test_a_flag_that_is_not_known_to_be_harmless_passes_a_node_over(flag: str) -
 
 @pytest.mark.parametrize("flag", ["CLOUD", "DYNAMIC_NORM"])
 def test_a_flag_that_says_where_a_node_comes_from_is_harmless(flag: str) -> None:
-    assert chosen(plan(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)) == ["n1"]
+    assert chosen(plan_sweep(hosts(1, flags=frozenset({flag})), {}, (), ALL, NOW)) == ["n1"]
 
 
 def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
     there = hosts(1, flags=frozenset({"DRAIN"}), reason="fan\nbroken")
 
-    made = plan(there, {}, (), ALL, NOW)
+    made = plan_sweep(there, {}, (), ALL, NOW)
 
     assert made.passed_over == (("n1", "is drained (fan broken)"),)
 
@@ -111,7 +105,7 @@ def test_a_drained_node_is_passed_over_with_its_reason_on_one_line() -> None:
 def test_what_others_hold_is_passed_over_though_it_looks_idle() -> None:
     known = nodes(Node(name="n1", foreign="drained by alice"))
 
-    made = plan(hosts(1), known, (), ALL, NOW)
+    made = plan_sweep(hosts(1), known, (), ALL, NOW)
 
     assert made.passed_over == (("n1", "is held by others: drained by alice"),)
 
@@ -119,30 +113,30 @@ def test_what_others_hold_is_passed_over_though_it_looks_idle() -> None:
 def test_a_node_that_is_to_be_drained_is_passed_over_before_slurm_shows_it() -> None:
     bad = Node(name="n1", state=State.QUARANTINED, reason="GPU 3 lost", enforced=True)
 
-    made = plan(hosts(1), nodes(bad), (), ALL, NOW)
+    made = plan_sweep(hosts(1), nodes(bad), (), ALL, NOW)
 
     assert made.passed_over == (("n1", "is quarantined: GPU 3 lost"),)
 
 
 def test_a_node_with_a_ticket_is_passed_over() -> None:
-    made = plan(hosts(2), {}, ("n1",), ALL, NOW)
+    made = plan_sweep(hosts(2), {}, ("n1",), ALL, NOW)
 
     assert made.passed_over == (("n1", "is being verified"),)
 
 
 def test_a_node_outside_the_partition_of_verification_is_passed_over() -> None:
-    made = plan(hosts(1, partitions=("batch",)), {}, (), ALL, NOW)
+    made = plan_sweep(hosts(1, partitions=("batch",)), {}, (), ALL, NOW)
 
     assert made.passed_over[0][1].startswith("is not in the partition verify")
 
 
 def test_our_own_reservation_does_not_keep_us_out() -> None:
     there = hosts(1, flags=frozenset({"MAINT", "RESERVED"}))
-    suspect = Node(name="n1", state=State.SUSPECT, enforced=True, hold="hpcverify-1")
+    suspect = Node(name="n1", state=State.SUSPECT, enforced=True, hold_id="hpcverify-1")
 
-    assert chosen(plan(there, nodes(suspect), (), ALL, NOW)) == ["n1"]
+    assert chosen(plan_sweep(there, nodes(suspect), (), ALL, NOW)) == ["n1"]
     stranger = Node(name="n1", state=State.SUSPECT, enforced=True)
-    assert chosen(plan(there, nodes(stranger), (), ALL, NOW)) == []
+    assert chosen(plan_sweep(there, nodes(stranger), (), ALL, NOW)) == []
 
 
 def test_suspects_come_first_then_the_never_verified_then_the_longest() -> None:
@@ -152,7 +146,7 @@ def test_suspects_come_first_then_the_never_verified_then_the_longest() -> None:
         passed("n4", 1, state=State.SUSPECT, reason="sdc failed"),
     )
 
-    made = plan(hosts(4), known, (), ALL, NOW)
+    made = plan_sweep(hosts(4), known, (), ALL, NOW)
 
     assert chosen(made) == ["n4", "n3", "n2", "n1"]
     assert [p.why for p in made.chosen] == [
@@ -164,35 +158,31 @@ def test_suspects_come_first_then_the_never_verified_then_the_longest() -> None:
 
 
 def test_a_node_that_can_never_be_judged_does_not_starve_the_others() -> None:
-    unjudged = Node(name="n1", finished=NOW - HOUR_S, verdict="error")
+    unjudged = Node(name="n1", last_run_at=NOW - HOUR_S, verdict="error")
     known = nodes(unjudged, passed("n2", 30))
 
-    assert chosen(plan(hosts(2), known, (), Fleet(at_once=1, share=1), NOW)) == ["n2"]
+    assert chosen(plan_sweep(hosts(2), known, (), Fleet(at_once=1, share=1), NOW)) == ["n2"]
 
 
 def test_a_fresh_pass_is_skipped_and_a_stale_one_is_not() -> None:
-    known = nodes(passed("n1", 20 * (1 - JITTER) - 0.1), passed("n2", 20.1))
+    known = nodes(passed("n1", 20 * (1 - JITTER_SHARE) - 0.1), passed("n2", 20.1))
 
-    made = plan(hosts(2), known, (), ALL, NOW)
+    made = plan_sweep(hosts(2), known, (), ALL, NOW)
 
     assert chosen(made) == ["n2"]
     assert made.passed_over == (("n1", "passed 16 h ago"),)
 
 
-@pytest.mark.parametrize(
-    "state", [State.UNVERIFIED, State.VERIFYING, State.SUSPECT, State.HELD]
-)
+@pytest.mark.parametrize("state", [State.UNVERIFIED, State.VERIFYING, State.SUSPECT, State.HELD])
 def test_a_node_is_fresh_only_while_nothing_was_found_of_it(state: State) -> None:
     known = nodes(passed("n1", 1, state=state))
 
-    assert chosen(plan(hosts(1), known, (), ALL, NOW)) == ["n1"]
+    assert chosen(plan_sweep(hosts(1), known, (), ALL, NOW)) == ["n1"]
 
 
 @pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON])
-def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(
-    state: State,
-) -> None:
-    made = plan(hosts(1), nodes(passed("n1", 1, state=state)), (), ALL, NOW)
+def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(state: State) -> None:
+    made = plan_sweep(hosts(1), nodes(passed("n1", 1, state=state)), (), ALL, NOW)
 
     assert made.passed_over == (("n1", "failed 1 h ago, which is observed only"),)
 
@@ -201,7 +191,7 @@ def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(
 def test_what_is_observed_only_is_verified_before_what_is_well(state: State) -> None:
     known = nodes(passed("n1", 300), passed("n3", 21, state=state, reason="sdc failed"))
 
-    made = plan(hosts(3), known, (), ALL, NOW)
+    made = plan_sweep(hosts(3), known, (), ALL, NOW)
 
     assert chosen(made) == ["n3", "n2", "n1"]
     assert made.chosen[0].why == f"{state}: sdc failed"
@@ -210,7 +200,7 @@ def test_what_is_observed_only_is_verified_before_what_is_well(state: State) -> 
 def test_a_pass_by_a_clock_that_was_ahead_is_not_known_and_the_node_due() -> None:
     known = nodes(passed("n1", 30), passed("n2", -1e6))
 
-    made = plan(hosts(2), known, (), ALL, NOW)
+    made = plan_sweep(hosts(2), known, (), ALL, NOW)
 
     assert chosen(made) == ["n2", "n1"]
     assert made.chosen[0].why == "last verified in the future"
@@ -219,30 +209,30 @@ def test_a_pass_by_a_clock_that_was_ahead_is_not_known_and_the_node_due() -> Non
 def test_nodes_verified_at_once_do_not_come_due_at_once() -> None:
     known = nodes(*(passed(f"n{i}", 18) for i in range(1, 101)))
 
-    due = chosen(plan(hosts(100), known, (), ALL, NOW))
+    due = chosen(plan_sweep(hosts(100), known, (), ALL, NOW))
 
     assert 20 < len(due) < 80
-    assert due == chosen(plan(hosts(100), known, (), ALL, NOW))
-    assert due != chosen(plan(hosts(100), known, (), ALL, NOW, seed=1))
+    assert due == chosen(plan_sweep(hosts(100), known, (), ALL, NOW))
+    assert due != chosen(plan_sweep(hosts(100), known, (), ALL, NOW, seed=1))
 
 
 def test_who_is_asked_for_by_name_is_verified_though_fresh_and_no_other_is() -> None:
-    made = plan(hosts(3), nodes(passed("n2", 1)), (), ALL, NOW, only=("n2", "n9"))
+    made = plan_sweep(hosts(3), nodes(passed("n2", 1)), (), ALL, NOW, only=("n2", "n9"))
 
     assert chosen(made) == ["n2"]
     assert made.passed_over == (("n9", "is not known to Slurm"),)
 
 
 def test_no_more_at_once_than_the_site_allows_those_under_way_included() -> None:
-    made = plan(hosts(9), {}, ("n1", "n2"), Fleet(at_once=5, share=1), NOW)
+    made = plan_sweep(hosts(9), {}, ("n1", "n2"), Fleet(at_once=5, share=1), NOW)
 
     assert len(made.chosen) == 3
     assert made.passed_over[-1][1] == "is due, but at_once = 5 are being verified"
 
 
 def test_no_more_than_the_sweep_is_limited_to() -> None:
-    assert len(plan(hosts(9), {}, (), ALL, NOW, limit=2).chosen) == 2
-    assert plan(hosts(9), {}, (), ALL, NOW, limit=0).chosen == ()
+    assert len(plan_sweep(hosts(9), {}, (), ALL, NOW, limit=2).chosen) == 2
+    assert plan_sweep(hosts(9), {}, (), ALL, NOW, limit=0).chosen == ()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +241,7 @@ def test_no_more_than_the_sweep_is_limited_to() -> None:
 def test_a_share_is_rounded_up_and_is_one_node_at_least(
     count: int, share: float, most: int
 ) -> None:
-    made = plan(hosts(count), {}, (), Fleet(at_once=99, share=share), NOW)
+    made = plan_sweep(hosts(count), {}, (), Fleet(at_once=99, share=share), NOW)
 
     assert len(made.chosen) == most
 
@@ -262,29 +252,29 @@ def test_a_node_counts_on_the_share_of_each_of_its_partitions() -> None:
         for name in ("n1", "n2")
     }
 
-    made = plan(there, {}, (), Fleet(at_once=99, share=0.4), NOW)
+    made = plan_sweep(there, {}, (), Fleet(at_once=99, share=0.4), NOW)
 
     assert len(made.chosen) == 4
     assert len({"n1", "n2"} & set(chosen(made))) == 1
 
 
 def test_those_under_way_count_on_the_share() -> None:
-    made = plan(hosts(10), {}, ("n1", "n2"), Fleet(at_once=99, share=0.3), NOW)
+    made = plan_sweep(hosts(10), {}, ("n1", "n2"), Fleet(at_once=99, share=0.3), NOW)
 
     assert len(made.chosen) == 1
 
 
 def test_a_node_that_we_keep_is_lost_anyway_and_counts_on_no_share() -> None:
-    kept = Node(name="n1", state=State.SUSPECT, enforced=True, hold="hpcverify-1")
+    kept = Node(name="n1", state=State.SUSPECT, enforced=True, hold_id="hpcverify-1")
 
-    made = plan(hosts(10), nodes(kept), (), Fleet(at_once=99, share=0.1), NOW)
+    made = plan_sweep(hosts(10), nodes(kept), (), Fleet(at_once=99, share=0.1), NOW)
 
     assert chosen(made)[0] == "n1"
     assert len(made.chosen) == 2
 
 
 def test_who_had_its_turn_in_this_sweep_is_not_looked_at_again() -> None:
-    made = plan(hosts(2), {}, (), ALL, NOW, done=("n1",))
+    made = plan_sweep(hosts(2), {}, (), ALL, NOW, done=("n1",))
 
     assert chosen(made) == ["n2"]
     assert made.passed_over == ()
@@ -312,9 +302,9 @@ def ended(number: int, ago: float) -> Ticket:
         (None, True),
         (ended(5, 1), True),
         (ended(6, 1), False),
-        (ended(6, LOST_S - 1), False),
-        (ended(6, LOST_S + 1), True),  # it left no document
-        (replace(ended(6, LOST_S + 1), run="x"), False),
+        (ended(6, LOST_RETRY_S - 1), False),
+        (ended(6, LOST_RETRY_S + 1), True),  # it left no document
+        (replace(ended(6, LOST_RETRY_S + 1), run="x"), False),
         (replace(ended(6, RETRY_S - 1), run="x"), False),
         (replace(ended(6, RETRY_S + 1), run="x"), True),
         (ended(6, -1e8), True),
@@ -323,9 +313,9 @@ def ended(number: int, ago: float) -> Ticket:
 def test_a_rerun_is_due_once_and_then_again_after_a_while(
     last: Ticket | None, *, due: bool
 ) -> None:
-    suspect = Node(name="n1", state=State.SUSPECT, after=5)
+    suspect = Node(name="n1", state=State.SUSPECT, not_before_ticket=5)
 
-    assert rerun_is_due(suspect, last, NOW) is due
+    assert is_rerun_due(suspect, last, NOW) is due
 
 
 @pytest.mark.parametrize("name", ["passed", "since"])
@@ -336,8 +326,8 @@ def test_a_node_has_waited_if_nothing_is_known_to_have_come_of_it_lately(
     node = passed("n1", 20 * 24, since=NOW - 20 * DAY_S)
     node = replace(node, **{name: NOW - days * DAY_S})
 
-    assert has_waited(node, NOW - 30 * DAY_S, NOW, 7) is waited
-    assert not has_waited(node, NOW - DAY_S, NOW, 7)
+    assert is_overdue(node, NOW - 30 * DAY_S, NOW, 7) is waited
+    assert not is_overdue(node, NOW - DAY_S, NOW, 7)
 
 
 @given(
@@ -362,7 +352,7 @@ def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
         there[f"n{i}"] = a_host(f"n{i}", state=state, flags=flags)
         known |= nodes(passed(f"n{i}", hours, state=life, enforced=enforced))
 
-    made = plan(there, known, (), Fleet(at_once=at_once), NOW)
+    made = plan_sweep(there, known, (), Fleet(at_once=at_once), NOW)
 
     assert sorted([*chosen(made), *(n for n, _ in made.passed_over)]) == sorted(there)
     assert all(why for _, why in made.passed_over)
@@ -373,12 +363,12 @@ def test_every_node_is_either_chosen_or_passed_over_with_a_reason(
 def test_who_came_back_is_first_of_those_that_are_due_for_seven_days() -> None:
     known = nodes(
         passed("n1", 300),
-        passed("n2", 30, returned=(NOW - 6 * DAY_S,)),
-        passed("n3", 40, returned=(NOW - 8 * DAY_S,)),
-        passed("n4", 1, returned=(NOW - DAY_S,)),  # it has just passed: not due
+        passed("n2", 30, returned_at=(NOW - 6 * DAY_S,)),
+        passed("n3", 40, returned_at=(NOW - 8 * DAY_S,)),
+        passed("n4", 1, returned_at=(NOW - DAY_S,)),  # it has just passed: not due
     )
 
-    made = plan(hosts(5), known, (), ALL, NOW)
+    made = plan_sweep(hosts(5), known, (), ALL, NOW)
 
     assert chosen(made) == ["n2", "n5", "n1", "n3"]
     assert made.chosen[0].why == "came back to service 6 days ago"
@@ -386,16 +376,16 @@ def test_who_came_back_is_first_of_those_that_are_due_for_seven_days() -> None:
 
 def test_who_was_put_back_without_a_verification_comes_before_all_others() -> None:
     owing = passed("n3", 1, state=State.UNVERIFIED, checks=("sdc",), reason="put back")
-    known = nodes(passed("n2", 30, returned=(NOW - DAY_S,)), owing)
+    known = nodes(passed("n2", 30, returned_at=(NOW - DAY_S,)), owing)
 
-    made = plan(hosts(3), known, (), ALL, NOW)
+    made = plan_sweep(hosts(3), known, (), ALL, NOW)
 
     assert chosen(made) == ["n3", "n2", "n1"]
     assert made.chosen[0].why == "unverified: put back"
 
 
 def test_who_is_new_to_the_cluster_has_waited_only_since_then() -> None:
-    new = Node(name="n1", met=NOW - 6 * DAY_S)
+    new = Node(name="n1", first_seen_at=NOW - 6 * DAY_S)
 
-    assert not has_waited(new, NOW - 90 * DAY_S, NOW, 7)
-    assert has_waited(replace(new, met=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)
+    assert not is_overdue(new, NOW - 90 * DAY_S, NOW, 7)
+    assert is_overdue(replace(new, first_seen_at=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)

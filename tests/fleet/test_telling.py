@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hpcverify import documents
-from hpcverify.fleet.telling import KEPT_S, Teller
-from hpcverify.model import Finding, Inventory, Part, Remedy, Ruling, Verdict
+from hpcverify.fleet.telling import EXPIRY_S, TransitionNotifier
+from hpcverify.model import Finding, FindingRule, Inventory, Part, Remedy, Verdict
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 from hpcverify.store import Store
@@ -52,28 +52,20 @@ class Site:
         """Take the end of a turn, with a program of this *text*."""
         self.program.write_text(f"#!/bin/sh\n{text}")
         self.program.chmod(0o755)
-        usual: dict[str, Any] = {
-            "program": str(self.program),
-            "clock": self.ledger.clock,
-        }
-        Teller(
-            **{**usual, **changes},
-            ledger=self.ledger,
-            store=self.store,
-            say=self.said.append,
-        ).tell()
+        usual: dict[str, Any] = {"program": str(self.program), "clock": self.ledger.clock}
+        TransitionNotifier(
+            **{**usual, **changes}, ledger=self.ledger, store=self.store, say=self.said.append
+        ).notify()
 
     @property
     def told(self) -> list[dict[str, Any]]:
         """What the program has read, each once."""
         kept = self.folder / "told"
-        return (
-            [*map(json.loads, kept.read_text().splitlines())] if kept.exists() else []
-        )
+        return [*map(json.loads, kept.read_text().splitlines())] if kept.exists() else []
 
     def untold(self) -> int:
         """Count what is queued."""
-        return len(self.ledger.untold(1000))
+        return len(self.ledger.list_pending_transitions(1000))
 
 
 @pytest.fixture
@@ -88,13 +80,11 @@ def test_a_transition_comes_with_all_that_one_needs_to_act_on_it(site: Site) -> 
         check="sdc",
         verdict=Verdict.FAIL,
         findings=(Finding("corrupt", "GPU-3", "a wrong word"),),
-        rulings={"corrupt": Ruling(Verdict.FAIL, Remedy.CONTACT_VENDOR)},
+        rulings={"corrupt": FindingRule(Verdict.FAIL, Remedy.CONTACT_VENDOR)},
     )
     slow = a_result(verdict=Verdict.FAIL, findings=(), rulings={})
-    run = a_run(
-        id=BAD.run, node="n7", inventory=Inventory(parts=gpus), results=(wrong, slow)
-    )
-    documents.write(run, site.store.document(run.id))
+    run = a_run(id=BAD.run, node="n7", inventory=Inventory(parts=gpus), results=(wrong, slow))
+    documents.write(run, site.store.get_document_path(run.id))
 
     site.ledger.put(BAD, "quarantined")
     site.tell()
@@ -130,7 +120,7 @@ def test_a_run_that_is_gone_keeps_nobody_from_being_told(site: Site) -> None:
 
 
 def test_a_change_that_nobody_sees_is_not_told(site: Site) -> None:
-    site.ledger.put(Node(name="n1", finished=NOW), "verified")
+    site.ledger.put(Node(name="n1", last_run_at=NOW), "verified")
     site.ledger.put(BAD, "quarantined")
     site.ledger.put(Node(name="n7", state=State.QUARANTINED, enforced=True), "stands")
 
@@ -150,10 +140,10 @@ def test_a_node_that_others_take_is_told_with_their_reason(site: Site) -> None:
 
 def test_the_breaker_and_a_doubt_are_told_as_they_come_and_go(site: Site) -> None:
     site.ledger.trip("9 of 40 nodes")
-    site.ledger.doubt({"gemm": "gemm fails on 4 of the 5 nodes"})
-    site.ledger.doubt({"gemm": "gemm fails on 5 of the 5 nodes"})
+    site.ledger.record_doubts({"gemm": "gemm fails on 4 of the 5 nodes"})
+    site.ledger.record_doubts({"gemm": "gemm fails on 5 of the 5 nodes"})
     site.ledger.reset("ada", "image 41")
-    site.ledger.doubt({})
+    site.ledger.record_doubts({})
 
     site.tell()
 
@@ -167,9 +157,7 @@ def test_the_breaker_and_a_doubt_are_told_as_they_come_and_go(site: Site) -> Non
     assert (site.told[2]["by"], site.told[2]["reason"]) == ("ada", "image 41")
 
 
-def test_what_a_controller_that_was_killed_did_not_tell_the_next_one_tells(
-    site: Site,
-) -> None:
+def test_what_a_controller_that_was_killed_did_not_tell_the_next_one_tells(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
     again = Site(site.folder)
 
@@ -187,17 +175,13 @@ def test_what_a_controller_that_was_killed_did_not_tell_the_next_one_tells(
         ("kill -TERM 0", "exit status -15"),
     ],
 )
-def test_a_failure_is_one_line_and_is_tried_again(
-    site: Site, text: str, why: str
-) -> None:
+def test_a_failure_is_one_line_and_is_tried_again(site: Site, text: str, why: str) -> None:
     for name in ("n1", "n2"):
         site.ledger.put(Node(name=name, state=State.HEALTHY), "passed")
 
     site.tell(text)
 
-    assert site.said == [
-        f"on_transition: {site.program}: {why}; the next turn tries again"
-    ]
+    assert site.said == [f"on_transition: {site.program}: {why}; the next turn tries again"]
     assert site.untold() == 2
     site.tell()
     assert sorted(t["node"] for t in site.told) == ["n1", "n2"]
@@ -250,14 +234,12 @@ def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> Non
     assert len(site.told) == 1
 
 
-def test_after_a_failure_the_same_controller_waits_before_it_tries_again(
-    site: Site,
-) -> None:
+def test_after_a_failure_the_same_controller_waits_before_it_tries_again(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
-    teller = Teller("/nowhere/hook", site.ledger, site.store, site.said.append)
+    teller = TransitionNotifier("/nowhere/hook", site.ledger, site.store, site.said.append)
 
     for _ in range(3):
-        teller.tell()
+        teller.notify()
 
     assert len(site.said) == 1
     assert "on_transition: /nowhere/hook" in site.said[0]
@@ -265,14 +247,12 @@ def test_after_a_failure_the_same_controller_waits_before_it_tries_again(
 
 def test_what_nobody_took_for_a_day_is_given_up_in_one_line(site: Site) -> None:
     site.ledger.put(BAD, "quarantined")
-    site.now += KEPT_S + 1
+    site.now += EXPIRY_S + 1
 
     site.tell()
 
     assert site.told == []
-    assert site.said == [
-        f"1 transition was given up: {site.program} did not take it for a day"
-    ]
+    assert site.said == [f"1 transition was given up: {site.program} did not take it for a day"]
 
 
 def test_without_a_program_nothing_is_queued_for_ever(site: Site) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcverify import standing
 from hpcverify.config import Fleet, Quarantine, Site, Suppression
 from hpcverify.errors import StoreError
-from hpcverify.fleet.words import tell, word
+from hpcverify.fleet.words import build_job_gate, publish_job_gates
 from hpcverify.quarantine.life import Node, State
 
 NOW = 1_800_000_000.0
@@ -24,7 +24,7 @@ CLOSED = Quarantine(enforce=("xid",), fail_closed=("xid", "ecc"))
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """Make a site with a spool, in which xid may refuse a job."""
-    (tmp_path / standing.FILE).mkdir()
+    (tmp_path / standing.GATE_NAME).mkdir()
     fleet = Fleet(spool=str(tmp_path), word_hours=HOURS)
     return Site(path=str(tmp_path / "site.toml"), fleet=fleet, quarantine=CLOSED)
 
@@ -46,10 +46,8 @@ def node(state: State, **changes: Any) -> Node:
         (State.LEMON, "quarantined"),
     ],
 )
-def test_a_word_refuses_where_a_drain_is_wanted(
-    site: Site, state: State, verdict: str
-) -> None:
-    said = word(node(state), site, "", (), UNTIL)
+def test_a_word_refuses_where_a_drain_is_wanted(site: Site, state: State, verdict: str) -> None:
+    said = build_job_gate(node(state), site, "", (), UNTIL)
 
     assert (said.verdict, said.checks) == (verdict, ("xid",))
     assert said.reason == ("" if verdict == "ok" else "fans")
@@ -58,21 +56,19 @@ def test_a_word_refuses_where_a_drain_is_wanted(
 def test_what_is_only_observed_refuses_nothing(site: Site) -> None:
     observed = Node(name="n1", state=State.QUARANTINED, reason="fans")
 
-    assert word(observed, site, "", (), UNTIL).verdict == "ok"
+    assert build_job_gate(observed, site, "", (), UNTIL).verdict == "ok"
 
 
-def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(
-    site: Site,
-) -> None:
-    said = word(node(State.QUARANTINED), site, "3 of 4 nodes", (), UNTIL)
+def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(site: Site) -> None:
+    said = build_job_gate(node(State.QUARANTINED), site, "3 of 4 nodes", (), UNTIL)
 
     assert (said.verdict, said.checks) == ("ok", ())
     assert "3 of 4 nodes" in said.reason
 
 
-def left(site: Site, now: float = NOW, name: str = "n1") -> standing.Word:
+def left(site: Site, now: float = NOW, name: str = "n1") -> standing.JobGate:
     """Read the word of a node."""
-    found = standing.read(Path(site.fleet.spool, standing.FILE, name), now)
+    found = standing.read(Path(site.fleet.spool, standing.GATE_NAME, name), now)
     assert found is not None
     return found
 
@@ -85,49 +81,47 @@ def test_a_word_is_renewed_at_half_its_time_and_when_a_clock_was_ahead(
     site: Site, hours: float, *, renewed: bool
 ) -> None:
     nodes = {"n1": node(State.HEALTHY)}
-    tell(nodes, site, "", (), NOW)
+    publish_job_gates(nodes, site, "", (), NOW)
     assert left(site).until == UNTIL
 
     later = NOW + hours * 3600
-    tell(nodes, site, "", (), later)
+    publish_job_gates(nodes, site, "", (), later)
 
     assert left(site, later).until == (int(later + HOURS * 3600) if renewed else UNTIL)
 
 
 def test_a_word_that_says_something_else_is_written_at_once(site: Site) -> None:
-    tell({"n1": node(State.HEALTHY)}, site, "", (), NOW)
+    publish_job_gates({"n1": node(State.HEALTHY)}, site, "", (), NOW)
 
-    tell({"n1": node(State.HELD)}, site, "", (), NOW + 60)
+    publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW + 60)
 
     assert (left(site).verdict, left(site).until) == ("hold", UNTIL + 60)
 
 
 def test_a_spool_that_cannot_be_written_is_one_line(site: Site) -> None:
-    Path(site.fleet.spool, standing.FILE).rmdir()
-    Path(site.fleet.spool, standing.FILE).touch()
+    Path(site.fleet.spool, standing.GATE_NAME).rmdir()
+    Path(site.fleet.spool, standing.GATE_NAME).touch()
 
     with pytest.raises(StoreError, match=r"n1 cannot be written: "):
-        tell({"n1": node(State.HELD)}, site, "", (), NOW)
+        publish_job_gates({"n1": node(State.HELD)}, site, "", (), NOW)
 
 
 def test_a_word_that_cannot_be_left_keeps_no_other_back(site: Site) -> None:
-    Path(site.fleet.spool, standing.FILE, "n0").mkdir()  # as who is root there can
+    Path(site.fleet.spool, standing.GATE_NAME, "n0").mkdir()  # as who is root there can
     nodes = {"n0": node(State.HELD), "n1": node(State.HELD)}
 
     with pytest.raises(StoreError, match=r"n0 cannot be written: Is a directory$"):
-        tell(nodes, site, "", (), NOW)
+        publish_job_gates(nodes, site, "", (), NOW)
     assert left(site).verdict == "hold"
 
 
 def test_what_is_in_doubt_or_suppressed_refuses_no_job(site: Site) -> None:
-    known = Suppression(
-        check="xid", nodes="n[1-3]", until=date(2027, 1, 31), reason="x", by="ada"
-    )
+    known = Suppression(check="xid", nodes="n[1-3]", until=date(2027, 1, 31), reason="x", by="ada")
     healthy = {"n1": node(State.HEALTHY), "n4": node(State.HEALTHY)}
 
-    tell(healthy, replace(site, suppress=(known,)), "", (), NOW)
+    publish_job_gates(healthy, replace(site, suppress=(known,)), "", (), NOW)
     assert (left(site).checks, left(site, name="n4").checks) == ((), ("xid",))
-    tell(healthy, site, "", (), NOW)
+    publish_job_gates(healthy, site, "", (), NOW)
     assert left(site).checks == ("xid",)
-    tell(healthy, site, "", ("xid",), NOW)
+    publish_job_gates(healthy, site, "", ("xid",), NOW)
     assert left(site).checks == ()

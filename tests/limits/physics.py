@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcverify.limits.specs import DTYPES, Spec, parse, rows
+from hpcverify.limits.specs import DTYPES, Spec, parse_specs, read_rows
 
 EXACT = 0.015
 """Sheets round, and solve their clocks from rounded peaks."""
@@ -259,8 +259,8 @@ def main(args: list[str]) -> int:
     if args:
         table = list(csv.DictReader(Path(args[0]).read_text().splitlines()))
     else:
-        table = list(rows("gpu_specs.csv"))
-    found = [text for spec in parse(table) for text in complaints(spec)]
+        table = list(read_rows("gpu_specs.csv"))
+    found = [text for spec in parse_specs(table) for text in complaints(spec)]
     sys.stdout.writelines(f"{text}\n" for text in found)
     return 1 if found else 0
 

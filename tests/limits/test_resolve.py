@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.check import Rule
-from hpcverify.limits import ENOUGH_RUNS, resolve
+from hpcverify.limits import MIN_BASELINE_RUNS, resolve
 from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
 
 H100 = {"pci_device_id": "2330", "name": "NVIDIA H100 80GB HBM3"}
-GPUS = Inventory(
-    parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", H100) for i in range(4))
-)
+GPUS = Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", H100) for i in range(4)))
 
 
 def no_past(_name: str, _where: str) -> tuple[float, ...]:
@@ -19,15 +17,10 @@ def no_past(_name: str, _where: str) -> tuple[float, ...]:
 
 
 def rates(*values: float, name: str = "bf16.sustained") -> list[Measurement]:
-    return [
-        Measurement(name, value, "GFLOP/s", f"gpu-{i}")
-        for i, value in enumerate(values)
-    ]
+    return [Measurement(name, value, "GFLOP/s", f"gpu-{i}") for i, value in enumerate(values)]
 
 
-def limits(
-    rule: Rule, found: list[Measurement], past: tuple[float, ...] = ()
-) -> tuple[Limit, ...]:
+def limits(rule: Rule, found: list[Measurement], past: tuple[float, ...] = ()) -> tuple[Limit, ...]:
     return resolve({"*.sustained": rule}, found, GPUS, lambda _name, _where: past)
 
 
@@ -55,9 +48,7 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
     unknown = Inventory(parts=(Part("gpu", "gpu-0", "GPU 0", {"name": "X"}),))
 
-    assert (
-        resolve({"*": Rule(of_spec=1, optional=True)}, rates(1), unknown, no_past) == ()
-    )
+    assert resolve({"*": Rule(of_spec=1, optional=True)}, rates(1), unknown, no_past) == ()
 
 
 @pytest.mark.parametrize(
@@ -91,9 +82,7 @@ def test_what_nobody_knows_a_good_part_to_reach_is_left_to_siblings(name: str) -
 
 
 def node_of(count: int, **facts: str) -> Inventory:
-    return Inventory(
-        parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", facts) for i in range(count))
-    )
+    return Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", facts) for i in range(count)))
 
 
 def test_a_part_that_is_not_in_the_table_is_judged_by_siblings_and_said_to_be() -> None:
@@ -110,7 +99,7 @@ def test_a_lone_part_that_is_not_in_the_table_is_judged_by_its_past_alone() -> N
     node = node_of(1, name="NVIDIA X")
     rule = {"bf16.sustained": Rule(of_spec=0.85, of_baseline=0.8)}
 
-    (limit,) = resolve(rule, rates(1), node, lambda _n, _w: (100.0,) * ENOUGH_RUNS)
+    (limit,) = resolve(rule, rates(1), node, lambda _n, _w: (100.0,) * MIN_BASELINE_RUNS)
     (no_limit,) = resolve(rule, rates(1), node, no_past)
 
     assert limit.low == 80
@@ -156,20 +145,20 @@ def test_a_limit_that_was_asked_for_and_cannot_be_made_is_not_passed_over() -> N
 
 
 def test_a_node_is_held_to_its_own_past() -> None:
-    (limit,) = limits(Rule(of_baseline=0.8), rates(70), past=(100,) * ENOUGH_RUNS)
+    (limit,) = limits(Rule(of_baseline=0.8), rates(70), past=(100,) * MIN_BASELINE_RUNS)
 
     assert limit.low == 80
     assert not limit.admits(70)
 
 
 def test_a_fraction_above_one_is_an_upper_limit() -> None:
-    (limit,) = limits(Rule(of_baseline=1.5), rates(70), past=(100,) * ENOUGH_RUNS)
+    (limit,) = limits(Rule(of_baseline=1.5), rates(70), past=(100,) * MIN_BASELINE_RUNS)
 
     assert (limit.low, limit.high) == (None, 150)
 
 
 def test_too_short_a_past_says_nothing() -> None:
-    past = (100.0,) * (ENOUGH_RUNS - 1)
+    past = (100.0,) * (MIN_BASELINE_RUNS - 1)
 
     assert limits(Rule(of_baseline=0.8), rates(1), past=past) == ()
 

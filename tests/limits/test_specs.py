@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from hpcverify.limits.specs import (
-    MEASURED,
+    MEASURED_UNITS,
     Expectation,
     Spec,
-    achievable,
     expect,
-    find,
-    parse,
-    rows,
-    specs,
-    unknown,
+    explain_unknown,
+    find_achievable,
+    find_spec,
+    load_specs,
+    parse_specs,
+    read_rows,
 )
 from hpcverify.model import Part
 from tests.limits import physics
 
-TABLE = tuple(rows("gpu_specs.csv"))
-REACHED = tuple(rows("gpu_reached.csv"))
+TABLE = tuple(read_rows("gpu_specs.csv"))
+REACHED = tuple(read_rows("gpu_reached.csv"))
 WORDS = {"name", "other_name", "pci_device_id", "memory_type"}
 NUMBERS = tuple(row for row in TABLE if row["quantity"] not in WORDS)
-ALL = pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.key)
+ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
 
 
 def gpu(**facts: str) -> Part:
@@ -34,13 +34,13 @@ def gpu(**facts: str) -> Part:
 
 
 def of(key: str) -> Spec:
-    return next(spec for spec in specs() if spec.key == key)
+    return next(spec for spec in load_specs() if spec.key == key)
 
 
 def complaints_if(row: Mapping[str, str], value: str) -> list[str]:
     """Lint the part of *row* as if *value* stood in it."""
     part = [r for r in TABLE if r["part"] == row["part"]]
-    [spec] = parse({**r, "value": value} if r is row else r for r in part)
+    [spec] = parse_specs({**r, "value": value} if r is row else r for r in part)
     return physics.complaints(spec)
 
 
@@ -90,16 +90,11 @@ def test_the_mistakes_of_others_are_noticed(
     assert any(complaint in text for text in complaints_if(row, value))
 
 
-@pytest.mark.parametrize(
-    ("cell", "text"), [("unit", "MB/s"), ("confidence", "D"), ("source", " ")]
-)
-def test_every_value_has_its_unit_a_confidence_and_a_source(
-    cell: str, text: str
-) -> None:
+@pytest.mark.parametrize(("cell", "text"), [("unit", "MB/s"), ("confidence", "D"), ("source", " ")])
+def test_every_value_has_its_unit_a_confidence_and_a_source(cell: str, text: str) -> None:
     a10 = [row for row in TABLE if row["part"] == "a10"]
-    [spec] = parse(
-        {**row, cell: text} if row["quantity"] == "memory_bandwidth" else row
-        for row in a10
+    [spec] = parse_specs(
+        {**row, cell: text} if row["quantity"] == "memory_bandwidth" else row for row in a10
     )
     assert any("memory_bandwidth" in said for said in physics.complaints(spec))
 
@@ -128,7 +123,7 @@ def odd_a10() -> Iterator[Mapping[str, str]]:
 
 def test_keys_names_and_ids_are_unique() -> None:
     for field in ("names", "pci_device_ids"):
-        found = [value for spec in specs() for value in getattr(spec, field)]
+        found = [value for spec in load_specs() for value in getattr(spec, field)]
         assert len(found) == len(set(found))
     cells = [(r["part"], r["quantity"], r["value"]) for r in TABLE]
     assert len(cells) == len(set(cells))
@@ -136,8 +131,8 @@ def test_keys_names_and_ids_are_unique() -> None:
 
 def test_what_is_reached_is_reached_of_a_promise_and_stays_below_it() -> None:
     for row in REACHED:
-        assert row["quantity"] in MEASURED
-        share = achievable(of(row["part"]), row["quantity"], row["mode"])
+        assert row["quantity"] in MEASURED_UNITS
+        share = find_achievable(of(row["part"]), row["quantity"], row["mode"])
         assert share is not None
         assert 0.4 < share.value < 1
         assert share.confidence in ("A", "B", "C")
@@ -147,26 +142,26 @@ def test_what_is_reached_is_reached_of_a_promise_and_stays_below_it() -> None:
 def test_no_part_sustains_more_than_its_burst() -> None:
     for row in (r for r in REACHED if r["mode"] == "sustained"):
         spec = of(row["part"])
-        burst = achievable(spec, row["quantity"], "burst")
-        sustained = achievable(spec, row["quantity"], "sustained")
+        burst = find_achievable(spec, row["quantity"], "burst")
+        sustained = find_achievable(spec, row["quantity"], "sustained")
         if burst is not None and sustained is not None:
             assert sustained.value <= burst.value
 
 
 def test_a_part_is_found_by_id_before_its_name() -> None:
-    spec = find(gpu(pci_device_id="2330", name="NVIDIA H200"))
+    spec = find_spec(gpu(pci_device_id="2330", name="NVIDIA H200"))
     assert spec is not None
     assert spec.key == "h100-sxm5-80gb"
 
 
 def test_an_upper_case_id_is_found() -> None:
-    assert find(gpu(pci_device_id="233B")) is of("h200-nvl")
+    assert find_spec(gpu(pci_device_id="233B")) is of("h200-nvl")
 
 
 def test_a_name_must_match_exactly() -> None:
-    assert find(gpu(name="NVIDIA H200")) is not None
-    assert find(gpu(name="NVIDIA H200 something")) is None
-    assert find(gpu()) is None
+    assert find_spec(gpu(name="NVIDIA H200")) is not None
+    assert find_spec(gpu(name="NVIDIA H200 something")) is None
+    assert find_spec(gpu()) is None
 
 
 A100 = {"pci_device_id": "20b2", "compute_capability": "8.0", "memory": "80 GiB"}
@@ -180,32 +175,29 @@ A100 = {"pci_device_id": "20b2", "compute_capability": "8.0", "memory": "80 GiB"
         ({"name": "NVIDIA PG509-210"}, "NVIDIA PG509-210 is not in the table"),
     ],
 )
-def test_a_part_that_contradicts_the_sheet_is_unknown(
-    odd: dict[str, str], why: str
-) -> None:
-    assert find(gpu(**A100)) is of("a100-sxm4-80gb")
-    assert find(gpu(**(A100 | odd))) is None
-    assert why in unknown(gpu(**(A100 | odd)))
+def test_a_part_that_contradicts_the_sheet_is_unknown(odd: dict[str, str], why: str) -> None:
+    assert find_spec(gpu(**A100)) is of("a100-sxm4-80gb")
+    assert find_spec(gpu(**(A100 | odd))) is None
+    assert why in explain_unknown(gpu(**(A100 | odd)))
 
 
 @pytest.mark.parametrize(
-    ("key", "memory"),
-    [("a10", "22 GiB"), ("h200-sxm", "140 GiB"), ("b300-sxm", "269 GiB")],
+    ("key", "memory"), [("a10", "22 GiB"), ("h200-sxm", "140 GiB"), ("b300-sxm", "269 GiB")]
 )
 def test_what_ecc_and_firmware_take_of_the_memory_contradicts_nothing(
     key: str, memory: str
 ) -> None:
     [device_id] = of(key).pci_device_ids
-    assert find(gpu(pci_device_id=device_id, memory=memory)) is of(key)
+    assert find_spec(gpu(pci_device_id=device_id, memory=memory)) is of(key)
 
 
 def test_an_unknown_part_is_said_to_be_unknown_by_name_and_id() -> None:
     part = gpu(name="NVIDIA GeForce RTX 4090", pci_device_id="2684")
-    assert unknown(part) == (
+    assert explain_unknown(part) == (
         "NVIDIA GeForce RTX 4090 (PCI device id 2684) is not in the table of parts"
     )
-    assert expect(part, "bf16.sustained") == unknown(part)
-    assert unknown(gpu(pci_device_id="2330")) == ""
+    assert expect(part, "bf16.sustained") == explain_unknown(part)
+    assert explain_unknown(gpu(pci_device_id="2330")) == ""
 
 
 def test_what_a_good_part_reaches_is_in_the_unit_that_is_measured() -> None:

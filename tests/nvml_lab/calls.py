@@ -85,9 +85,7 @@ def outcome(name: str, handle: Any) -> str:
 
 def main() -> None:
     """Print the outcome of each call, by scenario."""
-    stories = msgspec.json.decode(
-        Path(sys.argv[2]).read_bytes(), type=dict[str, list[str]]
-    )
+    stories = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=dict[str, list[str]])
     scenario = Path(os.environ["NVML_LAB_SCENARIO"])
     calls = names()
     found: dict[str, dict[str, str]] = {}

@@ -109,9 +109,7 @@ class Lab:
         """Where the node's own /sys, /proc and /dev begin."""
         return self.folder / "root"
 
-    def plug(
-        self, *addresses: str, driver: str = "nvidia", device: str = "2330"
-    ) -> None:
+    def plug(self, *addresses: str, driver: str = "nvidia", device: str = "2330") -> None:
         """Put NVIDIA GPUs with the PCI id *device* on the bus of this node."""
         bound = self.root / "sys/bus/pci/drivers" / driver
         bound.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcverify.limits.specs import Spec, specs
+from hpcverify.limits.specs import Spec, load_specs
 
 Values = dict[str, object]
 """Scenario values by key, of all GPUs; None is `na`."""
@@ -122,11 +122,7 @@ def profile(spec: Spec, *, busy: bool, linked: bool = True) -> list[str]:
         **_pcie(spec, chip, busy=busy),
         **(_load(spec, chip) if busy else _rest(spec, chip)),
     }
-    lines = [
-        f"gpus = {gpus}",
-        f"node_id = {spec.key}",
-        f"driver.version = {chip.driver}",
-    ]
+    lines = [f"gpus = {gpus}", f"node_id = {spec.key}", f"driver.version = {chip.driver}"]
     lines += [_line("*", key, value) for key, value in values.items()]
     for gpu in range(gpus):
         lines += _spread(spec, chip, gpu, busy=busy)
@@ -245,9 +241,7 @@ def _links(spec: Spec, chip: Chip, *, linked: bool) -> Values:
     if not spec.nvlink_links:
         return {**values, "nvlink.count": None}
     newer = chip.arch >= BLACKWELL
-    values |= dict.fromkeys(
-        (f"nvlink.*.{kind}" for kind in (NVLINK4 if newer else NVLINK5)), None
-    )
+    values |= dict.fromkeys((f"nvlink.*.{kind}" for kind in (NVLINK4 if newer else NVLINK5)), None)
     values |= {f"nvlink.*.{kind}": 0 for kind in (NVLINK5 if newer else NVLINK4)}
     return {
         **values,
@@ -426,7 +420,7 @@ def _na(keys: Sequence[str]) -> Values:
 
 def strangers(*, busy: bool) -> Mapping[str, list[str]]:
     """Describe healthy nodes of parts that are on no data sheet here, by name."""
-    by_key = {spec.key: spec for spec in specs()}
+    by_key = {spec.key: spec for spec in load_specs()}
 
     def like(key: str, name: str, device_id: str, more: Values) -> list[str]:
         values = {"name": name, "pci.device_id": f"0x{device_id}10DE", **more}
@@ -439,11 +433,7 @@ def strangers(*, busy: bool) -> Mapping[str, list[str]]:
     newer: Values = {"compute_capability.major": 11, "compute_capability.minor": 0}
     return {
         "card for games": like("l40s", "NVIDIA GeForce RTX 4090", "2684", games),
-        "virtual GPU": like(
-            *("a10", "NVIDIA A10-8Q", "2236"), bare | _na(SENSES) | memory
-        ),
-        "same id, other product": like(
-            *("a100-sxm4-80gb", "NVIDIA PG509-210", "20b2"), {}
-        ),
+        "virtual GPU": like(*("a10", "NVIDIA A10-8Q", "2236"), bare | _na(SENSES) | memory),
+        "same id, other product": like(*("a100-sxm4-80gb", "NVIDIA PG509-210", "20b2"), {}),
         "next generation": like("b300-sxm", "NVIDIA R200", "3301", newer),
     }

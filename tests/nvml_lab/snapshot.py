@@ -20,9 +20,7 @@ import pynvml as nv
 
 def main() -> None:
     """Become each node in turn."""
-    stories = msgspec.json.decode(
-        Path(sys.argv[2]).read_bytes(), type=dict[str, list[str]]
-    )
+    stories = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=dict[str, list[str]])
     scenario = Path(os.environ["NVML_LAB_SCENARIO"])
     seen: dict[str, dict[str, Any]] = {}
     for name, lines in stories.items():
@@ -66,9 +64,7 @@ def facts(h: Any) -> dict[str, str]:
     return {
         "name": str(nv.nvmlDeviceGetName(h)),
         "pci_device_id": f"{pci.pciDeviceId >> 16:04x}",
-        "compute_capability": ".".join(
-            map(str, nv.nvmlDeviceGetCudaComputeCapability(h))
-        ),
+        "compute_capability": ".".join(map(str, nv.nvmlDeviceGetCudaComputeCapability(h))),
         "memory": f"{total.total / 2**30:.0f} GiB",
     }
 
@@ -107,9 +103,7 @@ def links(h: Any) -> dict[str, Any]:
         "link_replay": field(h, nv.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 3),
         "link_symbol_ber": field(h, nv.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, 3),
         "link_discards": field(h, nv.NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, 3),
-        "link_recoveries": field(
-            h, nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 3
-        ),
+        "link_recoveries": field(h, nv.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 3),
         "fabric": fabric.state if has_fabric else None,
         "c2c": field(h, nv.NVML_FI_DEV_C2C_LINK_COUNT),
     }

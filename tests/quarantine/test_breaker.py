@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from hpcverify.config import Quarantine
 from hpcverify.quarantine.breaker import (
-    allowance,
-    doubt_ends,
-    doubted,
-    held_back,
-    trips,
+    compute_allowance,
+    explain_trip,
+    find_doubted_checks,
+    predict_doubt_end,
+    restrain_hold,
 )
-from hpcverify.quarantine.life import HOLDS, Hold, Node, State
+from hpcverify.quarantine.life import HOLD_BY_STATE, Hold, Node, State
 
 POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
 
@@ -24,27 +24,27 @@ POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
 def test_a_tenth_may_be_held_two_always_and_never_more_than_the_cap(
     eligible: int, allowed: int
 ) -> None:
-    assert allowance(eligible, POLICY) == allowed
+    assert compute_allowance(eligible, POLICY) == allowed
 
 
 def test_two_of_four_may_be_held_and_a_third_trips_it() -> None:
-    assert trips([], ["n1", "n2"], 4, POLICY) == ""
-    assert trips(["n1", "n2"], ["n3"], 4, POLICY).startswith("3 of 4 nodes")
-    assert trips([], ["n1", "n2", "n3"], 4, POLICY)
+    assert explain_trip([], ["n1", "n2"], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2"], ["n3"], 4, POLICY).startswith("3 of 4 nodes")
+    assert explain_trip([], ["n1", "n2", "n3"], 4, POLICY)
 
 
 def test_a_node_that_is_held_again_counts_once() -> None:
-    assert trips(["n1", "n2"], ["n1"], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2"], ["n1"], 4, POLICY) == ""
 
 
 def test_what_was_held_before_trips_nothing_by_itself() -> None:
-    assert trips(["n1", "n2", "n3", "n4"], [], 4, POLICY) == ""
+    assert explain_trip(["n1", "n2", "n3", "n4"], [], 4, POLICY) == ""
 
 
 def test_a_check_that_fails_widely_is_the_suspect() -> None:
     ran = {f"n{i}": i < 4 for i in range(10)}
 
-    assert doubted({"gemm": ran}, POLICY) == {
+    assert find_doubted_checks({"gemm": ran}, POLICY) == {
         "gemm": "gemm fails on 4 of the 10 nodes that ran it: suspect the check, the "
         "driver or the image"
     }
@@ -52,11 +52,11 @@ def test_a_check_that_fails_widely_is_the_suspect() -> None:
 
 @pytest.mark.parametrize("failed", [0, 1, 2, 3])
 def test_a_check_that_fails_on_few_is_believed(failed: int) -> None:
-    assert doubted({"gemm": {f"n{i}": i < failed for i in range(10)}}, POLICY) == {}
+    assert find_doubted_checks({"gemm": {f"n{i}": i < failed for i in range(10)}}, POLICY) == {}
 
 
 def test_two_nodes_never_accuse_a_check() -> None:
-    assert doubted({"gemm": {"n1": True, "n2": True}}, POLICY) == {}
+    assert find_doubted_checks({"gemm": {"n1": True, "n2": True}}, POLICY) == {}
 
 
 HOURS = 3600.0
@@ -80,12 +80,12 @@ def test_a_doubt_ends_when_too_few_failures_are_left_in_the_window(
 ) -> None:
     at = [(hour * HOURS, failed) for hour, failed in answers]
 
-    assert doubt_ends(at, POLICY) == hours * HOURS
+    assert predict_doubt_end(at, POLICY) == hours * HOURS
 
 
 def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
     """Make one whose state is acted on, or is not."""
-    return Node(name="n1", state=state, enforced=enforced, by=by, after=5)
+    return Node(name="n1", state=state, enforced=enforced, by=by, not_before_ticket=5)
 
 
 FOUND = [State.SUSPECT, State.QUARANTINED, State.LEMON]
@@ -95,9 +95,9 @@ FOUND = [State.SUSPECT, State.QUARANTINED, State.LEMON]
 def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) -> None:
     before = a_node(State.HEALTHY, enforced=False)
 
-    node = held_back(before, a_node(found, enforced=True), "it tripped")
+    node = restrain_hold(before, a_node(found, enforced=True), "it tripped")
 
-    assert (node.state, node.wanted) == (found, Hold.NONE)
+    assert (node.state, node.desired_hold) == (found, Hold.NONE)
     assert node.reason.endswith("(not acted on: it tripped)")
 
 
@@ -109,22 +109,20 @@ def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) 
         (State.VERIFYING, "ada", State.VERIFYING),
     ],
 )
-def test_who_is_in_our_reservation_stays_there(
-    state: State, by: str, becomes: State
-) -> None:
+def test_who_is_in_our_reservation_stays_there(state: State, by: str, becomes: State) -> None:
     before = a_node(state, enforced=True, by=by)
 
-    node = held_back(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
+    node = restrain_hold(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
 
-    assert (node.state, node.by, node.after) == (becomes, by, 5)
-    assert node.wanted is Hold.RESERVATION
+    assert (node.state, node.by, node.not_before_ticket) == (becomes, by, 5)
+    assert node.desired_hold is Hold.RESERVATION
 
 
-@pytest.mark.parametrize("before", HOLDS)
+@pytest.mark.parametrize("before", HOLD_BY_STATE)
 def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
     found = a_node(State.HEALTHY, enforced=True)
 
-    assert held_back(a_node(before, enforced=True), found, "it tripped") is found
+    assert restrain_hold(a_node(before, enforced=True), found, "it tripped") is found
 
 
 @pytest.mark.parametrize("evidence", [(True, False), (False, True), (False, False)])
@@ -136,4 +134,4 @@ def test_hard_evidence_is_kept_while_nobody_acts_on_it(
     before = replace(a_node(State.VERIFYING, enforced=True, by=by), hard=old)
     after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
 
-    assert held_back(before, after, "it tripped").hard is any(evidence)
+    assert restrain_hold(before, after, "it tripped").hard is any(evidence)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ActionError, ConfigError
-from hpcverify.quarantine.command import CommandKeeper
-from hpcverify.quarantine.keeper import Seen, settle
+from hpcverify.quarantine.command import ScriptBackend
+from hpcverify.quarantine.keeper import HoldReading, settle
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 
@@ -34,43 +34,41 @@ esac
 ODD = 'it\'s "100 %" $HOME `x` \\n\t* ü | a=b'
 
 
-def a_script(folder: Path, text: str) -> CommandKeeper:
+def a_script(folder: Path, text: str) -> ScriptBackend:
     script = folder / "hold.sh"
     script.write_text(text)
     script.chmod(0o755)
-    return CommandKeeper(script, timeout=20)
+    return ScriptBackend(script, timeout=20)
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> CommandKeeper:
+def keeper(tmp_path: Path) -> ScriptBackend:
     """Make a script that works, with the nodes n1 and n2."""
     for name in ("n1", "n2"):
         (tmp_path / "nodes" / name).mkdir(parents=True)
     return a_script(tmp_path, SCRIPT)
 
 
-def test_all_nodes_are_given(keeper: CommandKeeper) -> None:
+def test_all_nodes_are_given(keeper: ScriptBackend) -> None:
     keeper.drain("n2", "PSU")
     keeper.reserve("n2")
 
-    assert keeper.look() == {
-        "n1": Seen(node="n1"),
-        "n2": Seen(node="n2", drained=True, reserved=True, reason="PSU"),
+    assert keeper.read_holds() == {
+        "n1": HoldReading(node="n1"),
+        "n2": HoldReading(node="n2", drained=True, reserved=True, reason="PSU"),
     }
 
 
-def test_a_reason_comes_back_word_for_word(keeper: CommandKeeper) -> None:
+def test_a_reason_comes_back_word_for_word(keeper: ScriptBackend) -> None:
     keeper.restore("n1", ODD)
 
-    assert keeper.see("n1").reason == ODD
+    assert keeper.read_hold("n1").reason == ODD
 
 
-def test_a_node_out_of_reach_is_not_to_be_touched(
-    keeper: CommandKeeper, tmp_path: Path
-) -> None:
+def test_a_node_out_of_reach_is_not_to_be_touched(keeper: ScriptBackend, tmp_path: Path) -> None:
     (tmp_path / "nodes/n1/other").touch()
 
-    assert keeper.see("n1").unavailable
+    assert keeper.read_hold("n1").unavailable
 
 
 @pytest.mark.parametrize(
@@ -81,17 +79,17 @@ def test_a_node_out_of_reach_is_not_to_be_touched(
     ],
 )
 def test_a_node_is_held_through_its_life(
-    keeper: CommandKeeper, tmp_path: Path, states: tuple[State, ...]
+    keeper: ScriptBackend, tmp_path: Path, states: tuple[State, ...]
 ) -> None:
     ledger = Ledger(tmp_path / "state")
     node = Node(name="n1")
     for state in states:
-        node = Node(name="n1", state=state, enforced=True, reason=ODD, hold=node.hold)
+        node = Node(name="n1", state=state, enforced=True, reason=ODD, hold_id=node.hold_id)
         node = settle(node, keeper, ledger)
-        seen = keeper.see("n1")
+        seen = keeper.read_hold("n1")
         assert seen.drained is (state is State.QUARANTINED)
         assert seen.reserved is (state in {State.VERIFYING, State.SUSPECT})
-    assert (node.hold, keeper.see("n2")) == ("", Seen(node="n2"))
+    assert (node.hold_id, keeper.read_hold("n2")) == ("", HoldReading(node="n2"))
 
 
 def test_an_errand_that_fails_is_told_in_the_scripts_words(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_a_script_that_hangs_is_given_up(tmp_path: Path) -> None:
     script = a_script(tmp_path, "#!/bin/sh\nexec sleep 60").script
 
     with pytest.raises(ActionError, match="did not end within"):
-        CommandKeeper(script, timeout=0.2).look()
+        ScriptBackend(script, timeout=0.2).read_holds()
 
 
 @pytest.mark.parametrize(
@@ -118,18 +116,16 @@ def test_a_script_that_hangs_is_given_up(tmp_path: Path) -> None:
         ("n2\\tfree\\t\\n", "does not name n1"),
     ],
 )
-def test_an_answer_that_is_not_whole_is_an_error(
-    tmp_path: Path, printed: str, why: str
-) -> None:
+def test_an_answer_that_is_not_whole_is_an_error(tmp_path: Path, printed: str, why: str) -> None:
     keeper = a_script(tmp_path, f"#!/bin/sh\nprintf '{printed}'")
 
     with pytest.raises(ActionError, match=why):
-        keeper.see("n1")
+        keeper.read_hold("n1")
 
 
 @pytest.mark.parametrize("loose", ["hold.sh", "."])
 def test_a_script_that_others_can_change_is_refused(
-    keeper: CommandKeeper, tmp_path: Path, loose: str
+    keeper: ScriptBackend, tmp_path: Path, loose: str
 ) -> None:
     (tmp_path / loose).chmod(0o777)
 
@@ -144,12 +140,12 @@ def test_a_script_that_is_missing_or_not_to_be_run_is_named(tmp_path: Path) -> N
     plain.write_text("")
 
     with pytest.raises(ActionError, match="missing"):
-        CommandKeeper(tmp_path / "missing").look()
+        ScriptBackend(tmp_path / "missing").read_holds()
     with pytest.raises(ConfigError, match="Permission denied"):
-        CommandKeeper(plain).look()
+        ScriptBackend(plain).read_holds()
 
 
 @pytest.mark.parametrize("path", ["", "hold.sh"])
 def test_a_script_is_named_by_its_absolute_path(path: str) -> None:
     with pytest.raises(ConfigError, match="not an absolute path"):
-        CommandKeeper(Path(path)).look()
+        ScriptBackend(Path(path)).read_holds()

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
 from hpcverify.quarantine.keeper import (
+    HoldReading,
     Intent,
-    Seen,
-    adopt,
-    foresee,
-    mark_of,
-    marks_of,
+    format_reason,
+    parse_hold_id,
+    plan_next_write,
+    read_hold_history,
     settle,
-    written,
+    take_over_hook_drain,
 )
 from hpcverify.quarantine.life import Hold, Node, State
 
@@ -63,19 +63,19 @@ class Shelf:
     book: list[Intent] = dataclasses.field(default_factory=list[Intent])
     outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
 
-    def look(self) -> Mapping[str, Seen]:
+    def read_holds(self) -> Mapping[str, HoldReading]:
         """Give the one node."""
-        return {"n1": self.see("n1")}
+        return {"n1": self.read_hold("n1")}
 
-    def see(self, node: str) -> Seen:
+    def read_hold(self, node: str) -> HoldReading:
         """Answer, after what others do just now."""
         self.reads += 1
         self.admin.get(self.reads, lambda: None)()
         if self.silent:
             raise SlurmError("no answer")
-        return Seen(
+        return HoldReading(
             node=node,
-            ours=mark_of(self.reason),
+            hold_id=parse_hold_id(self.reason),
             reason=self.reason,
             by=self.by if self.reason else "",
             drained=self.drained,
@@ -84,7 +84,7 @@ class Shelf:
             reserved=self.reserved,
         )
 
-    def began(self) -> float:
+    def read_start_time(self) -> float:
         """Forget nothing."""
         return 0.0
 
@@ -108,33 +108,35 @@ class Shelf:
         """Let it go, unless a job is in it."""
         self._write(f"unreserve {node}", reserved=self.busy)
 
-    def intend(self, node: str, act: str, reason: str, before: str) -> int:
+    def record_intent(self, node: str, act: str, reason: str, before: str) -> int:
         """Write the intent down."""
         assert node == "n1"
         number = len(self.book) + 1
         self.book.append(
-            Intent(number=number, act=act, reason=reason, before=before, stood=None)
+            Intent(number=number, act=act, reason=reason, reason_before=before, drain_after=None)
         )
         self.log.append(f"{act} ({before})")
         self._step()
         return number
 
-    def outcome(self, intent: int, text: str, stood: str | None = None) -> None:
+    def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
         """Write the outcome down."""
         self.outcomes[intent] = text
-        self.book[intent - 1] = replace(self.book[intent - 1], stood=stood)
+        self.book[intent - 1] = replace(self.book[intent - 1], drain_after=drain_after)
         self._step()
 
-    def found(self, node: str, stood: str) -> None:
+    def record_found_drain(self, node: str, drain_reason: str) -> None:
         """Write down what stands."""
         assert node == "n1"
         number = len(self.book) + 1
         self.book.append(
-            Intent(number=number, act="found", reason="", before="", stood=stood)
+            Intent(
+                number=number, act="found", reason="", reason_before="", drain_after=drain_reason
+            )
         )
         self._step()
 
-    def intents(self, node: str) -> list[Intent]:
+    def list_intents(self, node: str) -> list[Intent]:
         """List what was ever to be written."""
         assert node == "n1"
         return self.book
@@ -162,12 +164,8 @@ class Shelf:
 
 WANTED = {
     Hold.NONE: Node(name="n1", state=State.HEALTHY, reason="gemm is slow"),
-    Hold.RESERVATION: Node(
-        name="n1", state=State.SUSPECT, reason="gemm is slow", enforced=True
-    ),
-    Hold.DRAIN: Node(
-        name="n1", state=State.QUARANTINED, reason="gemm is slow", enforced=True
-    ),
+    Hold.RESERVATION: Node(name="n1", state=State.SUSPECT, reason="gemm is slow", enforced=True),
+    Hold.DRAIN: Node(name="n1", state=State.QUARANTINED, reason="gemm is slow", enforced=True),
 }
 
 
@@ -178,7 +176,7 @@ def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
         state=node.state,
         reason=node.reason,
         enforced=node.enforced,
-        hold=mark,
+        hold_id=mark,
         foreign=foreign,
     )
 
@@ -186,22 +184,16 @@ def wants(hold: Hold, mark: str = "", foreign: str = "") -> Node:
 def was_drained(reason: str = OURS, *, seen: bool = True) -> Intent:
     """Make the line of a drain of ours, and whether it was *seen* to stand."""
     stood = reason if seen else None
-    return Intent(number=1, act="drain", reason=reason, before="", stood=stood)
+    return Intent(number=1, act="drain", reason=reason, reason_before="", drain_after=stood)
 
 
 def was_reserved(reason: str = OURS) -> Intent:
     """Make the line of a reservation of ours."""
-    return Intent(number=1, act="reserve", reason=reason, before="", stood="")
+    return Intent(number=1, act="reserve", reason=reason, reason_before="", drain_after="")
 
 
 def drained(*, reserved: bool = False, silent: bool = False) -> Shelf:
-    return Shelf(
-        drained=True,
-        reason=OURS,
-        book=[was_drained()],
-        reserved=reserved,
-        silent=silent,
-    )
+    return Shelf(drained=True, reason=OURS, book=[was_drained()], reserved=reserved, silent=silent)
 
 
 def reserved(*, busy: bool = False, reason: str = "") -> Shelf:
@@ -244,7 +236,7 @@ def test_the_new_hold_stands_before_the_old_one_goes(
     assert shelf.writes == acts
     assert shelf.drained is (hold is Hold.DRAIN)
     assert shelf.reserved is (hold is Hold.RESERVATION)
-    assert bool(after.hold) is (hold is not Hold.NONE)
+    assert bool(after.hold_id) is (hold is not Hold.NONE)
     assert len(shelf.outcomes) == len(acts)
     assert settled(after, shelf) == after
 
@@ -254,29 +246,27 @@ def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
 
     after = settled(wants(Hold.DRAIN), shelf)
 
-    assert shelf.reason == f"{after.hold} gemm is slow"
-    assert mark_of(shelf.reason) == after.hold
+    assert shelf.reason == f"{after.hold_id} gemm is slow"
+    assert parse_hold_id(shelf.reason) == after.hold_id
 
 
 def test_a_hold_keeps_its_mark_from_reservation_to_drain() -> None:
     shelf = reserved()
 
-    assert settled(wants(Hold.DRAIN, MARK), shelf).hold == MARK
+    assert settled(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
     assert shelf.reason == OURS
 
 
 def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None:
     shelf = drained()
 
-    assert settled(wants(Hold.DRAIN), shelf).hold == MARK
+    assert settled(wants(Hold.DRAIN), shelf).hold_id == MARK
     assert shelf.writes == []
 
 
 def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
     shelf = Shelf(
-        drained=True,
-        reason=f"{OLD} x",
-        book=[was_drained(f"{OLD} x", seen=False), was_reserved()],
+        drained=True, reason=f"{OLD} x", book=[was_drained(f"{OLD} x", seen=False), was_reserved()]
     )
 
     settled(wants(Hold.NONE), shelf)
@@ -290,16 +280,13 @@ def test_the_book_has_what_stood_there_before_each_write() -> None:
     settled(wants(Hold.RESERVATION, MARK), shelf)
 
     assert shelf.log == [f"reserve ({OURS})", f"resume ({OURS})"]
-    assert shelf.outcomes == {
-        2: f"it is reserved and drained ({OURS})",
-        3: "it is reserved",
-    }
+    assert shelf.outcomes == {2: f"it is reserved and drained ({OURS})", 3: "it is reserved"}
 
 
 def test_a_reservation_stays_while_our_job_is_in_it() -> None:
     shelf = reserved(busy=True)
 
-    assert settled(wants(Hold.DRAIN, MARK), shelf).hold == MARK
+    assert settled(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
     assert shelf.drained
     assert shelf.reserved
 
@@ -343,22 +330,20 @@ def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
     after = settled(wants(hold), shelf)
 
     assert (shelf.writes, shelf.reason) == ([], reason)
-    assert (after.foreign, after.hold) == (reason, "")
+    assert (after.foreign, after.hold_id) == (reason, "")
     assert after.state is WANTED[hold].state
 
 
 @pytest.mark.parametrize("hold", Hold)
 @pytest.mark.parametrize("shelf", [Shelf(), drained(), reserved(), Shelf(reason="bad")])
 def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> None:
-    shelf = dataclasses.replace(
-        shelf, unavailable="DOWN", writes=[], book=[was_drained()]
-    )
+    shelf = dataclasses.replace(shelf, unavailable="DOWN", writes=[], book=[was_drained()])
     mark = MARK if shelf.drained or shelf.reserved else ""
 
     after = settled(wants(hold, mark), shelf)
 
     assert shelf.writes == []
-    assert after.hold == mark
+    assert after.hold_id == mark
     assert shelf.drained or (shelf.reason or "DOWN") in after.foreign
 
 
@@ -376,7 +361,7 @@ def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
 
     after = settled(wants(Hold.RESERVATION, MARK), shelf)
 
-    assert (shelf.reserved, after.foreign, after.hold) == (True, THEIRS, MARK)
+    assert (shelf.reserved, after.foreign, after.hold_id) == (True, THEIRS, MARK)
     assert after.state is State.SUSPECT
 
 
@@ -386,7 +371,7 @@ def test_only_the_reservation_goes_of_a_node_that_others_drain() -> None:
     after = settled(wants(Hold.NONE, MARK), shelf)
 
     assert (shelf.writes, shelf.reason) == (["unreserve"], THEIRS)
-    assert (after.foreign, after.hold) == (THEIRS, "")
+    assert (after.foreign, after.hold_id) == (THEIRS, "")
 
 
 def test_who_edits_our_reason_takes_the_node_over() -> None:
@@ -397,7 +382,7 @@ def test_who_edits_our_reason_takes_the_node_over() -> None:
     shelf.they_resume()
     later = settled(after, shelf)
 
-    assert (after.state, after.foreign, after.hold) == (State.UNVERIFIED, THEIRS, "")
+    assert (after.state, after.foreign, after.hold_id) == (State.UNVERIFIED, THEIRS, "")
     assert "took it over" in after.reason
     assert (later.foreign, shelf.writes) == ("", [])
 
@@ -409,7 +394,7 @@ def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
     after = settled(wants(hold, MARK), shelf)
 
     assert shelf.writes == []
-    assert (after.state, after.enforced, after.hold) == (State.UNVERIFIED, False, "")
+    assert (after.state, after.enforced, after.hold_id) == (State.UNVERIFIED, False, "")
     assert after.reason.startswith("somebody else let it go; it was")
     assert settled(after, shelf) == after
 
@@ -434,7 +419,7 @@ def test_a_drain_of_others_keeps_its_reason_whenever_it_comes(read: int) -> None
 
     after = settled(wants(Hold.DRAIN), shelf)
 
-    assert (shelf.reason, after.foreign, after.hold) == (THEIRS, THEIRS, "")
+    assert (shelf.reason, after.foreign, after.hold_id) == (THEIRS, THEIRS, "")
     assert shelf.writes == (["drain"] if read == 3 else [])
 
 
@@ -454,7 +439,7 @@ def test_a_late_write_of_ours_gives_their_reason_back() -> None:
     after = settled(wants(Hold.DRAIN, foreign=THEIRS), shelf)
 
     assert (shelf.reason, shelf.writes) == (THEIRS, ["restore"])
-    assert (after.foreign, after.hold) == (THEIRS, "")
+    assert (after.foreign, after.hold_id) == (THEIRS, "")
 
 
 def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
@@ -473,7 +458,7 @@ def test_a_reason_of_ours_that_a_resume_left_behind_is_wiped_out() -> None:
     after = settled(wants(Hold.DRAIN, MARK), shelf)
 
     assert (shelf.writes, shelf.reason, shelf.drained) == (["restore"], " ", False)
-    assert (after.state, after.hold) == (State.UNVERIFIED, "")
+    assert (after.state, after.hold_id) == (State.UNVERIFIED, "")
 
 
 # -- adopting what Slurm drained
@@ -483,46 +468,46 @@ def test_the_drain_of_a_hook_can_be_made_ours() -> None:
     told = "Prolog error"
     shelf = Shelf(drained=True, reason=told, hook_failed=True)
 
-    after = adopt(wants(Hold.DRAIN, foreign=told), shelf.see("n1"), shelf, shelf)
+    after = take_over_hook_drain(
+        wants(Hold.DRAIN, foreign=told), shelf.read_hold("n1"), shelf, shelf
+    )
 
-    assert shelf.reason == f"{after.hold} gemm is slow"
-    assert (after.foreign, mark_of(after.hold)) == ("", after.hold)
+    assert shelf.reason == f"{after.hold_id} gemm is slow"
+    assert (after.foreign, parse_hold_id(after.hold_id)) == ("", after.hold_id)
 
 
 @pytest.mark.parametrize(
     "shelf",
     [
         Shelf(drained=True, reason="Prolog error"),
-        Shelf(
-            drained=True, reason="Prolog error", hook_failed=True, unavailable="DOWN"
-        ),
+        Shelf(drained=True, reason="Prolog error", hook_failed=True, unavailable="DOWN"),
         Shelf(),
     ],
 )
 def test_nothing_else_is_adopted(shelf: Shelf) -> None:
     reason = shelf.reason
 
-    after = adopt(wants(Hold.DRAIN), shelf.see("n1"), shelf, shelf)
+    after = take_over_hook_drain(wants(Hold.DRAIN), shelf.read_hold("n1"), shelf, shelf)
 
-    assert (shelf.writes, shelf.reason, after.hold) == ([], reason, "")
+    assert (shelf.writes, shelf.reason, after.hold_id) == ([], reason, "")
 
 
 def test_the_drain_of_a_hook_on_a_node_that_we_reserved_is_made_ours_too() -> None:
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True, reserved=True)
 
-    found = adopt(wants(Hold.DRAIN, MARK), shelf.see("n1"), shelf, shelf)
+    found = take_over_hook_drain(wants(Hold.DRAIN, MARK), shelf.read_hold("n1"), shelf, shelf)
     after = settled(found, shelf)
 
     assert shelf.writes == ["drain", "unreserve"]
-    assert (after.hold, after.foreign, shelf.reserved) == (MARK, "", False)
+    assert (after.hold_id, after.foreign, shelf.reserved) == (MARK, "", False)
 
 
 def test_what_changed_since_it_was_seen_is_not_adopted() -> None:
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True)
-    seen = shelf.see("n1")
+    seen = shelf.read_hold("n1")
     shelf.they_drain()
 
-    after = adopt(wants(Hold.DRAIN), seen, shelf, shelf)
+    after = take_over_hook_drain(wants(Hold.DRAIN), seen, shelf, shelf)
 
     assert (shelf.writes, after.foreign) == ([], THEIRS)
 
@@ -531,11 +516,11 @@ def test_what_changed_since_it_was_seen_is_not_adopted() -> None:
 
 
 def test_a_reason_is_one_line_without_what_steers_a_terminal() -> None:
-    assert written(MARK, "a\n b\x1b[2J\tc") == f"{MARK} a b?[2J c"
+    assert format_reason(MARK, "a\n b\x1b[2J\tc") == f"{MARK} a b?[2J c"
 
 
 def test_a_reason_is_of_bounded_length() -> None:
-    assert len(written(MARK, "x" * 5000)) == 900
+    assert len(format_reason(MARK, "x" * 5000)) == 900
 
 
 # -- killed at any point
@@ -573,20 +558,15 @@ def test_killed_anywhere_it_comes_to_what_is_wanted_and_is_never_unheld(
 
     after = runs_again(wants(hold, mark if there else ""), shelf, kills)
 
-    assert after.wanted is hold
+    assert after.desired_hold is hold
     assert shelf.drained is (hold is Hold.DRAIN)
     assert shelf.reserved is (hold is Hold.RESERVATION)
     assert hold is Hold.NONE or all(shelf.held)
-    assert bool(after.hold) is (hold is not Hold.NONE)
+    assert bool(after.hold_id) is (hold is not Hold.NONE)
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    SHELVES,
-    st.sampled_from(list(Hold)),
-    st.integers(1, 12),
-    KILLS,
-)
+@given(SHELVES, st.sampled_from(list(Hold)), st.integers(1, 12), KILLS)
 def test_killed_anywhere_it_never_touches_a_drain_of_others(
     shelf: Shelf, hold: Hold, read: int, kills: list[int]
 ) -> None:
@@ -608,12 +588,12 @@ def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
     shelf = Shelf()
     held = settled(wants(Hold.DRAIN), shelf)
     first = shelf.reason
-    free = settled(wants(Hold.NONE, held.hold), shelf)
-    settled(replace(wants(Hold.DRAIN), hold=free.hold), shelf)
+    free = settled(wants(Hold.NONE, held.hold_id), shelf)
+    settled(replace(wants(Hold.DRAIN), hold_id=free.hold_id), shelf)
 
-    assert marks_of(free, shelf).drained(shelf.see("n1"))
+    assert read_hold_history(free, shelf).owns_drain(shelf.read_hold("n1"))
     shelf.reason = first
-    assert not marks_of(free, shelf).drained(shelf.see("n1"))
+    assert not read_hold_history(free, shelf).owns_drain(shelf.read_hold("n1"))
 
 
 @pytest.mark.parametrize(
@@ -631,22 +611,20 @@ def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
         (MARK, False),
     ],
 )
-def test_a_reason_that_a_person_has_changed_is_theirs(
-    reason: str, *, ours: bool
-) -> None:
+def test_a_reason_that_a_person_has_changed_is_theirs(reason: str, *, ours: bool) -> None:
     shelf = drained()
     shelf.reason = reason
 
     after = settled(wants(Hold.DRAIN, MARK), shelf)
 
-    assert bool(after.hold) is ours
+    assert bool(after.hold_id) is ours
     assert (shelf.reason, shelf.writes) == (reason, [])
 
 
 def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> None:
     shelf = Shelf(drained=True, reason=OURS, book=[was_drained(seen=False)])
     held = settled(wants(Hold.DRAIN), shelf)
-    assert held.hold == MARK
+    assert held.hold_id == MARK
     shelf.they_resume()
     left = settled(held, shelf)
     shelf.drained, shelf.reason = True, OURS
@@ -662,7 +640,7 @@ def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
     shelf.deaf, shelf.drained = False, True
     shelf.reason = shelf.book[0].reason
 
-    assert settled(wants(Hold.DRAIN), shelf).hold == mark_of(shelf.reason)
+    assert settled(wants(Hold.DRAIN), shelf).hold_id == parse_hold_id(shelf.reason)
 
 
 def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
@@ -681,7 +659,7 @@ def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
 def test_what_is_foreseen_is_what_settling_does(hold: Hold, shelf: Shelf) -> None:
     shelf = dataclasses.replace(shelf, writes=[], book=[*shelf.book])
     node = wants(hold, MARK if shelf.reserved or shelf.book else "")
-    found, act = foresee(node, shelf.see("n1"), marks_of(node, shelf))
+    found, act = plan_next_write(node, shelf.read_hold("n1"), read_hold_history(node, shelf))
 
     after = settled(node, shelf)
 
@@ -698,7 +676,7 @@ def test_who_puts_a_node_back_that_failed_is_told_what_it_failed() -> None:
 
     after = settled(bad, shelf)
 
-    assert (after.state, after.owed) == (State.UNVERIFIED, ("gemm", "sdc"))
+    assert (after.state, after.owed_checks) == (State.UNVERIFIED, ("gemm", "sdc"))
     assert after.reason == (
         "returned to service by somebody else, not verified since: failed gemm, sdc; "
         "it was quarantined: gemm is slow"

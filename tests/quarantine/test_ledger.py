@@ -14,10 +14,10 @@ import pytest
 from hpcverify.errors import StoreError
 from hpcverify.model import Run
 from hpcverify.quarantine.ledger import (
-    COUNTED,
-    DAY,
+    BREAKER_RETENTION_S,
+    DAY_S,
+    MAX_RUN_AGE_S,
     MIGRATIONS,
-    TIMELY,
     Ledger,
     NodeChange,
     Ticket,
@@ -63,7 +63,7 @@ def ledger(again: Callable[[], Ledger]) -> Ledger:
 @pytest.fixture
 def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
     """Open its file, as somebody with root's rights might."""
-    ledger.note("n1", "held", "a fan", "ada")
+    ledger.add_audit_line("n1", "held", "a fan", "ada")
     db = sqlite3.connect(ledger.path)
     yield db
     db.close()
@@ -86,51 +86,49 @@ def test_the_audit_log_is_neither_rewritten_nor_shortened(
     with pytest.raises(sqlite3.IntegrityError, match="the audit log is not"):
         database.execute(change)
 
-    (entry,) = ledger.audit()
+    (entry,) = ledger.read_audit()
     assert (entry.actor, entry.what, entry.detail) == ("ada", "held", "a fan")
 
 
 def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
     for node in ("n1", "n2", "n1"):
-        ledger.note(node, f"{node} again")
+        ledger.add_audit_line(node, f"{node} again")
 
-    assert [e.what for e in ledger.audit("n1", limit=1)] == ["n1 again"]
-    assert [e.node for e in ledger.audit()] == ["n1", "n2", "n1"]
+    assert [e.what for e in ledger.read_audit("n1", limit=1)] == ["n1 again"]
+    assert [e.node for e in ledger.read_audit()] == ["n1", "n2", "n1"]
 
 
-def test_a_node_is_written_with_what_was_done_and_by_whom(
-    again: Callable[[], Ledger],
-) -> None:
+def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Ledger]) -> None:
     again().put(N1, "quarantined", "run 7", "ada")
 
-    assert again().nodes() == {"n1": N1}
-    assert again().node("n1") == N1
-    (entry,) = again().audit("n1")
+    assert again().list_nodes() == {"n1": N1}
+    assert again().read_node("n1") == N1
+    (entry,) = again().read_audit("n1")
     assert (entry.when, entry.actor, entry.detail) == (NOW, "ada", "run 7")
 
 
 def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
-    assert ledger.node("n9") == Node(name="n9")
-    assert ledger.nodes() == {}
+    assert ledger.read_node("n9") == Node(name="n9")
+    assert ledger.list_nodes() == {}
 
 
 # -- runs
 
 
 def test_a_run_is_judged_once(ledger: Ledger) -> None:
-    assert ledger.judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
-    assert not ledger.judge(Node(name="n1"), "r1", {"gemm": False}, "healthy")
+    assert ledger.record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    assert not ledger.record_judgment(Node(name="n1"), "r1", {"gemm": False}, "healthy")
 
-    assert ledger.node("n1") == N1
+    assert ledger.read_node("n1") == N1
     assert ledger.is_judged("r1")
     assert not ledger.is_judged("r2")
-    assert [entry.what for entry in ledger.audit()] == ["quarantined"]
-    assert ledger.outcomes(0) == {"gemm": {"n1": True}}
+    assert [entry.what for entry in ledger.read_audit()] == ["quarantined"]
+    assert ledger.read_outcomes(0) == {"gemm": {"n1": True}}
 
 
 def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
-    ticket = ledger.issue("n1", "sweep", "idle")
-    ledger.judge(N1, "r1", {}, "quarantined", ticket=ticket.number)
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")
+    ledger.record_judgment(N1, "r1", {}, "quarantined", ticket=ticket.number)
 
     assert told(ledger, ticket).run == "r1"
 
@@ -144,15 +142,13 @@ def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
         ledger.put(N1, what)
     ledger.put(Node(name="n2"), "quarantined")
 
-    assert ledger.quarantines("n1", NOW - 1) == 2
-    assert ledger.quarantines("n1", NOW) == 1
+    assert ledger.count_quarantines("n1", NOW - 1) == 2
+    assert ledger.count_quarantines("n1", NOW) == 1
 
 
 def run_of(when: float, **changes: object) -> Run:
     """Make a run that began *when*, by the clock of its node."""
-    return a_run(
-        id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes
-    )
+    return a_run(id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes)
 
 
 def judged(ledger: Ledger, table: str = "judged") -> int:
@@ -165,48 +161,46 @@ def judged(ledger: Ledger, table: str = "judged") -> int:
 
 @pytest.mark.parametrize("days", [-13.9, -1, 0, 0.9])
 def test_a_run_of_these_days_is_timely(ledger: Ledger, days: float) -> None:
-    assert ledger.untimely(run_of(NOW + days * DAY)) == ""
+    assert ledger.explain_untimely(run_of(NOW + days * DAY_S)) == ""
 
 
 @pytest.mark.parametrize("days", [-20_000, -14.1, 1.1, 50_000])
 def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
     ledger: Ledger, days: float
 ) -> None:
-    ticket = ledger.issue("n1", "sweep", "quick")
-    run = run_of(NOW + days * DAY, token=ticket.token)
+    ticket = ledger.issue_ticket("n1", "sweep", "quick")
+    run = run_of(NOW + days * DAY_S, token=ticket.token)
 
-    assert "more than 14 days ago or ahead" in ledger.untimely(run_of(NOW + days * DAY))
-    assert ledger.untimely(run) == ""
-    ledger.judge(N1, run.id, {}, "", ticket=ticket.number)
-    assert "see whether that of the node" in ledger.untimely(run)
+    assert "more than 14 days ago or ahead" in ledger.explain_untimely(run_of(NOW + days * DAY_S))
+    assert ledger.explain_untimely(run) == ""
+    ledger.record_judgment(N1, run.id, {}, "", ticket=ticket.number)
+    assert "see whether that of the node" in ledger.explain_untimely(run)
 
 
 def test_a_ticket_for_another_suite_makes_no_run_timely(ledger: Ledger) -> None:
-    ticket = ledger.issue("n1", "sweep", "idle")  # it would not be used up
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")  # it would not be used up
 
-    assert ledger.untimely(run_of(NOW + 2 * DAY, token=ticket.token))
+    assert ledger.explain_untimely(run_of(NOW + 2 * DAY_S, token=ticket.token))
 
 
 def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
     ledger: Ledger, clock: Clock
 ) -> None:
-    run = run_of(NOW - 13 * DAY)
-    ledger.judge(N1, run.id, {}, "")
+    run = run_of(NOW - 13 * DAY_S)
+    ledger.record_judgment(N1, run.id, {}, "")
     for _ in range(40):
-        assert ledger.is_judged(run.id) or ledger.untimely(run)
-        clock.now += DAY
-        ledger.judge(N1, run_of(clock.now).id, {}, "")
+        assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
+        clock.now += DAY_S
+        ledger.record_judgment(N1, run_of(clock.now).id, {}, "")
 
     assert not ledger.is_judged(run.id)
-    assert judged(ledger) == TIMELY / DAY + 2
+    assert judged(ledger) == MAX_RUN_AGE_S / DAY_S + 2
 
 
-def test_what_the_breaker_counted_is_forgotten_in_the_end(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_what_the_breaker_counted_is_forgotten_in_the_end(ledger: Ledger, clock: Clock) -> None:
     for name in ("c1", "c2", "c3"):
-        ledger.judge(N1, run_of(clock.now).id, {name: True}, "", held=True)
-        clock.now += COUNTED - DAY
+        ledger.record_judgment(N1, run_of(clock.now).id, {name: True}, "", held=True)
+        clock.now += BREAKER_RETENTION_S - DAY_S
 
     assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (2, 2)
 
@@ -214,13 +208,13 @@ def test_what_the_breaker_counted_is_forgotten_in_the_end(
 def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
     ledger: Ledger, clock: Clock
 ) -> None:
-    ticket = ledger.issue("n1", "sweep", "quick")
-    run = run_of(NOW + 100 * DAY, token=ticket.token)
-    ledger.judge(N1, run.id, {}, "", ticket=ticket.number)
+    ticket = ledger.issue_ticket("n1", "sweep", "quick")
+    run = run_of(NOW + 100 * DAY_S, token=ticket.token)
+    ledger.record_judgment(N1, run.id, {}, "", ticket=ticket.number)
     for _ in range(130):
-        assert ledger.is_judged(run.id) or ledger.untimely(run)
-        clock.now += DAY
-        ledger.judge(N1, run_of(clock.now).id, {}, "")
+        assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
+        clock.now += DAY_S
+        ledger.record_judgment(N1, run_of(clock.now).id, {}, "")
 
     assert not ledger.is_judged(run.id)
 
@@ -230,42 +224,40 @@ def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
 
 def told(ledger: Ledger, ticket: Ticket) -> Ticket:
     """Read *ticket* again."""
-    (found,) = ledger.by_number([ticket.number])
+    (found,) = ledger.find_tickets([ticket.number])
     return found
 
 
 def test_no_two_tickets_are_alike_and_their_numbers_rise(ledger: Ledger) -> None:
-    issued = [ledger.issue("n1", "sweep", "idle") for _ in range(20)]
+    issued = [ledger.issue_ticket("n1", "sweep", "idle") for _ in range(20)]
 
     assert len({ticket.token for ticket in issued}) == 20
     assert all(len(ticket.token) == 32 for ticket in issued)
     assert [ticket.number for ticket in issued] == list(range(1, 21))
-    assert ledger.last_ticket() == 20
+    assert ledger.read_last_ticket_number() == 20
 
 
 def test_a_token_is_good_for_the_node_that_it_was_given_for(ledger: Ledger) -> None:
-    mine, other = (ledger.issue(node, "sweep", "idle") for node in ("n1", "n2"))
+    mine, other = (ledger.issue_ticket(node, "sweep", "idle") for node in ("n1", "n2"))
 
-    assert ledger.ticket_of("n1", mine.token) == mine
-    assert ledger.ticket_of("n1", other.token) is None
-    assert ledger.ticket_of("n1", "") is None
+    assert ledger.find_ticket("n1", mine.token) == mine
+    assert ledger.find_ticket("n1", other.token) is None
+    assert ledger.find_ticket("n1", "") is None
 
 
-def test_the_first_word_on_how_a_ticket_ended_stands(
-    ledger: Ledger, clock: Clock
-) -> None:
-    ticket = ledger.issue("n1", "sweep", "idle")
-    ledger.submitted(ticket, 17)
-    assert ledger.open_tickets() == [told(ledger, ticket)]
-    ledger.ended(ticket, "preempted")
+def test_the_first_word_on_how_a_ticket_ended_stands(ledger: Ledger, clock: Clock) -> None:
+    ticket = ledger.issue_ticket("n1", "sweep", "idle")
+    ledger.record_job(ticket, 17)
+    assert ledger.list_open_tickets() == [told(ledger, ticket)]
+    ledger.close_ticket(ticket, "preempted")
     clock.now += HOUR
-    ledger.ended(ticket, "finished")
+    ledger.close_ticket(ticket, "finished")
 
     ended = told(ledger, ticket)
     assert (ended.job, ended.ending, ended.ended) == (17, "preempted", NOW)
-    assert ledger.open_tickets() == []
-    assert ledger.last_ended() == {"n1": ended}
-    assert [e.what for e in ledger.audit()] == ["verification ended"]
+    assert ledger.list_open_tickets() == []
+    assert ledger.find_last_ended() == {"n1": ended}
+    assert [e.what for e in ledger.read_audit()] == ["verification ended"]
 
 
 def test_the_tokens_are_for_nobody_else_to_read(ledger: Ledger) -> None:
@@ -278,15 +270,15 @@ def test_the_tokens_are_for_nobody_else_to_read(ledger: Ledger) -> None:
 def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
     again: Callable[[], Ledger],
 ) -> None:
-    done = again().intend("n1", "drain", "hpcverify[aa11bb] slow", "")
-    again().intend("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
-    again().outcome(done, "it is drained", "hpcverify[aa11bb] slow")
+    done = again().record_intent("n1", "drain", "hpcverify[aa11bb] slow", "")
+    again().record_intent("n1", "drain", "hpcverify[cc22dd] slow", "theirs")
+    again().record_outcome(done, "it is drained", "hpcverify[aa11bb] slow")
 
     reasons = ["hpcverify[aa11bb] slow", "hpcverify[cc22dd] slow"]
-    told = [(each.reason, each.stood) for each in again().intents("n1")]
+    told = [(each.reason, each.drain_after) for each in again().list_intents("n1")]
     assert told == [(reasons[0], reasons[0]), (reasons[1], None)]
-    assert again().intents("n2") == []
-    (entry,) = again().audit()
+    assert again().list_intents("n2") == []
+    (entry,) = again().read_audit()
     assert (entry.what, entry.detail) == ("drain", f"it is drained: {reasons[0]}")
 
 
@@ -296,46 +288,46 @@ def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
 def test_the_window_of_the_breaker_survives_and_moves_on(
     again: Callable[[], Ledger], clock: Clock
 ) -> None:
-    again().judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    again().record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
     clock.now += HOUR
-    again().judge(Node(name="n2"), "r2", {"gemm": False}, "healthy")
+    again().record_judgment(Node(name="n2"), "r2", {"gemm": False}, "healthy")
 
-    assert again().holds(NOW - 1) == {"n1"}
-    assert again().outcomes(NOW - 1) == {"gemm": {"n1": True, "n2": False}}
-    assert again().holds(NOW) == set()
-    assert again().outcomes(NOW) == {"gemm": {"n2": False}}
+    assert again().list_newly_held(NOW - 1) == {"n1"}
+    assert again().read_outcomes(NOW - 1) == {"gemm": {"n1": True, "n2": False}}
+    assert again().list_newly_held(NOW) == set()
+    assert again().read_outcomes(NOW) == {"gemm": {"n2": False}}
 
 
 def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> None:
-    ledger.judge(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")
-    ledger.judge(N1, "r2", {"gemm": False}, "healthy")
+    ledger.record_judgment(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")
+    ledger.record_judgment(N1, "r2", {"gemm": False}, "healthy")
 
-    assert ledger.outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
+    assert ledger.read_outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
 
 
 def test_a_tripped_breaker_stays_so_until_a_person_resets_it(
     again: Callable[[], Ledger], clock: Clock
 ) -> None:
-    again().judge(N1, "r1", {"gemm": True}, "quarantined", held=True)
+    again().record_judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)
     again().trip("3 of 4 nodes")
-    assert again().tripped() == "3 of 4 nodes"
+    assert again().read_trip_reason() == "3 of 4 nodes"
 
     clock.now += 1
     again().reset("ada", "image 41")
 
-    assert again().tripped() == ""
-    assert again().holds(0) == set()  # what was before counts no more
-    assert again().outcomes(0) == {}
-    reset, tripped, _ = again().audit()
+    assert again().read_trip_reason() == ""
+    assert again().list_newly_held(0) == set()  # what was before counts no more
+    assert again().read_outcomes(0) == {}
+    reset, tripped, _ = again().read_audit()
     assert (reset.actor, reset.detail) == ("ada", "image 41")
     assert (tripped.what, tripped.detail) == ("breaker tripped", "3 of 4 nodes")
 
 
 def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> None:
-    seed, began = again().seed(), again().began()
+    seed, began = again().read_seed(), again().read_fleet_start()
     clock.now += HOUR
 
-    assert (again().seed(), again().began()) == (seed, began)
+    assert (again().read_seed(), again().read_fleet_start()) == (seed, began)
     assert began == NOW
 
 
@@ -346,7 +338,7 @@ def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
     ledger.path.write_bytes(b"no database" * 100)
 
     with pytest.raises(StoreError, match="bring it back from a backup"):
-        ledger.nodes()
+        ledger.list_nodes()
 
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -359,9 +351,7 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 # -- what an older version has left
 
 
-def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(
-    tmp_path: Path,
-) -> None:
+def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "fleet.sqlite"
     reason = "hpcverify[aa11bb] slow"
     gone = Node(name="n2", foreign="the scheduler has no such node any more")
@@ -388,9 +378,9 @@ def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(
 
     ledger = Ledger(tmp_path)
 
-    assert [i.stood for i in ledger.intents("n1")] == [reason, reason, "", None]
-    assert ledger.node("n2") == Node(name="n2")
-    assert ledger.node("n3").foreign == "bad fan"
+    assert [i.drain_after for i in ledger.list_intents("n1")] == [reason, reason, "", None]
+    assert ledger.read_node("n2") == Node(name="n2")
+    assert ledger.read_node("n3").foreign == "bad fan"
 
 
 def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
@@ -399,25 +389,25 @@ def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
     ledger.put_all(NodeChange(node=node, what="external") for node in nodes)
     ledger.put_all([])
 
-    assert list(ledger.nodes().values()) == nodes
-    assert [entry.what for entry in ledger.audit()] == ["external"] * 3
+    assert list(ledger.list_nodes().values()) == nodes
+    assert [entry.what for entry in ledger.read_audit()] == ["external"] * 3
 
 
 def test_a_node_is_met_once(again: Callable[[], Ledger], clock: Clock) -> None:
-    again().meet(["n1"])
+    again().add_nodes(["n1"])
     clock.now += HOUR
-    again().meet(["n1", "n2"])
+    again().add_nodes(["n1", "n2"])
 
-    met = {name: node.met for name, node in again().nodes().items()}
+    met = {name: node.first_seen_at for name, node in again().list_nodes().items()}
     assert met == {"n1": NOW, "n2": NOW + HOUR}
 
 
 def test_a_beginning_that_lies_in_the_future_is_now(
     again: Callable[[], Ledger], clock: Clock
 ) -> None:
-    again().began()
+    again().read_fleet_start()
     clock.now -= 100 * HOUR
-    assert again().began() == clock.now
+    assert again().read_fleet_start() == clock.now
     clock.now += HOUR
 
-    assert again().began() == clock.now - HOUR
+    assert again().read_fleet_start() == clock.now - HOUR

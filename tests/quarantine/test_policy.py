@@ -12,22 +12,22 @@ from hpcverify.config import Quarantine, Site, Suppression
 from hpcverify.model import (
     Cause,
     Finding,
+    FindingRule,
     Maturity,
     Remedy,
     Result,
-    Ruling,
     Run,
     Verdict,
     verdict_of,
 )
-from hpcverify.quarantine.evidence import evidence_of
+from hpcverify.quarantine.evidence import extract_evidence
 from hpcverify.quarantine.ledger import Ticket
 from hpcverify.quarantine.life import Hold, Node, State
 from hpcverify.quarantine.policy import (
-    after,
+    apply_evidence,
     explains_refusal,
-    kept_until_verified,
-    refused,
+    keep_until_verified,
+    quarantine_refused,
 )
 from tests.doubles import a_result, a_run
 
@@ -35,7 +35,7 @@ NOW = 1_800_000_000.0
 ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
 OUT = (State.QUARANTINED, Hold.DRAIN)
-HARD = {"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True)}
+HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)}
 
 
 def failed(check: str = "gemm", **changes: Any) -> Result:
@@ -62,9 +62,7 @@ def unclear(check: str = "sdc", **changes: Any) -> Result:
     return failed(check, **{**kept, **changes})
 
 
-def skipped(
-    check: str, cause: Cause = Cause.NOT_APPLICABLE, *, required: bool = False
-) -> Result:
+def skipped(check: str, cause: Cause = Cause.NOT_APPLICABLE, *, required: bool = False) -> Result:
     """Make the skip of a check."""
     kept = {"cause": cause, "reason": "no such part", "required": required}
     return failed(check, verdict=Verdict.SKIP, **kept)
@@ -106,7 +104,7 @@ def what_becomes(
     past: int = 0,
 ) -> Node:
     """Judge *run*, which came for *order*."""
-    return after(node, evidence_of(run, order, site, NOW), site, NOW, past)
+    return apply_evidence(node, extract_evidence(run, order, site, NOW), site, NOW, past)
 
 
 def in_state(state: State, **changes: Any) -> Node:
@@ -119,15 +117,15 @@ def in_state(state: State, **changes: Any) -> Node:
 def test_a_full_pass_makes_a_node_healthy_and_is_dated() -> None:
     node = what_becomes(in_state(State.UNVERIFIED), run_of(a_result()))
 
-    assert (node.state, node.passed, node.verdict) == (State.HEALTHY, NOW, "pass")
+    assert (node.state, node.last_pass_at, node.verdict) == (State.HEALTHY, NOW, "pass")
 
 
 def test_a_first_failure_makes_a_suspect_that_only_we_can_use() -> None:
     node = what_becomes(in_state(State.HEALTHY), run_of(failed()))
 
     assert node.state is State.SUSPECT
-    assert node.wanted is Hold.RESERVATION
-    assert (node.reason, node.checks, node.after) == ("gemm: too slow", ("gemm",), 5)
+    assert node.desired_hold is Hold.RESERVATION
+    assert (node.reason, node.checks, node.not_before_ticket) == ("gemm: too slow", ("gemm",), 5)
 
 
 def test_a_rerun_that_fails_quarantines_and_one_that_passes_counts_a_flake() -> None:
@@ -136,21 +134,21 @@ def test_a_rerun_that_fails_quarantines_and_one_that_passes_counts_a_flake() -> 
     confirmed = what_becomes(suspect, run_of(failed(), id="b"), ticket(6))
     taken_back = what_becomes(suspect, run_of(a_result(), id="b"), ticket(6))
 
-    assert (confirmed.state, confirmed.wanted) == (State.QUARANTINED, Hold.DRAIN)
+    assert (confirmed.state, confirmed.desired_hold) == (State.QUARANTINED, Hold.DRAIN)
     assert (taken_back.state, taken_back.flakes) == (State.HEALTHY, 1)
-    assert taken_back.wanted is Hold.NONE
+    assert taken_back.desired_hold is Hold.NONE
 
 
 def test_hard_evidence_needs_no_rerun() -> None:
     node = what_becomes(in_state(State.HEALTHY), run_of(corrupt()))
 
-    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.DRAIN)
+    assert (node.state, node.desired_hold) == (State.QUARANTINED, Hold.DRAIN)
 
 
 def test_a_site_that_observes_sees_the_state_and_holds_nobody() -> None:
     node = what_becomes(in_state(State.HEALTHY), run_of(corrupt()), site=OBSERVING)
 
-    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.QUARANTINED, Hold.NONE)
 
 
 def test_only_the_checks_that_are_enforced_hold_a_node() -> None:
@@ -159,16 +157,16 @@ def test_only_the_checks_that_are_enforced_hold_a_node() -> None:
     slow = what_becomes(in_state(State.HEALTHY), run_of(failed()), site=site)
     wrong = what_becomes(in_state(State.HEALTHY), run_of(corrupt()), site=site)
 
-    assert (slow.wanted, wrong.wanted) == (Hold.NONE, Hold.DRAIN)
+    assert (slow.desired_hold, wrong.desired_hold) == (Hold.NONE, Hold.DRAIN)
 
 
 @pytest.mark.parametrize("state", State)
 def test_an_error_changes_no_state_and_is_no_pass(state: State) -> None:
-    before = in_state(state, passed=1.0, checks=("gemm",), by="ann")
+    before = in_state(state, last_pass_at=1.0, checks=("gemm",), by="ann")
 
     node = what_becomes(before, run_of(unclear("gemm")))
 
-    assert (node.state, node.wanted, node.passed) == (state, before.wanted, 1.0)
+    assert (node.state, node.desired_hold, node.last_pass_at) == (state, before.desired_hold, 1.0)
 
 
 @pytest.mark.parametrize("state", State)
@@ -190,7 +188,7 @@ def test_a_check_in_beta_quarantines_nobody() -> None:
 def test_without_a_ticket_a_failure_raises_suspicion_and_holds_nobody() -> None:
     node = what_becomes(in_state(State.HEALTHY), run_of(corrupt()), None)
 
-    assert (node.state, node.wanted) == (State.SUSPECT, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.NONE)
 
 
 @pytest.mark.parametrize("state", State)
@@ -213,7 +211,7 @@ def test_hard_evidence_of_a_hook_is_kept_where_a_failure_was_only_observed(
 
     node = what_becomes(before, run_of(corrupt(), id="hook"), None, CLOSED)
 
-    assert (node.state, node.since, node.wanted) == (state, 0.0, Hold.NONE)
+    assert (node.state, node.since, node.desired_hold) == (state, 0.0, Hold.NONE)
     assert (node.checks, node.hard, node.run) == (("sdc", "gemm"), True, "hook")
     assert node.reason == "sdc: a wrong word; gemm: slow"
     assert explains_refusal(node, CLOSED)
@@ -222,9 +220,7 @@ def test_hard_evidence_of_a_hook_is_kept_where_a_failure_was_only_observed(
 
 
 @pytest.mark.parametrize("state", OBSERVED)
-def test_a_soft_failure_of_a_hook_adds_nothing_to_one_that_was_observed(
-    state: State,
-) -> None:
+def test_a_soft_failure_of_a_hook_adds_nothing_to_one_that_was_observed(state: State) -> None:
     before = in_state(state, enforced=False, checks=("gemm",))
 
     assert what_becomes(before, run_of(failed("xid")), None) == before
@@ -238,9 +234,7 @@ def test_what_is_held_is_not_changed_by_what_a_hook_found(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in OBSERVED])
-def test_old_evidence_explains_no_refusal_once_its_node_is_in_another_state(
-    state: State,
-) -> None:
+def test_old_evidence_explains_no_refusal_once_its_node_is_in_another_state(state: State) -> None:
     node = in_state(state, checks=("sdc",), hard=True)
 
     assert not explains_refusal(node, CLOSED)
@@ -258,20 +252,20 @@ def test_who_refused_a_job_is_quarantined_and_a_lemon_stays_one() -> None:
     suspect = in_state(State.SUSPECT, **seen)
     before = in_state(State.LEMON, lemon=True, **seen)
 
-    node = refused(suspect, "Prolog error", ENFORCING, NOW, 1)
-    lemon = refused(before, "Prolog error", ENFORCING, NOW, 0)
+    node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 1)
+    lemon = quarantine_refused(before, "Prolog error", ENFORCING, NOW, 0)
 
-    assert (node.state, node.wanted, node.lemon) == (*OUT, False)
+    assert (node.state, node.desired_hold, node.lemon) == (*OUT, False)
     assert node.reason == "Prolog error: sdc: a wrong word"
-    assert (lemon.state, lemon.wanted) == (State.LEMON, Hold.DRAIN)
+    assert (lemon.state, lemon.desired_hold) == (State.LEMON, Hold.DRAIN)
 
 
 def test_who_refused_a_job_once_too_often_is_a_lemon() -> None:
     suspect = in_state(State.SUSPECT, enforced=False, reason="sdc: a wrong word")
 
-    node = refused(suspect, "Prolog error", ENFORCING, NOW, 2)
+    node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 2)
 
-    assert (node.state, node.wanted, node.lemon) == (State.LEMON, Hold.DRAIN, True)
+    assert (node.state, node.desired_hold, node.lemon) == (State.LEMON, Hold.DRAIN, True)
 
 
 def test_a_ticket_that_was_used_by_another_run_counts_for_nothing() -> None:
@@ -287,17 +281,13 @@ def test_a_run_of_another_suite_than_was_ordered_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", [State.SUSPECT, State.VERIFYING, State.QUARANTINED])
-def test_a_pass_that_was_ordered_before_the_failure_releases_nobody(
-    state: State,
-) -> None:
-    before = in_state(state, after=5, by="ann")
+def test_a_pass_that_was_ordered_before_the_failure_releases_nobody(state: State) -> None:
+    before = in_state(state, not_before_ticket=5, by="ann")
 
     assert what_becomes(before, run_of(a_result()), ticket(5)) == before
 
 
-@pytest.mark.parametrize(
-    ("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")]
-)
+@pytest.mark.parametrize(("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")])
 def test_a_pass_without_the_check_that_failed_releases_nobody_and_says_why(
     state: State, by: str
 ) -> None:
@@ -305,8 +295,8 @@ def test_a_pass_without_the_check_that_failed_releases_nobody_and_says_why(
 
     node = what_becomes(before, run_of(a_result("gemm")))
 
-    assert (node.state, node.wanted) == (State.HELD, Hold.DRAIN)
-    assert (node.checks, node.after) == (("gemm", "sdc"), 5)
+    assert (node.state, node.desired_hold) == (State.HELD, Hold.DRAIN)
+    assert (node.checks, node.not_before_ticket) == (("gemm", "sdc"), 5)
     assert node.reason == (
         "passed quick, but sdc, which it had failed, had no turn in it: repair it with "
         "a suite that has them, or release it by force"
@@ -314,23 +304,23 @@ def test_a_pass_without_the_check_that_failed_releases_nobody_and_says_why(
 
 
 def test_a_repaired_node_that_passes_goes_back_and_one_that_fails_does_not() -> None:
-    before = in_state(State.VERIFYING, checks=("gemm",), by="ann", after=4)
+    before = in_state(State.VERIFYING, checks=("gemm",), by="ann", not_before_ticket=4)
 
-    assert what_becomes(before, run_of(a_result("gemm"))).wanted is Hold.NONE
+    assert what_becomes(before, run_of(a_result("gemm"))).desired_hold is Hold.NONE
     assert what_becomes(before, run_of(failed())).state is State.QUARANTINED
 
 
 def test_a_new_node_that_fails_stays_out_even_where_the_site_only_observes() -> None:
     before = in_state(State.VERIFYING, by="ann")
 
-    assert what_becomes(before, run_of(failed()), site=OBSERVING).wanted is Hold.DRAIN
+    assert what_becomes(before, run_of(failed()), site=OBSERVING).desired_hold is Hold.DRAIN
 
 
 @pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON, State.HELD])
 def test_what_is_out_of_service_is_not_let_back_by_a_pass_alone(state: State) -> None:
     node = what_becomes(in_state(state), run_of(a_result()))
 
-    assert (node.state, node.wanted) == (state, Hold.DRAIN)
+    assert (node.state, node.desired_hold) == (state, Hold.DRAIN)
 
 
 def test_too_many_quarantines_make_a_lemon_which_waits_for_a_person() -> None:
@@ -341,19 +331,19 @@ def test_too_many_quarantines_make_a_lemon_which_waits_for_a_person() -> None:
     passed = what_becomes(repaired, run_of(a_result("gemm")), ticket(9))
 
     assert lemon.state is State.LEMON
-    assert (passed.state, passed.wanted) == (State.HELD, Hold.DRAIN)
+    assert (passed.state, passed.desired_hold) == (State.HELD, Hold.DRAIN)
 
 
 def test_a_suppression_is_not_acted_on_until_its_last_day_is_over() -> None:
     site = replace(ENFORCING, suppress=(known(nodes="n[1-2]"),))
-    evidence = evidence_of(run_of(failed()), ticket(), site, NOW)
+    evidence = extract_evidence(run_of(failed()), ticket(), site, NOW)
 
-    last = after(in_state(State.HEALTHY), evidence, site, NOW, 0)
+    last = apply_evidence(in_state(State.HEALTHY), evidence, site, NOW, 0)
     later = NOW + 86400
-    evidence = evidence_of(run_of(failed()), ticket(), site, later)
-    over = after(in_state(State.HEALTHY), evidence, site, later, 0)
+    evidence = extract_evidence(run_of(failed()), ticket(), site, later)
+    over = apply_evidence(in_state(State.HEALTHY), evidence, site, later, 0)
 
-    assert (last.state, last.passed) == (State.HEALTHY, 0)
+    assert (last.state, last.last_pass_at) == (State.HEALTHY, 0)
     assert over.state is State.SUSPECT
 
 
@@ -373,7 +363,7 @@ def test_a_site_may_have_nodes_held_that_cannot_be_judged() -> None:
     held = what_becomes(in_state(State.HEALTHY), run_of(broken), site=site)
     left = what_becomes(in_state(State.HEALTHY), run_of(other), site=site)
 
-    assert (held.state, held.wanted) == (State.HELD, Hold.DRAIN)
+    assert (held.state, held.desired_hold) == (State.HELD, Hold.DRAIN)
     assert left.state is State.HEALTHY
 
 
@@ -382,12 +372,11 @@ def test_an_error_of_another_check_does_not_keep_a_suspect_for_ever() -> None:
 
     node = what_becomes(suspect, run_of(a_result("gemm"), unclear("sdc")))
 
-    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, 0)
+    assert (node.state, node.desired_hold, node.last_pass_at) == (State.HEALTHY, Hold.NONE, 0)
 
 
 NO_ANSWER = Site(
-    quarantine=Quarantine(enforce=("*",), drain_errors=(Cause.CRASHED,)),
-    suppress=(known("pcie"),),
+    quarantine=Quarantine(enforce=("*",), drain_errors=(Cause.CRASHED,)), suppress=(known("pcie"),)
 )
 
 
@@ -415,13 +404,13 @@ def test_a_turn_that_brought_only_a_suppressed_failure_is_no_pass() -> None:
 
     node = what_becomes(in_state(State.VERIFYING), run, site=NO_ANSWER)
 
-    assert (node.state, node.wanted, node.passed) == (State.UNVERIFIED, Hold.NONE, 0)
+    assert (node.state, node.desired_hold, node.last_pass_at) == (State.UNVERIFIED, Hold.NONE, 0)
 
 
 def test_a_turn_that_brought_a_pass_makes_a_node_healthy() -> None:
     node = what_becomes(in_state(State.VERIFYING, lemon=True), run_of(a_result()))
 
-    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, NOW)
+    assert (node.state, node.desired_hold, node.last_pass_at) == (State.HEALTHY, Hold.NONE, NOW)
 
 
 def test_another_failure_does_not_confirm_a_suspicion_that_nobody_ordered() -> None:
@@ -455,9 +444,7 @@ def test_a_repaired_node_is_verified_by_the_suite_that_it_failed() -> None:
     assert (node.state, node.suite) == (State.QUARANTINED, "burnin")
 
 
-@pytest.mark.parametrize(
-    ("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")]
-)
+@pytest.mark.parametrize(("state", "by"), [(State.VERIFYING, "ann"), (State.SUSPECT, "")])
 def test_a_pass_of_another_suite_says_nothing_of_a_check_that_it_lacks(
     state: State, by: str
 ) -> None:
@@ -482,9 +469,9 @@ def test_a_repaired_node_is_back_though_a_failure_is_suppressed_or_a_part_is_gon
 
     node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
 
-    assert (node.state, node.wanted, node.checks) == (State.HEALTHY, Hold.NONE, ())
+    assert (node.state, node.desired_hold, node.checks) == (State.HEALTHY, Hold.NONE, ())
     full = pcie.verdict is Verdict.SKIP
-    assert node.passed == (NOW if full else 1.0)
+    assert node.last_pass_at == (NOW if full else 1.0)
     assert node.reason == ("passed quick" if full else "passed quick; suppressed: pcie")
 
 
@@ -493,7 +480,7 @@ def test_a_suppressed_failure_beside_another_one_keeps_a_repaired_node_out() -> 
 
     node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
 
-    assert (node.state, node.wanted, node.checks) == (*OUT, ("gemm",))
+    assert (node.state, node.desired_hold, node.checks) == (*OUT, ("gemm",))
 
 
 @pytest.mark.parametrize(
@@ -512,7 +499,7 @@ def test_what_was_not_judged_keeps_a_repaired_node_out_and_is_told(
     node = what_becomes(REPAIRED, run, site=PCIE_KNOWN)
     again = what_becomes(node, run, ticket(6), site=PCIE_KNOWN)
 
-    assert (node.state, node.by, node.passed) == (State.VERIFYING, "ann", 1.0)
+    assert (node.state, node.by, node.last_pass_at) == (State.VERIFYING, "ann", 1.0)
     assert node.reason == f"new riser (not judged yet: {told})"
     assert again == node
 
@@ -524,9 +511,7 @@ def test_what_was_not_judged_keeps_a_repaired_node_out_and_is_told(
         failed("pcie", maturity=Maturity.BETA, reason="no such part"),
     ],
 )
-def test_a_check_that_failed_and_gives_no_answer_now_keeps_its_node_out(
-    found: Result,
-) -> None:
+def test_a_check_that_failed_and_gives_no_answer_now_keeps_its_node_out(found: Result) -> None:
     node = what_becomes(REPAIRED, run_of(a_result("gemm"), found))
 
     assert (node.state, node.by) == (State.VERIFYING, "ann")
@@ -538,25 +523,20 @@ def test_a_node_of_which_nothing_was_verified_does_not_come_back() -> None:
 
     node = what_becomes(new, run_of(skipped("smart")))
 
-    assert (node.state, node.wanted) == (State.VERIFYING, Hold.RESERVATION)
+    assert (node.state, node.desired_hold) == (State.VERIFYING, Hold.RESERVATION)
     assert node.reason == "new (not judged yet: every check was skipped)"
 
 
 @pytest.mark.parametrize(
     ("found", "told"),
-    [
-        (failed("pcie"), "suppressed: pcie"),
-        (skipped("pcie"), "not applicable any more: pcie"),
-    ],
+    [(failed("pcie"), "suppressed: pcie"), (skipped("pcie"), "not applicable any more: pcie")],
 )
-def test_a_suspect_is_acquitted_of_what_is_suppressed_or_gone(
-    found: Result, told: str
-) -> None:
+def test_a_suspect_is_acquitted_of_what_is_suppressed_or_gone(found: Result, told: str) -> None:
     suspect = in_state(State.SUSPECT, checks=("pcie",))
 
     node = what_becomes(suspect, run_of(found, unclear("xid")), site=PCIE_KNOWN)
 
-    assert (node.state, node.wanted, node.passed) == (State.HEALTHY, Hold.NONE, 0)
+    assert (node.state, node.desired_hold, node.last_pass_at) == (State.HEALTHY, Hold.NONE, 0)
     assert (node.reason, node.flakes) == (told, 0)
 
 
@@ -565,46 +545,41 @@ def test_a_required_check_that_was_skipped_acquits_no_suspect() -> None:
 
     node = what_becomes(suspect, run_of(skipped("pcie", required=True)))
 
-    assert (node.state, node.wanted) == (State.SUSPECT, Hold.RESERVATION)
+    assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.RESERVATION)
     assert node.reason == "pcie: slow (not judged yet: pcie: no such part)"
 
 
 XID = Site(quarantine=Quarantine(enforce=("xid",)))
-DOUBTED = in_state(State.SUSPECT, checks=("xid",), reason="xid: 79", after=4, since=1.0)
+DOUBTED = in_state(State.SUSPECT, checks=("xid",), reason="xid: 79", not_before_ticket=4, since=1.0)
 
 
-@pytest.mark.parametrize(
-    "xid",
-    [(unclear("xid"),), (skipped("xid", Cause.NOT_OBSERVABLE),), ()],
-)
+@pytest.mark.parametrize("xid", [(unclear("xid"),), (skipped("xid", Cause.NOT_OBSERVABLE),), ()])
 def test_a_failure_that_is_not_enforced_lets_nobody_back_who_is_still_suspected(
     xid: tuple[Result, ...],
 ) -> None:
     node = what_becomes(DOUBTED, run_of(*xid, failed("gemm")), site=XID)
     again = what_becomes(node, run_of(*xid, failed("gemm")), ticket(6), site=XID)
 
-    assert (node.state, node.wanted) == (State.SUSPECT, Hold.RESERVATION)
+    assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.RESERVATION)
     assert (node.checks, node.reason) == (("xid", "gemm"), "xid: 79; gemm: too slow")
-    assert (node.after, node.since) == (4, 1.0)  # or a rerun would be due at once
+    assert (node.not_before_ticket, node.since) == (4, 1.0)  # or a rerun would be due at once
     assert again == node
 
 
 @pytest.mark.parametrize("xid", [a_result("xid"), skipped("xid"), failed("xid")])
-def test_a_failure_that_is_not_enforced_lets_back_who_is_cleared_of_what_is(
-    xid: Result,
-) -> None:
+def test_a_failure_that_is_not_enforced_lets_back_who_is_cleared_of_what_is(xid: Result) -> None:
     kept = replace(DOUBTED, checks=("acme", "xid"))
     site = replace(XID, suppress=(known("xid"),))
 
     node = what_becomes(kept, run_of(xid, failed("gemm")), site=site)
 
-    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.QUARANTINED, Hold.NONE)
 
 
 def test_another_failure_that_is_enforced_confirms_a_suspicion() -> None:
     node = what_becomes(DOUBTED, run_of(unclear("xid"), failed("gemm")))
 
-    assert (node.state, node.wanted) == OUT
+    assert (node.state, node.desired_hold) == OUT
 
 
 BRAKED = "sdc: a wrong word (not acted on: the breaker tripped: 3 of 4)"
@@ -624,11 +599,9 @@ def test_hard_evidence_that_was_not_acted_on_is_taken_back_by_no_rerun(
 ) -> None:
     node = what_becomes(spared(state, by), run_of(found, id="b"))
 
-    assert (node.state, node.wanted, node.hard) == (*OUT, True)
-    assert (node.checks, node.run, node.after) == (("sdc",), "a", 5)
-    assert node.reason == (
-        "hard evidence, which no rerun takes back: sdc: a wrong word"
-    )
+    assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
+    assert (node.checks, node.run, node.not_before_ticket) == (("sdc",), "a", 5)
+    assert node.reason == ("hard evidence, which no rerun takes back: sdc: a wrong word")
 
 
 @pytest.mark.parametrize(("state", "by"), KEPT)
@@ -639,7 +612,7 @@ def test_hard_evidence_stays_beside_what_is_found_later_enforced_or_not(
 
     node = what_becomes(spared(state, by), run_of(failed("gemm"), id="b"), site=site)
 
-    assert (node.state, node.wanted, node.hard) == (*OUT, True)
+    assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
     assert (node.checks, node.run) == (("sdc", "gemm"), "b")
     assert node.reason.endswith(": sdc: a wrong word; gemm: too slow")
 
@@ -656,7 +629,7 @@ def test_hard_evidence_that_a_site_enforces_no_more_only_shows() -> None:
 
     node = what_becomes(before, run_of(a_result("sdc")), site=OBSERVING)
 
-    assert (node.state, node.wanted) == (State.QUARANTINED, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.QUARANTINED, Hold.NONE)
 
 
 def test_hard_evidence_makes_a_lemon_like_any_other() -> None:
@@ -679,7 +652,7 @@ def test_hard_evidence_of_a_hook_is_taken_back_by_a_pass_of_ours() -> None:
     node = what_becomes(suspect, run_of(a_result("sdc")))
 
     assert suspect.hard
-    assert (node.state, node.hard, node.wanted) == (State.HEALTHY, False, Hold.NONE)
+    assert (node.state, node.hard, node.desired_hold) == (State.HEALTHY, False, Hold.NONE)
 
 
 # -- what counts as a full pass
@@ -690,7 +663,7 @@ def test_a_passive_suite_is_no_full_pass_and_makes_no_node_healthy() -> None:
 
     node = what_becomes(in_state(State.UNVERIFIED), quiet)
 
-    assert (node.state, node.passed, node.verdict) == (State.UNVERIFIED, 0, "pass")
+    assert (node.state, node.last_pass_at, node.verdict) == (State.UNVERIFIED, 0, "pass")
 
 
 @pytest.mark.parametrize(
@@ -706,7 +679,7 @@ def test_of_an_old_document_its_checks_tell_whether_it_was_passive(
 ) -> None:
     node = what_becomes(in_state(State.UNVERIFIED), run_of(a_result("xid"), *others))
 
-    assert bool(node.passed) is full
+    assert bool(node.last_pass_at) is full
 
 
 def test_a_passive_suite_still_tells_what_fails_and_clears_a_suspect_of_it() -> None:
@@ -714,19 +687,17 @@ def test_a_passive_suite_still_tells_what_fails_and_clears_a_suspect_of_it() -> 
 
     node = what_becomes(suspect, run_of(a_result("xid"), passive=True))
 
-    assert (node.state, node.passed) == (State.HEALTHY, 0)
+    assert (node.state, node.last_pass_at) == (State.HEALTHY, 0)
     worse = what_becomes(in_state(State.HEALTHY), run_of(failed("xid"), passive=True))
     assert worse.state is State.SUSPECT
 
 
-def test_a_node_that_is_repaired_and_passes_a_passive_suite_is_back_unverified() -> (
-    None
-):
+def test_a_node_that_is_repaired_and_passes_a_passive_suite_is_back_unverified() -> None:
     repaired = in_state(State.VERIFYING, by="ada", checks=("xid",))
 
     node = what_becomes(repaired, run_of(a_result("xid"), passive=True))
 
-    assert (node.state, node.wanted) == (State.UNVERIFIED, Hold.NONE)
+    assert (node.state, node.desired_hold) == (State.UNVERIFIED, Hold.NONE)
     assert node.reason == "passed quick, which loads nothing: not verified in full"
 
 
@@ -739,17 +710,17 @@ def back(**changes: Any) -> Node:
 
 
 def test_who_was_put_back_unverified_owes_what_it_failed_until_it_passes_that() -> None:
-    assert back().owed == ("gemm",)
+    assert back().owed_checks == ("gemm",)
 
     other = what_becomes(back(), run_of(a_result(), suite="x"), ticket(suite="x"))
-    assert (other.state, other.owed) == (State.HEALTHY, ())
+    assert (other.state, other.owed_checks) == (State.HEALTHY, ())
     none = run_of(a_result("sdc"), suite="x")
     lacking = what_becomes(back(), none, ticket(suite="x"))
-    assert (lacking.state, lacking.owed) == (State.UNVERIFIED, ("gemm",))
+    assert (lacking.state, lacking.owed_checks) == (State.UNVERIFIED, ("gemm",))
     same = what_becomes(back(), run_of(a_result("gemm")))
-    assert (same.state, same.owed) == (State.HEALTHY, ())
+    assert (same.state, same.owed_checks) == (State.HEALTHY, ())
     gone = what_becomes(back(), run_of(a_result("sdc")))
-    assert (gone.state, gone.owed) == (State.HEALTHY, ())  # its suite has it no more
+    assert (gone.state, gone.owed_checks) == (State.HEALTHY, ())  # its suite has it no more
 
 
 def test_who_owes_a_check_and_fails_another_has_failed_both() -> None:
@@ -769,17 +740,17 @@ def test_who_passes_after_a_quarantine_came_back_and_who_is_new_did_not() -> Non
 
     passed = run_of(a_result())
 
-    assert what_becomes(repaired, passed).returned == (NOW,)
-    assert what_becomes(new, passed).returned == ()
+    assert what_becomes(repaired, passed).returned_at == (NOW,)
+    assert what_becomes(new, passed).returned_at == ()
 
 
 def test_who_is_taken_back_to_be_verified_is_acquitted_by_a_pass_alone() -> None:
-    kept = kept_until_verified(back(hard=True), NOW, last=4)
-    assert (kept.wanted, kept.after) == (Hold.RESERVATION, 4)
+    kept = keep_until_verified(back(hard=True), NOW, last=4)
+    assert (kept.desired_hold, kept.not_before_ticket) == (Hold.RESERVATION, 4)
 
     assert what_becomes(kept, run_of(a_result())).state is State.HEALTHY
     again = what_becomes(kept, run_of(failed()))
-    assert (again.state, again.wanted) == OUT
+    assert (again.state, again.desired_hold) == OUT
     assert what_becomes(kept, run_of(a_result()), ticket(4)) == kept
 
 
@@ -790,9 +761,9 @@ def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
     ago: tuple[float, ...], *, told: bool
 ) -> None:
     returned = tuple(NOW - days * 86400 for days in reversed(ago))
-    node = in_state(State.HEALTHY, returned=returned)
+    node = in_state(State.HEALTHY, returned_at=returned)
 
     gone = what_becomes(node, run_of(corrupt()))
 
-    assert (gone.state, gone.wanted) == OUT
+    assert (gone.state, gone.desired_hold) == OUT
     assert gone.reason.endswith("have a person repair it)") is told

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import SlurmError
-from hpcverify.quarantine.keeper import Seen, adopt, settle
+from hpcverify.quarantine.keeper import HoldReading, settle, take_over_hook_drain
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
-from hpcverify.quarantine.slurm import SlurmKeeper, as_seen, taboo
+from hpcverify.quarantine.slurm import SlurmBackend, build_reading, list_untouchable_states
 from hpcverify.slurm import Host, Reservation
 from hpcverify.slurm.client import Slurm
 from tests.slurm_lab.lab import Cluster, a_cluster
@@ -33,7 +33,7 @@ def shared() -> Iterator[Cluster]:
 def cluster(shared: Cluster) -> Iterator[Cluster]:
     """Give the cluster to a test, and nothing held on it to the next."""
     yield shared
-    for name in shared.slurm.reservations():
+    for name in shared.slurm.list_reservations():
         shared.slurm.unreserve(name)
 
     def is_calm() -> bool:
@@ -51,14 +51,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def a_node(state: State, hold: str = "") -> Node:
-    return Node(name="n1", state=state, reason="gemm: slow", enforced=True, hold=hold)
+    return Node(name="n1", state=state, reason="gemm: slow", enforced=True, hold_id=hold)
 
 
 def admin_drains(cluster: Cluster, reason: str = THEIRS) -> None:
     cluster.run("scontrol", "update", "nodename=n1", "state=drain", f"reason={reason}")
 
 
-def interposed(cluster: Cluster, before: str, act: Callable[[], object]) -> SlurmKeeper:
+def interposed(cluster: Cluster, before: str, act: Callable[[], object]) -> SlurmBackend:
     """Have *act* done once, just before the first command with *before* in it."""
     waiting = [act]
 
@@ -67,37 +67,35 @@ def interposed(cluster: Cluster, before: str, act: Callable[[], object]) -> Slur
             waiting.pop()()
         return cluster.slurm.run(command)
 
-    return SlurmKeeper(dataclasses.replace(cluster.slurm, run=run))
+    return SlurmBackend(dataclasses.replace(cluster.slurm, run=run))
 
 
 def test_a_node_is_held_through_its_life(cluster: Cluster, ledger: Ledger) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+    keeper = SlurmBackend(cluster.slurm)
     node = settle(a_node(State.SUSPECT), keeper, ledger)
-    assert keeper.see("n1") == Seen(node="n1", reserved=True)
-    mark = node.hold
+    assert keeper.read_hold("n1") == HoldReading(node="n1", reserved=True)
+    mark = node.hold_id
 
     node = settle(a_node(State.QUARANTINED, mark), keeper, ledger)
-    seen = keeper.see("n1")
-    assert (seen.drained, seen.reserved, seen.ours) == (True, False, mark)
+    seen = keeper.read_hold("n1")
+    assert (seen.drained, seen.reserved, seen.hold_id) == (True, False, mark)
     assert seen.reason == f"{mark} gemm: slow"
 
     node = settle(a_node(State.VERIFYING, mark), keeper, ledger)
-    assert keeper.see("n1") == Seen(node="n1", reserved=True)
+    assert keeper.read_hold("n1") == HoldReading(node="n1", reserved=True)
 
-    assert settle(a_node(State.HEALTHY, mark), keeper, ledger).hold == ""
-    assert keeper.look() == {name: Seen(node=name) for name in ("n1", "n2")}
+    assert settle(a_node(State.HEALTHY, mark), keeper, ledger).hold_id == ""
+    assert keeper.read_holds() == {name: HoldReading(node=name) for name in ("n1", "n2")}
 
 
-def test_a_drain_of_others_before_ours_is_left_alone(
-    cluster: Cluster, ledger: Ledger
-) -> None:
+def test_a_drain_of_others_before_ours_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
     admin_drains(cluster, ODD)
 
-    node = settle(a_node(State.QUARANTINED), SlurmKeeper(cluster.slurm), ledger)
+    node = settle(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), ledger)
 
-    assert node.foreign == cluster.slurm.hosts("n1")["n1"].reason
-    assert settle(a_node(State.HEALTHY), SlurmKeeper(cluster.slurm), ledger).foreign
-    assert SlurmKeeper(cluster.slurm).see("n1").drained
+    assert node.foreign == cluster.slurm.list_hosts("n1")["n1"].reason
+    assert settle(a_node(State.HEALTHY), SlurmBackend(cluster.slurm), ledger).foreign
+    assert SlurmBackend(cluster.slurm).read_hold("n1").drained
 
 
 def test_a_drain_of_others_after_our_first_read_keeps_its_reason(
@@ -106,17 +104,17 @@ def test_a_drain_of_others_after_our_first_read_keeps_its_reason(
     intents: list[str] = []
 
     class Book(Ledger):
-        def intend(self, node: str, act: str, reason: str, before: str = "") -> int:
+        def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
             intents.append(act)
             admin_drains(cluster)
-            return super().intend(node, act, reason, before)
+            return super().record_intent(node, act, reason, before)
 
     book = Book(ledger.path.parent)
-    node = settle(a_node(State.QUARANTINED), SlurmKeeper(cluster.slurm), book)
+    node = settle(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), book)
 
     assert intents == ["drain"]
-    assert (node.foreign, node.hold) == (THEIRS, "")
-    assert SlurmKeeper(cluster.slurm).see("n1").reason == THEIRS
+    assert (node.foreign, node.hold_id) == (THEIRS, "")
+    assert SlurmBackend(cluster.slurm).read_hold("n1").reason == THEIRS
 
 
 def test_a_drain_of_others_right_before_our_write_leaves_the_node_drained(
@@ -127,46 +125,42 @@ def test_a_drain_of_others_right_before_our_write_leaves_the_node_drained(
 
     node = settle(a_node(State.QUARANTINED), keeper, ledger)
 
-    assert keeper.see("n1").ours == node.hold != ""
+    assert keeper.read_hold("n1").hold_id == node.hold_id != ""
 
 
-def test_a_drain_of_others_after_ours_takes_the_node_over(
-    cluster: Cluster, ledger: Ledger
-) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+def test_a_drain_of_others_after_ours_takes_the_node_over(cluster: Cluster, ledger: Ledger) -> None:
+    keeper = SlurmBackend(cluster.slurm)
     node = settle(a_node(State.QUARANTINED), keeper, ledger)
     admin_drains(cluster, ODD)
 
     node = settle(node, keeper, ledger)
 
-    assert (node.state, node.foreign) == (State.UNVERIFIED, keeper.see("n1").reason)
-    assert keeper.see("n1").drained
+    assert (node.state, node.foreign) == (State.UNVERIFIED, keeper.read_hold("n1").reason)
+    assert keeper.read_hold("n1").drained
 
 
-def test_who_resumes_a_node_of_ours_is_not_worked_against(
-    cluster: Cluster, ledger: Ledger
-) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+def test_who_resumes_a_node_of_ours_is_not_worked_against(cluster: Cluster, ledger: Ledger) -> None:
+    keeper = SlurmBackend(cluster.slurm)
     node = settle(a_node(State.QUARANTINED), keeper, ledger)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
 
     assert settle(node, keeper, ledger).state is State.UNVERIFIED
-    assert keeper.see("n1") == Seen(node="n1")
+    assert keeper.read_hold("n1") == HoldReading(node="n1")
 
 
 @pytest.mark.parametrize("reason", [THEIRS, ODD])
 def test_a_reason_that_our_late_write_replaced_is_given_back_word_for_word(
     cluster: Cluster, ledger: Ledger, reason: str
 ) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
-    ledger.intend("n1", "drain", "hpcverify[aa11bb] gemm: slow")
+    keeper = SlurmBackend(cluster.slurm)
+    ledger.record_intent("n1", "drain", "hpcverify[aa11bb] gemm: slow")
     keeper.drain("n1", reason)
     node = settle(a_node(State.QUARANTINED), keeper, ledger)
     assert node.foreign == reason
     keeper.drain("n1", "hpcverify[aa11bb] gemm: slow")  # it comes about only now
 
     assert settle(node, keeper, ledger).foreign == reason
-    assert keeper.see("n1").reason == reason
+    assert keeper.read_hold("n1").reason == reason
 
 
 def test_a_controller_that_does_not_answer_has_nothing_done(
@@ -176,61 +170,59 @@ def test_a_controller_that_does_not_answer_has_nothing_done(
         raise SlurmError(f"{command[0]}: Unable to contact slurm controller")
 
     with pytest.raises(SlurmError):
-        settle(a_node(State.QUARANTINED), SlurmKeeper(Slurm(run=away)), ledger)
+        settle(a_node(State.QUARANTINED), SlurmBackend(Slurm(run=away)), ledger)
 
-    assert SlurmKeeper(cluster.slurm).see("n1") == Seen(node="n1")
-    assert ledger.intents("n1") == []
+    assert SlurmBackend(cluster.slurm).read_hold("n1") == HoldReading(node="n1")
+    assert ledger.list_intents("n1") == []
 
 
 def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+    keeper = SlurmBackend(cluster.slurm)
     cluster.run("scontrol", "update", "nodename=n1", "state=down", f"reason={THEIRS}")
 
     node = settle(a_node(State.QUARANTINED), keeper, ledger)
 
-    assert (node.foreign, keeper.see("n1").drained) == (THEIRS, False)
+    assert (node.foreign, keeper.read_hold("n1").drained) == (THEIRS, False)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
 
 
 def test_a_node_in_the_reservation_of_others_is_left_alone(
     cluster: Cluster, ledger: Ledger
 ) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+    keeper = SlurmBackend(cluster.slurm)
     cluster.slurm.reserve("works", "n1")
-    cluster.until(lambda: keeper.see("n1").unavailable)
+    cluster.until(lambda: keeper.read_hold("n1").unavailable)
 
     assert "MAINT" in settle(a_node(State.QUARANTINED), keeper, ledger).foreign
-    assert not keeper.see("n1").drained
+    assert not keeper.read_hold("n1").drained
 
 
-def test_our_reservation_stays_until_our_job_in_it_ends(
-    cluster: Cluster, ledger: Ledger
-) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+def test_our_reservation_stays_until_our_job_in_it_ends(cluster: Cluster, ledger: Ledger) -> None:
+    keeper = SlurmBackend(cluster.slurm)
     node = settle(a_node(State.SUSPECT), keeper, ledger)
     options = ["--reservation=hpcverify-n1", "-w", "n1", "-o", "/dev/null"]
     cluster.run("sbatch", *options, "--begin=now+1hour", "--wrap", "true")
 
-    node = settle(a_node(State.QUARANTINED, node.hold), keeper, ledger)
-    assert (keeper.see("n1").drained, keeper.see("n1").reserved) == (True, True)
+    node = settle(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
+    assert (keeper.read_hold("n1").drained, keeper.read_hold("n1").reserved) == (True, True)
 
     cluster.run("scancel", "--name=wrap")
     cluster.until(lambda: not cluster.run("squeue", "-h"))
     settle(node, keeper, ledger)
-    assert not keeper.see("n1").reserved
+    assert not keeper.read_hold("n1").reserved
 
 
 def test_the_drain_of_a_prolog_that_failed_can_be_made_ours(
     cluster: Cluster, ledger: Ledger
 ) -> None:
-    keeper = SlurmKeeper(cluster.slurm)
+    keeper = SlurmBackend(cluster.slurm)
     admin_drains(cluster, "Prolog error")  # by root, who is this cluster's SlurmUser
 
-    node = adopt(a_node(State.QUARANTINED), keeper.see("n1"), keeper, ledger)
+    node = take_over_hook_drain(a_node(State.QUARANTINED), keeper.read_hold("n1"), keeper, ledger)
 
-    assert keeper.see("n1").reason == f"{node.hold} gemm: slow"
-    settle(a_node(State.HEALTHY, node.hold), keeper, ledger)
-    assert keeper.see("n1") == Seen(node="n1")
+    assert keeper.read_hold("n1").reason == f"{node.hold_id} gemm: slow"
+    settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger)
+    assert keeper.read_hold("n1") == HoldReading(node="n1")
 
 
 MAINT = Reservation(name="works", nodes=("n1",))
@@ -249,17 +241,13 @@ MAINT = Reservation(name="works", nodes=("n1",))
             [],
             ["REBOOT_ISSUED"],
         ),
-        (
-            Host(name="n1", state="IDLE", flags=frozenset({"POWERED_DOWN"})),
-            [],
-            ["POWERED_DOWN"],
-        ),
+        (Host(name="n1", state="IDLE", flags=frozenset({"POWERED_DOWN"})), [], ["POWERED_DOWN"]),
     ],
 )
 def test_some_states_forbid_touching_a_node(
     host: Host, reservations: list[Reservation], forbidding: list[str]
 ) -> None:
-    assert taboo(host, reservations) == forbidding
+    assert list_untouchable_states(host, reservations) == forbidding
 
 
 @pytest.mark.parametrize(
@@ -278,7 +266,7 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
     flags = frozenset({"DRAIN"})
     host = Host(name="n1", state="IDLE", flags=flags, reason=reason, reason_user=by)
 
-    assert as_seen(host, {}, "slurm").hook_failed is its_own
+    assert build_reading(host, {}, "slurm").hook_failed is its_own
 
 
 # -- a reboot, which Slurm writes into the reason of the node
@@ -296,41 +284,41 @@ def reboot(cluster: Cluster, *how: str) -> None:
     """Have n1 rebooted by Slurm, and wait until it is back."""
 
     def flags() -> frozenset[str]:
-        return cluster.slurm.hosts("n1")["n1"].flags
+        return cluster.slurm.list_hosts("n1")["n1"].flags
 
     cluster.run("scontrol", "reboot", *how, "n1")
     cluster.until(lambda: "REBOOT_ISSUED" in flags())
     cluster.stop("n1")
     cluster.start("n1")
     cluster.until(lambda: flags() <= {"DRAIN"})
-    cluster.until(lambda: cluster.slurm.hosts("n1")["n1"].state == "IDLE")
+    cluster.until(lambda: cluster.slurm.list_hosts("n1")["n1"].state == "IDLE")
 
 
 def test_a_node_that_we_drained_stays_ours_when_it_is_rebooted(
     rebooting: Cluster, ledger: Ledger
 ) -> None:
-    keeper = SlurmKeeper(rebooting.slurm)
+    keeper = SlurmBackend(rebooting.slurm)
     bad = replace(a_node(State.QUARANTINED), reason=ODD)
     node = settle(bad, keeper, ledger)
-    said = keeper.see("n1").reason
+    said = keeper.read_hold("n1").reason
     reboot(rebooting)
 
-    assert keeper.see("n1").reason != said
+    assert keeper.read_hold("n1").reason != said
     assert settle(node, keeper, ledger) == node
-    assert settle(a_node(State.HEALTHY, node.hold), keeper, ledger).hold == ""
-    assert not keeper.see("n1").drained
+    assert settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
+    assert not keeper.read_hold("n1").drained
 
 
 def test_a_node_that_is_rebooted_into_service_is_not_acquitted(
     rebooting: Cluster, ledger: Ledger
 ) -> None:
-    keeper = SlurmKeeper(rebooting.slurm)
+    keeper = SlurmBackend(rebooting.slurm)
     bad = replace(a_node(State.QUARANTINED), checks=("gemm",))
     node = settle(bad, keeper, ledger)
     reboot(rebooting, "ASAP", "nextstate=RESUME")
 
     after = settle(node, keeper, ledger)
 
-    assert (after.state, after.owed) == (State.UNVERIFIED, ("gemm",))
+    assert (after.state, after.owed_checks) == (State.UNVERIFIED, ("gemm",))
     assert after.reason.startswith("returned to service by somebody else, not verified")
-    assert not keeper.see("n1").drained
+    assert not keeper.read_hold("n1").drained

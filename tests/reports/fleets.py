@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from hpcverify.fleet.overview import Overview, overview
-from hpcverify.fleet.said import Said
+from hpcverify.fleet.overview import Overview, build_overview
+from hpcverify.fleet.said import LastResult
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.quarantine.life import Node, State
 
@@ -21,7 +21,7 @@ CHECKS = (
 SLOW = "GPU 3 (…4f21): bf16.sustained 612 TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
 
 
-def said(node: str, check: str = "gemm", **changes: object) -> Said:
+def said(node: str, check: str = "gemm", **changes: object) -> LastResult:
     """Make what a check said of *node* last night; it passed."""
     base: dict[str, object] = {
         "node": node,
@@ -35,10 +35,10 @@ def said(node: str, check: str = "gemm", **changes: object) -> Said:
         "cause": Cause.NONE,
         "remedy": Remedy.NONE,
     }
-    return Said(**{**base, **changes})  # type: ignore[arg-type]
+    return LastResult(**{**base, **changes})  # type: ignore[arg-type]
 
 
-def bad(node: str, check: str, verdict: Verdict, remedy: Remedy, reason: str) -> Said:
+def bad(node: str, check: str, verdict: Verdict, remedy: Remedy, reason: str) -> LastResult:
     """Make a result that is none to be glad of."""
     return said(node, check, verdict=verdict, remedy=remedy, reason=reason)
 
@@ -49,8 +49,8 @@ def well(name: str) -> Node:
         name=name,
         state=State.HEALTHY,
         since=NOW - 9 * DAY,
-        passed=NOW - 3.5 * HOUR,
-        finished=NOW - 3.5 * HOUR,
+        last_pass_at=NOW - 3.5 * HOUR,
+        last_run_at=NOW - 3.5 * HOUR,
         verdict="pass",
     )
 
@@ -72,9 +72,9 @@ def sick() -> dict[str, Node]:
                 since=NOW - 2 * DAY,
                 reason=f"gemm: {SLOW}",
                 checks=("gemm", "thermal"),
-                passed=NOW - 3 * DAY,
+                last_pass_at=NOW - 3 * DAY,
                 verdict="fail",
-                finished=NOW - 3 * HOUR,
+                last_run_at=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(17),
@@ -83,9 +83,9 @@ def sick() -> dict[str, Node]:
                 since=NOW - 6 * DAY,
                 reason="sdc: quarantined 3 times within 28 days",
                 checks=("sdc",),
-                passed=NOW - 8 * DAY,
+                last_pass_at=NOW - 8 * DAY,
                 verdict="fail",
-                finished=NOW - 3 * HOUR,
+                last_run_at=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(23),
@@ -93,9 +93,9 @@ def sick() -> dict[str, Node]:
                 since=NOW - 3 * HOUR,
                 reason="nvlink: GPU 0 link 7 is down",
                 checks=("nvlink",),
-                passed=NOW - DAY,
+                last_pass_at=NOW - DAY,
                 verdict="fail",
-                finished=NOW - 3 * HOUR,
+                last_run_at=NOW - 3 * HOUR,
             ),
             Node(
                 name=name_of(30),
@@ -104,22 +104,18 @@ def sick() -> dict[str, Node]:
                 since=NOW - 5 * HOUR,
                 reason="firmware of the switch",
                 by="anna",
-                passed=NOW - DAY,
+                last_pass_at=NOW - DAY,
             ),
             Node(
-                name=name_of(33),
-                foreign="bad fan, ticket 4711 (root)",
-                passed=NOW - 12 * DAY,
+                name=name_of(33), foreign="bad fan, ticket 4711 (root)", last_pass_at=NOW - 12 * DAY
             ),
-            Node(
-                name=name_of(40), state=State.VERIFYING, enforced=True, suite="burnin"
-            ),
+            Node(name=name_of(40), state=State.VERIFYING, enforced=True, suite="burnin"),
             Node(name=name_of(50)),
         )
     }
 
 
-def complaints() -> list[Said]:
+def complaints() -> list[LastResult]:
     """Make what checks said of those that are sick, and of some that only warn."""
     return [
         bad(name_of(5), "gemm", Verdict.FAIL, Remedy.REPLACE, SLOW),
@@ -127,13 +123,8 @@ def complaints() -> list[Said]:
         bad(name_of(17), "sdc", Verdict.FAIL, Remedy.REPLACE, "1 word differs"),
         bad(name_of(23), "nvlink", Verdict.FAIL, Remedy.RESET_GPU, "link 7 is down"),
         bad(name_of(44), "storage", Verdict.WARN, Remedy.INSPECT, "fsync.p99 13 ms"),
-        bad(
-            name_of(45), "allreduce", Verdict.ERROR, Remedy.FIX_CONFIGURATION, "no nccl"
-        ),
-        *(
-            bad(name_of(i), "xid", Verdict.SKIP, Remedy.NONE, "no kernel log")
-            for i in range(8, 12)
-        ),
+        bad(name_of(45), "allreduce", Verdict.ERROR, Remedy.FIX_CONFIGURATION, "no nccl"),
+        *(bad(name_of(i), "xid", Verdict.SKIP, Remedy.NONE, "no kernel log") for i in range(8, 12)),
     ]
 
 
@@ -141,12 +132,12 @@ def fleet(count: int = 64, tripped: str = "") -> Overview:
     """Make a fleet of *count* nodes, seven of them in a state of their own."""
     nodes = {name_of(i): well(name_of(i)) for i in range(count)} | sick()
     loud = {(one.node, one.check): one for one in complaints()}
-    return overview(nodes, (), _results(nodes, loud), now=NOW, tripped=tripped)
+    return build_overview(nodes, (), _results(nodes, loud), now=NOW, tripped=tripped)
 
 
 def _results(
-    nodes: dict[str, Node], loud: dict[tuple[str, str], Said]
-) -> Iterator[Said]:
+    nodes: dict[str, Node], loud: dict[tuple[str, str], LastResult]
+) -> Iterator[LastResult]:
     silent = {name_of(50), name_of(40)}
     for name in nodes.keys() - silent:
         for check in CHECKS:
@@ -163,9 +154,7 @@ def rotten(count: int, one_in: int) -> Overview:
     nodes = {name_of(i): well(name_of(i)) for i in range(count)}
     pairs = [(name, check) for name in nodes for check in CHECKS]
     results = [
-        bad(*pair, Verdict.FAIL, Remedy.REPLACE, SLOW)
-        if place % one_in == 0
-        else said(*pair)
+        bad(*pair, Verdict.FAIL, Remedy.REPLACE, SLOW) if place % one_in == 0 else said(*pair)
         for place, pair in enumerate(pairs)
     ]
-    return overview(nodes, (), results, now=NOW)
+    return build_overview(nodes, (), results, now=NOW)

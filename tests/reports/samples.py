@@ -17,16 +17,16 @@ from msgspec.structs import replace
 from hpcverify.check import judge
 from hpcverify.model import (
     Cause,
-    Covered,
+    Coverage,
     Device,
     Finding,
+    FindingRule,
     Inventory,
     Limit,
     Measurement,
     Part,
     Remedy,
     Result,
-    Ruling,
     Run,
     Series,
     Verdict,
@@ -86,11 +86,7 @@ INVENTORY = Inventory(
             kind="cpu",
             id="cpu",
             label="CPU",
-            facts={
-                "model": "Intel Xeon Platinum 8480+",
-                "sockets": "2",
-                "cores": "112",
-            },
+            facts={"model": "Intel Xeon Platinum 8480+", "sockets": "2", "cores": "112"},
         ),
         Part(kind="memory", id="memory", label="Memory", facts={"total": "2048 GiB"}),
         *GPUS,
@@ -117,11 +113,11 @@ def result(
     check: str,
     found: Sequence[Measurement | Finding] = (),
     limits: Sequence[Limit] = (),
-    rulings: Mapping[str, Ruling] | None = None,
+    rulings: Mapping[str, FindingRule] | None = None,
     **changes: Any,
 ) -> Result:
     """Judge what was *found* as the engine does."""
-    ruled = judge(found, limits, rulings or {}, INVENTORY.names)
+    ruled = judge(found, limits, rulings or {}, INVENTORY.format_names)
     base = Result(
         check=check,
         verdict=ruled.verdict,
@@ -195,8 +191,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
         limits,
         seconds=63.2,
         coverage=tuple(
-            Covered(gpu.id, "5 types, 14 shapes up to 16384³, 412 products")
-            for gpu in GPUS
+            Coverage(gpu.id, "5 types, 14 shapes up to 16384³, 412 products") for gpu in GPUS
         ),
         params={"seconds": 30.0, "types": ["bf16", "fp16", "tf32", "fp32", "fp64"]},
     )
@@ -270,10 +265,7 @@ def thermal(samples: int = 600) -> Result:
     limits = (
         Limit(name="temperature.max", high=87.0, source=f"maximum of {H100}"),
         Limit(
-            name="throttled.thermal",
-            high=0.0,
-            otherwise=Verdict.WARN,
-            source="hpcverify default",
+            name="throttled.thermal", high=0.0, otherwise=Verdict.WARN, source="hpcverify default"
         ),
     )
     return result(
@@ -282,7 +274,7 @@ def thermal(samples: int = 600) -> Result:
         limits,
         seconds=600.4,
         series=telemetry(samples),
-        coverage=(Covered("node", "600 s at full load on all 8 GPUs at once"),),
+        coverage=(Coverage("node", "600 s at full load on all 8 GPUs at once"),),
         params={"seconds": 600.0, "load": "bf16", "interval": 1.0},
     )
 
@@ -306,11 +298,10 @@ def sdc() -> Result:
         "sdc",
         [finding, *checked],
         (Limit(name="checked", low=1e9, source="hpcverify default"),),
-        {"corrupted_word": Ruling(Verdict.FAIL, Remedy.REPLACE)},
+        {"corrupted_word": FindingRule(Verdict.FAIL, Remedy.REPLACE)},
         seconds=44.0,
         coverage=tuple(
-            Covered(g.id, "1.2e13 words in 18 400 products of known result")
-            for g in GPUS
+            Coverage(g.id, "1.2e13 words in 18 400 products of known result") for g in GPUS
         ),
     )
 
@@ -323,14 +314,14 @@ def ecc() -> Result:
     return result("ecc", found, limits, seconds=0.2, coverage=tuple(_counters_read()))
 
 
-def _counters_read() -> Iterator[Covered]:
+def _counters_read() -> Iterator[Coverage]:
     """Tell what was read as NVML lets us: alike on most GPUs, and less on some."""
     for i, gpu in enumerate(GPUS):
-        yield Covered(gpu.id, "21 counters of memory errors read since the last run")
+        yield Coverage(gpu.id, "21 counters of memory errors read since the last run")
         action = {2: "gpu reset", 5: "drain and reset"}.get(i, "none")
-        yield Covered(gpu.id, f"recovery action: {action}")
+        yield Coverage(gpu.id, f"recovery action: {action}")
     calls = (f"nvmlDeviceGetFieldValues({n}) of a link" for n in (29, 30, 303, 307))
-    yield Covered("node", f"all GPUs: not supported: {', '.join(calls)}")
+    yield Coverage("node", f"all GPUs: not supported: {', '.join(calls)}")
 
 
 def allreduce() -> Result:
@@ -359,10 +350,7 @@ def storage() -> Result:
         ]
     limits = (
         Limit(
-            name="fsync.p99",
-            high=10.0,
-            otherwise=Verdict.WARN,
-            source="/etc/hpcverify/site.toml",
+            name="fsync.p99", high=10.0, otherwise=Verdict.WARN, source="/etc/hpcverify/site.toml"
         ),
         Limit(name="read.sequential", low=5.0, high=8.0, source="hpcverify default"),
     )
@@ -441,8 +429,8 @@ def torn_node() -> Run:
             "recovery",
             [reset],
             (),
-            {"gpu_reset": Ruling(Verdict.FAIL, Remedy.RESET_GPU)},
-            coverage=tuple(Covered(gpu.id, "recovery action") for gpu in GPUS),
+            {"gpu_reset": FindingRule(Verdict.FAIL, Remedy.RESET_GPU)},
+            coverage=tuple(Coverage(gpu.id, "recovery action") for gpu in GPUS),
         ),
         result("ecc", found, limits),
     )
@@ -452,11 +440,7 @@ def past(count: int = 12) -> list[Run]:
     """List the runs of the nights before, in which bf16 fades slowly."""
     return [
         replace(
-            run(
-                inventory(),
-                gemm(sick=False, drift=1 - 0.001 * i + 0.004 * wobble(i, 0.7)),
-                ecc(),
-            ),
+            run(inventory(), gemm(sick=False, drift=1 - 0.001 * i + 0.004 * wobble(i, 0.7)), ecc()),
             id=f"20261109T0321-{i}",
             started=STARTED - timedelta(days=count - i),
         )

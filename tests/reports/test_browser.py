@@ -80,9 +80,7 @@ def test_a_browser_reads_the_page_of_a_fleet_as_it_was_written(tmp_path: Path) -
 
 def test_a_browser_paints_the_map_of_a_fleet(tmp_path: Path) -> None:
     pictures = [tmp_path / "with.png", tmp_path / "without.png"]
-    pages = [
-        fleet.render(made, {}) for made in (fleets.fleet(), fleets.rotten(64, 10**6))
-    ]
+    pages = [fleet.render(made, {}) for made in (fleets.fleet(), fleets.rotten(64, 10**6))]
 
     for page, picture in zip(pages, pictures, strict=True):
         size = ("--window-size=1280,1600", f"--screenshot={picture}")

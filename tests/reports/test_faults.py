@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.fleet.overview import overview
+from hpcverify.fleet.overview import build_overview
 from hpcverify.model import Remedy, Verdict
-from hpcverify_reports.faults import Fault, group_faults, metric_of, topic
+from hpcverify_reports.faults import Fault, extract_topic, group_faults, parse_metric
 from tests.reports.fleets import NOW, bad, name_of, said, well
 
 SLOW = "GPU {}: bf16.sustained {} TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
@@ -21,7 +21,7 @@ def faults(*reasons: str, well_too: int = 0) -> tuple[Fault, ...]:
         for name, reason in zip(names, reasons, strict=False)
     ]
     nodes = {name: well(name) for name in names}
-    return group_faults(overview(nodes, (), runs, now=NOW).rows)
+    return group_faults(build_overview(nodes, (), runs, now=NOW).rows)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,7 @@ def faults(*reasons: str, well_too: int = 0) -> tuple[Fault, ...]:
         ("GPU 4: crc.rate 186 1/s > 100 (DCGM)", "GPU 2: crc.rate 210 1/s > 100 (us)"),
     ],
 )
-def test_faults_that_differ_in_parts_and_numbers_are_equal(
-    one: str, other: str
-) -> None:
+def test_faults_that_differ_in_parts_and_numbers_are_equal(one: str, other: str) -> None:
     (fault,) = faults(one, other)
 
     assert len(fault.sightings) == 2
@@ -60,18 +58,17 @@ def test_one_fault_with_two_remedies_is_two() -> None:
     ]
     nodes = {name: well(name) for name in ("n1", "n2")}
 
-    assert len(group_faults(overview(nodes, (), runs, now=NOW).rows)) == 2
+    assert len(group_faults(build_overview(nodes, (), runs, now=NOW).rows)) == 2
 
 
 def test_what_several_checks_say_alike_of_a_node_is_told_once() -> None:
     lost = "node: GPU with NVML index 2: GPU is lost"
     runs = [
-        bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost)
-        for check in ("ecc", "nvlink", "pcie")
+        bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost) for check in ("ecc", "nvlink", "pcie")
     ]
     runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "GPU 1: it is slow"))
     nodes = {name: well(name) for name in ("n1", "n2")}
-    found = group_faults(overview(nodes, (), runs, now=NOW).rows)
+    found = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
 
     assert {fault.checks for fault in found} == {("ecc", "nvlink", "pcie"), ("pcie",)}
 
@@ -96,6 +93,8 @@ def test_a_common_cause_is_likely_if_very_many_nodes_have_the_fault(
 
 
 def test_the_metric_is_read_from_a_complaint_about_a_limit() -> None:
-    assert metric_of(SLOW.format("3 (…4f21)", 612)) == "bf16.sustained"
-    assert metric_of("GPU 1: Xid 79 < 80 is odd") == ""
-    assert topic("GPU 0 (…a), GPU 5 (…b): reset it") == topic("GPU 7 (…c): reset it")
+    assert parse_metric(SLOW.format("3 (…4f21)", 612)) == "bf16.sustained"
+    assert parse_metric("GPU 1: Xid 79 < 80 is odd") == ""
+    assert extract_topic("GPU 0 (…a), GPU 5 (…b): reset it") == extract_topic(
+        "GPU 7 (…c): reset it"
+    )

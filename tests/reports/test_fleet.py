@@ -9,11 +9,18 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.fleet.overview import Overview, overview
+from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.model import Remedy, Verdict
 from hpcverify.quarantine.life import Node, State
-from hpcverify_reports.fleet import LISTED, OPEN, RACKS, SIGHTED, lay_out, render
-from hpcverify_reports.heat import PITCH, ROWS, Block
+from hpcverify_reports.fleet import (
+    MAX_FAULT_NODES,
+    MAX_LISTED_ROWS,
+    MAX_NODE_ROWS,
+    MAX_OPEN_RACKS,
+    lay_out,
+    render,
+)
+from hpcverify_reports.heat import BLOCK_ROWS, PITCH_PIXELS, Block
 from tests.reports import fleets
 from tests.reports.dom import Dom
 
@@ -35,7 +42,7 @@ def dom() -> Dom:
 
 def of(*nodes: Node, **changes: object) -> Overview:
     """Make the overview of *nodes* of which no run is known."""
-    made = overview({n.name: n for n in nodes}, (), (), now=fleets.NOW)
+    made = build_overview({n.name: n for n in nodes}, (), (), now=fleets.NOW)
     return replace(made, **changes)
 
 
@@ -77,7 +84,7 @@ def test_a_fleet_that_is_verified_and_well_is_green() -> None:
     shown = of(fleets.well("n1"), fleets.well("n2"))
     laid, page = lay_out(shown, {}), Dom(render(shown, {})).text
 
-    assert (laid.headline, laid.mark.key) == ("All 2 nodes passed", "pass")
+    assert (laid.headline, laid.icon.key) == ("All 2 nodes passed", "pass")
     assert "Each had a full pass in the last 7 days." in page
     assert "What did not pass" not in page
     assert "Out of service" not in page
@@ -86,14 +93,14 @@ def test_a_fleet_that_is_verified_and_well_is_green() -> None:
 def by_hand(*names: str, failures: Iterable[tuple[str, float]] = ()) -> Overview:
     """Make the overview of nodes that passed a run that nobody ordered."""
     runs = [fleets.said(name, overall=Verdict.PASS) for name in names]
-    return overview({}, (), runs, now=fleets.NOW, failures=failures)
+    return build_overview({}, (), runs, now=fleets.NOW, failures=failures)
 
 
 def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
     laid = lay_out(by_hand("n1", "n2"), {})
     (unverified,) = laid.lists
 
-    assert (laid.headline, laid.mark.key) == ("No node is verified", "skip")
+    assert (laid.headline, laid.icon.key) == ("No node is verified", "skip")
     assert "2 nodes are not known to the controller" in laid.lede
     assert facts(by_hand("n1", "n2"))["Results"] == "2 passed"
     assert unverified.rows[0].cells == (
@@ -107,17 +114,15 @@ def test_some_that_are_not_verified_are_not_green_either() -> None:
     laid = lay_out(of(fleets.well("n1"), Node(name="n2")), {})
 
     assert laid.headline == "No node failed, but 1 of 2 are not verified"
-    assert laid.mark.key == "skip"
+    assert laid.icon.key == "skip"
 
 
 def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> None:
     runs = [fleets.bad("n1", "xid", Verdict.FAIL, Remedy.REBOOT, "Xid 79")]
-    laid = lay_out(overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
+    laid = lay_out(build_overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
 
     assert laid.headline == "1 of 1 node failed"
-    assert laid.lede == (
-        "1 failed node is in service: the controller did not order its run."
-    )
+    assert laid.lede == ("1 failed node is in service: the controller did not order its run.")
 
 
 def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> None:
@@ -127,14 +132,14 @@ def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> 
     lately = next(each for each in laid.lists if each.id == "lately")
 
     assert laid.headline == "1 of 2 nodes failed in the last 7 days"
-    assert laid.mark.key == "warn"
+    assert laid.icon.key == "warn"
     assert shown.rows[0].why == "2 failed runs in the last 7 days"
     assert [(r.name, r.cells[0]) for r in lately.rows] == [("n1", "2")]
 
 
 def test_a_full_pass_takes_back_the_failures_before_it() -> None:
     nodes, before = {"n1": fleets.well("n1")}, [("n1", fleets.NOW - fleets.DAY)]
-    shown = overview(nodes, (), (), now=fleets.NOW, failures=before)
+    shown = build_overview(nodes, (), (), now=fleets.NOW, failures=before)
 
     assert lay_out(shown, {}).headline == "The node passed"
 
@@ -167,9 +172,7 @@ def test_a_tripped_breaker_stands_on_top_with_the_way_out() -> None:
 
 
 def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> None:
-    signs = re.findall(
-        r'<a href="([^"]*)"><title>([^<]*)</title><use href="#cell-(\w+)"', text()
-    )
+    signs = re.findall(r'<a href="([^"]*)"><title>([^<]*)</title><use href="#cell-(\w+)"', text())
     gemm = next(sign for sign in signs if " gemm" in sign[1])
 
     assert gemm[0] == "nodes/gpu-r001-n06/idle.html#gemm"
@@ -181,12 +184,12 @@ def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> No
 
 def test_a_square_lies_in_the_row_of_its_node_and_the_column_of_its_check() -> None:
     block = drawn(fleets.fleet())[0]
-    sign = next(sign for sign in block.signs if " nvlink" in sign.title)
+    sign = next(sign for sign in block.icons if " nvlink" in sign.title)
     head = next(head for head in block.heads if head.text == "nvlink")
     name = next(name for name in block.names if name.text == "gpu-r001-n24")
 
-    assert 0 < head.x - block.left - sign.x < PITCH
-    assert 0 < name.y - sign.y < PITCH
+    assert 0 < head.x - block.left - sign.x < PITCH_PIXELS
+    assert 0 < name.y - sign.y < PITCH_PIXELS
 
 
 def test_racks_in_which_nothing_failed_are_folded() -> None:
@@ -198,55 +201,49 @@ def test_racks_in_which_nothing_failed_are_folded() -> None:
         "32 nodes: 1 could not be judged, 1 with warnings, 28 passed, 2 without a run"
     )
     assert len(racks) == len(rotten) == 13
-    assert [bool(rack.open) for rack in rotten] == [True] * OPEN + [False] * 9
+    assert [bool(rack.open) for rack in rotten] == [True] * MAX_OPEN_RACKS + [False] * 9
 
 
-def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes() -> (
-    None
-):
+def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes() -> None:
     one = fleets.said("n1", "b", verdict=Verdict.SKIP)
     runs = [fleets.said("n1", "a"), one, fleets.said("n2", "c")]
     nodes = {name: fleets.well(name) for name in ("n1", "n2")}
-    (block,) = drawn(overview(nodes, (), runs, now=fleets.NOW))
+    (block,) = drawn(build_overview(nodes, (), runs, now=fleets.NOW))
 
     # Columns: state, a gap, a, b, c.
-    assert block.passed.split("z")[:-1] == [
-        f"M{x * PITCH} {y * PITCH}h{PITCH}v{PITCH}h-{PITCH}"
+    assert block.passed_path.split("z")[:-1] == [
+        f"M{x * PITCH_PIXELS} {y * PITCH_PIXELS}h{PITCH_PIXELS}v{PITCH_PIXELS}h-{PITCH_PIXELS}"
         for x, y in ((0, 0), (2, 0), (0, 1), (4, 1))
     ]
-    assert block.skipped.count("M") == 1
-    assert block.signs == ()
+    assert block.skipped_path.count("M") == 1
+    assert block.icons == ()
 
 
 def test_of_what_failed_all_is_told_in_a_table_too() -> None:
     laid = lay_out(fleets.fleet(), {})
-    told = {(seen.node, t.check) for t in laid.troubles for seen in t.only}
-    bad = {
-        (one.node, one.check)
-        for one in fleets.complaints()
-        if one.verdict >= Verdict.WARN
-    }
+    told = {(seen.node, t.check) for t in laid.faults for seen in t.single_node}
+    bad = {(one.node, one.check) for one in fleets.complaints() if one.verdict >= Verdict.WARN}
 
     assert told == bad
-    assert all(fleets.SLOW in t.example.found for t in laid.troubles if t.metric)
+    assert all(fleets.SLOW in t.example.found for t in laid.faults if t.metric)
 
 
 def test_a_bad_node_without_a_bad_check_is_told_by_its_reason() -> None:
     gone = Node(name="n1", state=State.SUSPECT, reason="sdc: 1 word", verdict="fail")
 
-    (trouble,) = lay_out(of(gone), {}).troubles
+    (trouble,) = lay_out(of(gone), {}).faults
 
     assert (trouble.check, trouble.example.found) == ("", "sdc: 1 word")
 
 
 def test_equal_faults_are_one_row_with_a_host_list() -> None:
     shown = fleets.rotten(1000, 20)
-    (trouble,) = lay_out(shown, fleets.links(shown)).troubles
+    (trouble,) = lay_out(shown, fleets.links(shown)).faults
 
     assert (trouble.check, trouble.metric) == ("allreduce", "bf16.sustained")
     assert trouble.count == 1000
     assert trouble.hosts == "gpu-r[001-031]-n[01-32],gpu-r032-n[01-08]"
-    assert len(trouble.some) == SIGHTED
+    assert len(trouble.several_nodes) == MAX_FAULT_NODES
     assert trouble.more == ("and 980 more: hpcverify report --fleet --format json",)
 
 
@@ -256,27 +253,25 @@ def test_a_fault_of_very_many_nodes_is_no_reason_to_replace_their_parts() -> Non
     assert [action.text for action in laid.actions] == [
         "Look for a common cause of allreduce bf16.sustained"
     ]
-    assert "On 1000 of 1000 nodes" in laid.troubles[0].hint[0]
+    assert "On 1000 of 1000 nodes" in laid.faults[0].hint[0]
 
 
 def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
     laid = lay_out(fleets.fleet(), {})
 
-    assert not any(trouble.hint for trouble in laid.troubles)
+    assert not any(trouble.hint for trouble in laid.faults)
     assert not any("common" in action.text for action in laid.actions)
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     beta = fleets.said("n1", verdict=Verdict.FAIL, overall=Verdict.WARN)
-    shown = overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
+    shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
 
     assert not shown.rows[0].attention
-    assert [s.mark.key for s in drawn(shown)[0].signs] == ["warn"]
+    assert [s.icon.key for s in drawn(shown)[0].icons] == ["warn"]
 
 
-def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> (
-    None
-):
+def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:
     lists = {each.id: each for each in lay_out(fleets.fleet(), {}).lists}
 
     assert lists["others"].rows[0].cells[0] == "bad fan, ticket 4711 (root)"
@@ -293,17 +288,12 @@ def test_flakes_are_listed_the_most_first() -> None:
 
     (flaky,) = lay_out(of(*some), {}).lists
 
-    assert [(row.name, row.cells[0]) for row in flaky.rows] == [
-        ("n2", "2"),
-        ("n1", "1"),
-    ]
+    assert [(row.name, row.cells[0]) for row in flaky.rows] == [("n2", "2"), ("n1", "1")]
 
 
 def test_the_page_holds_no_script_and_needs_no_network() -> None:
     assert "script" not in dom().tags()
-    assert not [
-        name for _, attrs in dom().elements for name in attrs if name[:2] == "on"
-    ]
+    assert not [name for _, attrs in dom().elements for name in attrs if name[:2] == "on"]
     assert "default-src 'none'" in text()
     for place in (*dom().values("href"), *dom().values("src")):
         assert place.startswith(("#", "nodes/"))
@@ -337,7 +327,7 @@ def test_hostile_text_comes_out_as_text(field: str) -> None:
     changes = {field: HOSTILE}
     bad = replace(Node(name="n1", state=State.SUSPECT, reason="slow"), **changes)
     one = fleets.bad(bad.name, HOSTILE, Verdict.FAIL, Remedy.REPLACE, HOSTILE)
-    page = render(overview({bad.name: bad}, (), [one], now=fleets.NOW), {})
+    page = render(build_overview({bad.name: bad}, (), [one], now=fleets.NOW), {})
 
     assert "script" not in Dom(page).tags()
     assert "\u202e" not in page
@@ -360,22 +350,22 @@ def test_a_thousand_nodes_keep_to_the_budget(one_in: int) -> None:
 
 
 def test_what_a_list_has_no_room_for_is_folded_and_then_counted() -> None:
-    some = [Node(name=f"n{n}", state=State.HELD) for n in range(LISTED + 7)]
+    some = [Node(name=f"n{n}", state=State.HELD) for n in range(MAX_LISTED_ROWS + 7)]
     held, _ = lay_out(of(*some), {}).lists
 
-    assert (len(held.rows) + len(held.rest), held.count) == (LISTED, LISTED + 7)
+    assert (len(held.rows) + len(held.rest), held.count) == (MAX_LISTED_ROWS, MAX_LISTED_ROWS + 7)
     assert held.more == ("and 7 more: hpcverify report --fleet --format json",)
 
 
 def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
-    shown = fleets.rotten(RACKS + 48, 640 * 2)
+    shown = fleets.rotten(MAX_NODE_ROWS + 48, 640 * 2)
     laid = lay_out(shown, fleets.links(shown))
     names = [name.text for r in laid.racks for b in r.blocks for name in b.names]
-    sign = laid.racks[0].blocks[0].signs[0]
+    sign = laid.racks[0].blocks[0].icons[0]
 
     assert laid.unit == "rack"
     assert names[0] == "gpu-r001 (32)"
-    assert len(names) == 64 == 2 * ROWS
+    assert len(names) == 64 == 2 * BLOCK_ROWS
     assert "fail on 1 of 32, as gpu-r001-n01 allreduce" in sign.title
     assert sign.href == "nodes/gpu-r001-n01/idle.html#allreduce"
 

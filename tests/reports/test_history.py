@@ -8,34 +8,34 @@ import sys
 from msgspec.structs import replace
 
 from hpcverify.model import Result, Run
-from hpcverify_reports.history import ENOUGH, SHOWN, History, before
+from hpcverify_reports.history import MAX_SHOWN_RUNS, MIN_EARLIER_VALUES, History, build_history
 from tests.reports import samples
 
 
 def history(count: int = 12, run: Run | None = None) -> History:
     run = run or samples.run(samples.gemm())
-    return before(run, samples.past(count), samples.INVENTORY.label)[0]
+    return build_history(run, samples.past(count), samples.INVENTORY.find_label)[0]
 
 
 def test_without_earlier_runs_there_is_no_section() -> None:
     run = samples.well_node()
     later = replace(samples.past(1)[0], started=samples.STARTED.replace(year=2027))
 
-    assert before(run, [], str) == ()
-    assert before(run, [run, later], str) == ()
+    assert build_history(run, [], str) == ()
+    assert build_history(run, [run, later], str) == ()
 
 
 def test_runs_are_listed_newest_first_and_the_rest_counted() -> None:
-    made = history(SHOWN + 5)
+    made = history(MAX_SHOWN_RUNS + 5)
 
-    days = [run.when for run in made.runs]
+    days = [run.started for run in made.runs]
     assert days == sorted(days, reverse=True)
-    assert len(days) == SHOWN
+    assert len(days) == MAX_SHOWN_RUNS
     assert made.older == ("and 5 before these",)
 
 
 def test_what_moved_most_comes_first_with_its_part() -> None:
-    first = history().moved[0]
+    first = history().trends[0]
 
     assert (first.name, first.part) == ("bf16.sustained", "GPU 3 (…4f21)")
     assert first.last == "612 TFLOP/s"
@@ -44,30 +44,30 @@ def test_what_moved_most_comes_first_with_its_part() -> None:
 
 
 def test_each_judged_metric_is_told_once() -> None:
-    names = [moved.name for moved in history().moved]
+    names = [moved.name for moved in history().trends]
 
     assert len(names) == len(set(names)) == 6
     assert "bf16.spread" not in names
 
 
 def test_what_has_never_moved_is_not_told() -> None:
-    still = before(samples.well_node(), samples.past(), samples.INVENTORY.label)[0]
-    names = {moved.name for moved in still.moved}
+    still = build_history(samples.well_node(), samples.past(), samples.INVENTORY.find_label)[0]
+    names = {moved.name for moved in still.trends}
 
     assert "rows.pending" not in names
     assert "bf16.sustained" in names
 
 
 def test_too_few_runs_give_no_median() -> None:
-    assert history(ENOUGH - 1).moved == ()
-    assert history(ENOUGH).moved != ()
+    assert history(MIN_EARLIER_VALUES - 1).trends == ()
+    assert history(MIN_EARLIER_VALUES).trends != ()
 
 
 def test_runs_of_another_suite_are_listed_and_not_compared() -> None:
     made = history(run=replace(samples.run(samples.gemm()), suite="burnin"))
 
     assert len(made.runs) == 12
-    assert made.moved == ()
+    assert made.trends == ()
 
 
 def test_one_odd_run_does_not_spoil_the_median() -> None:
@@ -76,7 +76,7 @@ def test_one_odd_run_does_not_spoil_the_median() -> None:
     odd[0] = replace(odd[0], started=past[0].started)
     well = samples.well_node()
 
-    moved = before(well, odd, str)[0].moved
+    moved = build_history(well, odd, str)[0].trends
 
     medians = {m.name: float(m.median.split()[0]) for m in moved}
     assert 700 < medians["bf16.sustained"] < 800
@@ -86,7 +86,7 @@ def test_a_run_in_which_nothing_was_judged_is_only_listed() -> None:
     made = history(run=samples.run(samples.allreduce()))
 
     assert len(made.runs) == 12
-    assert made.moved == ()
+    assert made.trends == ()
 
 
 def test_pandas_waits_until_there_is_a_past() -> None:
@@ -106,7 +106,7 @@ def test_a_run_of_several_rounds_is_one_value_its_median() -> None:
         replace(p, suite=run.suite, rounds=2, results=(*p.results, *_again(p)))
         for p in samples.past()
     ]
-    moved = before(run, past, samples.INVENTORY.label)[0].moved
+    moved = build_history(run, past, samples.INVENTORY.find_label)[0].trends
     told = {m.name: m for m in moved}
 
     assert {m.count for m in moved} == {12}
@@ -121,6 +121,6 @@ def _again(run: Run) -> list[Result]:
 def test_a_check_that_decided_is_named_once_however_many_rounds() -> None:
     worn = samples.worn_node()
     twice = replace(worn, id="before", results=(*worn.results, *_again(worn)))
-    made = before(samples.well_node(), [twice], str)[0]
+    made = build_history(samples.well_node(), [twice], str)[0]
 
-    assert made.runs[0].what == "gemm"
+    assert made.runs[0].decisive_checks == "gemm"

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.actions import clauses
-from hpcverify.check import quantity
+from hpcverify.actions import list_clauses
+from hpcverify.check import format_quantity
 from hpcverify.exclusions import Repetition
 from hpcverify.model import (
     Cause,
-    Covered,
+    Coverage,
     Finding,
+    FindingRule,
     Inventory,
     Limit,
     Maturity,
@@ -26,17 +27,16 @@ from hpcverify.model import (
     Part,
     Remedy,
     Result,
-    Ruling,
     Run,
     Series,
     Shortfall,
     Verdict,
 )
-from hpcverify_reports.grid import BROAD
-from hpcverify_reports.node import ROUNDS, render
-from hpcverify_reports.remedies import OPEN
-from hpcverify_reports.sections import EXCERPT, MOST
-from hpcverify_reports.words import number
+from hpcverify_reports.grid import MAX_PART_COLUMNS
+from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
+from hpcverify_reports.remedies import MAX_OPEN_PARTS
+from hpcverify_reports.sections import EXCERPT_CHARACTERS, MAX_COMPLAINTS
+from hpcverify_reports.words import format_number
 from tests.reports import samples
 from tests.reports.dom import Dom
 
@@ -103,14 +103,14 @@ def test_a_part_that_is_accused_of_nothing_is_on_no_list() -> None:
 
 def test_of_many_parts_the_first_are_open_and_the_others_folded() -> None:
     facts = [Finding("held", gpu.id, "is held") for gpu in samples.GPUS]
-    rulings = {"held": Ruling(Verdict.FAIL)}
+    rulings = {"held": FindingRule(Verdict.FAIL)}
     page = render(samples.run(samples.result("gpu_setup", facts, (), rulings)))
     ((_, box),) = next_boxes(page)
-    opened, folded = box.split(f"and {len(samples.GPUS) - OPEN} more", maxsplit=1)
+    opened, folded = box.split(f"and {len(samples.GPUS) - MAX_OPEN_PARTS} more", maxsplit=1)
 
     assert "all 8 GPUs" in opened
     assert [gpu.id in opened for gpu in samples.GPUS] == [*[True] * 4, *[False] * 4]
-    assert all(gpu.id in folded for gpu in samples.GPUS[OPEN:])
+    assert all(gpu.id in folded for gpu in samples.GPUS[MAX_OPEN_PARTS:])
 
 
 def test_repetitions_stand_beside_the_evidence_of_their_part() -> None:
@@ -136,7 +136,7 @@ def test_a_lost_gpu_is_one_sentence_with_the_serial_of_the_run_before() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     evidence = {"was": "GPU 2 (…b3d8)", "serial": "1654322021187"}
     gone = Finding("gpu_missing", "GPU-5c8e2b1a", "gpu H100 GPU 2 is gone", evidence)
-    ruling = Ruling(Verdict.FAIL, Remedy.REBOOT)
+    ruling = FindingRule(Verdict.FAIL, Remedy.REBOOT)
     rulings = {"gpu_lost": ruling, "gpu_missing": ruling}
     names = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")
     found = [[lost, gone], *([lost] for _ in names[1:])]
@@ -170,15 +170,12 @@ def test_a_card_that_calls_for_several_things_says_which_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ruling", "sign"),
-    [(Verdict.PASS, "info"), (Verdict.WARN, "warn"), (Verdict.FAIL, "fail")],
+    ("ruling", "sign"), [(Verdict.PASS, "info"), (Verdict.WARN, "warn"), (Verdict.FAIL, "fail")]
 )
-def test_a_finding_without_a_verdict_of_its_own_has_no_tick(
-    ruling: Verdict, sign: str
-) -> None:
+def test_a_finding_without_a_verdict_of_its_own_has_no_tick(ruling: Verdict, sign: str) -> None:
     counted = Finding("errors", samples.SICK, "NVLink 11 has 15182 errors")
     lost = Finding("lost", samples.GPUS[1].id, "is lost")
-    rulings = {"errors": Ruling(ruling), "lost": Ruling(Verdict.FAIL)}
+    rulings = {"errors": FindingRule(ruling), "lost": FindingRule(Verdict.FAIL)}
     page = render(samples.run(samples.result("nvlink", [counted, lost], (), rulings)))
     card = page.split('aria-labelledby="why-nvlink"')[1].split("</article>")[0]
     (line,) = (part for part in card.split("<p>") if "15182" in part)
@@ -215,7 +212,7 @@ def test_the_first_complaint_is_told_whole_whatever_is_in_its_text() -> None:
         Finding("corruption", samples.SICK, "row 4; column 7; bit 10"),
         Finding("worn", samples.SICK, "a warning; of no weight here"),
     ]
-    rulings = {"corruption": Ruling(Verdict.FAIL), "worn": Ruling(Verdict.WARN)}
+    rulings = {"corruption": FindingRule(Verdict.FAIL), "worn": FindingRule(Verdict.WARN)}
     speed = Measurement("speed", 1.0, "GB/s", samples.SICK)
     limit = Limit(name="speed", low=2.0, source="a site; its file")
     head = reasons(samples.result("sdc", [*facts, speed], [limit], rulings))
@@ -244,20 +241,13 @@ def test_the_first_complaint_is_told_whole_whatever_is_in_its_text() -> None:
             "GPU 1: it died; last words: no (and 1 more)",
         ),
         (
-            Result(
-                check="edac",
-                verdict=Verdict.SKIP,
-                reason="no sensor; no part",
-                required=True,
-            ),
+            Result(check="edac", verdict=Verdict.SKIP, reason="no sensor; no part", required=True),
             "no sensor; no part",
         ),
     ],
     ids=["unmeasured", "crashed", "skipped"],
 )
-def test_what_kept_a_check_from_telling_is_told_whole(
-    result: Result, told: str
-) -> None:
+def test_what_kept_a_check_from_telling_is_told_whole(result: Result, told: str) -> None:
     head = reasons(result)
 
     assert f"{result.check} : {told}" in head
@@ -267,14 +257,14 @@ def test_what_kept_a_check_from_telling_is_told_whole(
 @pytest.mark.parametrize("made", samples.sick_node(10).results, ids=lambda r: r.check)
 def test_complaints_are_those_of_the_reason(made: Result) -> None:
     """Those samples that have a reason of their own were not judged."""
-    told = "; ".join(clauses(made, samples.INVENTORY))
+    told = "; ".join(list_clauses(made, samples.INVENTORY))
 
     assert told == ("" if made.check in ("allreduce", "edac") else made.reason)
 
 
 def test_a_part_that_is_gone_is_called_what_it_was_called() -> None:
     lost = Finding("gone", "GPU-1", "it is gone", {"was": "GPU 2", "board": "692"})
-    rulings = {"gone": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    rulings = {"gone": FindingRule(Verdict.FAIL, Remedy.REBOOT)}
     shown = dom(samples.run(samples.result("inventory", [lost], (), rulings))).text
 
     assert "GPU 2 : it is gone (gone)" in shown.replace("GPU 2:", "GPU 2 :")
@@ -285,7 +275,7 @@ def test_a_part_that_is_gone_is_called_what_it_was_called() -> None:
 def test_what_several_checks_find_alike_has_one_card() -> None:
     lost = Finding("lost", "node", "GPU with NVML index 2: GPU is lost")
     other = Finding("lost", "node", "GPU with NVML index 3: GPU is lost")
-    rulings = {"lost": Ruling(Verdict.FAIL, Remedy.REBOOT)}
+    rulings = {"lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)}
     found = {"recovery": lost, "ecc": lost, "pcie": lost, "xid": other}
     results = [samples.result(c, [f], (), rulings) for c, f in found.items()]
     page = dom(samples.run(*results))
@@ -302,7 +292,7 @@ def test_what_failed_stands_above_what_only_warns() -> None:
     limit = Limit(name="rate", high=1, otherwise=Verdict.WARN, source="default")
     down = Finding("down", samples.GPUS[5].id, "a link is down")
     noted = Finding("noted", samples.GPUS[4].id, "a link has errors")
-    rulings = {"down": Ruling(Verdict.FAIL), "noted": Ruling(Verdict.PASS)}
+    rulings = {"down": FindingRule(Verdict.FAIL), "noted": FindingRule(Verdict.PASS)}
     made = samples.result("nvlink", [noted, slow, down], (limit,), rulings)
     why = dom(samples.run(made)).text.partition("Why nvlink")[2]
 
@@ -320,7 +310,7 @@ def test_checks_that_did_not_pass_are_open_and_the_others_folded() -> None:
     folds = [d for d in Dom(sick()).every("details") if d.get("class") == "check"]
 
     assert {d["id"] for d in folds if "open" in d} == {
-        *("gemm", "sdc", "allreduce", "thermal", "storage"),
+        *("gemm", "sdc", "allreduce", "thermal", "storage")
     }
     assert len(folds) == 8
 
@@ -332,7 +322,7 @@ def test_every_measurement_appears() -> None:
     for result in run.results:
         for item in result.measurements:
             assert item.name in shown
-            assert number(item.value) in shown
+            assert format_number(item.value) in shown
 
 
 def test_a_row_holds_its_values_in_the_order_of_the_parts() -> None:
@@ -389,9 +379,9 @@ def test_flags_are_not_drawn_on_an_axis() -> None:
 
 
 def test_coverage_names_several_parts_in_few_words() -> None:
-    told = [Covered(gpu.id, "links: 18") for gpu in samples.GPUS]
+    told = [Coverage(gpu.id, "links: 18") for gpu in samples.GPUS]
     told += [
-        Covered(gpu.id, "reset: no" if i in (0, 1, 3, 4, 7) else f"reset: {i}")
+        Coverage(gpu.id, "reset: no" if i in (0, 1, 3, 4, 7) else f"reset: {i}")
         for i, gpu in enumerate(samples.GPUS)
     ]
     result = replace(samples.ecc(), coverage=tuple(told))
@@ -405,7 +395,7 @@ def test_coverage_names_several_parts_in_few_words() -> None:
 
 def test_many_parts_make_a_row_each() -> None:
     cores = [
-        Measurement("clock", 3000.0 + i, "MHz", f"cpu{i}") for i in range(BROAD + 1)
+        Measurement("clock", 3000.0 + i, "MHz", f"cpu{i}") for i in range(MAX_PART_COLUMNS + 1)
     ]
 
     shown = dom(samples.run(samples.result("clocks", cores))).text
@@ -447,23 +437,23 @@ def test_findings_are_shown_with_their_evidence() -> None:
 
 
 def test_evidence_is_cut_and_says_so() -> None:
-    finding = Finding("log", "node", "Xid 79", {"dmesg": "x" * (EXCERPT + 123)})
-    rulings = {"log": Ruling(Verdict.FAIL)}
+    finding = Finding("log", "node", "Xid 79", {"dmesg": "x" * (EXCERPT_CHARACTERS + 123)})
+    rulings = {"log": FindingRule(Verdict.FAIL)}
 
     page = render(samples.run(samples.result("log", [finding], (), rulings)))
 
     assert "(123 more characters in the run" in page
-    assert "x" * (EXCERPT + 1) not in page
+    assert "x" * (EXCERPT_CHARACTERS + 1) not in page
 
 
 def test_many_complaints_are_counted_and_all_stay_below() -> None:
-    bad = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(MOST + 5)]
+    bad = [Measurement("rate", float(i), "1/s", f"cpu{i}") for i in range(MAX_COMPLAINTS + 5)]
     limit = Limit(name="rate", low=100.0, source="site.toml")
 
     shown = dom(samples.run(samples.result("cores", bad, [limit]))).text
 
     assert "and 5 more below" in shown
-    assert f"cpu{MOST + 4} fail {MOST + 4}" in shown
+    assert f"cpu{MAX_COMPLAINTS + 4} fail {MAX_COMPLAINTS + 4}" in shown
 
 
 def test_a_spike_of_one_sample_reaches_the_page() -> None:
@@ -554,23 +544,21 @@ def hostile_run(text: str) -> Run:
         Finding(text, part.id, text, {text: text}),
     ]
     limit = Limit(name="*", high=0.0, source=text)
-    bad = samples.result(text, found, [limit], {text: Ruling(Verdict.FAIL)})
+    bad = samples.result(text, found, [limit], {text: FindingRule(Verdict.FAIL)})
     series = Series(text, text, part.id, (0.0, 1.0), (1.0, 2.0))
     return samples.run(
         replace(
             bad,
             reason=text,
             series=(series,),
-            coverage=(Covered(part.id, text),),
+            coverage=(Coverage(part.id, text),),
             params={text: [text]},
         ),
         id=text,
         node=text,
         suite=text,
         versions={text: text},
-        inventory=Inventory(
-            parts=(part,), problems=(Finding(text, text, text),), sensors=(text,)
-        ),
+        inventory=Inventory(parts=(part,), problems=(Finding(text, text, text),), sensors=(text,)),
     )
 
 
@@ -611,9 +599,7 @@ def test_hundreds_of_cores_keep_to_the_budget_too() -> None:
         Series("clock", "MHz", f"cpu{i}", t, tuple(3000.0 + (i * x) % 97 for x in t))
         for i in range(256)
     ]
-    cores = [
-        Measurement("fp64.core", 3.0 + i, "GFLOP/s", f"cpu{i}") for i in range(256)
-    ]
+    cores = [Measurement("fp64.core", 3.0 + i, "GFLOP/s", f"cpu{i}") for i in range(256)]
     result = samples.result("gemm", cores, [Limit(name="*", low=9.0, source="x")])
 
     page = render(samples.run(replace(result, series=tuple(series))))
@@ -649,9 +635,7 @@ def test_a_well_node_shows_no_complaint() -> None:
 
 @pytest.mark.parametrize("cause", [c for c in Cause if c is not Cause.NONE])
 def test_what_could_not_tell_says_why_and_what_to_do(cause: Cause) -> None:
-    result = Result(
-        check="gemm", verdict=Verdict.ERROR, cause=cause, remedy=Remedy.RERUN
-    )
+    result = Result(check="gemm", verdict=Verdict.ERROR, cause=cause, remedy=Remedy.RERUN)
 
     shown = dom(samples.run(result)).text
 
@@ -730,10 +714,10 @@ def test_what_parts_have_in_common_is_told_once() -> None:
 
 
 def test_a_number_of_many_digits_keeps_to_its_column() -> None:
-    assert number(1.2e13) == "1.2e13"
-    assert number(53281.7) == "53282"
-    assert number(0.0004543) == "0.0004543"
-    assert number(None) == quantity(None, "")
+    assert format_number(1.2e13) == "1.2e13"
+    assert format_number(53281.7) == "53282"
+    assert format_number(0.0004543) == "0.0004543"
+    assert format_number(None) == format_quantity(None, "")
 
 
 @cache
@@ -753,11 +737,9 @@ def test_of_several_rounds_the_worst_speaks_and_all_are_counted() -> None:
 def test_every_other_round_can_be_opened_and_is_folded() -> None:
     folds = [d for d in Dom(worn()).every("details") if d.get("class") == "round"]
 
-    assert [d["id"] for d in folds if str(d["id"]).startswith("gemm")] == [
-        *("gemm/1", "gemm/2"),
-    ]
+    assert [d["id"] for d in folds if str(d["id"]).startswith("gemm")] == [*("gemm/1", "gemm/2")]
     assert [d["id"] for d in folds if str(d["id"]).startswith("thermal")] == [
-        *("thermal/1", "thermal/3"),
+        *("thermal/1", "thermal/3")
     ]
     assert not [d for d in folds if "open" in d]
 
@@ -768,7 +750,7 @@ def test_every_value_of_every_round_appears() -> None:
 
     for result in run.results:
         for item in result.measurements:
-            assert number(item.value) in shown
+            assert format_number(item.value) in shown
 
 
 def test_no_two_places_in_a_page_of_rounds_have_the_same_name() -> None:
@@ -788,19 +770,15 @@ def test_charts_are_of_rounds_that_say_something() -> None:
 def test_of_hundreds_of_rounds_those_that_did_not_pass_are_shown() -> None:
     bad = {7, 180}
     results = [
-        replace(
-            samples.ecc(),
-            round=n,
-            verdict=Verdict.WARN if n in bad else Verdict.PASS,
-        )
+        replace(samples.ecc(), round=n, verdict=Verdict.WARN if n in bad else Verdict.PASS)
         for n in range(1, 201)
     ]
     shown = dom(samples.run(*results, rounds=200))
     folds = [d["id"] for d in shown.every("details") if d.get("class") == "round"]
 
-    assert len(folds) == ROUNDS
+    assert len(folds) == MAX_OTHER_ROUNDS
     assert "ecc/180" in folds
-    assert f"and {199 - ROUNDS} more: hpcverify show" in shown.text
+    assert f"and {199 - MAX_OTHER_ROUNDS} more: hpcverify show" in shown.text
 
 
 def test_a_run_in_one_round_says_nothing_of_rounds() -> None:

@@ -27,9 +27,7 @@ CORES = Inventory()
         ([], ""),
     ],
 )
-def test_parts_are_named_as_ranges_of_their_numbers(
-    places: list[str], named: str
-) -> None:
+def test_parts_are_named_as_ranges_of_their_numbers(places: list[str], named: str) -> None:
     assert name_parts(places, INVENTORY) == named
 
 
@@ -43,8 +41,6 @@ def test_ranges_hold_each_number_and_no_other(numbers: set[int]) -> None:
 
 def test_two_parts_of_one_number_are_both_named() -> None:
     """A GPU that was exchanged has the number of the one before."""
-    known = Inventory(
-        parts=tuple(Part("gpu", f"id{i}", f"GPU 3 (…{i})") for i in range(3))
-    )
+    known = Inventory(parts=tuple(Part("gpu", f"id{i}", f"GPU 3 (…{i})") for i in range(3)))
 
     assert name_parts(["id0", "id1"], known) == "GPU 3 (…0), GPU 3 (…1)"

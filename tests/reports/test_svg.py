@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 
 from hpcverify.model import Verdict
 from hpcverify_reports.svg import (
-    HEIGHT,
-    NAMED,
-    POINTS,
-    STRIP,
-    WIDTH,
-    Bound,
+    CHART_HEIGHT,
+    CHART_WIDTH,
+    MAX_LABELED_LINES,
+    MAX_POINTS,
+    STRIP_WIDTH,
     Chart,
+    LimitLine,
     Trace,
-    apart,
-    chart,
-    drawable,
-    path,
-    round_steps,
-    spark,
-    strip,
-    thinned,
+    choose_round_steps,
+    draw_chart,
+    draw_sparkline,
+    draw_strip,
+    is_drawable,
+    space_labels,
+    thin_trace,
+    write_path,
 )
-from hpcverify_reports.words import MARKS
+from hpcverify_reports.words import ICONS
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -38,8 +38,8 @@ def trace(values: list[float], label: str = "GPU 0") -> Trace:
     return Trace(label, tuple(map(float, range(len(values)))), tuple(values))
 
 
-def drawn(*traces: Trace, bounds: tuple[Bound, ...] = ()) -> Chart:
-    made = chart("clock", "MHz", traces, bounds)
+def drawn(*traces: Trace, bounds: tuple[LimitLine, ...] = ()) -> Chart:
+    made = draw_chart("clock", "MHz", traces, bounds)
     assert made is not None
     return made
 
@@ -55,10 +55,10 @@ def test_a_spike_of_one_sample_is_kept(at: int) -> None:
     values = [1980.0] * 600
     values[at] = 345.0
 
-    kept = thinned(trace(values))
+    kept = thin_trace(trace(values))
 
     assert (float(at), 345.0) in kept
-    assert len(kept) <= POINTS
+    assert len(kept) <= MAX_POINTS
 
 
 def test_a_spike_is_drawn_where_it_was() -> None:
@@ -73,10 +73,8 @@ def test_a_spike_is_drawn_where_it_was() -> None:
 
 
 @given(st.lists(st.tuples(FINITE, FINITE), min_size=2, max_size=50))
-def test_a_path_is_read_back_to_a_tenth_of_a_pixel(
-    some: list[tuple[float, float]],
-) -> None:
-    for (x, y), (rx, ry) in zip(some, points(path(some)), strict=True):
+def test_a_path_is_read_back_to_a_tenth_of_a_pixel(some: list[tuple[float, float]]) -> None:
+    for (x, y), (rx, ry) in zip(some, points(write_path(some)), strict=True):
         assert math.isclose(x, rx, abs_tol=0.051)
         assert math.isclose(y, ry, abs_tol=0.051)
 
@@ -88,18 +86,18 @@ def test_every_line_lies_on_the_paper(lines: list[list[float]]) -> None:
     assert len(made.lines) == len(lines)
     for line in made.lines:
         for x, y in points(line.path):
-            assert 0 <= x <= WIDTH
-            assert 0 <= y <= HEIGHT
+            assert 0 <= x <= CHART_WIDTH
+            assert 0 <= y <= CHART_HEIGHT
 
 
 @given(st.floats(), st.floats())
 def test_no_number_is_too_odd_to_draw(one: float, two: float) -> None:
-    chart("clock", "", [trace([one, two])])
-    strip("", [(v, None) for v in (one, two) if drawable(v)], [0.0], [])
+    draw_chart("clock", "", [trace([one, two])])
+    draw_strip("", [(v, None) for v in (one, two) if is_drawable(v)], [0.0], [])
 
 
 def test_nothing_is_drawn_of_no_samples() -> None:
-    assert chart("clock", "MHz", [trace([]), trace([math.nan])]) is None
+    assert draw_chart("clock", "MHz", [trace([]), trace([math.nan])]) is None
 
 
 def test_a_line_of_one_sample_is_a_dot() -> None:
@@ -107,7 +105,7 @@ def test_a_line_of_one_sample_is_a_dot() -> None:
 
 
 def test_a_limit_is_on_the_paper_though_far_from_the_values() -> None:
-    made = drawn(trace([20.0, 30.0]), bounds=(Bound(87.0, "limit 87 °C"),))
+    made = drawn(trace([20.0, 30.0]), bounds=(LimitLine(87.0, "limit 87 °C"),))
 
     assert made.y.end <= made.bounds[0].at <= made.y.start
 
@@ -122,7 +120,7 @@ def test_an_axis_bears_units_that_suit_its_length() -> None:
 
 @given(FINITE, FINITE)
 def test_steps_are_round_and_embrace_the_range(one: float, two: float) -> None:
-    steps = round_steps(min(one, two), max(one, two), about=4)
+    steps = choose_round_steps(min(one, two), max(one, two), about=4)
 
     slack = 1e-9 * max(1, abs(one), abs(two))  # far less than a tenth of a pixel
     assert 2 <= len(steps) <= 8
@@ -130,9 +128,9 @@ def test_steps_are_round_and_embrace_the_range(one: float, two: float) -> None:
     assert steps[-1] >= max(one, two) - slack
 
 
-@given(st.lists(st.floats(0, 180), max_size=NAMED))
+@given(st.lists(st.floats(0, 180), max_size=MAX_LABELED_LINES))
 def test_labels_do_not_overlap_and_keep_their_order(wanted: list[float]) -> None:
-    placed = apart(wanted, 10, 176)
+    placed = space_labels(wanted, 10, 176)
 
     assert all(b - a >= 11.7 for a, b in pairwise(sorted(placed)))
     assert all(9.9 <= y <= 176.1 for y in placed)
@@ -150,22 +148,22 @@ def test_of_many_lines_the_extremes_and_the_accused_are_named() -> None:
 
 
 def test_a_strip_shades_what_the_limit_forbids() -> None:
-    made = strip("TFLOP/s", [(612.0, MARKS[Verdict.FAIL]), (750.0, None)], [700.0], [])
+    made = draw_strip("TFLOP/s", [(612.0, ICONS[Verdict.FAIL]), (750.0, None)], [700.0], [])
 
     assert made is not None
     (start, width) = made.zones[0]
     assert start == 0
     assert made.bounds == f"M{width:g} 1v18"
     tick = float(made.ticks.removeprefix("M").split()[0])
-    assert made.signs[0].x < width < tick < STRIP
+    assert made.icons[0].x < width < tick < STRIP_WIDTH
 
 
 def test_one_value_without_a_limit_makes_no_strip() -> None:
-    assert strip("s", [(1.0, None)], [], []) is None
+    assert draw_strip("s", [(1.0, None)], [], []) is None
 
 
 def test_a_sparkline_ends_in_its_last_value() -> None:
-    made = spark("3 runs", [1.0, 2.0, 3.0], 2.0)
+    made = draw_sparkline("3 runs", [1.0, 2.0, 3.0], 2.0)
 
     assert points(made.path)[-1] == pytest.approx((made.x, made.y))
     assert made.y < made.median

@@ -77,9 +77,7 @@ def test_an_unfinished_run_is_never_green(results: tuple[Result, ...]) -> None:
 
 @given(st.text())
 def test_whatever_a_node_says_is_sound_xml(text: str) -> None:
-    run = samples.run(
-        samples.result(text, reason=text, verdict=Verdict.FAIL), node=text
-    )
+    run = samples.run(samples.result(text, reason=text, verdict=Verdict.FAIL), node=text)
 
     suite = suite_of(run)
     assert suite.get("failures") == "1"
@@ -187,9 +185,7 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
 
 def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
     torn, lost = samples.torn_node(), samples.GPUS[5].id
-    parts = tuple(
-        replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts
-    )
+    parts = tuple(replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts)
     mute = replace(torn, inventory=replace(torn.inventory, parts=parts))
     past = {lost: replace(OFTEN[lost], facts={"serial": "1654322051187"})}
 
@@ -198,8 +194,7 @@ def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
 
 def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     told = {
-        p.get("name"): p.get("value") or ""
-        for p in suite_of(samples.torn_node()).iter("property")
+        p.get("name"): p.get("value") or "" for p in suite_of(samples.torn_node()).iter("property")
     }
 
     assert told["machine"] == "Dell Inc. PowerEdge XE9680, serial number J90J6Y3"
@@ -207,9 +202,7 @@ def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     assert replaced.startswith(IDENTITY)
     assert "; ecc: remap.failed 1 > 0 (NVIDIA); " in replaced
     assert "GPU 2" in told["fail: Drain the node and reset the GPU."]
-    assert (
-        "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
-    )
+    assert "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
 
 
 def test_junit_says_of_each_complaint_what_it_calls_for_where_they_differ() -> None:

@@ -9,33 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.model import Cause, Remedy, Verdict, standing
+from hpcverify.model import Cause, Remedy, Verdict, effective_verdict
 from hpcverify_reports.words import (
-    BECAUSE,
-    MARKS,
-    NEXT,
-    anchor,
-    duration,
-    moment,
-    printable,
+    CAUSE_SENTENCES,
+    ICONS,
+    REMEDY_SENTENCES,
+    format_duration,
+    format_time,
+    make_anchor,
+    make_printable,
 )
 from tests.reports import samples
 
 
 def test_every_verdict_cause_and_remedy_has_words() -> None:
-    assert set(MARKS) == set(Verdict)
-    assert set(NEXT) == set(Remedy)
-    assert set(BECAUSE) == set(Cause)
+    assert set(ICONS) == set(Verdict)
+    assert set(REMEDY_SENTENCES) == set(Remedy)
+    assert set(CAUSE_SENTENCES) == set(Cause)
 
 
 def test_verdicts_differ_in_shape_in_glyph_and_in_word() -> None:
     for trait in ("shape", "glyph", "word", "fill"):
-        assert len({getattr(mark, trait) for mark in MARKS.values()}) == len(Verdict)
+        assert len({getattr(mark, trait) for mark in ICONS.values()}) == len(Verdict)
 
 
 @given(st.text())
 def test_printable_text_holds_no_control_and_fits_utf_8(text: str) -> None:
-    shown = printable(text)
+    shown = make_printable(text)
 
     assert len(shown) == len(text)
     assert not any(ord(c) < 32 and c not in "\t\n" for c in shown)
@@ -43,13 +43,13 @@ def test_printable_text_holds_no_control_and_fits_utf_8(text: str) -> None:
 
 
 def test_a_control_is_shown_as_its_picture() -> None:
-    assert printable("a\x1b[31m\x00\x7f\u202e\ud800") == "a␛[31m␀␡��"
+    assert make_printable("a\x1b[31m\x00\x7f\u202e\ud800") == "a␛[31m␀␡��"
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_an_anchor_has_no_space_and_keeps_names_apart(one: str, two: str) -> None:
-    assert not set(anchor(one)) & set(" \t\n\r\f\"'<>#")
-    assert (anchor(one) == anchor(two)) == (printable(one) == printable(two))
+    assert not set(make_anchor(one)) & set(" \t\n\r\f\"'<>#")
+    assert (make_anchor(one) == make_anchor(two)) == (make_printable(one) == make_printable(two))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_an_anchor_has_no_space_and_keeps_names_apart(one: str, two: str) -> Non
     ],
 )
 def test_a_duration_is_told_in_the_units_that_matter(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_moment_is_told_in_utc() -> None:
     east = timezone(timedelta(hours=5))
 
-    assert moment(datetime(2026, 1, 1, 3, 0, tzinfo=east)) == "2025-12-31 22:00 UTC"
-    assert moment(datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)) == (
+    assert format_time(datetime(2026, 1, 1, 3, 0, tzinfo=east)) == "2025-12-31 22:00 UTC"
+    assert format_time(datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)) == (
         "2026-01-01 00:00 UTC"
     )
 
@@ -80,5 +80,5 @@ def test_a_moment_is_told_in_utc() -> None:
 def test_the_skip_of_a_required_check_counts_as_error() -> None:
     skipped = samples.edac()
 
-    assert standing(skipped) is Verdict.SKIP
-    assert standing(replace(skipped, required=True)) is Verdict.ERROR
+    assert effective_verdict(skipped) is Verdict.SKIP
+    assert effective_verdict(replace(skipped, required=True)) is Verdict.ERROR

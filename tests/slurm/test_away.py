@@ -15,9 +15,9 @@ IMPATIENT = "MessageTimeout=2\n"
 """Commands give up after a second or two, not ten."""
 
 QUESTIONS: dict[str, Callable[[Slurm], object]] = {
-    "hosts": lambda slurm: slurm.hosts(),
-    "jobs": lambda slurm: slurm.jobs("hpcverify-"),
-    "reservations": lambda slurm: slurm.reservations(),
+    "hosts": lambda slurm: slurm.list_hosts(),
+    "jobs": lambda slurm: slurm.list_jobs("hpcverify-"),
+    "reservations": lambda slurm: slurm.list_reservations(),
 }
 
 
@@ -54,29 +54,27 @@ def test_without_munge_no_question_has_an_answer(cluster: Cluster) -> None:
     cluster.stop("munged")
     try:
         with pytest.raises(SlurmError, match=r"[Mm]unge"):
-            cluster.slurm.hosts()
+            cluster.slurm.list_hosts()
     finally:
         cluster.start("munged")
     cluster.until(cluster.idle)
 
 
-def test_a_job_that_slurmctld_forgot_is_found_in_the_accounts(
-    cluster: Cluster,
-) -> None:
+def test_a_job_that_slurmctld_forgot_is_found_in_the_accounts(cluster: Cluster) -> None:
     wrapped = ("sbatch", "--parsable", "-J", "hpcverify-x", "-o", "/dev/null")
     number = int(cluster.run(*wrapped, "--wrap", "exit 3", "-w", "n2"))
-    cluster.until(lambda: cluster.slurm.jobs("hpcverify-")[number].end)
+    cluster.until(lambda: cluster.slurm.list_jobs("hpcverify-")[number].end)
     cluster.until(lambda: "FAILED" in cluster.run("sacct", "-nX", "-o", "state"))
     forget(cluster)
 
-    assert cluster.slurm.jobs("hpcverify-") == {}
-    job = cluster.slurm.jobs("hpcverify-", [number])[number]
+    assert cluster.slurm.list_jobs("hpcverify-") == {}
+    job = cluster.slurm.list_jobs("hpcverify-", [number])[number]
     assert (job.name, job.state, job.node) == ("hpcverify-x", "FAILED", "n2")
     assert (job.exit_status, job.end >= job.start > 0) == (3, True)
 
 
 def test_a_job_that_never_was_is_in_neither(cluster: Cluster) -> None:
-    assert 4711 not in cluster.slurm.jobs("hpcverify-", [4711])
+    assert 4711 not in cluster.slurm.list_jobs("hpcverify-", [4711])
 
 
 def forget(cluster: Cluster) -> None:

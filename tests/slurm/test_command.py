@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm.command import run_command, undisturbed
+from hpcverify.slurm.command import clean_environment, run_command
 
 
 def sh(script: str) -> str:
@@ -69,11 +69,11 @@ def test_what_is_no_text_costs_only_itself() -> None:
     "name", ["SLURM_JOB_ID", "SLURM_CLUSTERS", "SQUEUE_USERS", "SBATCH_PARTITION"]
 )
 def test_what_sways_slurm_is_left_out(name: str) -> None:
-    assert name not in undisturbed({name: "7"})
+    assert name not in clean_environment({name: "7"})
 
 
 def test_where_the_cluster_is_stays() -> None:
-    kept = undisturbed(
+    kept = clean_environment(
         {**os.environ, "SLURM_CONF": "/etc/x", "SLURM_TIME_FORMAT": "relative"}
     )
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcverify import standing
-from hpcverify.standing import Word
+from hpcverify.standing import JobGate
 from tests.fuse import silent_file_system
 from tests.slurm.hooks import HERE, LATER, Hooks
 from tests.test_standing import CORRUPT
@@ -56,16 +56,12 @@ def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
     done = hooks("prolog")
 
     assert done.returncode == 1
-    assert done.stdout == (
-        "print hpcverify: no job starts on n1: GPU 3: fell off the bus\n"
-    )
+    assert done.stdout == ("print hpcverify: no job starts on n1: GPU 3: fell off the bus\n")
 
 
 def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -> None:
     hooks.word(HELD)
-    hooks.command(
-        f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/standing"
-    )
+    hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/standing")
 
     assert hooks("prolog").returncode == 0
     asked = hooks.called.read_text().splitlines()[0]
@@ -102,9 +98,7 @@ def test_a_job_of_the_verification_itself_is_let_in_and_nothing_runs_beside_it(
     [*CORRUPT.values(), b"quarantined\n1\nstale\n\n", b"quarantined"],
     ids=[*CORRUPT, "stale", "cut short"],
 )
-def test_a_word_that_does_not_stand_lets_the_job_run(
-    hooks: Hooks, content: bytes
-) -> None:
+def test_a_word_that_does_not_stand_lets_the_job_run(hooks: Hooks, content: bytes) -> None:
     (hooks.state / "standing").write_bytes(content)
 
     assert hooks("prolog").returncode == 0
@@ -134,16 +128,14 @@ LINES = st.sampled_from(
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(content=st.lists(LINES | st.text(max_size=8), max_size=6).map("\n".join))
 def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None:
     file = tmp_path / "standing"
     file.write_bytes(content.encode(errors="replace"))
-    word = standing.read(file) or Word("", 0)
-    says = bool(word.refuses or word.checks) and word.until > 0
+    word = standing.read(file) or JobGate("", 0)
+    says = bool(word.refuses_jobs or word.checks) and word.until > 0
     conf = tmp_path / "hooks.conf"
     conf.write_text(f"HPCVERIFY_STATE={tmp_path}\n")
     script = (
@@ -167,17 +159,13 @@ def test_the_passive_suite_runs_beside_the_job(hooks: Hooks) -> None:
     assert took < 1  # whoever waits for our standard output would have waited
     assert "over" not in before
     until(lambda: hooks.called.exists() and "over" in hooks.called.read_text())
-    assert (
-        f"run --suite prolog --spool {hooks.folder}/spool\n" in hooks.called.read_text()
-    )
+    assert f"run --suite prolog --spool {hooks.folder}/spool\n" in hooks.called.read_text()
 
 
 def test_what_runs_beside_the_job_is_out_of_slurmds_reach(hooks: Hooks) -> None:
     ids = hooks.folder / "ids"
     hooks.command(
-        f"ps -o pid=,sid= -p $$ >{ids}.new",
-        f"ls -l /proc/$$/fd >>{ids}.new",
-        f"mv {ids}.new {ids}",
+        f"ps -o pid=,sid= -p $$ >{ids}.new", f"ls -l /proc/$$/fd >>{ids}.new", f"mv {ids}.new {ids}"
     )
     hooks("prolog")
     until(ids.exists)
@@ -207,9 +195,7 @@ def test_a_missing_hpcverify_lets_the_job_run(hooks: Hooks, hook: str) -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_hooks_without_their_other_half_let_the_job_run(
-    tmp_path: Path, hook: str
-) -> None:
+def test_hooks_without_their_other_half_let_the_job_run(tmp_path: Path, hook: str) -> None:
     shutil.copy(HERE / hook, tmp_path)
 
     assert subprocess.run([tmp_path / hook], check=False).returncode == 0
@@ -237,9 +223,7 @@ def test_hard_evidence_of_a_listed_check_refuses_the_job(hooks: Hooks) -> None:
         ("kill -9 $$",),
     ],
 )
-def test_anything_but_hard_evidence_lets_the_job_run(
-    hooks: Hooks, lines: tuple[str, ...]
-) -> None:
+def test_anything_but_hard_evidence_lets_the_job_run(hooks: Hooks, lines: tuple[str, ...]) -> None:
     hooks.word(CLOSED)
     hooks.command(*lines)
 
@@ -289,9 +273,7 @@ def test_settings_are_read_and_never_run(hooks: Hooks, tmp_path: Path) -> None:
 @pytest.mark.parametrize("deadline", ["", "soon", "0", "600", "9" * 30, "007"])
 def test_a_deadline_that_is_none_becomes_one(hooks: Hooks, deadline: str) -> None:
     hooks.prepare(HPCVERIFY_DEADLINE=deadline)
-    script = (
-        f". {HERE}/hooks.sh; read_settings {hooks.settings}; echo $HPCVERIFY_DEADLINE"
-    )
+    script = f". {HERE}/hooks.sh; read_settings {hooks.settings}; echo $HPCVERIFY_DEADLINE"
     said = subprocess.check_output(["dash", "-c", script], text=True)
 
     assert int(said) in {15, 50}
@@ -329,9 +311,7 @@ def test_hooks_on_a_file_system_that_hangs_end_and_leave_one_process_at_most(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
-def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(
-    hooks: Hooks,
-) -> None:
+def test_a_spool_that_hangs_keeps_a_held_node_held_and_costs_one_process(hooks: Hooks) -> None:
     mount = hooks.folder / "spool"
     mount.mkdir()
     hooks.word(HELD)

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from hpcverify.standing import Word, read, write
+from hpcverify.standing import JobGate, read, write
 from tests.cli import COMMAND
 from tests.nvml_lab.nvmllab import Lab
 from tests.slurm.hooks import LATER, Hooks
 
-WORN = (
-    "gpu.3.ecc.volatile.dram_uncorrectable = 1",
-    "gpu.3.ecc.aggregate.dram_uncorrectable = 1",
-)
+WORN = ("gpu.3.ecc.volatile.dram_uncorrectable = 1", "gpu.3.ecc.aggregate.dram_uncorrectable = 1")
 HUNG = ("fault = nvmlDeviceGetCount_v2 hang=forever lock=1",)
 
 
@@ -42,7 +39,7 @@ def node(tmp_path: Path, lab: Lab) -> Hooks:
 
 def closed(node: Hooks, *checks: str) -> None:
     """Have evidence of *checks* refuse jobs."""
-    write(node.state / "standing", Word("ok", LATER, "", checks))
+    write(node.state / "standing", JobGate("ok", LATER, "", checks))
 
 
 def runs(node: Hooks) -> list[dict[str, Any]]:
@@ -59,9 +56,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_hard_evidence_refuses_the_job_where_the_site_wants_it(
-    node: Hooks, lab: Lab
-) -> None:
+def test_hard_evidence_refuses_the_job_where_the_site_wants_it(node: Hooks, lab: Lab) -> None:
     closed(node, "xid", "ecc")
     healthy = [node("prolog").returncode for _ in range(3)]
     lab.write(*WORN)
@@ -73,9 +68,7 @@ def test_hard_evidence_refuses_the_job_where_the_site_wants_it(
     assert len(runs(node)) == 4
 
 
-def test_hard_evidence_is_only_told_of_while_the_site_observes(
-    node: Hooks, lab: Lab
-) -> None:
+def test_hard_evidence_is_only_told_of_while_the_site_observes(node: Hooks, lab: Lab) -> None:
     closed(node, "ecc")
     node("prolog")
     closed(node)
@@ -114,7 +107,7 @@ def test_a_driver_that_hangs_costs_the_deadline_at_most(node: Hooks, lab: Lab) -
 
 
 def test_a_health_check_leaves_a_run_and_takes_the_word(node: Hooks) -> None:
-    word = Word("quarantined", LATER, "xid: GPU 3: Xid 79")
+    word = JobGate("quarantined", LATER, "xid: GPU 3: Xid 79")
     write(node.folder / "spool/standing/n1", word)
     allowed = node("prolog", user="0").returncode, node("healthcheck").returncode
 

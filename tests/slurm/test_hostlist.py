@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.slurm.hostlist import NAME, expand, fold
+from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, expand, fold
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,7 @@ def test_a_list_of_nodes_is_expanded(hostlist: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "hostlist",
-    ["", " ", "n[3-1", "n[a]", "n1,,n2", "@racks", "n1 n2", "-w", "ALL", "*"],
+    "hostlist", ["", " ", "n[3-1", "n[a]", "n1,,n2", "@racks", "n1 n2", "-w", "ALL", "*"]
 )
 def test_nonsense_is_refused_and_named(hostlist: str) -> None:
     with pytest.raises(ConfigError, match="is not a list of nodes"):
@@ -33,12 +32,12 @@ def test_nonsense_is_refused_and_named(hostlist: str) -> None:
 
 @pytest.mark.parametrize("name", ["n1", "gpu-01.cluster", "ALLEGRO", "x_1"])
 def test_a_plain_name_is_one(name: str) -> None:
-    assert NAME.fullmatch(name)
+    assert NODE_NAME_PATTERN.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["ALL", "all", "n[1-2]", "n1,n2", "-f", "", "n1\n"])
 def test_what_may_be_several_nodes_is_no_name(name: str) -> None:
-    assert not NAME.fullmatch(name)
+    assert not NODE_NAME_PATTERN.fullmatch(name)
 
 
 def test_names_are_written_as_short_as_can_be() -> None:

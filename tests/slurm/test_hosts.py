@@ -46,9 +46,7 @@ def test_each_dialect_gives_the_same_states(hosts: dict[str, Host]) -> None:
     }
 
 
-def test_a_reason_is_told_from_the_record_that_it_looks_like(
-    hosts: dict[str, Host],
-) -> None:
+def test_a_reason_is_told_from_the_record_that_it_looks_like(hosts: dict[str, Host]) -> None:
     host = hosts["n1"]
 
     # As text, Slurm itself leaves out a reason's empty lines.
@@ -116,9 +114,7 @@ def test_a_node_that_is_there_twice_is_refused() -> None:
         (["IDLE", "CLOUD", "MAINTENANCE"], "IDLE", {"CLOUD", "MAINT"}),
     ],
 )
-def test_a_state_is_told_from_its_flags(
-    words: list[str], state: str, flags: set[str]
-) -> None:
+def test_a_state_is_told_from_its_flags(words: list[str], state: str, flags: set[str]) -> None:
     assert read_state(words) == (state, frozenset(flags))
 
 

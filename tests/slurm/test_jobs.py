@@ -13,9 +13,7 @@ RECORDED = Path(__file__).with_name("recorded")
 ROW = "7|{state}|{node}|100|200|{preempted}|{code}|None|hpcverify-7-n1|"
 
 
-def row(
-    state: str = "COMPLETED", node: str = "n1", preempted: str = "N/A", code: str = "0"
-) -> Job:
+def row(state: str = "COMPLETED", node: str = "n1", preempted: str = "N/A", code: str = "0") -> Job:
     """Read one row of squeue."""
     printed = ROW.format(state=state, node=node, preempted=preempted, code=code)
     return from_squeue(printed + "\n", "hpcverify-")[7]
@@ -26,9 +24,7 @@ def test_only_jobs_of_the_prefix_are_given(version: str) -> None:
     jobs = from_squeue((RECORDED / f"squeue-{version}.txt").read_text(), "hpcverify-la")
 
     assert [job.name for job in jobs.values()] == ["hpcverify-late"]
-    assert {(job.state, job.start, job.end) for job in jobs.values()} == {
-        ("PENDING", 0, 0)
-    }
+    assert {(job.state, job.start, job.end) for job in jobs.values()} == {("PENDING", 0, 0)}
 
 
 def test_no_job_at_all_is_an_answer() -> None:
@@ -57,9 +53,7 @@ def test_when_a_job_must_end_is_not_when_it_ended() -> None:
     ("code", "status", "signal"),
     [("0", 0, 0), ("768", 3, 0), ("9", 0, 9), ("3:0", 3, 0), ("0:9", 0, 9)],
 )
-def test_an_exit_code_is_read_in_both_forms(
-    code: str, status: int, signal: int
-) -> None:
+def test_an_exit_code_is_read_in_both_forms(code: str, status: int, signal: int) -> None:
     assert (row(code=code).exit_status, row(code=code).signal) == (status, signal)
 
 

@@ -14,7 +14,7 @@ from threading import Thread
 
 import pytest
 
-from hpcverify.fleet.telling import Teller
+from hpcverify.fleet.telling import TransitionNotifier
 from hpcverify.quarantine.ledger import Ledger
 from hpcverify.quarantine.life import Node, State
 from hpcverify.store import Store
@@ -94,9 +94,9 @@ def tell(folder: Path, text: str, *nodes: Node) -> list[str]:
     for node in nodes:
         ledger.put(node, "test")
     store = Store(folder / "state")
-    Teller(
-        str(program), ledger, store, said.append, deadline=GENEROUS_S, room=GENEROUS_S
-    ).tell()
+    TransitionNotifier(
+        str(program), ledger, store, said.append, timeout=GENEROUS_S, time_budget=GENEROUS_S
+    ).notify()
     return said
 
 
@@ -126,9 +126,7 @@ def test_the_webhook_posts_what_changed_with_a_line_for_people(tmp_path: Path) -
     assert body["text"].startswith("n7: unverified -> quarantined: sdc: GPU 3")
 
 
-def test_the_mail_has_what_one_needs_and_no_header_of_a_nodes_making(
-    tmp_path: Path,
-) -> None:
+def test_the_mail_has_what_one_needs_and_no_header_of_a_nodes_making(tmp_path: Path) -> None:
     heard: list[str] = []
     with listening(type("Ours", (Mail,), {"heard": heard})) as port:
         well = Node(name="n1", state=State.HEALTHY)
@@ -157,7 +155,7 @@ def test_what_was_refused_is_told_again(
 
     assert "Traceback" not in line
     assert line.endswith("; the next turn tries again")
-    assert len(Ledger(tmp_path / "state").untold(10)) == 1
+    assert len(Ledger(tmp_path / "state").list_pending_transitions(10)) == 1
 
 
 def test_the_unit_of_the_timer_hides_no_brake() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcverify.slurm.pace import AT_ONCE, Paced
+from hpcverify.slurm.pace import MAX_BURST_QUERIES, RateLimitedRun
 
 
 class Clock:
@@ -26,14 +26,14 @@ class Clock:
 def seconds_for(commands: Sequence[Sequence[str]]) -> float:
     """Run *commands*, one after the other."""
     clock = Clock()
-    paced = Paced(lambda _: "", clock, clock.sleep)
+    paced = RateLimitedRun(lambda _: "", clock, clock.sleep)
     for command in commands:
         paced(command)
     return clock.now - 1000.0
 
 
 def test_a_thousand_questions_take_a_thousand_seconds_less_those_at_once() -> None:
-    assert seconds_for([["squeue"]] * 1000) == 1000 - AT_ONCE
+    assert seconds_for([["squeue"]] * 1000) == 1000 - MAX_BURST_QUERIES
 
 
 def test_a_few_questions_and_whatever_acts_are_not_held_back() -> None:

@@ -39,14 +39,12 @@ def job(cluster: Cluster, *does: str) -> subprocess.CompletedProcess[str]:
     """Run a job on the node, and wait for its end."""
     does = does or ("echo", "the job ran")
     command = ("srun", "--immediate=20", "-w", NODE, *does)
-    return subprocess.run(
-        command, env=cluster.env, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, env=cluster.env, capture_output=True, text=True, check=False)
 
 
 def back(cluster: Cluster) -> None:
     """Put the node back into service."""
-    cluster.until(lambda: "DRAIN" in cluster.slurm.hosts(NODE)[NODE].flags)
+    cluster.until(lambda: "DRAIN" in cluster.slurm.list_hosts(NODE)[NODE].flags)
     cluster.run("scontrol", "update", f"nodename={NODE}", "state=undrain")
     cluster.run("scancel", "-u", "root")
     cluster.until(lambda: cluster.idle(NODE))
@@ -76,7 +74,7 @@ def test_a_job_on_a_quarantined_node_does_not_run_and_slurmd_is_told_why(
 
     assert done.returncode != 0
     assert "the job ran" not in done.stdout
-    cluster.until(lambda: cluster.slurm.hosts(NODE)[NODE].reason == "Prolog error")
+    cluster.until(lambda: cluster.slurm.list_hosts(NODE)[NODE].reason == "Prolog error")
     assert "no job starts on n1: GPU 3: fell off the bus" in cluster.log("slurmd.n1")
     back(cluster)
 
@@ -108,9 +106,7 @@ def asleep() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def test_what_runs_beside_a_job_outlives_the_prolog(
-    cluster: Cluster, hooks: Hooks
-) -> None:
+def test_what_runs_beside_a_job_outlives_the_prolog(cluster: Cluster, hooks: Hooks) -> None:
     hooks.command("sleep 1", f"echo over >>{hooks.called}")
     # The job ends after the first: its epilog would find the prolog's at work.
     job(cluster, "sh", "-c", f"until grep over {hooks.called}; do sleep 0.1; done")
@@ -136,9 +132,7 @@ def test_health_checks_that_overlap_are_one(cluster: Cluster, hooks: Hooks) -> N
     hooks.prepare(HPCVERIFY_DEADLINE=30)
     hooks.command(f"until [ -e {go} ]; do sleep 0.1; done")
     script = hooks.folder / "healthcheck"
-    script.write_text(
-        f"#!/bin/sh\necho >>{started}\nexec {HERE}/healthcheck {hooks.settings}\n"
-    )
+    script.write_text(f"#!/bin/sh\necho >>{started}\nexec {HERE}/healthcheck {hooks.settings}\n")
     every_second = "HealthCheckInterval=1\nHealthCheckNodeState=ANY"
     cluster.reconfigure(f"HealthCheckProgram={script}\n{every_second}")
     # The nodes of the lab share a machine, and so the lock: four start each second.

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from hpcverify.slurm.client import Slurm
-from hpcverify.slurm.command import run_command, undisturbed
+from hpcverify.slurm.command import clean_environment, run_command
 
 SCRIPT = Path(__file__).with_name("slurm-lab.sh")
 PATIENCE_S = 30.0
@@ -42,7 +42,7 @@ class Cluster:
     def env(self) -> dict[str, str]:
         """The environment to call this cluster's commands in."""
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        return undisturbed(os.environ) | {"SLURM_CONF": str(self.conf), "PATH": path}
+        return clean_environment(os.environ) | {"SLURM_CONF": str(self.conf), "PATH": path}
 
     @property
     def slurm(self) -> Slurm:
@@ -51,12 +51,7 @@ class Cluster:
         return Slurm(run=run, user=_me())
 
     def up(
-        self,
-        nodes: int = 4,
-        *,
-        extra: str = "",
-        gpus: int = 0,
-        accounting: bool = False,
+        self, nodes: int = 4, *, extra: str = "", gpus: int = 0, accounting: bool = False
     ) -> None:
         """Start afresh, with *extra* lines in slurm.conf; all nodes are idle then."""
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as lines:
@@ -93,9 +88,7 @@ class Cluster:
     def alive(self, daemon: str) -> bool:
         """Say whether a daemon runs."""
         command = self._command("signal", daemon, "0")
-        return (
-            subprocess.run(command, env=self._settings(), check=False).returncode == 0
-        )
+        return subprocess.run(command, env=self._settings(), check=False).returncode == 0
 
     def run(self, *command: object, **environ: str) -> str:
         """Run a command on this cluster and give its output; it must succeed."""
@@ -118,14 +111,12 @@ class Cluster:
 
     def answers(self) -> bool:
         """Say whether slurmctld answers."""
-        ping = subprocess.run(
-            ["scontrol", "ping"], env=self.env, capture_output=True, check=False
-        )
+        ping = subprocess.run(["scontrol", "ping"], env=self.env, capture_output=True, check=False)
         return ping.returncode == 0
 
     def idle(self, *names: str) -> bool:
         """Say whether nodes, all if none is named, can take a job."""
-        hosts = self.slurm.hosts(*names).values()
+        hosts = self.slurm.list_hosts(*names).values()
         return all(host.state == "IDLE" and not host.flags for host in hosts)
 
     def until(self, happens: Callable[[], object], seconds: float = PATIENCE_S) -> None:
@@ -163,7 +154,7 @@ class Cluster:
         return ["bash", str(SCRIPT), *words]
 
     def _settings(self) -> dict[str, str]:
-        return undisturbed(os.environ) | {"LAB_DIR": str(self.folder)}
+        return clean_environment(os.environ) | {"LAB_DIR": str(self.folder)}
 
 
 @contextmanager

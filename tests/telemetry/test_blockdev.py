@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.model import Inventory, Part
-from hpcverify.telemetry.blockdev import disk_of, mount_of, mount_part, whole_disk
+from hpcverify.telemetry.blockdev import describe_mount, find_disk, find_mount, find_whole_disk
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def mounted(root: Path, *lines: str) -> None:
 def test_a_disk_is_its_own_name(root: Path) -> None:
     device(root, "pci0/nvme/nvme0/nvme0n1", "9:0")
 
-    assert whole_disk("9:0", root) == "nvme0n1"
+    assert find_whole_disk("9:0", root) == "nvme0n1"
 
 
 def test_a_partition_leads_to_its_disk(root: Path) -> None:
     device(root, "pci0/sda/sda2", "9:0", partition=True)
 
-    assert whole_disk("9:0", root) == "sda"
+    assert find_whole_disk("9:0", root) == "sda"
 
 
 def test_a_logical_volume_leads_through_its_layers_to_its_disk(root: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_logical_volume_leads_through_its_layers_to_its_disk(root: Path) -> No
     slave(volume, crypt)
     slave(crypt, device(root, "pci0/sda/sda2", "8:2", partition=True))
 
-    assert whole_disk("9:0", root) == "sda"
+    assert find_whole_disk("9:0", root) == "sda"
 
 
 def test_a_mirror_over_two_disks_is_no_one_disk(root: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_mirror_over_two_disks_is_no_one_disk(root: Path) -> None:
     slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
     slave(mirror, device(root, "pci0/sdb/sdb1", "8:17", partition=True))
 
-    assert whole_disk("9:0", root) is None
+    assert find_whole_disk("9:0", root) is None
 
 
 def test_a_mirror_over_two_parts_of_one_disk_is_on_that_disk(root: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_mirror_over_two_parts_of_one_disk_is_on_that_disk(root: Path) -> None
     slave(mirror, device(root, "pci0/sda/sda1", "8:1", partition=True))
     slave(mirror, device(root, "pci0/sda/sda2", "8:2", partition=True))
 
-    assert whole_disk("9:0", root) == "sda"
+    assert find_whole_disk("9:0", root) == "sda"
 
 
 def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> Non
     (root / "sys/class/block/sdc1").symlink_to(disk)
     mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/sdc1 rw,subvol=/@")
 
-    assert disk_of(Path("/dev/shm"), root) == "sdc"  # noqa: S108 - only looked at
+    assert find_disk(Path("/dev/shm"), root) == "sdc"  # noqa: S108 - only looked at
 
 
 def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(
@@ -99,14 +99,14 @@ def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(
         f"30 1 0:27 / /dev/shm rw - overlay overlay rw,lowerdir=/a,upperdir={tmp_path}",
     )
 
-    assert disk_of(Path("/dev/shm"), root) == "sda"  # noqa: S108 - only looked at
+    assert find_disk(Path("/dev/shm"), root) == "sda"  # noqa: S108 - only looked at
 
 
 def test_an_overlay_that_seems_to_write_to_itself_is_on_no_disk(root: Path) -> None:
     line = "30 1 0:27 / /dev/shm rw - overlay overlay rw,upperdir=/dev/shm"
     mounted(root, line)
 
-    assert disk_of(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
+    assert find_disk(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
 
 
 def test_a_path_on_a_device_leads_to_its_disk(root: Path) -> None:
@@ -115,19 +115,17 @@ def test_a_path_on_a_device_leads_to_its_disk(root: Path) -> None:
     device(root, "pci0/nvme/nvme0/nvme0n1", number)
 
     expected = "nvme0n1" if os.major(status) else None
-    assert disk_of(Path(__file__), root) == expected
+    assert find_disk(Path(__file__), root) == expected
 
 
 @pytest.mark.parametrize("kind", ["nfs4 server:/export", "tmpfs tmpfs", "zfs tank/a"])
 def test_what_is_mounted_from_no_device_is_on_no_disk(root: Path, kind: str) -> None:
     mounted(root, f"30 1 0:27 / /dev/shm rw - {kind} rw")
 
-    assert disk_of(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
+    assert find_disk(Path("/dev/shm"), root) is None  # noqa: S108 - only looked at
 
 
-def test_the_innermost_and_latest_mount_holds_a_path(
-    root: Path, tmp_path: Path
-) -> None:
+def test_the_innermost_and_latest_mount_holds_a_path(root: Path, tmp_path: Path) -> None:
     mounted(
         root,
         "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw",
@@ -136,7 +134,7 @@ def test_the_innermost_and_latest_mount_holds_a_path(
         f"4 1 0:42 / {tmp_path}x rw - tmpfs beside rw",
     )
 
-    mount = mount_of(tmp_path, root)
+    mount = find_mount(tmp_path, root)
 
     assert mount is not None
     assert (mount.point, mount.kind, mount.source) == (tmp_path, "nfs4", "server:/a")
@@ -147,28 +145,26 @@ def test_a_space_in_a_mount_point_is_read_as_one(root: Path, tmp_path: Path) -> 
     (spaced := tmp_path / "a b").mkdir()
     mounted(root, rf"2 1 0:40 / {tmp_path}/a\040b rw - xfs /dev/x rw")
 
-    mount = mount_of(spaced, root)
+    mount = find_mount(spaced, root)
 
     assert mount is not None
     assert mount.point == spaced
 
 
 def test_without_proc_no_mount_is_known(root: Path, tmp_path: Path) -> None:
-    assert mount_of(tmp_path, root) is None
+    assert find_mount(tmp_path, root) is None
 
 
 DISKS = Inventory(parts=(Part("disk", "eui.1", "sda"),))
 
 
 def facts_of(folder: Path, root: Path) -> dict[str, str]:
-    (part,) = mount_part(folder, DISKS, root)
+    (part,) = describe_mount(folder, DISKS, root)
     assert (part.kind, part.label) == ("mount", str(folder))
     return part.facts
 
 
-def test_a_mount_goes_by_its_disk_and_its_volume_and_not_by_its_device(
-    root: Path,
-) -> None:
+def test_a_mount_goes_by_its_disk_and_its_volume_and_not_by_its_device(root: Path) -> None:
     device(root, "pci0/sda", "8:0")
     part = device(root, "pci0/sda/sda1", "8:1", partition=True)
     (root / "sys/class/block").mkdir(parents=True)
@@ -190,9 +186,7 @@ def test_a_mount_of_no_device_goes_by_its_source(root: Path) -> None:
     assert facts_of(Path("/proc"), root) == known
 
 
-def test_a_directory_that_is_missing_would_lie_on_the_mount_of_what_is_above(
-    root: Path,
-) -> None:
+def test_a_directory_that_is_missing_would_lie_on_the_mount_of_what_is_above(root: Path) -> None:
     mounted(root, "30 1 0:27 / /dev/shm rw - tmpfs none rw")
 
     facts = facts_of(Path("/dev/shm/no/such"), root)  # noqa: S108 - only looked at

@@ -27,10 +27,7 @@ def two_sockets(root: Path) -> Path:
     files = {"proc/cpuinfo": XEON, f"{CPU}/online": "0-1,4,6"}
     for number, (socket, core) in enumerate([(0, 0), (0, 0), (1, 0), (1, 1)]):
         topology = f"{CPU}/cpu{number}/topology"
-        files |= {
-            f"{topology}/physical_package_id": str(socket),
-            f"{topology}/core_id": str(core),
-        }
+        files |= {f"{topology}/physical_package_id": str(socket), f"{topology}/core_id": str(core)}
     return grow(root, files)
 
 
@@ -39,10 +36,8 @@ def values(reader: cpu.CpuReader) -> dict[str, float]:
 
 
 def test_a_part_is_described_by_what_does_not_change(tmp_path: Path) -> None:
-    root = grow(
-        two_sockets(tmp_path), {f"{CPU}/cpufreq/policy0/cpuinfo_max_freq": 3800000}
-    )
-    assert cpu.part(root).facts == {
+    root = grow(two_sockets(tmp_path), {f"{CPU}/cpufreq/policy0/cpuinfo_max_freq": 3800000})
+    assert cpu.describe_cpu(root).facts == {
         "model": "Intel(R) Xeon(R) Platinum 8480+",
         "sockets": "2",
         "cores": "3",
@@ -55,19 +50,19 @@ def test_a_part_is_described_by_what_does_not_change(tmp_path: Path) -> None:
 
 
 def test_an_arm_processor_is_known_by_its_part_number(tmp_path: Path) -> None:
-    part = cpu.part(grow(tmp_path, {"proc/cpuinfo": GRACE}))
+    part = cpu.describe_cpu(grow(tmp_path, {"proc/cpuinfo": GRACE}))
     assert part.facts["model"] == "implementer 0x41 part 0xd4f"
     assert part.facts["dtypes"] == "bf16 fp16 fp32 fp64 int8"
     assert part.facts["vector_bits"] == "128"
 
 
 def test_half_precision_needs_both_the_scalar_and_the_vector_flag() -> None:
-    assert "fp16" not in cpu.native_dtypes(frozenset({"fphp"}))
-    assert "fp16" in cpu.native_dtypes(frozenset({"fphp", "asimdhp"}))
+    assert "fp16" not in cpu.list_native_dtypes(frozenset({"fphp"}))
+    assert "fp16" in cpu.list_native_dtypes(frozenset({"fphp", "asimdhp"}))
 
 
 def test_the_list_of_online_cpus_may_have_holes(tmp_path: Path) -> None:
-    assert cpu.cores(two_sockets(tmp_path)).online == (0, 1, 4, 6)
+    assert cpu.read_cores(two_sockets(tmp_path)).online == (0, 1, 4, 6)
 
 
 def test_clocks_are_told_by_the_median_and_the_slowest_core(tmp_path: Path) -> None:
@@ -98,4 +93,4 @@ def test_shares_are_taken_between_two_readings(tmp_path: Path) -> None:
 
 def test_a_machine_that_tells_nothing_gives_no_reading(tmp_path: Path) -> None:
     assert values(cpu.CpuReader(tmp_path)) == {}
-    assert cpu.part(tmp_path).id == "cpu"
+    assert cpu.describe_cpu(tmp_path).id == "cpu"

@@ -20,7 +20,7 @@ def test_errors_are_counted_by_dimm_and_never_twice(tmp_path: Path) -> None:
 
 
 def test_a_dimm_goes_by_the_label_of_the_board(tmp_path: Path) -> None:
-    first, second = edac.parts(trees.edac(tmp_path))
+    first, second = edac.list_parts(trees.edac(tmp_path))
     assert (first.id, first.label) == ("mc0/dimm0", "CPU0_DIMM_A1")
     assert second.facts == {"size_mib": "32768"}
 
@@ -29,7 +29,7 @@ def test_older_drivers_count_by_row(tmp_path: Path) -> None:
     row = f"{trees.EDAC}/mc1/csrow0"
     trees.grow(tmp_path, {f"{row}/ce_count": 3, f"{row}/size_mb": 8192})
     assert counts(tmp_path) == {("mc1/csrow0", "ecc.corrected"): 3}
-    assert [part.label for part in edac.parts(tmp_path)] == ["memory mc1/csrow0"]
+    assert [part.label for part in edac.list_parts(tmp_path)] == ["memory mc1/csrow0"]
 
 
 def test_a_controller_without_dimms_counts_as_a_whole(tmp_path: Path) -> None:
@@ -39,4 +39,4 @@ def test_a_controller_without_dimms_counts_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_machine_without_edac_gives_nothing(tmp_path: Path) -> None:
     assert counts(tmp_path) == {}
-    assert list(edac.parts(tmp_path)) == []
+    assert list(edac.list_parts(tmp_path)) == []

@@ -29,9 +29,7 @@ def coretemp(root: Path, **changes: object) -> Path:
     return grow(root, chip)
 
 
-def test_the_hottest_sensor_of_a_part_and_the_least_headroom_count(
-    tmp_path: Path,
-) -> None:
+def test_the_hottest_sensor_of_a_part_and_the_least_headroom_count(tmp_path: Path) -> None:
     assert values(coretemp(tmp_path)) == {
         ("cpu", "temperature"): 88,
         ("cpu", "temperature.headroom"): 7,

@@ -13,9 +13,9 @@ import pytest
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import Completed
+from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import kernel_log
-from hpcverify.telemetry.kernel_log import Log
+from hpcverify.telemetry.kernel_log import KernelLog
 from tests.telemetry import trees
 
 NOW = datetime(2026, 11, 21, 7, 0, 0).astimezone().timestamp()
@@ -34,11 +34,7 @@ def record(seq: int, text: str, priority: int = 3) -> str:
 def booted(root: Path, boot: str = "b1") -> Path:
     """Make the files that tell one boot from another."""
     return trees.grow(
-        root,
-        {
-            "proc/sys/kernel/random/boot_id": boot,
-            "proc/stat": f"cpu  1 2 3\nbtime {BOOTED}",
-        },
+        root, {"proc/sys/kernel/random/boot_id": boot, "proc/stat": f"cpu  1 2 3\nbtime {BOOTED}"}
     )
 
 
@@ -68,13 +64,13 @@ class Journalctl:
         self.entries, self.rc, self.stderr = entries, rc, stderr
         self.commands: list[Sequence[str]] = []
 
-    def __call__(self, command: Sequence[str], *, timeout: float) -> Completed:
+    def __call__(self, command: Sequence[str], *, timeout: float) -> CompletedTool:
         """Run, as `run_tool` would."""
         assert timeout < 60
         self.commands.append(command)
         found = self.chosen({o.partition("=")[0]: o.partition("=")[2] for o in command})
         out = "".join(f"{json.dumps(entry)}\n" for entry in found)
-        return Completed(self.rc, out.encode(), self.stderr.encode())
+        return CompletedTool(self.rc, out.encode(), self.stderr.encode())
 
     def chosen(self, options: dict[str, str]) -> list[dict[str, str]]:
         """Choose what journalctl would; if a cursor's entry is gone, what is left."""
@@ -93,9 +89,7 @@ def seconds(entry: dict[str, str]) -> float:
     return int(entry["__REALTIME_TIMESTAMP"]) / 1e6
 
 
-def entry(
-    number: int, text: str, facility: str = "0", ago: float = 60
-) -> dict[str, str]:
+def entry(number: int, text: str, facility: str = "0", ago: float = 60) -> dict[str, str]:
     us = int((NOW - ago) * 1e6)
     return {
         "__CURSOR": f"s=1;i={number};b=b1;m={number};t={us:x};x={number}",
@@ -107,32 +101,29 @@ def entry(
 
 
 def read(
-    root: Path,
-    cursor: str | None = None,
-    tool: kernel_log.Tool | None = None,
-    ago: float = 0,
-) -> Log:
+    root: Path, cursor: str | None = None, tool: kernel_log.ToolRunner | None = None, ago: float = 0
+) -> KernelLog:
     if tool:
         (root / "var/log/journal").mkdir(parents=True, exist_ok=True)
     now = NOW - ago
     return kernel_log.read(cursor, WORDS, root, tool or Journalctl(), lambda: now)
 
 
-def texts(log: Log) -> list[str]:
+def texts(log: KernelLog) -> list[str]:
     return [message.text for message in log.messages]
 
 
 def test_the_first_run_sees_all_of_this_boot(tmp_path: Path) -> None:
     root = ring(tmp_path, record(0, "Linux version 6.8"), record(1, xid(79)))
     log = read(root)
-    assert (texts(log), log.looked_at, log.gap) == ([xid(79)], 2, "")
+    assert (texts(log), log.message_count, log.gap) == ([xid(79)], 2, "")
     assert log.messages[0].time == BOOTED + 1
 
 
 def test_what_was_seen_is_not_seen_again(tmp_path: Path) -> None:
     log = read(ring(tmp_path, record(0, xid(79))))
     again = read(tmp_path, log.cursor)
-    assert (texts(again), again.looked_at) == ([], 0)
+    assert (texts(again), again.message_count) == ([], 0)
     ring(tmp_path, record(0, xid(79)), record(1, xid(31)))
     assert texts(read(tmp_path, again.cursor)) == [xid(31)]
 
@@ -152,14 +143,12 @@ def test_after_a_reboot_everything_is_new(tmp_path: Path) -> None:
 def test_the_end_of_the_earlier_boot_is_in_the_journal(tmp_path: Path) -> None:
     cursor = before_the_reboot(tmp_path)
     tool = Journalctl(
-        entry(1, xid(31), ago=9900),
-        entry(2, xid(79), ago=8000),
-        entry(3, xid(95), ago=7000),
+        entry(1, xid(31), ago=9900), entry(2, xid(79), ago=8000), entry(3, xid(95), ago=7000)
     )
     log = read(ring(tmp_path, record(0, "Linux"), record(200, xid(95))), cursor, tool)
     assert (texts(log), log.gap, log.unseen) == ([xid(79), xid(95)], "", "")
     assert not any("--boot" in command for command in tool.commands)
-    assert read(tmp_path, log.cursor).looked_at == 0  # goes on in the ring
+    assert read(tmp_path, log.cursor).message_count == 0  # goes on in the ring
 
 
 def test_the_end_of_the_earlier_boot_is_in_the_files(tmp_path: Path) -> None:
@@ -185,7 +174,7 @@ def test_a_journal_goes_on_over_a_reboot(tmp_path: Path) -> None:
 
 
 UNSEEN = "what the kernel said between {} and the boot at {} was not seen".format(
-    *map(kernel_log.moment, (NOW - 9000, BOOTED))
+    *map(kernel_log.format_moment, (NOW - 9000, BOOTED))
 )
 
 
@@ -218,9 +207,7 @@ def test_a_log_that_outlived_the_reboot_but_lost_the_time_before_is_a_gap(
     assert (log.gap, log.unseen, texts(log)) == (UNSEEN, "", [xid(79)])
 
 
-def test_a_first_look_takes_the_last_day_and_lists_what_is_older(
-    tmp_path: Path,
-) -> None:
+def test_a_first_look_takes_the_last_day_and_lists_what_is_older(tmp_path: Path) -> None:
     root = ring(tmp_path, record(0, xid(79)), record(90_000, xid(31)))
     trees.grow(root, {"proc/stat": f"btime {int(NOW) - 100_000}"})
     log = read(root)
@@ -237,10 +224,8 @@ def test_a_first_look_into_a_journal_takes_the_last_day(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cause", [Cause.TIMEOUT, Cause.HUNG])
-def test_a_tool_that_hangs_is_no_lack_of_permission(
-    tmp_path: Path, cause: Cause
-) -> None:
-    def tool(command: Sequence[str], *, timeout: float) -> Completed:
+def test_a_tool_that_hangs_is_no_lack_of_permission(tmp_path: Path, cause: Cause) -> None:
+    def tool(command: Sequence[str], *, timeout: float) -> CompletedTool:
         raise Unable(f"{command[0]} did not end in {timeout} s", cause, Remedy.REBOOT)
 
     with pytest.raises(Unable, match="did not end") as unable:
@@ -264,12 +249,10 @@ def test_a_journal_that_moved_an_entry_to_another_file_has_it(tmp_path: Path) ->
     cursor = read(booted(tmp_path), None, Journalctl(first), ago=80).cursor
     moved = first | {"__CURSOR": first["__CURSOR"].replace("s=1;i=1", "s=2;i=8")}
     log = read(tmp_path, cursor, Journalctl(moved, second))
-    assert (log.looked_at, log.gap) == (1, "")
+    assert (log.message_count, log.gap) == (1, "")
 
 
-def test_a_journal_too_young_to_fill_a_gap_of_the_ring_does_not_hide_it(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_too_young_to_fill_a_gap_of_the_ring_does_not_hide_it(tmp_path: Path) -> None:
     cursor = read(ring(tmp_path, record(0, "x")), ago=90).cursor
     log = read(ring(tmp_path, record(10, "x")), cursor, Journalctl(entry(1, "x")))
     assert "9 messages" in log.gap
@@ -286,9 +269,7 @@ def test_what_the_ring_lost_is_counted(tmp_path: Path) -> None:
 
 def test_a_reboot_whose_first_messages_are_gone_is_a_gap(tmp_path: Path) -> None:
     old = read(ring(tmp_path, record(0, "x")))
-    assert (
-        "5 messages" in read(ring(tmp_path, record(5, "x"), boot="b2"), old.cursor).gap
-    )
+    assert "5 messages" in read(ring(tmp_path, record(5, "x"), boot="b2"), old.cursor).gap
 
 
 def test_an_unknown_past_is_no_gap(tmp_path: Path) -> None:
@@ -308,13 +289,13 @@ def test_a_gap_is_filled_from_the_journal(tmp_path: Path) -> None:
     log = read(root, old.cursor, tool)
     assert (texts(log), log.gap, log.source) == ([xid(79)], "", "journald")
     assert f"--since=@{int(NOW - 80)}" in tool.commands[0]
-    assert read(root, log.cursor).looked_at == 0  # goes on in the ring
+    assert read(root, log.cursor).message_count == 0  # goes on in the ring
 
 
 def test_lines_about_the_device_are_no_messages(tmp_path: Path) -> None:
     lines = (record(0, "x"), " SUBSYSTEM=pci", f" DEVICE={xid(79)}", record(1, "x"))
     log = read(ring(tmp_path, *lines))
-    assert (texts(log), log.looked_at) == ([], 2)
+    assert (texts(log), log.message_count) == ([], 2)
 
 
 @pytest.mark.parametrize("priority", [8 + 3, 24 + 2, 128 + 4])
@@ -343,7 +324,7 @@ def test_a_cursor_that_is_none_starts_at_the_boot(tmp_path: Path, cursor: str) -
 def test_where_the_ring_is_denied_the_journal_is_asked(tmp_path: Path) -> None:
     tool = Journalctl(entry(1, "x"), entry(2, xid(79)), entry(3, xid(31), facility="1"))
     log = read(booted(tmp_path), None, tool)
-    assert (texts(log), log.looked_at) == ([xid(79)], 3)
+    assert (texts(log), log.message_count) == ([xid(79)], 3)
     assert log.messages[0].time == pytest.approx(NOW - 60)
     read(tmp_path, log.cursor, tool)
     cursor = entry(3, "")["__CURSOR"]
@@ -353,7 +334,7 @@ def test_where_the_ring_is_denied_the_journal_is_asked(tmp_path: Path) -> None:
 def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
     first = read(booted(tmp_path), None, Journalctl(entry(1, "x")))
     second = read(tmp_path, first.cursor, Journalctl(entry(1, "x")))
-    assert second.looked_at == 0
+    assert second.message_count == 0
     assert second.cursor == first.cursor
 
 
@@ -365,9 +346,7 @@ def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
         Journalctl(),
     ],
 )
-def test_a_journal_that_shows_nothing_is_no_clean_log(
-    tmp_path: Path, tool: Journalctl
-) -> None:
+def test_a_journal_that_shows_nothing_is_no_clean_log(tmp_path: Path, tool: Journalctl) -> None:
     with pytest.raises(Unable) as unable:
         read(booted(tmp_path), None, tool)
     assert unable.value.cause is Cause.DENIED
@@ -418,13 +397,8 @@ def test_a_stamp_without_a_year_is_never_in_the_future() -> None:
     assert stamp == new_year - 302
 
 
-def test_a_line_that_another_program_wrote_to_syslog_is_not_the_kernels(
-    tmp_path: Path,
-) -> None:
-    forged = (
-        classic(xid(79), tag="root:"),
-        classic(f"kernel: {xid(79)}", tag="sh[1]:"),
-    )
+def test_a_line_that_another_program_wrote_to_syslog_is_not_the_kernels(tmp_path: Path) -> None:
+    forged = (classic(xid(79), tag="root:"), classic(f"kernel: {xid(79)}", tag="sh[1]:"))
     log = read(syslog(tmp_path, classic("x"), *forged))
     assert texts(log) == []
 
@@ -438,7 +412,7 @@ def test_a_log_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
     log = read(syslog(tmp_path, classic(xid(79))))
     syslog(tmp_path, classic(xid(79)))
     again = read(tmp_path, log.cursor)
-    assert (texts(again), again.looked_at) == ([xid(79)], 1)
+    assert (texts(again), again.message_count) == ([xid(79)], 1)
 
 
 def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -479,7 +453,7 @@ def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
 
 def test_more_than_can_be_read_in_time_is_a_gap(tmp_path: Path) -> None:
     log = read(syslog(tmp_path, classic("x")))
-    os.truncate(tmp_path / "var/log/kern.log", kernel_log.MOST + (1 << 20))
+    os.truncate(tmp_path / "var/log/kern.log", kernel_log.MAX_LOG_BYTES + (1 << 20))
     assert "too many to read" in read(tmp_path, log.cursor).gap
 
 
@@ -491,8 +465,7 @@ def test_another_source_than_last_time_goes_by_the_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("oldest", "gap"),
-    [(0, ""), (7100, ""), (9000, "the 1800 s before are overwritten")],
+    ("oldest", "gap"), [(0, ""), (7100, ""), (9000, "the 1800 s before are overwritten")]
 )
 def test_a_ring_that_does_not_reach_back_to_the_last_look_is_a_gap(
     tmp_path: Path, oldest: int, gap: str
@@ -503,16 +476,14 @@ def test_a_ring_that_does_not_reach_back_to_the_last_look_is_a_gap(
     assert (again.gap, texts(again)) == (gap, [xid(79)])
 
 
-def test_messages_that_both_sources_may_have_are_rather_told_twice(
-    tmp_path: Path,
-) -> None:
+def test_messages_that_both_sources_may_have_are_rather_told_twice(tmp_path: Path) -> None:
     log = read(syslog(tmp_path, classic("x")))
     before = record(7200 - 400, xid(79)), record(7200 - 200, xid(31))
     again = read(ring(tmp_path, record(0, "x"), *before), log.cursor)
     assert texts(again) == [xid(31)]  # its clock may have run away by 300 s
 
 
-def asked(cursor: str | None, *words: bytes) -> Log | Unable:
+def asked(cursor: str | None, *words: bytes) -> KernelLog | Unable:
     """Read the log of the machine that runs the tests."""
     try:
         return kernel_log.read(cursor, words)
@@ -526,5 +497,5 @@ def test_this_machine_has_a_log_or_says_why_not() -> None:
             assert unable.cause is Cause.DENIED
         case log:
             again = asked(log.cursor, b"Linux version")
-            assert isinstance(again, Log)
-            assert again.looked_at < log.looked_at
+            assert isinstance(again, KernelLog)
+            assert again.message_count < log.message_count

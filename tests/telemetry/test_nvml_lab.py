@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.limits.specs import specs
+from hpcverify.limits.specs import load_specs
 from tests.nvml_lab.nvmllab import HERE, Lab
 from tests.nvml_lab.parts import profile, strangers
 
@@ -38,7 +38,7 @@ def outcomes(
 ) -> Mapping[str, Mapping[str, str]]:
     """Call everything on every node there is."""
     folder = tmp_path_factory.mktemp("calls")
-    stories = {spec.key: profile(spec, busy=True) for spec in specs()}
+    stories = {spec.key: profile(spec, busy=True) for spec in load_specs()}
     stories |= {"default": [], **strangers(busy=True)}
     (folder / "stories.json").write_bytes(msgspec.json.encode(stories))
     lab = Lab(folder, nvml_library)
@@ -56,9 +56,7 @@ def test_every_call_works_through_the_bindings_or_says_not_supported(
     assert len(outcomes["default"]) > 90
 
 
-def test_an_h100_answers_all_but_what_it_has_not(
-    outcomes: Mapping[str, Mapping[str, str]],
-) -> None:
+def test_an_h100_answers_all_but_what_it_has_not(outcomes: Mapping[str, Mapping[str, str]]) -> None:
     calls = outcomes["default"].items()
     assert {name.removeprefix("nvmlDeviceGet") for name, w in calls if w != "ok"} == {
         *("DriverModel", "DriverModel_v2", "GpuOperationMode", "FanSpeed"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.limits.specs import specs
+from hpcverify.limits.specs import load_specs
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
 
@@ -18,9 +18,9 @@ GIB = 2**30
 
 def gpustat(lab: Lab) -> list[dict[str, Any]]:
     """Ask gpustat for all GPUs, as JSON."""
-    found: list[dict[str, Any]] = json.loads(
-        lab.run(sys.executable, "-m", "gpustat", "--json")
-    )["gpus"]
+    found: list[dict[str, Any]] = json.loads(lab.run(sys.executable, "-m", "gpustat", "--json"))[
+        "gpus"
+    ]
     return found
 
 
@@ -97,7 +97,7 @@ PLAIN = ("v100-sxm2-16gb", "l4", "gh200-96gb", "b300-sxm")
 
 @pytest.mark.parametrize("key", PLAIN)
 def test_both_show_parts_that_lack_what_others_have(lab: Lab, key: str) -> None:
-    [spec] = [spec for spec in specs() if spec.key == key]
+    [spec] = [spec for spec in load_specs() if spec.key == key]
     lab.write(*profile(spec, busy=True), "freeze_t = 600")
     gpus = gpustat(lab)
     assert {gpu["name"] for gpu in gpus} == {spec.name}

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.limits.specs import Spec, find, specs, unknown
+from hpcverify.limits.specs import Spec, explain_unknown, find_spec, load_specs
 from hpcverify.model import Part
 from tests.nvml_lab.nvmllab import HERE, Lab
 from tests.nvml_lab.parts import profile, strangers
 
-ALL = pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.key)
+ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
 ONE_OF_EACH_CHIP = (
     *("v100-sxm2-32gb", "a100-sxm4-80gb", "a10", "l4"),
     *("h100-sxm5-80gb", "gh200-96gb", "b200-sxm", "gb300"),
@@ -23,23 +23,19 @@ HOPPER, BLACKWELL = (9, 0), (10, 0)
 
 
 @pytest.fixture(scope="module")
-def seen(
-    tmp_path_factory: pytest.TempPathFactory, nvml_library: Path
-) -> Mapping[str, Any]:
+def seen(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Mapping[str, Any]:
     """Look at every node there is, idle; those without bridges end in "/alone"."""
     folder = tmp_path_factory.mktemp("parts")
-    stories = {spec.key: profile(spec, busy=False) for spec in specs()}
+    stories = {spec.key: profile(spec, busy=False) for spec in load_specs()}
     stories |= {
-        f"{spec.key}/alone": profile(spec, busy=False, linked=False) for spec in specs()
+        f"{spec.key}/alone": profile(spec, busy=False, linked=False) for spec in load_specs()
     }
     stories |= strangers(busy=False)
     (folder / "stories.json").write_bytes(msgspec.json.encode(stories))
     lab = Lab(folder, nvml_library)
     lab.write()
     code = (HERE / "snapshot.py").read_text()
-    answers: Mapping[str, Any] = msgspec.json.decode(
-        lab.python(code, folder / "stories.json")
-    )
+    answers: Mapping[str, Any] = msgspec.json.decode(lab.python(code, folder / "stories.json"))
     return answers
 
 
@@ -52,18 +48,16 @@ def part(answers: Mapping[str, Any]) -> Part:
 
 
 @ALL
-def test_each_part_is_recognised_by_its_data_sheet(
-    seen: Mapping[str, Any], spec: Spec
-) -> None:
-    assert find(part(seen[spec.key])) is spec
+def test_each_part_is_recognised_by_its_data_sheet(seen: Mapping[str, Any], spec: Spec) -> None:
+    assert find_spec(part(seen[spec.key])) is spec
 
 
 @pytest.mark.parametrize("name", sorted(strangers(busy=False)))
 def test_a_stranger_is_not_taken_for_a_part_of_the_table(
     seen: Mapping[str, Any], name: str
 ) -> None:
-    assert find(part(seen[name])) is None
-    assert unknown(part(seen[name]))
+    assert find_spec(part(seen[name])) is None
+    assert explain_unknown(part(seen[name]))
 
 
 @ALL
@@ -90,9 +84,7 @@ def test_heat_is_told_in_degrees_up_to_ampere_and_as_margins_later(
 
 
 @ALL
-def test_links_count_what_their_generation_counts(
-    seen: Mapping[str, Any], spec: Spec
-) -> None:
+def test_links_count_what_their_generation_counts(seen: Mapping[str, Any], spec: Spec) -> None:
     saw, fifth = seen[spec.key], version(spec) >= BLACKWELL
     assert (saw["links"] or 0) == spec.nvlink_links
     assert (saw["link_replay"] is not None) == (spec.nvlink_links > 3 and not fifth)
@@ -103,10 +95,8 @@ def test_links_count_what_their_generation_counts(
         assert 0.999 < signalled / spec.nvlink_link_gbs < 1.07
 
 
-def test_only_what_takes_a_bridge_has_links_that_lead_nowhere(
-    seen: Mapping[str, Any],
-) -> None:
-    dark = {s.key for s in specs() if seen[f"{s.key}/alone"]["link_state"] == 0}
+def test_only_what_takes_a_bridge_has_links_that_lead_nowhere(seen: Mapping[str, Any]) -> None:
+    dark = {s.key for s in load_specs() if seen[f"{s.key}/alone"]["link_state"] == 0}
     pcie = {"a40", "a100-pcie-40gb", "a100-pcie-80gb", "h100-pcie-80gb"}
     assert dark == pcie | {"h100-nvl-94gb", "h200-nvl", "gh200-96gb", "gh200-144gb"}
 
@@ -137,14 +127,12 @@ def test_what_came_with_a_chip_is_not_answered_by_older_ones(
 
 
 def story(key: str, *, busy: bool) -> tuple[Spec, list[str]]:
-    [spec] = [spec for spec in specs() if spec.key == key]
+    [spec] = [spec for spec in load_specs() if spec.key == key]
     return spec, profile(spec, busy=busy)
 
 
 @pytest.mark.parametrize("key", ONE_OF_EACH_CHIP)
-def test_a_busy_gpu_is_warm_capped_and_counts_as_one_does_in_health(
-    lab: Lab, key: str
-) -> None:
+def test_a_busy_gpu_is_warm_capped_and_counts_as_one_does_in_health(lab: Lab, key: str) -> None:
     spec, lines = story(key, busy=True)
     watch = lab.sampled(lines, (10, 60))
     first = {s.name: s.value for s in watch.samples if s.t == 10}
@@ -176,7 +164,7 @@ def test_a_memory_error_is_corrected_about_once_an_hour(lab: Lab) -> None:
     watch = lab.sampled(lines, (0, 3700))
     corrected = {
         where: [sample.value for sample in samples]
-        for where, samples in watch.series("ecc.corrected")
+        for where, samples in watch.group_by_part("ecc.corrected")
     }
     assert sorted(corrected.values()) == [[0, 0]] * 7 + [[2, 3]]
 
@@ -185,6 +173,6 @@ def test_good_siblings_differ_by_a_few_percent(lab: Lab) -> None:
     _, lines = story("h100-sxm5-80gb", busy=True)
     watch = lab.sampled(lines, (300,))
     for name, most in (("clock", 0.02), ("power", 0.01), ("temperature", 0.11)):
-        values = [samples[0].value for _, samples in watch.series(name)]
+        values = [samples[0].value for _, samples in watch.group_by_part(name)]
         assert len(values) == 8
         assert 0 < (max(values) - min(values)) / max(values) < most

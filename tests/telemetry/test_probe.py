@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.telemetry import make_readers, name_sensor
 from hpcverify.telemetry import probe as probing
-from hpcverify.telemetry import readers, sensor
 from hpcverify.telemetry.probe import probe
 from tests.telemetry import trees
 from tests.telemetry.trees import grow, link
@@ -54,7 +54,7 @@ def test_the_system_is_known_by_its_firmware_and_its_kernel(tmp_path: Path) -> N
         "proc/sys/kernel/osrelease": "6.8.0",
         "etc/os-release": 'ID=ubuntu\nPRETTY_NAME="Ubuntu 24.04"',
     }
-    assert probing.system(grow(tmp_path, tree)).facts == {
+    assert probing.describe_system(grow(tmp_path, tree)).facts == {
         "vendor": "Supermicro",
         "serial": "S1",
         "bios": "2.1",
@@ -63,16 +63,14 @@ def test_the_system_is_known_by_its_firmware_and_its_kernel(tmp_path: Path) -> N
     }
 
 
-def test_memory_is_counted_in_blocks_or_else_by_what_the_kernel_kept(
-    tmp_path: Path,
-) -> None:
+def test_memory_is_counted_in_blocks_or_else_by_what_the_kernel_kept(tmp_path: Path) -> None:
     grow(tmp_path, {"proc/meminfo": "MemTotal: 263000000 kB\nMemFree: 1 kB"})
-    assert probing.memory(tmp_path).facts == {"total": "251 GiB"}
+    assert probing.describe_memory(tmp_path).facts == {"total": "251 GiB"}
     blocks = "sys/devices/system/memory"
     grow(tmp_path, {f"{blocks}/block_size_bytes": "80000000"})
     for number in range(128):
         (tmp_path / blocks / f"memory{number}").mkdir()
-    assert probing.memory(tmp_path).facts == {"total": "256 GiB"}
+    assert probing.describe_memory(tmp_path).facts == {"total": "256 GiB"}
 
 
 def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
@@ -86,7 +84,7 @@ def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
             f"{device}/firmware_rev": "GDC5902Q",
         },
     )
-    (part,) = probing.disks(tmp_path)
+    (part,) = probing.list_disks(tmp_path)
     assert (part.id, part.label) == ("eui.0025", "nvme0n1")
     assert part.facts == {
         "model": "PM9A3",
@@ -101,58 +99,58 @@ def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
 def test_what_comes_and_goes_is_no_drive_of_the_node(tmp_path: Path, mark: str) -> None:
     disk(tmp_path, "sda", **{mark: 1})
     grow(tmp_path, {"sys/block/loop0/size": 100})
-    assert list(probing.disks(tmp_path)) == []
+    assert list(probing.list_disks(tmp_path)) == []
 
 
 def test_a_drive_without_any_number_goes_by_its_name(tmp_path: Path) -> None:
     disk(tmp_path, "vdb")
-    assert [part.id for part in probing.disks(tmp_path)] == ["disk-vdb"]
+    assert [part.id for part in probing.list_disks(tmp_path)] == ["disk-vdb"]
 
 
 def test_a_network_port_goes_by_its_burnt_in_address(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI)
     nic(tmp_path, "bond0", None)
-    (part,) = probing.nics(tmp_path)
+    (part,) = probing.list_nics(tmp_path)
     assert (part.id, part.label) == ("aa:bb:cc:00:00:01", "ens1")
     assert part.facts == {"pci_address": "0000:3b:00.0"}
 
 
 def test_an_address_that_was_assigned_names_nothing(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI, addr_assign_type=3)
-    assert [part.id for part in probing.nics(tmp_path)] == ["0000:3b:00.0"]
+    assert [part.id for part in probing.list_nics(tmp_path)] == ["0000:3b:00.0"]
 
 
 def test_a_port_in_a_bond_keeps_its_own_address(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI, **{"bonding_slave/perm_hwaddr": "aa:bb:cc:00:00:99"})
-    assert [part.id for part in probing.nics(tmp_path)] == ["aa:bb:cc:00:00:99"]
+    assert [part.id for part in probing.list_nics(tmp_path)] == ["aa:bb:cc:00:00:99"]
 
 
 def test_the_network_of_the_service_processor_is_not_the_nodes(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI)
     nic(tmp_path, "usb0", "sys/devices/pci0000:00/0000:00:14.0/usb1/1-8")
-    assert [part.label for part in probing.nics(tmp_path)] == ["ens1"]
+    assert [part.label for part in probing.list_nics(tmp_path)] == ["ens1"]
 
 
 def test_virtual_ports_count_where_there_are_no_others(tmp_path: Path) -> None:
     nic(tmp_path, "lo", None)
     nic(tmp_path, "eth0", None)
-    assert [part.id for part in probing.nics(tmp_path)] == ["nic-eth0"]
+    assert [part.id for part in probing.list_nics(tmp_path)] == ["nic-eth0"]
 
 
 def test_infiniband_adapters_are_listed_with_their_firmware(tmp_path: Path) -> None:
     adapter = "sys/class/infiniband/mlx5_0"
     grow(tmp_path, {f"{adapter}/node_guid": "a0b1", f"{adapter}/fw_ver": "28.39"})
     link(tmp_path, f"{adapter}/device", PCI)
-    (part,) = probing.nics(tmp_path)
+    (part,) = probing.list_nics(tmp_path)
     assert part.id == "a0b1"
     assert part.facts == {"firmware": "28.39", "pci_address": "0000:3b:00.0"}
 
 
 def test_the_sensors_of_a_machine_are_named_by_part_and_series(tmp_path: Path) -> None:
     found = probe(trees.edac(tmp_path))
-    assert sensor("mc0/dimm1", "ecc.corrected") in found.sensors
-    assert found.label("mc0/dimm1") == "CPU0_DIMM_B1"
+    assert name_sensor("mc0/dimm1", "ecc.corrected") in found.sensors
+    assert found.find_label("mc0/dimm1") == "CPU0_DIMM_B1"
 
 
 def test_no_nvml_is_read_where_no_gpu_has_a_driver(tmp_path: Path) -> None:
-    assert len(readers(probe(tmp_path), tmp_path)) == 3
+    assert len(make_readers(probe(tmp_path), tmp_path)) == 3

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hpcverify.check import Watch
 from hpcverify.telemetry.reading import Reading
-from hpcverify.telemetry.sampler import KEPT, Sampler, Track, Window
+from hpcverify.telemetry.sampler import MAX_READINGS, Sampler, Track, Window
 
 LONG = 3600.0
 
@@ -59,7 +59,7 @@ def test_a_short_window_is_completed_by_a_round_that_is_taken_at_once() -> None:
     sampling = Sampler([reader], period=LONG)
     sampling.start()
     start = time.monotonic()
-    taken = [s.value for s in sampling.window(start, start) if s.name == "round"]
+    taken = [s.value for s in sampling.read_window(start, start) if s.name == "round"]
     sampling.stop()
     assert taken
     assert reader.closed
@@ -69,12 +69,12 @@ def test_a_window_gives_what_was_sampled_within_it_in_order() -> None:
     sampling = Sampler([Counter()], period=0.01)
     start = time.monotonic()
     sampling.start()
-    while len(found := sampling.window(start, time.monotonic())) < 6:
+    while len(found := sampling.read_window(start, time.monotonic())) < 6:
         time.sleep(0.01)
     sampling.stop()
     assert [s.t for s in found] == sorted(s.t for s in found)
     middle = found[3].t
-    inner = sampling.window(middle, middle)
+    inner = sampling.read_window(middle, middle)
     assert {s.t for s in inner} == {middle}
 
 
@@ -84,7 +84,7 @@ def test_a_failing_reader_loses_its_reading_and_not_the_thread() -> None:
     sampling.start()
     for _ in range(3):
         start = time.monotonic()
-        names = [s.name for s in sampling.window(start, start)]
+        names = [s.name for s in sampling.read_window(start, start)]
         assert set(names) == {"round", "rest"}
         assert names.count("round") == 2 * names.count("rest")
     sampling.stop()
@@ -93,10 +93,10 @@ def test_a_failing_reader_loses_its_reading_and_not_the_thread() -> None:
 
 def test_a_reader_that_is_stuck_does_not_stick_its_caller() -> None:
     stuck = Stuck()
-    sampling = Sampler([stuck], patience=0.05)
+    sampling = Sampler([stuck], timeout=0.05)
     sampling.start()
     assert stuck.entered.wait(10)
-    assert list(sampling.window(0.0, time.monotonic())) == []
+    assert list(sampling.read_window(0.0, time.monotonic())) == []
     sampling.stop()
     stuck.let_go.set()
     for thread in threading.enumerate():
@@ -110,11 +110,11 @@ def test_a_run_of_a_day_keeps_its_ends_and_its_spikes_in_bounded_memory() -> Non
     day = 86_400
     for second in range(day):
         track.add(float(second), 1e6 if second == 4321 else float(second))
-    assert len(track.t) <= KEPT
+    assert len(track.t) <= MAX_READINGS
     assert track.t[0] == 0
     assert max(track.values) == 1e6
-    assert list(track.values[-KEPT // 2 :]) == [
-        float(s) for s in range(day - KEPT // 2, day)
+    assert list(track.values[-MAX_READINGS // 2 :]) == [
+        float(s) for s in range(day - MAX_READINGS // 2, day)
     ]
 
 
@@ -127,21 +127,13 @@ def test_what_is_asked_for_by_name_is_what_lies_among_all() -> None:
             ("heat", "a", (0, 4), (1, 2)),
         )
     }
-    window = Window({key: track.between(1, 3) for key, track in tracks.items()})
+    window = Window({key: track.copy_between(1, 3) for key, track in tracks.items()})
 
-    assert [(s.t, s.where) for s in window] == [
-        (1, "a"),
-        (1.5, "b"),
-        (2, "a"),
-        (3, "a"),
-    ]
+    assert [(s.t, s.where) for s in window] == [(1, "a"), (1.5, "b"), (2, "a"), (3, "a")]
     assert (len(window), window[1].value) == (4, 5)
     for samples in (window, list(window)):
-        series = dict(Watch(start=1, end=3, samples=samples).series("speed"))
-        assert {k: [s.value for s in v] for k, v in series.items()} == {
-            "a": [7, 8, 9],
-            "b": [5],
-        }
+        series = dict(Watch(start=1, end=3, samples=samples).group_by_part("speed"))
+        assert {k: [s.value for s in v] for k, v in series.items()} == {"a": [7, 8, 9], "b": [5]}
 
 
 def test_one_series_of_hundreds_is_had_without_making_the_others() -> None:
@@ -150,7 +142,7 @@ def test_one_series_of_hundreds_is_had_without_making_the_others() -> None:
     watch = Watch(start=0, end=2000, samples=Window(tracks))
     tracemalloc.start()
     try:
-        (found,) = watch.series("n7")
+        (found,) = watch.group_by_part("n7")
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from hpcverify.telemetry.reading import Reading
 from hpcverify.telemetry.sampler import Sampler
-from hpcverify.telemetry.settling import PERIOD, settle, unsettled
+from hpcverify.telemetry.settling import PERIOD_SECONDS, list_unsettled, settle
 
 
 class Script:
@@ -35,26 +35,20 @@ def sampled(*values: tuple[float, float]) -> Generator[Sampler]:
     sampler = Sampler([Script(*values)], period=0.001)
     sampler.start()
     assert sampler.reaches(float("-inf"))
-    while len(sampler.window(float("-inf"), float("inf"))) < 2 * len(values):
+    while len(sampler.read_window(float("-inf"), float("inf"))) < 2 * len(values):
         pass
     yield sampler
     sampler.stop()
 
 
 @pytest.mark.parametrize(
-    ("now", "late"),
-    [
-        ((30, 0), []),
-        ((41, 0), ["gpu"]),
-        ((39, 0.04), []),
-        ((39, 0.5), ["gpu"]),
-    ],
+    ("now", "late"), [((30, 0), []), ((41, 0), ["gpu"]), ((39, 0.04), []), ((39, 0.5), ["gpu"])]
 )
 def test_a_part_is_settled_when_it_is_cool_and_idle(
     now: tuple[float, float], late: list[str]
 ) -> None:
     with sampled((30, 0), now) as sampler:
-        assert list(unsettled(sampler)) == late
+        assert list(list_unsettled(sampler)) == late
 
 
 def test_the_wait_ends_when_all_parts_are_settled() -> None:
@@ -73,7 +67,7 @@ def test_the_wait_has_an_end_and_names_who_is_late() -> None:
     with sampled((30, 0), (80, 1.0)) as sampler:
         seconds, late = settle(sampler, 5, clock=lambda: time[0], wait=wait)
     assert (seconds, late) == (5.0, ["gpu"])
-    assert time[0] <= 5 + PERIOD
+    assert time[0] <= 5 + PERIOD_SECONDS
 
 
 def test_a_machine_without_such_sensors_is_always_settled() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
-from hpcverify.processes import Completed
+from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import smart
-from hpcverify.units import FACTORS
+from hpcverify.units import UNIT_FACTORS
 
 
 def printed(**document: Any) -> bytes:
@@ -92,9 +92,7 @@ SAS = printed(
 
 VIRTUAL = printed(
     smartctl={
-        "messages": [
-            {"string": "/dev/vda: Unable to detect device type", "severity": "error"}
-        ],
+        "messages": [{"string": "/dev/vda: Unable to detect device type", "severity": "error"}],
         "exit_status": 1,
     }
 )
@@ -157,36 +155,34 @@ def test_a_sas_disk_tells_its_defects_and_what_no_retry_could_read_or_write() ->
         (b"", "version 7.0"),
     ],
 )
-def test_a_disk_that_says_nothing_gives_no_values_and_the_reason(
-    output: bytes, why: str
-) -> None:
+def test_a_disk_that_says_nothing_gives_no_values_and_the_reason(output: bytes, why: str) -> None:
     health = smart.parse(output)
 
     assert not health.values
-    assert why in health.unread
+    assert why in health.unread_reason
 
 
 def test_only_counts_of_errors_are_compared_and_only_those_read_twice() -> None:
     before = smart.parse(nvme(media_errors=2, unsafe_shutdowns=8))
     after = smart.parse(nvme(media_errors=5, unsafe_shutdowns=9))
 
-    assert after.growth(before) == {"media_errors": 3}
-    assert after.growth(smart.Health(unread="denied")) == {}
+    assert after.compute_growth(before) == {"media_errors": 3}
+    assert after.compute_growth(smart.Health(unread_reason="denied")) == {}
 
 
 def test_the_disk_is_asked_by_the_name_that_the_kernel_gives_it() -> None:
     asked: list[str] = []
 
-    def tool(command: list[str], *, timeout: float) -> Completed:
+    def tool(command: list[str], *, timeout: float) -> CompletedTool:
         asked.append(f"{' '.join(command)} within {timeout:g} s")
-        return Completed(0, nvme(), b"")
+        return CompletedTool(0, nvme(), b"")
 
     assert smart.read("nvme0n1", tool).values["available_spare"] == 100
     assert asked == ["smartctl --json -a /dev/nvme0n1 within 30 s"]
 
 
 def test_where_there_is_no_one_disk_none_is_asked() -> None:
-    assert "no single disk" in smart.read(None, pytest.fail).unread
+    assert "no single disk" in smart.read(None, pytest.fail).unread_reason
 
 
 def test_without_smartctl_health_is_not_observable(
@@ -194,11 +190,11 @@ def test_without_smartctl_health_is_not_observable(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert "apt-get install smartmontools" in smart.read("sda").unread
+    assert "apt-get install smartmontools" in smart.read("sda").unread_reason
 
 
 def test_a_disk_that_makes_smartctl_hang_is_not_passed_over() -> None:
-    def tool(_: list[str], *, timeout: float) -> Completed:
+    def tool(_: list[str], *, timeout: float) -> CompletedTool:
         raise Unable(f"smartctl did not end within {timeout:g} s", Cause.TIMEOUT)
 
     with pytest.raises(Unable, match="did not end"):
@@ -209,4 +205,4 @@ def test_every_value_has_a_metric_and_every_metric_a_unit_that_exists() -> None:
     values = {v for text in (nvme(), ATA, SAS) for v in smart.parse(text).values}
 
     assert values == smart.METRICS.keys()
-    assert {metric.unit for metric in smart.METRICS.values()} <= FACTORS.keys()
+    assert {metric.unit for metric in smart.METRICS.values()} <= UNIT_FACTORS.keys()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify.check import Sample
-from hpcverify.telemetry.thinning import thin, thinned
+from hpcverify.telemetry.thinning import build_series, thin
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
 
@@ -24,6 +24,6 @@ def test_no_spike_and_no_end_is_lost(values: list[float], points: int) -> None:
 
 def test_a_series_is_timed_from_the_start_of_the_check() -> None:
     samples = [Sample(100.0 + i, "clock", "MHz", "cpu", 1.0) for i in range(3)]
-    series = thinned(samples, 99.0)
+    series = build_series(samples, 99.0)
     assert series.t == (1.0, 2.0, 3.0)
     assert (series.name, series.unit, series.where) == ("clock", "MHz", "cpu")

@@ -4,7 +4,7 @@ NVIDIA GPUs, through NVML: the one room that calls it.
 NVML answers call by call and GPU by GPU, so nothing here gives up on a node for one
 GPU's sake, nor on a GPU for one call's sake: a GPU that fell off the bus still
 answers some calls, and what is said of it must not depend on which one comes first.
-So every question is asked to its end, and `Interview` sorts what is no answer:
+So every question is asked to its end, and `GpuQuery` sorts what is no answer:
 
 - not supported, unknown to this driver, no permission: listed, and nothing more;
 - lost, reset required, corrupted InfoROM, no power: the GPU is unwell;
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def source() -> NvmlSource:
+def get_source() -> NvmlSource:
     """Give this process's session with NVML, which remembers who hangs."""
     from hpcverify.telemetry.nvml.hearing import NvmlSource  # noqa: PLC0415 - 30 ms, for nothing without a GPU
 

@@ -16,13 +16,13 @@ import pynvml as nv
 
 from hpcverify import trail
 from hpcverify.telemetry.nvml.interview import Gpu
-from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.patience import TimedCalls
 from hpcverify.telemetry.reading import Reading
 
-PATIENCE = 3.0
+EVENTS_TIMEOUT_SECONDS = 3.0
 
 
-def _place(handle: Any) -> int | None:
+def _read_address(handle: Any) -> int | None:
     """Say where *handle* points to, by which like handles are known."""
     return cast(handle, c_void_p).value
 
@@ -34,18 +34,18 @@ class XidEvents:
         """Wait with the registration until the first reading."""
         self._set: Any = None
         self._uuids: dict[int | None, str] = {}
-        self._dead = False
+        self._is_stuck = False
         """Whether a wait for events has not come back: nobody asks again."""
 
     def read(self, gpus: Iterable[Gpu]) -> Iterator[Reading]:
         """Yield the Xids of *gpus* since the last call; none of before the first."""
-        if self._dead:
+        if self._is_stuck:
             return
         listed = tuple(gpus)
         begun = self._set is not None
         step = self._drain if begun else lambda: self._register(listed)
-        visited = Round([step], lambda todo: todo(), PATIENCE)
-        self._dead = bool(visited.left)
+        visited = TimedCalls([step], lambda todo: todo(), EVENTS_TIMEOUT_SECONDS)
+        self._is_stuck = bool(visited.timed_out)
         for _, found in visited.answers:
             yield from found
 
@@ -58,7 +58,7 @@ class XidEvents:
                     nv.nvmlDeviceRegisterEvents(
                         gpu.handle, nv.nvmlEventTypeXidCriticalError, self._set
                     )
-                    self._uuids[_place(gpu.handle)] = gpu.uuid
+                    self._uuids[_read_address(gpu.handle)] = gpu.uuid
         return []
 
     def _drain(self) -> list[Reading]:
@@ -68,12 +68,12 @@ class XidEvents:
             while True:
                 event = nv.nvmlEventSetWait_v2(self._set, 0)
                 # By a table: a GPU that is lost tells nobody its name any more.
-                uuid = self._uuids.get(_place(event.device), "node")
+                uuid = self._uuids.get(_read_address(event.device), "node")
                 found.append(Reading("xid", "", uuid, float(event.eventData)))
         return found
 
     def close(self) -> None:
         """Free the set, unless somebody is stuck in it."""
-        if self._set is not None and not self._dead:
+        if self._set is not None and not self._is_stuck:
             with suppress(nv.NVMLError):
                 nv.nvmlEventSetFree(self._set)

@@ -13,19 +13,19 @@ import pynvml as nv
 
 from hpcverify.model import Finding
 from hpcverify.telemetry.gpus import NotStartedError
-from hpcverify.telemetry.nvml import source
+from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.events import XidEvents
-from hpcverify.telemetry.nvml.interview import Interview
+from hpcverify.telemetry.nvml.interview import GpuQuery
 from hpcverify.telemetry.nvml.questions import (
-    memory_errors,
-    nvlinks,
-    temperature,
-    times,
+    read_memory_errors,
+    read_nvlinks,
+    read_temperature,
+    scale,
 )
 from hpcverify.telemetry.reading import Reading
 
 NANO, MILLI = 1e-9, 1e-3
-FIELDS: Mapping[int, tuple[str, str, float]] = {
+GAUGE_FIELDS: Mapping[int, tuple[str, str, float]] = {
     nv.NVML_FI_DEV_MEMORY_TEMP: ("temperature.memory", "°C", 1),
     nv.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: ("energy", "J", MILLI),
     nv.NVML_FI_DEV_PCIE_REPLAY_COUNTER: ("pcie.replays", "", 1),
@@ -37,16 +37,13 @@ FIELDS: Mapping[int, tuple[str, str, float]] = {
             (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "sync_boost"),
             (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "sw_thermal"),
             (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "hw_thermal"),
-            (
-                nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
-                "hw_power_brake",
-            ),
+            (nv.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
         )
     },
 }
 """The fields that are read in one call: name, unit, and factor to the unit."""
 
-EVENTS: Mapping[str, int] = {
+EVENT_REASON_BITS: Mapping[str, int] = {
     "idle": nv.nvmlClocksEventReasonGpuIdle,
     "applications_clocks": nv.nvmlClocksEventReasonApplicationsClocksSetting,
     "sw_power_cap": nv.nvmlClocksEventReasonSwPowerCap,
@@ -58,7 +55,7 @@ EVENTS: Mapping[str, int] = {
 }
 """The bits of the event reasons, of which several may be set at once."""
 
-BENIGN = frozenset({"recovered", "symbol"})
+BENIGN_LINK_ERRORS = frozenset({"recovered", "symbol"})
 """Errors of links that were corrected, as is normal."""
 
 
@@ -72,75 +69,73 @@ class NvmlReader:
     def read(self) -> Iterator[Reading]:
         """Yield what each GPU answers, and the Xids since the last time."""
         try:
-            heard = source().hear(readings)
+            heard = get_source().ask_all(read_all)
         except NotStartedError:  # the next round tries again
             return
         for answers in heard.answers.values():
             yield from answers
-        yield from map(_trouble, heard.findings)
-        yield from self._events.read(source().reachable())
+        yield from map(_make_trouble_reading, heard.findings)
+        yield from self._events.read(get_source().list_reachable())
 
     def close(self) -> None:
         """Let go of the events; NVML itself stays with the process."""
         self._events.close()
 
 
-def _trouble(finding: Finding) -> Reading:
+def _make_trouble_reading(finding: Finding) -> Reading:
     return Reading(finding.code, "", finding.where, 1.0)
 
 
-def readings(gpu: Interview) -> list[Reading]:
+def read_all(gpu: GpuQuery) -> list[Reading]:
     """Read everything that is worth a series."""
-    return [*gauges(gpu), *_links(gpu)]
+    return [*read_gauges(gpu), *_read_link_errors(gpu)]
 
 
-def gauges(gpu: Interview) -> list[Reading]:
+def read_gauges(gpu: GpuQuery) -> list[Reading]:
     """Read everything but the links, which take as long as all the rest."""
     found = [
         Reading(name, unit, gpu.gpu.uuid, float(value))
-        for name, unit, value in (*_calls(gpu), *_fields(gpu))
+        for name, unit, value in (*_read_calls(gpu), *_read_fields(gpu))
         if value is not None
     ]
-    return [*found, *memory_errors(gpu)]
+    return [*found, *read_memory_errors(gpu)]
 
 
-def _links(gpu: Interview) -> Iterator[Reading]:
-    links = list(nvlinks(gpu) or ())
+def _read_link_errors(gpu: GpuQuery) -> Iterator[Reading]:
+    links = list(read_nvlinks(gpu) or ())
     if links:
         errors = [link.errors for link in links]
-        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN)
+        total = sum(v for e in errors for k, v in e.items() if k not in BENIGN_LINK_ERRORS)
         yield Reading("nvlink.errors", "", gpu.gpu.uuid, float(total))
 
 
-def _calls(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
-    celsius = temperature(gpu)
+def _read_calls(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
+    celsius = read_temperature(gpu)
     yield "temperature", "°C", celsius
-    yield "temperature.headroom", "°C", _headroom(gpu, celsius)
+    yield "temperature.headroom", "°C", _read_headroom(gpu, celsius)
     yield "clock", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
     yield "clock.memory", "MHz", gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_MEM)
-    yield "power", "W", times(MILLI, gpu.ask(nv.nvmlDeviceGetPowerUsage))
+    yield "power", "W", scale(MILLI, gpu.ask(nv.nvmlDeviceGetPowerUsage))
     usage = gpu.ask(nv.nvmlDeviceGetUtilizationRates)
-    yield "utilization", "ratio", times(0.01, usage.gpu if usage else None)
+    yield "utilization", "ratio", scale(0.01, usage.gpu if usage else None)
     yield "pcie.generation", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration)
     yield "pcie.width", "", gpu.ask(nv.nvmlDeviceGetCurrPcieLinkWidth)
     reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons)
-    for name, bit in EVENTS.items():
+    for name, bit in EVENT_REASON_BITS.items():
         value = None if reasons is None else float(bool(reasons & bit))
         yield f"event.{name}", "", value
 
 
-def _headroom(gpu: Interview, celsius: float | None) -> float | None:
+def _read_headroom(gpu: GpuQuery, celsius: float | None) -> float | None:
     """Say how far it is to slowdown, in °C: as the GPU says, or by its threshold."""
     margin = gpu.ask(nv.nvmlDeviceGetMarginTemperature)
     if margin is not None:
         return float(margin)
-    limit = gpu.ask(
-        nv.nvmlDeviceGetTemperatureThreshold, nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-    )
+    limit = gpu.ask(nv.nvmlDeviceGetTemperatureThreshold, nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
     return None if limit is None or celsius is None else limit - celsius
 
 
-def _fields(gpu: Interview) -> Iterator[tuple[str, str, float | None]]:
-    values = gpu.fields(list(FIELDS))
-    for (name, unit, factor), value in zip(FIELDS.values(), values, strict=True):
-        yield name, unit, times(factor, value)
+def _read_fields(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:
+    values = gpu.read_fields(list(GAUGE_FIELDS))
+    for (name, unit, factor), value in zip(GAUGE_FIELDS.values(), values, strict=True):
+        yield name, unit, scale(factor, value)

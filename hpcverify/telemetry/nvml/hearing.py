@@ -5,136 +5,135 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from hpcverify.model import Covered, Finding
-from hpcverify.telemetry.gpus import Heard, Linkage, PcieLink, Recovery, Setup
+from hpcverify.model import Coverage, Finding
+from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Setup
 from hpcverify.telemetry.nvml import questions
-from hpcverify.telemetry.nvml.interview import Gpu, Interview
-from hpcverify.telemetry.nvml.patience import Left, Round
-from hpcverify.telemetry.nvml.session import Listing, begin
+from hpcverify.telemetry.nvml.interview import Gpu, GpuQuery
+from hpcverify.telemetry.nvml.patience import TimedCalls, TimedOut
+from hpcverify.telemetry.nvml.session import DeviceList, start_nvml
 from hpcverify.telemetry.reading import Reading
 
 T = TypeVar("T")
 
-LINK = " of a link"
+LINK_CALL_SUFFIX = " of a link"
 """In the names of calls that are about one: links differ with what they lead to."""
-LACKING = frozenset({"not supported", "no data yet"})
+LACKING_REASONS = frozenset({"not supported", "no data yet"})
 """Reasons that may lie in how a GPU is set up, as without ECC; others never do."""
 
-SHORT = 2
+HURRY_DIVISOR = 2
 """By which patience is divided once something hangs: whoever waits has a deadline."""
-PATIENCE = 3.0
+GPU_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
 started for it, without persistence mode, takes one or two seconds."""
 
 
-def _hangs(left: Left[Interview]) -> Finding:
+def _build_hang_finding(left: TimedOut[GpuQuery]) -> Finding:
     text = f"{left.doing} has not returned within {left.seconds:g} s"
     return Finding("gpu_hung", left.item.gpu.uuid, text, {"call": left.doing})
 
 
-def _unasked(interview: Interview, first: Left[Interview]) -> Finding:
-    text = (
-        f"it was not asked, because the driver hangs in {first.doing} of "
-        f"{first.item.gpu.label}"
-    )
-    return Finding("gpu_hung", interview.gpu.uuid, text, {"call": first.doing})
+def _build_unasked_finding(query: GpuQuery, first: TimedOut[GpuQuery]) -> Finding:
+    text = f"it was not asked, because the driver hangs in {first.doing} of {first.item.gpu.label}"
+    return Finding("gpu_hung", query.gpu.uuid, text, {"call": first.doing})
 
 
-def _unlike(spoken: Sequence[Interview]) -> Iterator[Finding]:
+def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
     """Name the GPUs that cannot say what most of the same part can."""
     for name in {who.gpu.name for who in spoken} - {""}:
         like = [who for who in spoken if who.gpu.name == name]
         for who in like:
-            odd = [c for c in who.cannot if _is_odd(c, like) and LINK not in c]
+            odd = [c for c in who.no_answers if _is_odd(c, like) and LINK_CALL_SUFFIX not in c]
             if odd:
-                refused = any(who.cannot[call] not in LACKING for call in odd)
+                refused = any(who.no_answers[call] not in LACKING_REASONS for call in odd)
                 yield Finding(
                     "gpu_silent" if refused else "gpu_unlike",
                     who.gpu.uuid,
                     f"cannot be asked what its like can: {', '.join(odd)} "
-                    f"({who.cannot[odd[0]]})",
+                    f"({who.no_answers[odd[0]]})",
                     {"calls": " ".join(odd)},
                 )
 
 
-def _is_odd(call: str, like: Sequence[Interview]) -> bool:
-    silent = sum(call in who.cannot for who in like)
+def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
+    silent = sum(call in who.no_answers for who in like)
     return silent * 2 < len(like)
 
 
-def _folded(told: Sequence[Sequence[Covered]]) -> tuple[Covered, ...]:
+def _merge_coverage(told: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
     """Say once what is the same for all GPUs, as it is for like ones."""
     if len(told) > 1 and len({tuple(c.text for c in items) for items in told}) == 1:
-        return tuple(Covered("node", f"all GPUs: {c.text}") for c in told[0])
+        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in told[0])
     return tuple(c for items in told for c in items)
 
 
 class NvmlSource:
     """Asks NVML; the session begins with the first question and is never ended."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, timeout: float = GPU_TIMEOUT_SECONDS) -> None:
         """Wait with NVML until something is asked."""
-        self._patience = patience
-        self._listing: Listing | None = None
+        self._timeout = timeout
+        self._devices: DeviceList | None = None
         self._hung: dict[str, Finding] = {}
 
-    def listing(self) -> Listing:
+    def list_devices(self) -> DeviceList:
         """List the GPUs; raises as `session.begin` does."""
-        if self._listing is None:
-            self._listing = begin(self._patience)
-        return self._listing
+        if self._devices is None:
+            self._devices = start_nvml(self._timeout)
+        return self._devices
 
-    def hear(self, question: Callable[[Interview], T]) -> Heard[T]:
+    def ask_all(self, question: Callable[[GpuQuery], T]) -> GpuAnswers[T]:
         """Put *question* to all GPUs but those that hang."""
-        asked = [Interview(g) for g in self.listing().gpus if g.uuid not in self._hung]
-        hurried = self._patience / SHORT
-        answered = Round(
+        asked = [GpuQuery(g) for g in self.list_devices().gpus if g.uuid not in self._hung]
+        hurried = self._timeout / HURRY_DIVISOR
+        answered = TimedCalls(
             asked,
             question,
-            hurried if self._has_hung() else self._patience,
+            hurried if self._has_hung() else self._timeout,
             hurried,
             doing=lambda interview: interview.call,
         )
-        for left in answered.left:
-            self._hung[left.item.gpu.uuid] = _hangs(left)
+        for left in answered.timed_out:
+            self._hung[left.item.gpu.uuid] = _build_hang_finding(left)
         for interview in answered.unasked:
-            self._hung[interview.gpu.uuid] = _unasked(interview, answered.left[0])
+            self._hung[interview.gpu.uuid] = _build_unasked_finding(
+                interview, answered.timed_out[0]
+            )
         spoken = [interview for interview, _ in answered.answers]
-        return Heard(
+        return GpuAnswers(
             answers={who.gpu.uuid: answer for who, answer in answered.answers},
             findings=(
-                *self.listing().nameless,
+                *self.list_devices().unlisted_findings,
                 *self._hung.values(),
-                *(f for interview in spoken for f in interview.findings()),
-                *_unlike(spoken),
+                *(f for interview in spoken for f in interview.list_findings()),
+                *_find_unlike(spoken),
             ),
-            unanswered=_folded([list(who.unanswered()) for who in spoken]),
+            unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
         )
 
     def _has_hung(self) -> bool:
-        nameless = (finding.code for finding in self.listing().nameless)
+        nameless = (finding.code for finding in self.list_devices().unlisted_findings)
         return bool(self._hung) or "gpu_hung" in nameless
 
-    def reachable(self) -> Iterator[Gpu]:
+    def list_reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have not been found to hang."""
-        yield from (g for g in self.listing().gpus if g.uuid not in self._hung)
+        yield from (g for g in self.list_devices().gpus if g.uuid not in self._hung)
 
-    def memory_errors(self) -> Heard[tuple[Reading, ...]]:
+    def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``."""
-        return self.hear(questions.memory_errors)
+        return self.ask_all(questions.read_memory_errors)
 
-    def links(self) -> Heard[Linkage]:
+    def read_links(self) -> GpuAnswers[Linkage]:
         """Read every NVLink and the fabric."""
-        return self.hear(questions.linkage)
+        return self.ask_all(questions.read_linkage)
 
-    def pcie(self) -> Heard[PcieLink]:
+    def read_pcie(self) -> GpuAnswers[PcieLink]:
         """Read the PCIe links and their counters."""
-        return self.hear(questions.pcie_link)
+        return self.ask_all(questions.read_pcie_link)
 
-    def setup(self) -> Heard[Setup]:
+    def read_setup(self) -> GpuAnswers[Setup]:
         """Read how the GPUs are set up and who uses them."""
-        return self.hear(questions.setup)
+        return self.ask_all(questions.read_setup)
 
-    def recovery(self) -> Heard[Recovery]:
+    def read_recovery(self) -> GpuAnswers[Recovery]:
         """Read what the driver wants done."""
-        return self.hear(questions.recovery)
+        return self.ask_all(questions.read_recovery)

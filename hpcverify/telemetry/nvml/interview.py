@@ -9,9 +9,9 @@ import pynvml as nv
 from msgspec import Struct
 
 from hpcverify import trail
-from hpcverify.model import Covered, Finding
+from hpcverify.model import Coverage, Finding
 
-UNWELL: Mapping[int, str] = {
+UNWELL_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
     nv.NVML_ERROR_GPU_NOT_FOUND: "gpu_lost",
     nv.NVML_ERROR_RESET_REQUIRED: "gpu_reset_required",
@@ -20,7 +20,7 @@ UNWELL: Mapping[int, str] = {
 }
 """Answers that say that the GPU itself is in trouble, as codes of findings."""
 
-CANNOT: Mapping[int, str] = {
+NO_ANSWER_REASONS: Mapping[int, str] = {
     nv.NVML_ERROR_NOT_SUPPORTED: "not supported",
     nv.NVML_ERROR_FUNCTION_NOT_FOUND: "not known to this driver",
     nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: "not known to this driver",
@@ -33,11 +33,11 @@ CANNOT: Mapping[int, str] = {
 }
 """Answers that this GPU, driver or user cannot have, in words."""
 
-SAYS_SOMETHING = frozenset({nv.NVML_SUCCESS, *UNWELL, *CANNOT})
+FINAL_CODES = frozenset({nv.NVML_SUCCESS, *UNWELL_CODES, *NO_ANSWER_REASONS})
 """Answers after which it is of no use to ask again; of the others, which a driver in
 a hurry now and then gives, the second one counts."""
 
-VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of the union `nvmlValue_t` by `nvmlValueType_t`."""
 
 _Answer = tuple[int, Any]
@@ -68,7 +68,7 @@ def code_of(err: Any) -> int:
     return int(err.value)
 
 
-class Interview:
+class GpuQuery:
     """Asks one GPU, and keeps what was no answer."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -76,29 +76,29 @@ class Interview:
         self.gpu = gpu
         self.call = ""
         """The call that is under way, or was the last."""
-        self.cannot: dict[str, str] = {}
+        self.no_answers: dict[str, str] = {}
         """The calls that were not answered, with the reason."""
         self._troubles: dict[tuple[str, int], list[str]] = {}
 
     def ask(self, call: Callable[..., Any], *args: object) -> Any:
         """Call NVML about this GPU; None if there is no answer."""
         self.call = call.__name__
-        return self._insist(lambda: self._try(call, args))
+        return self._ask_twice(lambda: self._call(call, args))
 
-    def fields(self, wanted: Sequence[Field]) -> list[float | None]:
+    def read_fields(self, wanted: Sequence[Field]) -> list[float | None]:
         """Read field values in one call; each has a return code of its own."""
         values = self.ask(nv.nvmlDeviceGetFieldValues, wanted)
         if values is None:
             return [None] * len(wanted)
         return [
             # Hundreds of links and counters: what is well is read without a call.
-            getattr(value.value, VALUE_OF_TYPE[value.valueType])
+            getattr(value.value, VALUE_MEMBERS[value.valueType])
             if value.nvmlReturn == nv.NVML_SUCCESS
-            else self._once_more(value, field)
+            else self._retry_field(value, field)
             for value, field in zip(values, wanted, strict=True)
         ]
 
-    def _try(self, call: Callable[..., Any], args: tuple[object, ...]) -> _Answer:
+    def _call(self, call: Callable[..., Any], args: tuple[object, ...]) -> _Answer:
         trail.leave(f"{call.__name__} of {self.gpu.label}")
         try:
             return nv.NVML_SUCCESS, call(self.gpu.handle, *args)
@@ -107,40 +107,40 @@ class Interview:
         except UnicodeDecodeError:  # garbage, as a corrupt InfoROM gives
             return nv.NVML_ERROR_UNKNOWN, None
 
-    def _once_more(self, value: Any, wanted: Field) -> float | None:
+    def _retry_field(self, value: Any, wanted: Field) -> float | None:
         """Make of a field that was not read what can be made of it."""
         of_link = " of a link" if isinstance(wanted, tuple) else ""
         self.call = f"nvmlDeviceGetFieldValues({value.fieldId}){of_link}"
-        attempts = self._read(value, wanted)
-        read: float | None = self._insist(lambda: next(attempts))
+        attempts = self._attempt_field(value, wanted)
+        read: float | None = self._ask_twice(lambda: next(attempts))
         return read
 
-    def _read(self, value: Any, wanted: Field) -> Iterator[_Answer]:
+    def _attempt_field(self, value: Any, wanted: Field) -> Iterator[_Answer]:
         """Give the answer that there is, and then that to another call."""
         yield value.nvmlReturn, None
-        code, values = self._try(nv.nvmlDeviceGetFieldValues, ([wanted],))
+        code, values = self._call(nv.nvmlDeviceGetFieldValues, ([wanted],))
         if code == nv.NVML_SUCCESS:
             code = values[0].nvmlReturn
-        yield code, _number(values[0]) if code == nv.NVML_SUCCESS else None
+        yield code, _read_number(values[0]) if code == nv.NVML_SUCCESS else None
 
-    def _insist(self, attempt: Callable[[], _Answer]) -> Any:
+    def _ask_twice(self, attempt: Callable[[], _Answer]) -> Any:
         """Take an answer; one that says nothing is asked for once more."""
         code, answer = attempt()
-        if code not in SAYS_SOMETHING:
+        if code not in FINAL_CODES:
             first = code
             code, answer = attempt()
             if code == nv.NVML_SUCCESS:
-                self._note("gpu_flaky", first)
-        if code in CANNOT:
-            self.cannot[self.call] = CANNOT[code]
+                self._note_trouble("gpu_flaky", first)
+        if code in NO_ANSWER_REASONS:
+            self.no_answers[self.call] = NO_ANSWER_REASONS[code]
         elif code != nv.NVML_SUCCESS:
-            self._note(UNWELL.get(code, "gpu_unreadable"), code)
+            self._note_trouble(UNWELL_CODES.get(code, "gpu_unreadable"), code)
         return answer
 
-    def _note(self, trouble: str, code: int) -> None:
+    def _note_trouble(self, trouble: str, code: int) -> None:
         self._troubles.setdefault((trouble, code), []).append(self.call)
 
-    def findings(self) -> Iterator[Finding]:
+    def list_findings(self) -> Iterator[Finding]:
         """Say in what way the GPU is in trouble; each way once."""
         for (trouble, code), calls in self._troubles.items():
             more = len(calls) - 1
@@ -149,14 +149,14 @@ class Interview:
             text = f"NVML says '{nv.NVMLError(code)}' to {calls[0]}{others}{then}"
             yield Finding(trouble, self.gpu.uuid, text, {"calls": " ".join(calls)})
 
-    def unanswered(self) -> Iterator[Covered]:
+    def list_unanswered(self) -> Iterator[Coverage]:
         """List what could not be had, by the reason."""
         reasons: dict[str, list[str]] = {}
-        for call, why in self.cannot.items():
+        for call, why in self.no_answers.items():
             reasons.setdefault(why, []).append(call)
         for why, calls in reasons.items():
-            yield Covered(self.gpu.uuid, f"{why}: {', '.join(calls)}")
+            yield Coverage(self.gpu.uuid, f"{why}: {', '.join(calls)}")
 
 
-def _number(value: Any) -> float:
-    return float(getattr(value.value, VALUE_OF_TYPE[value.valueType]))
+def _read_number(value: Any) -> float:
+    return float(getattr(value.value, VALUE_MEMBERS[value.valueType]))

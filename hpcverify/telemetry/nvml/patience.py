@@ -20,11 +20,11 @@ from msgspec import Struct
 T = TypeVar("T")
 A = TypeVar("A")
 
-IN_A_ROW = 2
+MAX_HANGS_IN_A_ROW = 2
 """Items that hang one after the other, upon which the others are not asked."""
 
 
-class Left(Struct, Generic[T], frozen=True):
+class TimedOut(Struct, Generic[T], frozen=True):
     """An item whose visit has not come back, and what it was at by then."""
 
     item: T
@@ -33,21 +33,21 @@ class Left(Struct, Generic[T], frozen=True):
     """For which it was waited."""
 
 
-class _Visited(Struct, Generic[T, A], frozen=True):
+class _CallResult(Struct, Generic[T, A], frozen=True):
     item: T
     answer: A | None = None
     raised: BaseException | None = None
 
 
-class Round(Generic[T, A]):
+class TimedCalls(Generic[T, A]):
     """Visits *items* in turn, and goes on without those that take too long."""
 
     def __init__(
         self,
         items: Iterable[T],
         visit: Callable[[T], A],
-        patience: float,
-        hurried: float | None = None,
+        timeout: float,
+        hurried_timeout: float | None = None,
         doing: Callable[[T], str] = str,
     ) -> None:
         """
@@ -62,70 +62,66 @@ class Round(Generic[T, A]):
         self._lock = Lock()
         self._owner = 0
         self._current: list[T] = []
-        self._queues: list[SimpleQueue[_Visited[T, A] | None]] = []
+        self._queues: list[SimpleQueue[_CallResult[T, A] | None]] = []
         self.answers: list[tuple[T, A]] = []
-        self.left: list[Left[T]] = []
-        self._in_a_row = 0
-        while self._pending and self._in_a_row < IN_A_ROW:
-            self._employ(hurried if self.left and hurried else patience)
+        self.timed_out: list[TimedOut[T]] = []
+        self._hangs_in_a_row = 0
+        while self._pending and self._hangs_in_a_row < MAX_HANGS_IN_A_ROW:
+            self._run_thread(hurried_timeout if self.timed_out and hurried_timeout else timeout)
         self.unasked = list(self._pending)
         """Items that were not visited, because those before them hung."""
-        self._take_late()
+        self._take_late_results()
 
-    def _employ(self, patience: float) -> None:
+    def _run_thread(self, timeout: float) -> None:
         """Have a thread visit what is pending, until all is done or an item hangs."""
-        visited: SimpleQueue[_Visited[T, A] | None] = SimpleQueue()
+        visited: SimpleQueue[_CallResult[T, A] | None] = SimpleQueue()
         self._current = []
         Thread(target=self._work, args=(self._owner, visited), daemon=True).start()
         while True:
             try:
-                done = visited.get(timeout=patience)
+                done = visited.get(timeout=timeout)
             except Empty:
-                if self._forsake(visited, patience):
+                if self._abandon_item(visited, timeout):
                     return
                 continue
             if done is None:
                 return
-            self._take(done)
+            self._take_result(done)
 
-    def _take(self, done: _Visited[T, A]) -> None:
+    def _take_result(self, done: _CallResult[T, A]) -> None:
         if done.raised is not None:
             raise done.raised
         self.answers.append((done.item, done.answer))  # type: ignore[arg-type] # it did not raise
-        self._in_a_row = 0
+        self._hangs_in_a_row = 0
 
-    def _forsake(
-        self, visited: SimpleQueue[_Visited[T, A] | None], patience: float
-    ) -> bool:
+    def _abandon_item(self, visited: SimpleQueue[_CallResult[T, A] | None], timeout: float) -> bool:
         """Give up on the item at hand, unless it comes back at this very moment."""
         with self._lock:
             if not visited.empty() or not self._current:
                 return False
             self._owner += 1
             (item,) = self._current
-            self.left.append(Left(item, self._doing(item), patience))
+            self.timed_out.append(TimedOut(item, self._doing(item), timeout))
             self._queues.append(visited)
-            self._in_a_row += 1
+            self._hangs_in_a_row += 1
         return True
 
-    def _take_late(self) -> None:
+    def _take_late_results(self) -> None:
         """Take the answers of those that were slow, and came back meanwhile."""
-        for left, visited in list(zip(self.left, self._queues, strict=True)):
+        for left, visited in list(zip(self.timed_out, self._queues, strict=True)):
             if not visited.empty() and (done := visited.get()) and not done.raised:
-                self.left.remove(left)
-                self._take(done)
+                self.timed_out.remove(left)
+                self._take_result(done)
 
-    def _work(self, me: int, visited: SimpleQueue[_Visited[T, A] | None]) -> None:
+    def _work(self, me: int, visited: SimpleQueue[_CallResult[T, A] | None]) -> None:
         while (item := self._claim(me, visited)) is not None:
             try:
-                visited.put(_Visited(item[0], self._visit(item[0])))
+                visited.put(_CallResult(item[0], self._visit(item[0])))
             except BaseException as exc:  # noqa: BLE001 - raised again by who waits
-                visited.put(_Visited(item[0], raised=exc))
+                visited.put(_CallResult(item[0], raised=exc))
                 return
 
-    def _claim(
-        self, me: int, visited: SimpleQueue[_Visited[T, A] | None]
-    ) -> list[T] | None:
+    def _claim(self, me: int, visited: SimpleQueue[_CallResult[T, A] | None]) -> list[T] | None:
         """Take the next item, if this thread has not been left behind meanwhile."""
         with self._lock:
             if self._owner != me:

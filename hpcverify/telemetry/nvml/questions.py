@@ -13,16 +13,8 @@ from typing import Any
 
 import pynvml as nv
 
-from hpcverify.telemetry.gpus import (
-    Fabric,
-    Linkage,
-    NvLink,
-    PcieLink,
-    Process,
-    Recovery,
-    Setup,
-)
-from hpcverify.telemetry.nvml.interview import Interview
+from hpcverify.telemetry.gpus import Fabric, Linkage, NvLink, PcieLink, Process, Recovery, Setup
+from hpcverify.telemetry.nvml.interview import GpuQuery
 from hpcverify.telemetry.reading import Reading
 
 MEMORY_FIELDS: Mapping[int, str] = {
@@ -45,26 +37,24 @@ MEMORY_FIELDS: Mapping[int, str] = {
     nv.NVML_FI_DEV_PENDING_BANK_REMAPPING: "remap.bank.pending",
     nv.NVML_FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE: "remap.bank.exhausted",
 }
-BANKS = ("max", "high", "partial", "low", "none")
+BANK_LEVELS = ("max", "high", "partial", "low", "none")
 """How much room for remapped rows the banks of the memory have left."""
 
 
-def memory_errors(gpu: Interview) -> tuple[Reading, ...]:
+def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
     """Read the counters of memory errors, and what came of them."""
     names = MEMORY_FIELDS.values()
-    found = dict(zip(names, gpu.fields(list(MEMORY_FIELDS)), strict=True))
-    found |= _sram(gpu)
+    found = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
+    found |= _read_sram_errors(gpu)
     histogram = gpu.ask(nv.nvmlDeviceGetRowRemapperHistogram)
-    for bank in BANKS if histogram else ():
+    for bank in BANK_LEVELS if histogram else ():
         found[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
     return tuple(
-        Reading(name, "", gpu.gpu.uuid, value)
-        for name, value in found.items()
-        if value is not None
+        Reading(name, "", gpu.gpu.uuid, value) for name, value in found.items() if value is not None
     )
 
 
-def _sram(gpu: Interview) -> dict[str, float | None]:
+def _read_sram_errors(gpu: GpuQuery) -> dict[str, float | None]:
     """Read the errors of SRAM, Ampere and later; before R550 only for root."""
     status: Any = nv.c_nvmlEccSramErrorStatus_v1_t()
     if gpu.ask(nv.nvmlDeviceGetSramEccErrorStatus, byref(status)) is None:
@@ -72,8 +62,7 @@ def _sram(gpu: Interview) -> dict[str, float | None]:
     return {
         "ecc.sram.corrected": status.volatileCor,
         "ecc.sram.uncorrected": status.volatileUncParity + status.volatileUncSecDed,
-        "ecc.sram.uncorrected.lifetime": status.aggregateUncParity
-        + status.aggregateUncSecDed,
+        "ecc.sram.uncorrected.lifetime": status.aggregateUncParity + status.aggregateUncSecDed,
         "ecc.sram_threshold": status.bThresholdExceeded,
     }
 
@@ -89,40 +78,40 @@ LINK_ERRORS: Mapping[str, int] = {
     "effective": nv.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
     "symbol": nv.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS,
 }
-OLD_ERRORS: Mapping[str, tuple[int, ...]] = {
+OLD_LINK_ERRORS: Mapping[str, tuple[int, ...]] = {
     "replay": (nv.NVML_NVLINK_ERROR_DL_REPLAY,),
     "recovery": (nv.NVML_NVLINK_ERROR_DL_RECOVERY,),
     "crc": (nv.NVML_NVLINK_ERROR_DL_CRC_FLIT, nv.NVML_NVLINK_ERROR_DL_CRC_DATA),
 }
 """The counters of `nvmlDeviceGetNvLinkErrorCounter`, before the fields."""
-PER_LINK = (*LINK_STATE, *LINK_ERRORS.values())
+LINK_FIELDS = (*LINK_STATE, *LINK_ERRORS.values())
 MEGA, GIGA = 1e6, 1e9
 
 
-def linkage(gpu: Interview) -> Linkage:
+def read_linkage(gpu: GpuQuery) -> Linkage:
     """Read the state, the speed and the errors of every NVLink, and the fabric."""
-    links = nvlinks(gpu)
-    return Linkage(links=None if links is None else tuple(links), fabric=_fabric(gpu))
+    links = read_nvlinks(gpu)
+    return Linkage(links=None if links is None else tuple(links), fabric=_read_fabric(gpu))
 
 
-def nvlinks(gpu: Interview) -> Iterator[NvLink] | None:
+def read_nvlinks(gpu: GpuQuery) -> Iterator[NvLink] | None:
     """Read all links in one call; None if the GPU does not say how many it has."""
-    (count,) = gpu.fields([nv.NVML_FI_DEV_NVLINK_LINK_COUNT])
-    return None if count is None else _links(gpu, range(int(count)))
+    (count,) = gpu.read_fields([nv.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    return None if count is None else _read_links(gpu, range(int(count)))
 
 
-def _links(gpu: Interview, numbers: range) -> Iterator[NvLink]:
+def _read_links(gpu: GpuQuery, numbers: range) -> Iterator[NvLink]:
     if not numbers:
         return
-    values = gpu.fields([(field, link) for link in numbers for field in PER_LINK])
-    width = len(PER_LINK)
+    values = gpu.read_fields([(field, link) for link in numbers for field in LINK_FIELDS])
+    width = len(LINK_FIELDS)
     for link in numbers:
         state, speed, *errors = values[link * width : (link + 1) * width]
         if state is None:
             state = gpu.ask(nv.nvmlDeviceGetNvLinkState, link)
         counted = dict(zip(LINK_ERRORS, errors, strict=True))
         if all(value is None for value in errors):
-            counted = _old_errors(gpu, link)
+            counted = _read_old_errors(gpu, link)
         yield NvLink(
             number=link,
             active=None if state is None else bool(state),
@@ -131,14 +120,12 @@ def _links(gpu: Interview, numbers: range) -> Iterator[NvLink]:
         )
 
 
-def _old_errors(gpu: Interview, link: int) -> dict[str, float | None]:
+def _read_old_errors(gpu: GpuQuery, link: int) -> dict[str, float | None]:
     def total(counters: Sequence[int]) -> float | None:
-        counted = [
-            gpu.ask(nv.nvmlDeviceGetNvLinkErrorCounter, link, c) for c in counters
-        ]
+        counted = [gpu.ask(nv.nvmlDeviceGetNvLinkErrorCounter, link, c) for c in counters]
         return None if None in counted else sum(counted)
 
-    return {kind: total(counters) for kind, counters in OLD_ERRORS.items()}
+    return {kind: total(counters) for kind, counters in OLD_LINK_ERRORS.items()}
 
 
 FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
@@ -156,7 +143,7 @@ FABRIC_TROUBLE: Mapping[str, tuple[int, int, frozenset[int]]] = {
 trouble (nvml.h 13, NVML_GPU_FABRIC_HEALTH_MASK_*; 0 is always "not supported")."""
 
 
-def _fabric(gpu: Interview) -> Fabric | None:
+def _read_fabric(gpu: GpuQuery) -> Fabric | None:
     info: Any = nv.c_nvmlGpuFabricInfo_v3_t()
     if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
         info = nv.c_nvmlGpuFabricInfo_v2_t()  # drivers before R570
@@ -166,7 +153,7 @@ def _fabric(gpu: Interview) -> Fabric | None:
         return None
     return Fabric(
         state=FABRIC_STATES[info.state],
-        status=_status(info.status),
+        status=_format_status(info.status),
         trouble=tuple(
             name
             for name, (shift, mask, bad) in FABRIC_TROUBLE.items()
@@ -176,7 +163,7 @@ def _fabric(gpu: Interview) -> Fabric | None:
     )
 
 
-def _status(code: int) -> str:
+def _format_status(code: int) -> str:
     return "ok" if code == nv.NVML_SUCCESS else str(nv.NVMLError(code))
 
 
@@ -198,9 +185,9 @@ PCIE_COUNTERS: Mapping[str, int] = {
 }
 
 
-def pcie_link(gpu: Interview) -> PcieLink:
+def read_pcie_link(gpu: GpuQuery) -> PcieLink:
     """Read the PCIe link and its counters."""
-    counted = zip(PCIE_COUNTERS, gpu.fields(list(PCIE_COUNTERS.values())), strict=True)
+    counted = zip(PCIE_COUNTERS, gpu.read_fields(list(PCIE_COUNTERS.values())), strict=True)
     return PcieLink(
         address=gpu.gpu.address,
         generation=gpu.ask(nv.nvmlDeviceGetCurrPcieLinkGeneration),
@@ -216,37 +203,33 @@ COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process
 MILLI = 1e-3
 
 
-def setup(gpu: Interview) -> Setup:
+def read_setup(gpu: GpuQuery) -> Setup:
     """Read how the GPU is set up and who uses it."""
     mig = gpu.ask(nv.nvmlDeviceGetMigMode) or (None, None)
-    ecc = gpu.fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
+    ecc = gpu.read_fields([nv.NVML_FI_DEV_ECC_CURRENT, nv.NVML_FI_DEV_ECC_PENDING])
     mode = gpu.ask(nv.nvmlDeviceGetComputeMode)
-    slowed_by = _slowed_by(gpu)
+    slowed_by = _list_slowdowns(gpu)
     return Setup(
-        persistence=_flag(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
-        mig=_flag(mig[0]),
-        mig_pending=_flag(mig[1]),
+        persistence=_to_bool(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
+        mig=_to_bool(mig[0]),
+        mig_pending=_to_bool(mig[1]),
         compute_mode=None if mode is None else COMPUTE_MODES[mode],
-        ecc=_flag(ecc[0]),
-        ecc_pending=_flag(ecc[1]),
-        power_limit_w=times(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)),
-        power_enforced_w=times(MILLI, gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)),
-        power_default_w=times(
-            MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)
-        ),
+        ecc=_to_bool(ecc[0]),
+        ecc_pending=_to_bool(ecc[1]),
+        power_limit_w=scale(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)),
+        power_enforced_w=scale(MILLI, gpu.ask(nv.nvmlDeviceGetEnforcedPowerLimit)),
+        power_default_w=scale(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)),
         clock_max_mhz=gpu.ask(nv.nvmlDeviceGetMaxClockInfo, nv.NVML_CLOCK_SM),
-        clock_applications_mhz=gpu.ask(
-            nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM
-        ),
+        clock_applications_mhz=gpu.ask(nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM),
         slowed_by=slowed_by,
-        slowed_to=(_clock(gpu), temperature(gpu)) if slowed_by else (None, None),
-        memory_used=_memory_used(gpu),
-        processes=processes(gpu),
-        firmware=_firmware(gpu),
+        slowed_to=(_read_clock(gpu), read_temperature(gpu)) if slowed_by else (None, None),
+        memory_used=_read_memory_used(gpu),
+        processes=list_processes(gpu),
+        firmware=_read_firmware(gpu),
     )
 
 
-SLOWED: Mapping[str, int] = {
+SLOWDOWN_REASONS: Mapping[str, int] = {
     "hw_thermal": nv.nvmlClocksEventReasonHwThermalSlowdown,
     "sw_thermal": nv.nvmlClocksEventReasonSwThermalSlowdown,
     "hw_power_brake": nv.nvmlClocksEventReasonHwPowerBrakeSlowdown,
@@ -254,17 +237,17 @@ SLOWED: Mapping[str, int] = {
 """Reasons that no healthy GPU has; others come up for an instant, or under any load."""
 
 
-def _slowed_by(gpu: Interview) -> tuple[str, ...]:
+def _list_slowdowns(gpu: GpuQuery) -> tuple[str, ...]:
     reasons = gpu.ask(nv.nvmlDeviceGetCurrentClocksEventReasons) or 0
-    return tuple(name for name, bit in SLOWED.items() if reasons & bit)
+    return tuple(name for name, bit in SLOWDOWN_REASONS.items() if reasons & bit)
 
 
-def _clock(gpu: Interview) -> float | None:
+def _read_clock(gpu: GpuQuery) -> float | None:
     clock = gpu.ask(nv.nvmlDeviceGetClockInfo, nv.NVML_CLOCK_SM)
     return None if clock is None else float(clock)
 
 
-def temperature(gpu: Interview) -> float | None:
+def read_temperature(gpu: GpuQuery) -> float | None:
     """Read the temperature of the chip, °C."""
     new = gpu.ask(nv.nvmlDeviceGetTemperatureV, nv.NVML_TEMPERATURE_GPU)
     if new is not None:
@@ -274,23 +257,23 @@ def temperature(gpu: Interview) -> float | None:
     return None if old is None else float(old)
 
 
-def _flag(value: float | None) -> bool | None:
+def _to_bool(value: float | None) -> bool | None:
     return None if value is None else bool(value)
 
 
-def times(factor: float, value: float | None) -> float | None:
+def scale(factor: float, value: float | None) -> float | None:
     """Multiply *value*, if there is one."""
     return None if value is None else value * factor
 
 
-def _memory_used(gpu: Interview) -> int | None:
+def _read_memory_used(gpu: GpuQuery) -> int | None:
     """Read the bytes that are used, as far as possible without the driver's own."""
     memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo, nv.nvmlMemory_v2)
     memory = memory or gpu.ask(nv.nvmlDeviceGetMemoryInfo)
     return int(memory.used) if memory else None
 
 
-def processes(gpu: Interview) -> tuple[Process, ...] | None:
+def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
     """List the processes that compute or draw on the GPU; None if that is not told."""
     # The versioned names: without a version pynvml raises an error of another
     # family on a driver that is too old.
@@ -302,7 +285,7 @@ def processes(gpu: Interview) -> tuple[Process, ...] | None:
     return tuple(Process(pid=p.pid, memory=p.usedGpuMemory) for p in listed)
 
 
-def _firmware(gpu: Interview) -> dict[str, str]:
+def _read_firmware(gpu: GpuQuery) -> dict[str, str]:
     gsp = gpu.ask(nv.nvmlDeviceGetGspFirmwareMode)
     versions = {
         "vbios": gpu.ask(nv.nvmlDeviceGetVbiosVersion),
@@ -312,7 +295,7 @@ def _firmware(gpu: Interview) -> dict[str, str]:
     return {name: str(value) for name, value in versions.items() if value is not None}
 
 
-ACTIONS = (
+RECOVERY_ACTIONS = (
     "none",
     "gpu_reset",
     "node_reboot",
@@ -325,18 +308,18 @@ ACTIONS = (
 """By number: NVML_GPU_RECOVERY_ACTION_*."""
 
 
-def recovery(gpu: Interview) -> Recovery:
+def read_recovery(gpu: GpuQuery) -> Recovery:
     """Read what the driver wants done about the GPU, and check its InfoROM."""
     gpu.ask(nv.nvmlDeviceValidateInforom)  # that it is corrupt is a trouble of its own
-    (action,) = gpu.fields([nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    (action,) = gpu.read_fields([nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     repair = gpu.ask(nv.nvmlDeviceGetRepairStatus) or (None, None)
     return Recovery(
-        action=None if action is None else _action(int(action)),
-        channel_repair_pending=_flag(repair[0]),
-        tpc_repair_pending=_flag(repair[1]),
-        unrepairable_memory=_flag(gpu.ask(nv.nvmlDeviceGetUnrepairableMemoryFlag_v1)),
+        action=None if action is None else _name_action(int(action)),
+        channel_repair_pending=_to_bool(repair[0]),
+        tpc_repair_pending=_to_bool(repair[1]),
+        unrepairable_memory=_to_bool(gpu.ask(nv.nvmlDeviceGetUnrepairableMemoryFlag_v1)),
     )
 
 
-def _action(number: int) -> str:
-    return ACTIONS[number] if number < len(ACTIONS) else f"unknown_{number}"
+def _name_action(number: int) -> str:
+    return RECOVERY_ACTIONS[number] if number < len(RECOVERY_ACTIONS) else f"unknown_{number}"

@@ -12,11 +12,11 @@ from hpcverify import trail
 from hpcverify.model import Finding
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
-from hpcverify.telemetry.nvml.interview import UNWELL, Gpu, code_of
-from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.interview import UNWELL_CODES, Gpu, code_of
+from hpcverify.telemetry.nvml.patience import TimedCalls
 
-NOT_LISTED: Mapping[int, str] = {
-    **UNWELL,
+UNLISTED_CODES: Mapping[int, str] = {
+    **UNWELL_CODES,
     nv.NVML_ERROR_NO_PERMISSION: "partial_view",
     nv.NVML_ERROR_OPERATING_SYSTEM: "partial_view",
     nv.NVML_ERROR_NOT_FOUND: "gpu_missing",
@@ -25,7 +25,7 @@ NOT_LISTED: Mapping[int, str] = {
 """Why a GPU has no handle. A driver that could not start a GPU says Unknown."""
 
 
-NO_DRIVER: Mapping[int, str] = {
+START_FAILURE_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_LIBRARY_NOT_FOUND: "driver_not_loaded",
     nv.NVML_ERROR_DRIVER_NOT_LOADED: "driver_not_loaded",
     nv.NVML_ERROR_GPU_NOT_FOUND: "driver_not_loaded",
@@ -33,7 +33,7 @@ NO_DRIVER: Mapping[int, str] = {
 }
 """Why NVML does not start."""
 
-FIXES = {
+START_FIXES = {
     "driver_not_loaded": "load the driver (modprobe nvidia; the kernel log says why "
     "it did not), or install it",
     "driver_mismatch": "reboot, or unload and load the kernel module (rmmod nvidia, "
@@ -43,15 +43,15 @@ FIXES = {
 }
 
 
-class Listing(Struct, frozen=True):
+class DeviceList(Struct, frozen=True):
     """The GPUs by index, and a finding for each index that has no handle."""
 
     gpus: tuple[Gpu, ...]
-    nameless: tuple[Finding, ...]
+    unlisted_findings: tuple[Finding, ...]
     driver: str
 
 
-def begin(patience: float) -> Listing:
+def start_nvml(timeout: float) -> DeviceList:
     """
     Start NVML for as long as this process lives, and list the GPUs.
 
@@ -62,17 +62,15 @@ def begin(patience: float) -> Listing:
 
     """
     try:
-        start = Round(["nvmlInit"], _start, patience)
+        start = TimedCalls(["nvmlInit"], _init_nvml, timeout)
     except nv.NVMLError as err:
-        raise _not_started(
-            NO_DRIVER.get(code_of(err), "nvml_failed"), str(err)
+        raise _build_start_error(
+            START_FAILURE_CODES.get(code_of(err), "nvml_failed"), str(err)
         ) from err
-    if start.left:
-        raise _not_started(
-            "gpu_hung", f"nvmlInit has not returned within {patience:g} s"
-        )
+    if start.timed_out:
+        raise _build_start_error("gpu_hung", f"nvmlInit has not returned within {timeout:g} s")
     ((_, (count, driver)),) = start.answers
-    handles = Round(range(count), _at, patience, patience / 2)
+    handles = TimedCalls(range(count), _find_gpu, timeout, timeout / 2)
     found = [gpu for _, gpu in handles.answers]
     hanging = (
         Finding(
@@ -81,43 +79,43 @@ def begin(patience: float) -> Listing:
             f"GPU with NVML index {index}: nvmlDeviceGetHandleByIndex or what follows "
             "it does not return",
         )
-        for index in (*(left.item for left in handles.left), *handles.unasked)
+        for index in (*(left.item for left in handles.timed_out), *handles.unasked)
     )
-    return Listing(
+    return DeviceList(
         gpus=tuple(gpu for gpu in found if isinstance(gpu, Gpu)),
-        nameless=(*(gpu for gpu in found if isinstance(gpu, Finding)), *hanging),
+        unlisted_findings=(*(gpu for gpu in found if isinstance(gpu, Finding)), *hanging),
         driver=driver,
     )
 
 
-def _not_started(code: str, why: str) -> NotStartedError:
-    return NotStartedError(code, f"NVML does not start ({why}): {FIXES[code]}")
+def _build_start_error(code: str, why: str) -> NotStartedError:
+    return NotStartedError(code, f"NVML does not start ({why}): {START_FIXES[code]}")
 
 
-def _start(name: str) -> tuple[int, str]:
+def _init_nvml(name: str) -> tuple[int, str]:
     trail.leave(name)
     nv.nvmlInit()
     return int(nv.nvmlDeviceGetCount()), str(nv.nvmlSystemGetDriverVersion())
 
 
-def _name(handle: Any) -> str:
+def _read_name(handle: Any) -> str:
     try:
         return str(nv.nvmlDeviceGetName(handle))
     except (nv.NVMLError, UnicodeDecodeError):  # the survey asks again, and says so
         return ""
 
 
-def _at(index: int) -> Gpu | Finding:
+def _find_gpu(index: int) -> Gpu | Finding:
     """Find the GPU at *index*, or say why it has no handle."""
     trail.leave(f"nvmlDeviceGetHandleByIndex({index})")
     try:
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nv.nvmlDeviceGetUUID(handle))
-        address = pci.normal(str(nv.nvmlDeviceGetPciInfo(handle).busId))
-        return Gpu(index, uuid, address, handle, _name(handle))
+        address = pci.normalize_address(str(nv.nvmlDeviceGetPciInfo(handle).busId))
+        return Gpu(index, uuid, address, handle, _read_name(handle))
     except UnicodeDecodeError as err:
         text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
         return Finding("gpu_unreadable", "node", text)
     except nv.NVMLError as err:
-        code = NOT_LISTED.get(code_of(err), "gpu_unreadable")
+        code = UNLISTED_CODES.get(code_of(err), "gpu_unreadable")
         return Finding(code, "node", f"GPU with NVML index {index}: {err}")

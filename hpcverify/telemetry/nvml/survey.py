@@ -16,16 +16,16 @@ from hpcverify import trail
 from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.gpus import NotStartedError
-from hpcverify.telemetry.nvml import source
-from hpcverify.telemetry.nvml.gauges import gauges
-from hpcverify.telemetry.nvml.hearing import PATIENCE
-from hpcverify.telemetry.nvml.interview import Gpu, Interview, code_of
-from hpcverify.telemetry.nvml.patience import Round
-from hpcverify.telemetry.nvml.questions import processes
-from hpcverify.telemetry.nvml.session import NOT_LISTED
+from hpcverify.telemetry.nvml import get_source
+from hpcverify.telemetry.nvml.gauges import read_gauges
+from hpcverify.telemetry.nvml.hearing import GPU_TIMEOUT_SECONDS
+from hpcverify.telemetry.nvml.interview import Gpu, GpuQuery, code_of
+from hpcverify.telemetry.nvml.patience import TimedCalls
+from hpcverify.telemetry.nvml.questions import list_processes
+from hpcverify.telemetry.nvml.session import UNLISTED_CODES
 from hpcverify.telemetry.reading import Reading
 
-UNUSABLE = frozenset(
+UNUSABLE_CODES = frozenset(
     {
         "gpu_lost",
         "gpu_reset_required",
@@ -37,11 +37,11 @@ UNUSABLE = frozenset(
 )
 """Problems with which a GPU is not worked on."""
 
-CUDA_DEVICE = r"\s*(\d+|GPU-|MIG-)"
+CUDA_DEVICE_PATTERN = r"\s*(\d+|GPU-|MIG-)"
 """How a valid entry of CUDA_VISIBLE_DEVICES begins."""
 
 
-class Survey(Struct, frozen=True):
+class GpuSurvey(Struct, frozen=True):
     """What the probe tells of the GPUs of a node."""
 
     parts: tuple[Part, ...] = ()
@@ -53,7 +53,7 @@ class Survey(Struct, frozen=True):
     """Who holds which GPU, as (UUID, process id); in a container, of the host."""
 
 
-class _Portrait(Struct, frozen=True):
+class _GpuFacts(Struct, frozen=True):
     """What one GPU says of itself."""
 
     facts: dict[str, str]
@@ -62,59 +62,54 @@ class _Portrait(Struct, frozen=True):
     holders: tuple[tuple[str, int], ...]
 
 
-def survey(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Survey:
+def survey_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> GpuSurvey:
     """List the GPUs that NVML or the PCI bus below *root* knows of."""
-    addresses = pci.nvidia_gpus(root)
+    addresses = pci.list_nvidia_gpus(root)
     try:
-        return _look(addresses, root, environ)
+        return _survey_with_nvml(addresses, root, environ)
     except NotStartedError as exc:
-        return _without_driver(exc, addresses, root)
+        return _survey_without_driver(exc, addresses, root)
 
 
-def _without_driver(
-    exc: NotStartedError, addresses: Sequence[str], root: Path
-) -> Survey:
+def _survey_without_driver(exc: NotStartedError, addresses: Sequence[str], root: Path) -> GpuSurvey:
     if not addresses and exc.code == "driver_not_loaded":
-        return Survey()
+        return GpuSurvey()
     text = f"{exc}; the PCI bus has {len(addresses)} NVIDIA GPUs"
-    return Survey(
-        parts=tuple(_bare(address, root) for address in addresses),
+    return GpuSurvey(
+        parts=tuple(_describe_bare_gpu(address, root) for address in addresses),
         problems=(Finding(exc.code, "node", text),),
     )
 
 
-def _bare(address: str, root: Path) -> Part:
+def _describe_bare_gpu(address: str, root: Path) -> Part:
     """Describe a GPU of which only the PCI bus knows."""
-    facts = sysfs.known(pci_address=address, pci_device_id=pci.device_id(address, root))
+    facts = sysfs.drop_unknown(pci_address=address, pci_device_id=pci.read_device_id(address, root))
     return Part("gpu", address, f"GPU at {address}", facts)
 
 
-def _look(addresses: Sequence[str], root: Path, environ: Mapping[str, str]) -> Survey:
-    listing = source().listing()
-    heard = source().hear(_portrait)
+def _survey_with_nvml(
+    addresses: Sequence[str], root: Path, environ: Mapping[str, str]
+) -> GpuSurvey:
+    listing = get_source().list_devices()
+    heard = get_source().ask_all(_read_gpu_facts)
     unlisted = sorted(set(addresses) - {gpu.address for gpu in listing.gpus})
-    named = [f for f in heard.findings if f not in listing.nameless]
+    named = [f for f in heard.findings if f not in listing.unlisted_findings]
     cut_up = [
-        _mig(g) for g in listing.gpus if (p := heard.answers.get(g.uuid)) and p.mig
+        _build_mig_finding(g) for g in listing.gpus if (p := heard.answers.get(g.uuid)) and p.mig
     ]
-    unusable = {f.where for f in (*named, *cut_up) if f.code in UNUSABLE}
-    return Survey(
+    unusable = {f.where for f in (*named, *cut_up) if f.code in UNUSABLE_CODES}
+    return GpuSurvey(
         parts=(
-            *(_bare(address, root) for address in unlisted),
-            *(
-                _part(g, heard.answers.get(g.uuid), listing.driver)
-                for g in listing.gpus
-            ),
+            *(_describe_bare_gpu(address, root) for address in unlisted),
+            *(_build_part(g, heard.answers.get(g.uuid), listing.driver) for g in listing.gpus),
         ),
         devices=tuple(
-            Device("cuda", gpu.uuid, gpu.label)
-            for gpu in listing.gpus
-            if gpu.uuid not in unusable
+            Device("cuda", gpu.uuid, gpu.label) for gpu in listing.gpus if gpu.uuid not in unusable
         ),
         problems=(
             # The PCI bus knows them by their address, which is more than an index.
-            *(_why_unlisted(unlisted, root, environ) or listing.nameless),
-            *_hidden_from_cuda(len(listing.gpus), environ),
+            *(_explain_unlisted(unlisted, root, environ) or listing.unlisted_findings),
+            *_find_hidden_from_cuda(len(listing.gpus), environ),
             *named,
             *cut_up,
         ),
@@ -123,51 +118,53 @@ def _look(addresses: Sequence[str], root: Path, environ: Mapping[str, str]) -> S
     )
 
 
-def _part(gpu: Gpu, portrait: _Portrait | None, driver: str) -> Part:
+def _build_part(gpu: Gpu, portrait: _GpuFacts | None, driver: str) -> Part:
     facts = {"pci_address": gpu.address, "driver": driver}
     facts |= portrait.facts if portrait else {}
     return Part("gpu", gpu.uuid, gpu.label, facts)
 
 
-def _mig(gpu: Gpu) -> Finding:
+def _build_mig_finding(gpu: Gpu) -> Finding:
     text = "it is cut into MIG instances: nvidia-smi -mig 0 to verify it"
     return Finding("gpu_mig", gpu.uuid, text)
 
 
-def _why_unlisted(
+def _explain_unlisted(
     addresses: Sequence[str], root: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Ask for the GPUs at *addresses* by name, to hear why they were not listed."""
-    asked = Round(addresses, lambda a: _why_not(a, root, environ), PATIENCE)
+    asked = TimedCalls(
+        addresses, lambda a: _explain_missing_gpu(a, root, environ), GPU_TIMEOUT_SECONDS
+    )
     hanging = (
         Finding("gpu_hung", a, f"NVML does not return when asked for the GPU at {a}")
-        for a in (*(left.item for left in asked.left), *asked.unasked)
+        for a in (*(left.item for left in asked.timed_out), *asked.unasked)
     )
     return [*(finding for _, finding in asked.answers), *hanging]
 
 
-def _why_not(address: str, root: Path, environ: Mapping[str, str]) -> Finding:
+def _explain_missing_gpu(address: str, root: Path, environ: Mapping[str, str]) -> Finding:
     trail.leave(f"nvmlDeviceGetHandleByPciBusId({address})")
     try:
         nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetHandleByPciBusId(address))
     except nv.NVMLError as err:
-        code, why = NOT_LISTED.get(code_of(err), "gpu_unreadable"), str(err)
+        code, why = UNLISTED_CODES.get(code_of(err), "gpu_unreadable"), str(err)
     else:
         code, why = "gpu_unreadable", "NVML has it by address and not by index"
-    hidden = _hidden(address, root, environ) if code == "gpu_missing" else ""
+    hidden = _explain_hidden(address, root, environ) if code == "gpu_missing" else ""
     if hidden:
         code, why = "partial_view", hidden
     text = f"the PCI bus has a GPU at {address} that NVML does not list: {why}"
     return Finding(code, address, text)
 
 
-def _hidden(address: str, root: Path, environ: Mapping[str, str]) -> str:
+def _explain_hidden(address: str, root: Path, environ: Mapping[str, str]) -> str:
     """Say what hides the GPU at *address* from this process, if anything does."""
     visible = environ.get("NVIDIA_VISIBLE_DEVICES", "all")
     if visible != "all":
         return f"NVIDIA_VISIBLE_DEVICES is {visible!r}"
     card = root / "proc/driver/nvidia/gpus" / address / "information"
-    lines = (sysfs.text(card) or "").splitlines()
+    lines = (sysfs.read_text(card) or "").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     minor = fields.get("Device Minor", "").strip()
     node = root / f"dev/nvidia{minor}"
@@ -184,12 +181,12 @@ def _hidden(address: str, root: Path, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
+def _find_hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
     """CUDA, unlike NVML, takes the first valid entries of a variable and no more."""
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return []
-    names = takewhile(partial(re.match, CUDA_DEVICE), map(str.strip, value.split(",")))
+    names = takewhile(partial(re.match, CUDA_DEVICE_PATTERN), map(str.strip, value.split(",")))
     there = takewhile(lambda n: not n.isdigit() or int(n) < listed, names)
     visible = len(list(there))
     if visible >= listed:
@@ -198,39 +195,39 @@ def _hidden_from_cuda(listed: int, environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("partial_view", "node", text)]
 
 
-def _portrait(gpu: Interview) -> _Portrait:
+def _read_gpu_facts(gpu: GpuQuery) -> _GpuFacts:
     """Ask for what stays the same from run to run, and for all that can be read."""
     mig = gpu.ask(nv.nvmlDeviceGetMigMode)
-    held = processes(gpu) or ()
-    return _Portrait(
-        facts=_facts(gpu),
+    held = list_processes(gpu) or ()
+    return _GpuFacts(
+        facts=_read_facts(gpu),
         mig=bool(mig and mig[0]),
-        readings=tuple(gauges(gpu)),
+        readings=tuple(read_gauges(gpu)),
         holders=tuple((gpu.gpu.uuid, process.pid) for process in held),
     )
 
 
-def _facts(gpu: Interview) -> dict[str, str]:
+def _read_facts(gpu: GpuQuery) -> dict[str, str]:
     memory = gpu.ask(nv.nvmlDeviceGetMemoryInfo)
     capability = gpu.ask(nv.nvmlDeviceGetCudaComputeCapability)
     ids = gpu.ask(nv.nvmlDeviceGetPciInfo)
-    return sysfs.known(
+    return sysfs.drop_unknown(
         name=gpu.ask(nv.nvmlDeviceGetName),
         serial=gpu.ask(nv.nvmlDeviceGetSerial),
         board=gpu.ask(nv.nvmlDeviceGetBoardPartNumber),
-        pci_device_id=_device_id(ids.pciDeviceId) if ids else None,
-        pcie_generation=_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkGeneration)),
-        pcie_width=_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkWidth)),
+        pci_device_id=_parse_device_id(ids.pciDeviceId) if ids else None,
+        pcie_generation=_to_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkGeneration)),
+        pcie_width=_to_text(gpu.ask(nv.nvmlDeviceGetMaxPcieLinkWidth)),
         vbios=gpu.ask(nv.nvmlDeviceGetVbiosVersion),
         memory=f"{memory.total / 2**30:.0f} GiB" if memory else None,
         compute_capability=".".join(map(str, capability)) if capability else None,
     )
 
 
-def _text(number: int | None) -> str | None:
+def _to_text(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-def _device_id(device_and_vendor: int) -> str:
+def _parse_device_id(device_and_vendor: int) -> str:
     """Take the device out of NVML's 0x233010de: ``2330``."""
     return f"{device_and_vendor >> 16:04x}"

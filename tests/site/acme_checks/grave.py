@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import Check, Context, Params, Placement
-from hpcverify.model import Finding, Found, Ruling, Verdict
+from hpcverify.model import CheckItem, Finding, FindingRule, Verdict
 
 
 class GraveParams(Params, frozen=True):
@@ -14,7 +14,7 @@ class GraveParams(Params, frozen=True):
     wrong: bool = True
 
 
-def measure(ctx: Context, params: GraveParams) -> Iterator[Found]:
+def measure(ctx: Context, params: GraveParams) -> Iterator[CheckItem]:
     """Say that a word was wrong."""
     if params.wrong:
         yield Finding("wrong_word", ctx.device.part, "a word was wrong")
@@ -25,6 +25,6 @@ CHECK = Check(
     measure=measure,
     params=GraveParams,
     metrics={},
-    rulings={"wrong_word": Ruling(Verdict.FAIL, hard=True)},
+    finding_rules={"wrong_word": FindingRule(Verdict.FAIL, hard=True)},
     placement=Placement.NODE,
 )

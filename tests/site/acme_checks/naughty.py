@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, Unable
-from hpcverify.model import Cause, Found, Measurement
+from hpcverify.model import Cause, CheckItem, Measurement
 
 
 class NaughtyParams(Params, frozen=True):
@@ -21,14 +21,14 @@ class NaughtyParams(Params, frozen=True):
     path: str = ""
 
 
-def measure(ctx: Context, params: NaughtyParams) -> Iterator[Found]:
+def measure(ctx: Context, params: NaughtyParams) -> Iterator[CheckItem]:
     """Measure, write a scratch file, and then misbehave."""
     yield Measurement("before", 1.0)
     (ctx.scratch / "file").write_bytes(bytes(2**20))
     if params.way == "other_unit":
         yield Measurement("after", 1.0, "s")
     if params.way == "no_finding":
-        yield cast("Found", None)
+        yield cast("CheckItem", None)
     WAYS[params.way](params.path)
     yield Measurement("after", 1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
-from hpcverify.model import Found, Measurement
+from hpcverify.model import CheckItem, Measurement
 
 
 class SteadyParams(Params, frozen=True):
@@ -14,7 +14,7 @@ class SteadyParams(Params, frozen=True):
     value: float = 5.0
 
 
-def measure(ctx: Context, params: SteadyParams) -> Iterator[Found]:
+def measure(ctx: Context, params: SteadyParams) -> Iterator[CheckItem]:
     """Say it."""
     yield Measurement("level", params.value, "ms", ctx.device.part)
 

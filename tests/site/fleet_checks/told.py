@@ -7,22 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Unable,
-)
-from hpcverify.model import Cause, Finding, Found, Measurement, Remedy, Ruling, Verdict
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.model import Cause, CheckItem, Finding, FindingRule, Measurement, Remedy, Verdict
 
 PAUSE = "paused"
 """While there is a file of this name beside the site file, the check does not end."""
 
 
-def measure(ctx: Context, _params: Params) -> Iterator[Found]:
+def measure(ctx: Context, _params: Params) -> Iterator[CheckItem]:
     """Yield the speed that the file of this node says; a word in it is a fault."""
     site = Path(os.environ["HPCVERIFY_CONFIG"])
     told = site.with_name("told") / ctx.node
@@ -43,5 +35,5 @@ CHECK = Check(
     measure=measure,
     metrics={"speed": Metric(unit="GB/s", meaning="as told")},
     rules={"speed": Rule(low=50, remedy=Remedy.INSPECT)},
-    rulings={"corruption": Ruling(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+    finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
 )

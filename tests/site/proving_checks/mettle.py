@@ -20,17 +20,11 @@ def selftest(ctx: Context) -> Iterator[Trial]:
     yield WAYS[way](ctx)
 
 
-def trial(
-    ctx: Context, fault: str, outcome: str, expected: str = "nothing found"
-) -> Trial:
+def trial(ctx: Context, fault: str, outcome: str, expected: str = "nothing found") -> Trial:
     """Make a trial on the part at hand."""
     where = ctx.device.part
     return Trial(
-        fault=fault,
-        where=where,
-        expected=expected,
-        outcome=outcome,
-        detail="by comparing twice",
+        fault=fault, where=where, expected=expected, outcome=outcome, detail="by comparing twice"
     )
 
 

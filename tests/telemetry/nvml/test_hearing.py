@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.model import Covered, Finding
+from hpcverify.model import Coverage, Finding
 from tests.nvml_lab.nvmllab import Lab
 
 HEAR = """
 import json, sys
 import msgspec
 from hpcverify.telemetry.nvml.hearing import NvmlSource
-source = NvmlSource(patience=float(sys.argv[3]))
+source = NvmlSource(timeout=float(sys.argv[3]))
 for name in sys.argv[2].split():
     heard = getattr(source, name)()
     told = [heard.answers, heard.findings, heard.unanswered]
@@ -24,7 +24,7 @@ for name in sys.argv[2].split():
 GENEROUS = 60.0
 IMPATIENT = 0.5
 
-Heard = tuple[dict[str, Any], list[Finding], list[Covered]]
+Heard = tuple[dict[str, Any], list[Finding], list[Coverage]]
 
 
 def hear(lab: Lab, *questions: str, patience: float = GENEROUS) -> list[Heard]:
@@ -32,7 +32,7 @@ def hear(lab: Lab, *questions: str, patience: float = GENEROUS) -> list[Heard]:
     return [msgspec.json.decode(line, type=Heard) for line in output.splitlines()]
 
 
-QUESTIONS = ("memory_errors", "links", "pcie", "setup", "recovery")
+QUESTIONS = ("read_memory_errors", "read_links", "read_pcie", "read_setup", "read_recovery")
 
 
 def first(heard: Heard) -> Any:
@@ -52,7 +52,7 @@ def test_links_are_read_with_their_speed_and_errors(lab: Lab) -> None:
         "gpu.0.nvlink.5.replay_errors = 7",
         "gpu.0.nvlink.*.speed_mbps = 26562",
     )
-    (heard,) = hear(lab, "links")
+    (heard,) = hear(lab, "read_links")
     links = first(heard)["links"]
     assert [link["number"] for link in links if not link["active"]] == [5]
     assert {link["speed_gbs"] for link in links} == {26.562}
@@ -66,7 +66,7 @@ def test_links_of_older_drivers_are_read_by_the_older_calls(lab: Lab) -> None:
         for field in (161, 162, 163, 165, 208, 213, 214, 219, 221)
     ]
     lab.write("gpu.*.nvlink.2.state = 0", "gpu.*.nvlink.3.recovery_errors = 4", *faults)
-    (heard,) = hear(lab, "links")
+    (heard,) = hear(lab, "read_links")
     links = first(heard)["links"]
     assert [link["number"] for link in links if not link["active"]] == [2]
     assert links[3]["errors"] == {"replay": 0, "recovery": 4, "crc": 0}
@@ -78,7 +78,7 @@ def test_the_fabric_is_told_by_its_flags(lab: Lab) -> None:
         "gpu.*.fabric.health_summary = 2",
         "gpu.*.fabric.state = IN_PROGRESS",
     )
-    (heard,) = hear(lab, "links")
+    (heard,) = hear(lab, "read_links")
     assert first(heard)["fabric"] == {
         "state": "in_progress",
         "status": "ok",
@@ -89,14 +89,14 @@ def test_the_fabric_is_told_by_its_flags(lab: Lab) -> None:
 
 def test_a_part_without_links_or_fabric_has_none(lab: Lab) -> None:
     lab.write("gpu.*.nvlink.count = na", "gpu.*.fabric.state = 0")
-    (heard,) = hear(lab, "links")
+    (heard,) = hear(lab, "read_links")
     assert first(heard) == {"links": None, "fabric": None}
     assert heard[1] == []
 
 
 def test_the_pcie_link_is_read_with_its_limits_and_counters(lab: Lab) -> None:
     lab.write("gpu.*.pcie.gen = 4", "gpu.*.pcie.width = 8", "gpu.*.pcie.replay = 3")
-    (heard,) = hear(lab, "pcie")
+    (heard,) = hear(lab, "read_pcie")
     link = first(heard)
     assert (link["generation"], link["width"]) == (4, 8)
     assert (link["max_generation"], link["max_width"]) == (5, 16)
@@ -110,7 +110,7 @@ def test_the_setup_names_limits_in_watts_and_processes(lab: Lab) -> None:
         "gpu.*.compute_mode = 2",
         "gpu.*.process = 4242 1073741824 python3 train.py",
     )
-    (heard,) = hear(lab, "setup")
+    (heard,) = hear(lab, "read_setup")
     setup = first(heard)
     assert (setup["persistence"], setup["compute_mode"]) == (False, "prohibited")
     assert (setup["power_limit_w"], setup["power_default_w"]) == (500, 700)
@@ -119,7 +119,7 @@ def test_the_setup_names_limits_in_watts_and_processes(lab: Lab) -> None:
 
 def test_what_the_driver_wants_done_is_named(lab: Lab) -> None:
     lab.write("gpu.*.recovery_action = NODE_REBOOT", "gpu.*.repair.tpc_pending = 1")
-    (heard,) = hear(lab, "recovery")
+    (heard,) = hear(lab, "read_recovery")
     assert first(heard)["action"] == "node_reboot"
     assert first(heard)["tpc_repair_pending"] is True
 
@@ -146,14 +146,12 @@ def test_whichever_call_it_is_that_an_unwell_gpu_answers_no_more_it_is_found(
     assert call in findings[0].text
 
 
-def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(
-    lab: Lab,
-) -> None:
+def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(lab: Lab) -> None:
     lab.write(
         "fault = nvmlDeviceGetSramEccErrorStatus return=NO_PERMISSION",
         "fault = nvmlDeviceGetRowRemapperHistogram return=NOT_SUPPORTED",
     )
-    ((_, findings, unanswered),) = hear(lab, "memory_errors")
+    ((_, findings, unanswered),) = hear(lab, "read_memory_errors")
     assert findings == []
     told = " ".join(item.text for item in unanswered if item.where == "node")
     assert "all GPUs: needs root: nvmlDeviceGetSramEccErrorStatus" in told
@@ -161,11 +159,9 @@ def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(
 
 
 @pytest.mark.parametrize("answer", ["UNKNOWN", "TIMEOUT", "IRQ_ISSUE", "MEMORY"])
-def test_an_answer_that_says_nothing_is_never_taken_for_health(
-    lab: Lab, answer: str
-) -> None:
+def test_an_answer_that_says_nothing_is_never_taken_for_health(lab: Lab, answer: str) -> None:
     lab.write(f"fault = nvmlDeviceGetComputeMode gpu=5 return={answer}")
-    ((_, findings, _),) = hear(lab, "setup")
+    ((_, findings, _),) = hear(lab, "read_setup")
     assert [f.code for f in findings] == ["gpu_unreadable"]
 
 
@@ -176,17 +172,15 @@ def test_an_answer_that_says_nothing_is_never_taken_for_health(
         "fault = nvmlDeviceGetFieldValues gpu=5 field=1 return=UNKNOWN times=1",
     ],
 )
-def test_an_answer_that_comes_the_second_time_is_told_and_no_more(
-    lab: Lab, fault: str
-) -> None:
+def test_an_answer_that_comes_the_second_time_is_told_and_no_more(lab: Lab, fault: str) -> None:
     lab.write(fault)
-    ((_, findings, _),) = hear(lab, "setup")
+    ((_, findings, _),) = hear(lab, "read_setup")
     assert [f.code for f in findings] == ["gpu_flaky"]
 
 
 def test_only_of_a_gpu_that_is_slowed_down_clock_and_heat_are_read(lab: Lab) -> None:
     lab.load("thermal-throttle", "freeze_t = 60")
-    ((answers, _, _),) = hear(lab, "setup")
+    ((answers, _, _),) = hear(lab, "read_setup")
     slowed = [tuple(answer["slowed_to"]) for answer in answers.values()]
 
     assert slowed.count((690.0, 90.0)) == 1
@@ -201,20 +195,16 @@ def test_only_of_a_gpu_that_is_slowed_down_clock_and_heat_are_read(lab: Lab) -> 
         (("ComputeMode", "MigMode", "PersistenceMode"), "2 other calls"),
     ],
 )
-def test_calls_that_fail_alike_are_counted(
-    lab: Lab, calls: tuple[str, ...], told: str
-) -> None:
+def test_calls_that_fail_alike_are_counted(lab: Lab, calls: tuple[str, ...], told: str) -> None:
     lab.write(*(f"fault = nvmlDeviceGet{c} gpu=5 return=UNKNOWN" for c in calls))
-    ((_, findings, _),) = hear(lab, "setup")
+    ((_, findings, _),) = hear(lab, "read_setup")
 
     assert [f.text.endswith(told) for f in findings] == [True]
 
 
-def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(
-    lab: Lab,
-) -> None:
+def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=forever")
-    later, earlier = hear(lab, "recovery", "pcie", patience=IMPATIENT)
+    later, earlier = hear(lab, "read_recovery", "pcie", patience=IMPATIENT)
     for answers, findings, _ in (later, earlier):
         (hung,) = findings
         assert (hung.code, len(answers)) == ("gpu_hung", 7)
@@ -223,26 +213,22 @@ def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(
 
 def test_a_call_that_keeps_the_driver_to_itself_hangs_them_all(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=6 hang=forever lock=1")
-    ((answers, findings, _),) = hear(lab, "recovery", patience=IMPATIENT)
+    ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
     assert len(answers) == 6
     assert [f.code for f in findings] == ["gpu_hung"] * 2
     assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
 
 
-def test_a_driver_that_hangs_with_the_first_gpu_is_asked_of_no_more_than_two(
-    lab: Lab,
-) -> None:
+def test_a_driver_that_hangs_with_the_first_gpu_is_asked_of_no_more_than_two(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=0 hang=forever lock=1")
-    ((answers, findings, _),) = hear(lab, "recovery", patience=IMPATIENT)
+    ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
     assert (len(answers), len(findings)) == (0, 8)
-    assert "not asked, because the driver hangs in nvmlDeviceGetRepairStatus" in (
-        findings[7].text
-    )
+    assert "not asked, because the driver hangs in nvmlDeviceGetRepairStatus" in (findings[7].text)
 
 
 def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=3 hang=0.3 times=1")
-    ((answers, findings, _),) = hear(lab, "recovery")
+    ((answers, findings, _),) = hear(lab, "read_recovery")
     assert (len(answers), findings) == (8, [])
 
 
@@ -258,11 +244,11 @@ def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
     lab: Lab, answer: str, code: str
 ) -> None:
     lab.write(f"fault = nvmlDeviceGetRowRemapperHistogram gpu=3 return={answer}")
-    ((answers, findings, _),) = hear(lab, "memory_errors")
+    ((answers, findings, _),) = hear(lab, "read_memory_errors")
     assert [(f.code, f.where) for f in findings] == [(code, list(answers)[3])]
 
 
 def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRowRemapperHistogram gpu=0-3 return=NOT_SUPPORTED")
-    ((_, findings, _),) = hear(lab, "memory_errors")
+    ((_, findings, _),) = hear(lab, "read_memory_errors")
     assert findings == []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcverify.telemetry.nvml.patience import Round
+from hpcverify.telemetry.nvml.patience import TimedCalls
 
 GENEROUS = 60.0
 IMPATIENT = 0.05
@@ -25,34 +25,32 @@ def stuck_at(*numbers: int) -> Callable[[int], int]:
 
 
 def test_all_are_visited_in_order() -> None:
-    visited = Round(range(4), stuck_at(), GENEROUS)
+    visited = TimedCalls(range(4), stuck_at(), GENEROUS)
     assert visited.answers == [(0, 0), (1, 10), (2, 20), (3, 30)]
-    assert visited.left == []
+    assert visited.timed_out == []
 
 
-def left(visited: Round[int, int]) -> list[int]:
-    return [left.item for left in visited.left]
+def left(visited: TimedCalls[int, int]) -> list[int]:
+    return [left.item for left in visited.timed_out]
 
 
 @pytest.mark.parametrize("stuck", [(0,), (3,), (0, 2)])
-def test_those_that_do_not_return_are_left_and_the_rest_is_visited(
-    stuck: tuple[int, ...],
-) -> None:
-    visited = Round(range(4), stuck_at(*stuck), IMPATIENT)
+def test_those_that_do_not_return_are_left_and_the_rest_is_visited(stuck: tuple[int, ...]) -> None:
+    visited = TimedCalls(range(4), stuck_at(*stuck), IMPATIENT)
     assert left(visited) == list(stuck)
     assert [n for n, _ in visited.answers] == [n for n in range(4) if n not in stuck]
     assert visited.unasked == []
 
 
 def test_when_two_in_a_row_do_not_return_nobody_else_is_asked() -> None:
-    visited = Round(range(5), stuck_at(1, 2), IMPATIENT)
+    visited = TimedCalls(range(5), stuck_at(1, 2), IMPATIENT)
     assert (left(visited), visited.unasked) == ([1, 2], [3, 4])
     assert visited.answers == [(0, 0)]
 
 
 def test_what_was_under_way_is_told_as_it_was_by_then() -> None:
-    visited = Round([7], stuck_at(7), IMPATIENT, doing=lambda n: f"call {n}")
-    assert [(one.doing, one.seconds) for one in visited.left] == [("call 7", IMPATIENT)]
+    visited = TimedCalls([7], stuck_at(7), IMPATIENT, doing=lambda n: f"call {n}")
+    assert [(one.doing, one.seconds) for one in visited.timed_out] == [("call 7", IMPATIENT)]
 
 
 def test_who_comes_back_too_late_does_not_go_on() -> None:
@@ -66,7 +64,7 @@ def test_who_comes_back_too_late_does_not_go_on() -> None:
             gone_on.set()
         return number
 
-    visited = Round([0, 1], visit, IMPATIENT)
+    visited = TimedCalls([0, 1], visit, IMPATIENT)
     let_go.set()
     assert gone_on.wait(GENEROUS)
     assert (left(visited), visits) == ([0], [0, 1])
@@ -83,10 +81,10 @@ def test_who_was_slow_and_comes_back_in_time_has_answered() -> None:
         threading.Event().wait(10 * IMPATIENT)  # for the slow one to get through
         return number
 
-    visited = Round([0, 1], visit, IMPATIENT, GENEROUS)
+    visited = TimedCalls([0, 1], visit, IMPATIENT, GENEROUS)
     assert (left(visited), sorted(visited.answers)) == ([], [(0, 0), (1, 1)])
 
 
 def test_what_a_visit_raises_is_raised_to_who_asked() -> None:
     with pytest.raises(ZeroDivisionError):
-        Round([0], lambda n: 1 // n, GENEROUS)
+        TimedCalls([0], lambda n: 1 // n, GENEROUS)
