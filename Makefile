@@ -8,7 +8,7 @@ REPORT ?= hpcverify-report.html
 .PHONY: help verify test test-all test-tools lint format bench schema faults sdc-table clean
 
 help:
-	@echo "make verify   verify this machine, and say where the report lies"
+	@echo "make verify   verify this machine, and say where the report is"
 	@echo "make test     install what the tests need, lint and test"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make lint     ruff, mypy --strict and pyright"

@@ -13,20 +13,21 @@ HEAD = """\
 # What becomes of each fault
 
 Every fault that our NVML double can inject into a board of eight healthy H100, and
-what hpcverify makes of it. Each row is held by a test in `tests/faults/`: a scenario
-of `tests/nvml_lab/`, met by the real `nvidia-ml-py`, must come to this verdict, for
-the right reason, with this remedy. `make faults` writes this page.
+the verdict that hpcverify gives.
+A test in `tests/faults/` holds each row: the real `nvidia-ml-py` reads a scenario of
+`tests/nvml_lab/`, and the run must end in this verdict, for the right reason, with
+this remedy. `make faults` writes this page.
 
-The other way round, nothing is said against the healthy boards of every part in the
-spec sheet, and of some that are on none: idle and at work, with counters that move as
-they do in health (`tests/faults/test_health.py`).
+The reverse is tested too: a healthy board of any part in the data sheets gets no
+complaint, idle or under load, while its counters move as they do on healthy boards.
+The same holds for some parts that are in no data sheet (`tests/faults/test_health.py`).
 
-What the double cannot inject (a wrong product, a slow kernel, a corrupted copy) has
-its tests beside each check. Xids have a row each in
-`checks/hpcverify_checks/xids.csv`.
+Faults that the double cannot inject (a wrong product, a slow kernel, a corrupted
+copy) are tested with the check that finds them. Xids have one row each in
+`xids.csv`, beside the check `xid`.
 
-FAIL says that the hardware is bad, ERROR that we could not tell; WARN keeps the node
-in service.
+FAIL: the hardware is bad. ERROR: hpcverify could not tell. WARN: the node stays in
+service.
 """
 SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
