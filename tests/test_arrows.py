@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,3 +99,10 @@ def test_a_check_stands_on_what_checks_share_and_on_no_other_check() -> None:
     }
 
     assert strays == set()
+
+
+def test_the_page_on_the_design_has_the_same_floors() -> None:
+    rows = (ROOT / "docs/design.md").read_text().split("| floor | rooms |\n|---|---|\n")[1]
+    table = [re.findall(r"`(\w+)`", row) for row in rows.split("\n\n")[0].splitlines()]
+
+    assert [set(rooms) for rooms in reversed(table)] == [set(rooms) for rooms in FLOORS]
