@@ -127,7 +127,7 @@ def codes(found: Iterable[CheckItem]) -> set[str]:
 
 def series(name: str, where: str, values: Sequence[float]) -> list[Sample]:
     """Make samples of one a second."""
-    return [Sample(float(t), name, "", where, v) for t, v in enumerate(values)]
+    return [Sample(name, v, "", where, float(t)) for t, v in enumerate(values)]
 
 
 def watch(*tracks: list[Sample]) -> Watch:

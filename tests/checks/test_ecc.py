@@ -97,7 +97,7 @@ def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
     named = {name.replace("__", "."): value for name, value in values.items()}
     if mode is not None:
         named["ecc.mode"] = mode
-    readings = (Reading(name, "", "GPU-0", value) for name, value in named.items())
+    readings = (Reading(name, value, "", "GPU-0") for name, value in named.items())
     return GpuAnswers(answers={"GPU-0": tuple(readings)})
 
 
@@ -122,7 +122,7 @@ def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
 
 
 def counter(name: str, *values: float, period: float = 1.0) -> list[Sample]:
-    return [Sample(i * period, name, "", "GPU-0", v) for i, v in enumerate(values)]
+    return [Sample(name, v, "", "GPU-0", i * period) for i, v in enumerate(values)]
 
 
 def number(found: Iterable[CheckItem], name: str) -> float | None:
@@ -264,7 +264,7 @@ def test_a_gust_in_a_short_run_warns_and_is_no_storm(tmp_path: Path) -> None:
 def test_the_memory_of_the_host_is_held_to_the_same_rates(
     tmp_path: Path, rate: float, verdict: str
 ) -> None:
-    samples = [Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)]
+    samples = [Sample("ecc.corrected", t * rate, "", "mc0/dimm1", float(t)) for t in range(90)]
     found = observed(Watch(start=0, end=90, samples=samples), a_gpu(tmp_path))
     found_verdict, remedy, _ = judged(found)
     assert found_verdict.value == verdict
@@ -286,7 +286,7 @@ def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(tmp_path: Pat
 
 
 def test_the_host_and_its_gpus_have_rules_of_their_own(tmp_path: Path) -> None:
-    samples = [Sample(t, "ecc.uncorrected", "", "mc0/dimm1", t) for t in (0.0, 1.0)]
+    samples = [Sample("ecc.uncorrected", t, "", "mc0/dimm1", t) for t in (0.0, 1.0)]
     found = observed(Watch(start=0, end=1, samples=samples), a_gpu(tmp_path))
     verdict, remedy, why = judged(found)
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)

@@ -366,7 +366,7 @@ def test_a_process_lives_while_the_kernel_knows_it() -> None:
 
 
 def samples(name: str, values: Iterable[float]) -> Iterator[Sample]:
-    yield from (Sample(float(t), name, "", "GPU-0", v) for t, v in enumerate(values))
+    yield from (Sample(name, v, "", "GPU-0", float(t)) for t, v in enumerate(values))
 
 
 def watched(ctx: Context, **series: Iterable[float]) -> list[CheckItem]:
