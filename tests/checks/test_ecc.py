@@ -26,14 +26,13 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
 from hpcverify_checks import ecc
 from hpcverify_checks.ecc import CHECK, EccParams
-from tests.doubles import context
+from tests.doubles import context, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
 from tests.telemetry.nvml.test_survey import probe
@@ -44,10 +43,10 @@ MEASURE = """
 import os, sys, pathlib, msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks import ecc
-from tests.doubles import context
+from tests.doubles import context, read_items
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
 ctx = context(root, inventory=probe(root), carry_overs=marks)
@@ -57,7 +56,7 @@ if later:
     scenario.with_suffix(".new").replace(scenario)
 ask = lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
-    sys.stdout.buffer.write(encode(make_response(1, found)))
+    sys.stdout.buffer.write(encode_response(1, found))
 """
 
 
@@ -65,8 +64,7 @@ def measured(lab: Lab, later: str = "", marks: Iterable[CarryOver] = ()) -> list
     """Probe the node, bring about what comes *later*, and measure."""
     known = msgspec.json.encode(list(marks)).decode()
     lines = lab.python(MEASURE, known, later).splitlines()
-    replies = [msgspec.json.decode(line, type=Response) for line in lines]
-    return [r.item for r in replies if r.item is not None]
+    return read_items(lines)
 
 
 def marks_of(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
