@@ -136,11 +136,11 @@ class Context(Struct, frozen=True, kw_only=True):
 class Sample(Struct, frozen=True):
     """One reading by the telemetry worker; *t* in seconds on its own clock."""
 
-    t: float
     name: str
+    value: float
     unit: str
     where: str
-    value: float
+    t: float
 
 
 class Samples(Sequence[Sample]):
