@@ -45,7 +45,7 @@ from hpcverify.model import (
 )
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     WORD_BYTES,
@@ -202,19 +202,10 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
             expected = make_pattern(rig.seed + i, range(words), target)
             arrived = ~expected
             rig.copy(arrived, sent)
-            synchronize(source, target)
+            wait_for_device(source, target)
             wrong = compare_words(arrived, expected)
             if wrong:
                 yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
-
-
-def synchronize(*devices: torch.device) -> None:
-    """Wait until *devices* have done what was begun."""
-    import torch
-
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
@@ -279,7 +270,7 @@ def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
         return [torch.zeros(words, dtype=torch.int64, device=d) for d in rig.devices]
 
     sources, targets = make_buffers(), make_buffers()
-    synchronize(*rig.devices)
+    wait_for_device(*rig.devices)
 
     def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])

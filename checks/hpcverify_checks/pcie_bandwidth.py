@@ -29,7 +29,7 @@ from hpcverify.telemetry import aer
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.counters import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     WORD_BYTES,
@@ -167,20 +167,12 @@ def verify_round_trips(
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
             step()
-        synchronize(route.device)
+        wait_for_device(route.device)
         wrong = compare_words(buffers.returned_words, buffers.words)
         if wrong:
             yield explain_corruption(buffers, wrong, number, where)
             return
         buffers.words.bitwise_not_()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until *device* has done what was begun."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, where: str) -> Finding:
