@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, warn_outside
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
@@ -185,12 +185,10 @@ CHECK = Check(
         "jitter.*": Metric(unit="ratio", meaning="time_p99 / time_p50"),
     },
     rules={
-        "busbw.*": Rule(of_baseline=0.7, otherwise=Verdict.WARN, optional=True),
-        "jitter.*": Rule(
+        "busbw.*": warn_outside(of_baseline=0.7),
+        "jitter.*": warn_outside(
             high=20.0,
-            otherwise=Verdict.WARN,
             remedy=Remedy.RERUN,
-            optional=True,
             source="hpcverify default: something else may load the node",
         ),
     },

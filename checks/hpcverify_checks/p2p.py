@@ -31,7 +31,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -345,25 +357,25 @@ CHECK = Check(
         "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
     },
     rules={
-        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+        "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),
         **dict.fromkeys(
             ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
-            Rule(of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+            fail_outside(of_siblings=0.85, source=SPREAD_SOURCE),
         ),
         **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest"), Rule(low=0.85, optional=True, source=SPREAD_SOURCE)
+            ("p2p.slowest", "mesh.slowest"), fail_outside(low=0.85, source=SPREAD_SOURCE)
         ),
         **dict.fromkeys(
             ("peer.write", "peer.read", "peer.ring"),
-            Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+            warn_outside(of_baseline=0.8),
         ),
     },
     finding_rules={
         "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "p2p_misrouted": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+        "p2p_misrouted": NOT_SET_UP,
         "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "p2p_by_host": FindingRule(Verdict.PASS, Remedy.NONE),
+        "p2p_by_host": LISTED,
     },
     placement=Placement.NODE,
     timeout=300.0,

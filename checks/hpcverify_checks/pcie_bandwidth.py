@@ -23,7 +23,16 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
 from hpcverify_checks.common.bits import compute_digest
@@ -223,24 +232,17 @@ CHECK = Check(
         "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot can do"),
     },
     rules={
-        "?2?": Rule(of_siblings=0.7, of_baseline=0.85, otherwise=Verdict.WARN, optional=True),
-        "?2?.of_link": Rule(
+        "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
+        "?2?.of_link": fail_outside(
             low=0.6,
             of_siblings=0.85,
-            optional=True,
             source="Azure NHC: floors of 0.63 (V100), 0.67 (A100), 0.76 (H100)",
         ),
-        "*.of_link": Rule(
-            low=0.75,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="nvbandwidth: 0.76 to 0.88 of the link on good nodes",
+        "*.of_link": warn_outside(
+            low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
         ),
-        "*.link.of_best": Rule(
-            low=1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="what GPU and slot can do, by the kernel; see pcie",
+        "*.link.of_best": warn_outside(
+            low=1, source="what GPU and slot can do, by the kernel; see pcie"
         ),
     },
     finding_rules={"transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},

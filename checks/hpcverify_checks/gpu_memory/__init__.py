@@ -32,7 +32,17 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Unable,
+    fail_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -265,11 +275,10 @@ CHECK = Check(
             remedy=Remedy.FIX_CONFIGURATION,
             source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
         ),
-        "memory.*": Rule(
+        "memory.*": fail_outside(
             of_spec=0.85,
             of_siblings=0.95,
             of_baseline=0.9,
-            optional=True,
             source="hpcverify default: the memory clock of a healthy GPU is fixed",
         ),
     },
