@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, warn_outside
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
+from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     MAX_RANKS,
@@ -35,7 +36,6 @@ from hpcverify_checks.common.stats import percentile
 if TYPE_CHECKING:
     import torch
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 CONTENDED_METRICS = ("busbw.*", "jitter.*")

@@ -60,6 +60,7 @@ from hpcverify.model import (
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 
 RUN_COUNTERS = (
@@ -112,7 +113,6 @@ up.
 EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """What all GPUs say of their memory errors."""
 
-HOUR_SECONDS = 3600.0
 BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
 
 

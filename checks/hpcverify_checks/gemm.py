@@ -34,6 +34,7 @@ from hpcverify.limits.specs import DTYPES
 from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
+from hpcverify.units import GIGA
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
@@ -70,7 +71,6 @@ WARM_UP_SECONDS = 0.3
 MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
 """For all cores, one after the other; more of them wait for the node's next run."""
-GIGA = 1e9
 
 
 class GemmParams(Params, frozen=True):

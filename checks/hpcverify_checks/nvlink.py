@@ -51,9 +51,9 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
     LINKS_PER_BRIDGE,
     compute_growth,
     find_model,

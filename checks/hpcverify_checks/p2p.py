@@ -55,6 +55,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-GIGA = 1e9
 COMPARE_BUFFERS = 8
 """Buffers' worth of memory that a comparison takes: the words, and temporaries."""
 

@@ -51,9 +51,9 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
+from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
     SUPERCHIP_KEY_PREFIXES,
     Growth,
     compute_growth,
@@ -65,7 +65,7 @@ from hpcverify_checks.common.counters import (
     take_snapshot,
 )
 
-MINUTE_SECONDS, QUARTER_HOUR_SECONDS = 60.0, 900.0
+QUARTER_HOUR_SECONDS = 15 * MINUTE_SECONDS
 ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
 HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """What the kernel calls a request that nobody answered, as an error and as a mere

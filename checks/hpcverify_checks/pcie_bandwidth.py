@@ -35,6 +35,7 @@ from hpcverify.check import (
 )
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
+from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.counters import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
@@ -52,8 +53,6 @@ from hpcverify_checks.common.transfers import (
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-GIGA = 1e9
 
 
 class PcieBandwidthParams(Params, frozen=True):

@@ -53,6 +53,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import find_torch_device, require_memory
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
@@ -81,8 +82,6 @@ MAX_DESCRIBED_WORDS = 3
 ECC_ERROR_TEXT = "uncorrectable ECC error"
 """How CUDA words cudaErrorECCUncorrectable."""
 FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
-GIGA = 1e9
-GIB = 2**30
 
 
 class GpuMemoryParams(Params, frozen=True):

@@ -48,11 +48,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import smart
+from hpcverify.units import MIB
 from hpcverify_checks.common.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.fio_runner import (
     CORRUPTION_ERRNOS,
-    MIB,
     FaultError,
     FileExtent,
     Fio,

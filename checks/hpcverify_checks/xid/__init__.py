@@ -40,6 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import kernel_log, pci
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
+from hpcverify.units import DAY_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks.xid.policy import (
@@ -51,7 +52,6 @@ from hpcverify_checks.xid.policy import (
 )
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-DAY_SECONDS = 86400.0
 MAX_LINE_CHARACTERS = 240
 """Characters of a line that a reason can bear; the evidence has all of it."""
 
