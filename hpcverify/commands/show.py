@@ -50,14 +50,15 @@ def command(run: str, number: int | None, *, as_json: bool) -> None:
       hpcverify show last --round 3
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    found = Store(state_dir()).load(run)
+    store = Store(state_dir())
+    found = store.load(run)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
         return
     shown = found if number is None else keep_round(found, number)
     rounds = group_by_check(shown.results)
     console = Console(highlight=False)
-    show_results(shown, console)
+    show_results(shown, store.make_earlier_lookup(found), console)
     for result in sort_results(choose_worst_rounds(shown.results)):
         console.print()
         console.print(render_headline(result))

@@ -125,9 +125,9 @@ def format_cells(result: Result, run: Run) -> list[str]:
     """
     if result.verdict is not Verdict.PASS:
         return [summarize_reason(result, run.inventory), "", ""]
-    figure = next(iter(choose_figures(result)), None)
+    figure = next(iter(choose_figures(result, run.inventory)), None)
     if figure is not None:
-        item, limit = figure.slowest, _find_nearest_limit(figure.slowest, result)
+        item, limit = figure.slowest, find_nearest_limit(figure.slowest, result)
         share = f" ({figure.share})" if figure.share else ""
         value, in_words = (f"{figure.format_value(item.value or 0.0)}{share}", figure.format_value)
     elif pair := find_tightest(result):
@@ -140,7 +140,7 @@ def format_cells(result: Result, run: Run) -> list[str]:
     return [f"{where}{item.name} {value}", *told]
 
 
-def _find_nearest_limit(item: Measurement, result: Result) -> Limit | None:
+def find_nearest_limit(item: Measurement, result: Result) -> Limit | None:
     """Choose the limit that *item* came nearest to."""
     limits = [lim for lim in result.limits if applies(lim, item) and not lim.noisy]
     return min(limits, key=lambda limit: compute_margin(item, limit), default=None)
@@ -243,17 +243,18 @@ def format_run(run: Run) -> list[str]:
     """
     Print the worst round of every check in a line, worst first, and the verdict.
 
-    Checks that were skipped for the same reason share a line.
+    Checks that were skipped share a line.
     """
     rounds = group_by_check(run.results)
-    judged, skips = split_skipped(sort_results(choose_worst_rounds(run.results)))
+    judged, skipped = split_skipped(sort_results(choose_worst_rounds(run.results)))
     lines = [
         f"{r.verdict.name:5} {r.check}{_format_tally(rounds[r.check])}: "
         + " ".join(filter(None, row))
         for r, row in drop_repeated_reasons(judged, run)
     ]
     told = f"{run.node}: {run.verdict.name}{format_summary(run)}"
-    return ["", *map(make_printable, [*lines, *skips]), "", make_printable(told)]
+    shown = [*lines, *([skipped] if skipped else [])]
+    return ["", *map(make_printable, shown), "", make_printable(told)]
 
 
 def drop_repeated_reasons(
@@ -270,8 +271,12 @@ def drop_repeated_reasons(
         yield result, row
 
 
-def split_skipped(results: Iterable[Result]) -> tuple[list[Result], list[str]]:
-    """Take out of *results* those that were skipped, and give a line to each reason."""
+def split_skipped(results: Iterable[Result]) -> tuple[list[Result], str]:
+    """
+    Take out of *results* those that were skipped, and tell them in one line.
+
+    It says the commonest reason; those of the other checks are in ``hpcverify show``.
+    """
     judged: list[Result] = []
     reasons: dict[str, list[str]] = {}
     for result in results:
@@ -279,9 +284,12 @@ def split_skipped(results: Iterable[Result]) -> tuple[list[Result], list[str]]:
             reasons.setdefault(result.reason, []).append(result.check)
         else:
             judged.append(result)
-    return judged, [
-        f"{Verdict.SKIP.name:5} {', '.join(checks)}: {reason}" for reason, checks in reasons.items()
-    ]
+    if not reasons:
+        return judged, ""
+    reason, checks = max(reasons.items(), key=lambda told: len(told[1]))
+    others = [name for why, names in reasons.items() if why != reason for name in names]
+    line = f"{len(checks) + len(others)} skipped: {reason} ({', '.join(checks)})"
+    return judged, "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 
 def _format_tally(rounds: Sequence[Result]) -> str:
