@@ -117,10 +117,13 @@ def _format_number(value: float) -> str:
 
 
 def format_bounds(limit: Limit, format_value: Callable[[float], str] = _format_number) -> str:
-    """Print a limit as a range; *told* prints a number of it."""
-    low = None if limit.low is None else f">= {format_value(limit.low)}"
-    high = None if limit.high is None else f"<= {format_value(limit.high)}"
-    return " and ".join(filter(None, (low, high)))
+    """Print the range that *limit* admits; *format_value* prints a bound of it."""
+    if limit.low is not None and limit.high is not None:
+        low, high = format_value(limit.low), format_value(limit.high)
+        return f"= {low}" if low == high else f"{low} to {high}"
+    if limit.low is not None:
+        return f"≥ {format_value(limit.low)}"
+    return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
 def format_cells(group: CauseGroup, run: Run) -> list[str]:
