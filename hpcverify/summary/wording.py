@@ -41,7 +41,8 @@ def format_duration(seconds: float) -> str:
         (60, "min", "s", 1),
     ):
         if whole >= size:
-            return f"{whole // size} {big} {whole % size // per} {small}"
+            rest = whole % size // per
+            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - tenths matter below
 
 
