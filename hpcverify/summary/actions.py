@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from hpcverify import check
 from hpcverify.model import (
     Inventory,
-    Part,
     Remedy,
     Result,
     Run,
@@ -41,9 +40,6 @@ IDENTITY_FACTS = (
     "product",
 )
 """Facts by which a vendor or a technician knows a part, in the order of a ticket."""
-FORMER_LABEL = "was"
-"""The evidence that says what a part that is gone was called. The facts that were
-known of it stand beside."""
 INTERRUPTED_REASON = "the run was interrupted before every check had run"
 NOTHING_RAN_REASON = "no check was run"
 ALL_SKIPPED_REASON = "every check was skipped"
@@ -148,14 +144,7 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
 
 def recall_gone_parts(run: Run) -> Inventory:
     """Give the inventory of *run* with the parts that are gone, as they were before."""
-    here = {part.id for part in run.inventory.parts}
-    gone = {
-        f.where: Part("", f.where, f.evidence[FORMER_LABEL], f.evidence)
-        for result in run.results
-        for f in result.findings
-        if FORMER_LABEL in f.evidence and f.where not in here
-    }
-    return replace(run.inventory, parts=(*run.inventory.parts, *gone.values()))
+    return run.inventory.recall(f for result in run.results for f in result.findings)
 
 
 def list_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:

@@ -198,9 +198,11 @@ def _name_checks(checks: Sequence[str]) -> str:
 
 
 def write_rerun_command(run: Run) -> str:
-    """Write the command that runs again what did not pass; all, where not all has run."""
-    bad = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) >= Verdict.WARN]
-    return write_command(run.suite, [r.check for r in bad] if run.complete else ())
+    """Write the command that runs again what did not pass; all, if that was most of it."""
+    results = choose_worst_rounds(run.results)
+    bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
+    few = run.complete and len(bad) <= len(results) / 2
+    return write_command(run.suite, bad if few else ())
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
