@@ -7,6 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.cli import COMMANDS
 from hpcverify.model import Finding, FindingRule, Inventory, Limit, Measurement, Part, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
@@ -50,6 +51,56 @@ def test_checks_are_listed_the_sites_own_among_them(cli: Cli) -> None:
 
     assert {"gemm", "sdc", "thermal", "ecc", "allreduce", "storage", "inventory"} < (listed.keys())
     assert listed["steady"]["metrics"] == {"level": "ms"}
+
+
+def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> None:
+    cli.site('[limits.gemm]\n"*.sustained" = { of_siblings = 0.95 }')
+    text = cli("checks", "gemm").stdout
+
+    assert "Measure what a part computes" in text
+    assert "burst_seconds" in text
+    assert "median time of a product" in text
+    assert ">= 0.95 x the median of like parts" in " ".join(text.split())
+    assert "site.toml" in text
+    assert "something else may load the node" in " ".join(text.split())
+
+
+def test_the_findings_of_a_check_are_explained(cli: Cli) -> None:
+    lines = words(cli("checks", "recovery").stdout)
+
+    assert ["drain_p2p", "WARN", "inspect"] in lines
+
+
+def test_one_check_is_explained_as_json(cli: Cli) -> None:
+    told = json.loads(cli("checks", "grave", "--json").stdout)
+
+    assert told["name"] == "grave"
+    assert told["description"] == "Find what no rerun could take back."
+    assert told["params"] == {"wrong": True}
+    assert told["finding_rules"]["wrong_word"]["verdict"] == "fail"
+
+
+def test_every_check_can_be_explained(cli: Cli) -> None:
+    for told in json.loads(cli("checks", "--json").stdout):
+        assert told["description"], told["name"]
+        assert told["meanings"].keys() == told["metrics"].keys()
+
+
+def test_a_check_that_is_not_there_is_not_explained(cli: Cli) -> None:
+    done = cli("checks", "gem")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "hpcverify: no check is called 'gem'; did you mean gemm?\n",
+    )
+
+
+def test_the_commands_are_grouped_by_whom_they_concern(cli: Cli) -> None:
+    lines = cli("--help").stdout.splitlines()
+    places = [lines.index(head) for head in ("This node:", "Cluster:", "Set-up:")]
+
+    assert places == sorted(places)
+    assert set(COMMANDS) < {line.split()[0] for line in lines if line.startswith("  ")}
 
 
 def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
