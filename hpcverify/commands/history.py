@@ -13,7 +13,7 @@ from hpcverify.records.store import RunEntry, Store
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.summary.wording import explain_verdict, format_duration
 
-MIN_WIDE_COLUMNS = 100
+MIN_WIDE_COLUMNS = 120
 """Columns from which there is room for the time, which the id of a run says too."""
 
 

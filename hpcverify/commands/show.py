@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import Judgement, applies, format_quantity, list_judgements
+from hpcverify.check import Judgement, applies, format_bound, format_quantity, list_judgements
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -256,10 +256,11 @@ def describe(item: Fact, run: Run) -> Text:
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     """Print a measurement beside the limits that it was held against."""
     limits = find_limits(item, result)
+    format_value = partial(format_bound, unit=item.unit)
     return (
         item.name,
         run.inventory.find_label(item.where),
         format_quantity(item.value, item.unit),
-        "; ".join(format_bounds(limit) or "too noisy" for limit in limits),
+        "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),
     )
