@@ -459,7 +459,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     yield _build_list(
         "held",
         "Out of service",
-        "Drained by hpcverify, or only marked in observe mode.",
+        "Taken out of service by hpcverify, or only marked so in observe mode.",
         [r for r in rows if r.state not in (*IN_SERVICE_STATES, EXTERNAL_STATE)],
         links,
         columns={
