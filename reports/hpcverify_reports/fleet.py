@@ -448,7 +448,7 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
         page=_find_page(row, links),
         href="" if one is None else _link_check(one, links),
         state=", since ".join(filter(None, (row.state_label, _format_since(row, now)))),
-        found=_cut(row.why if one is None else one.reason, REASON_CHARACTERS),
+        found=_cut(sighting.reason, REASON_CHARACTERS),
         seen_at=_format_age(row.node.last_run_at if one is None else one.started.timestamp(), now),
     )
 
