@@ -20,13 +20,15 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.summary.actions import list_complaints
+from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
     Labeler,
+    find_rule,
     find_unmet_limits,
     format_range,
-    judge_finding,
     judge_measurements,
     list_accused,
 )
@@ -34,9 +36,7 @@ from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
-    REMEDY_SENTENCES,
     Icon,
-    format_duration,
     format_unit,
     format_with_unit,
     label_fact,
@@ -134,13 +134,13 @@ def build_section(
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     broken = _list_complaints(result, everything, label, place)
-    findings = [(judge_finding(f, result), f) for f in result.findings]
+    findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
     return Section(
         id=place,
         check=result.check,
         round=result.round,
-        icon=ICONS[result.verdict],
+        icon=ICONS[verdict],
         is_open=verdict >= Verdict.WARN,
         badges=tuple(_list_badges(result)),
         took=format_duration(result.seconds),
@@ -231,8 +231,8 @@ def _build_judged_finding(
     """Lay out a finding; one that passed has no verdict and no remedy of its own."""
     if verdict is Verdict.PASS:
         return build_finding(finding, label, INFO_ICON)
-    rule = result.rulings.get(finding.code)
-    return build_finding(finding, label, ICONS[verdict], _write_remedy(rule.remedy) if rule else "")
+    remedy = _write_remedy(find_rule(finding, result).remedy)
+    return build_finding(finding, label, ICONS[verdict], remedy)
 
 
 def build_finding(
@@ -260,7 +260,7 @@ def cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ruled = ((f.where, judge_finding(f, result)) for f in result.findings)
+    ruled = ((f.where, find_rule(f, result).verdict) for f in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for where, verdict in (
         *((covered.where, None) for covered in result.coverage),
