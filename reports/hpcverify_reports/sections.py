@@ -19,7 +19,7 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import list_complaints
+from hpcverify.summary.actions import effective_remedy, find_common_remedy
 from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
@@ -136,6 +136,7 @@ def build_section(
     broken = _list_complaints(result, everything, label, place)
     findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
+    remedy = find_common_remedy(result, inventory)
     return Section(
         id=place,
         check=result.check,
@@ -146,7 +147,7 @@ def build_section(
         took=format_duration(result.seconds),
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
-        next="" if has_mixed_remedies(result, inventory) else REMEDY_SENTENCES[result.remedy],
+        next=REMEDY_SENTENCES[remedy] if remedy else "",
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
         findings=tuple(_build_judged_finding(f, ruled, result, label) for ruled, f in findings),
@@ -164,11 +165,6 @@ def build_section(
 def format_param(value: object) -> str:
     """Print a parameter as JSON, but text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def has_mixed_remedies(result: Result, inventory: Inventory) -> bool:
-    """Whether the complaints of *result* call for different things."""
-    return len({c.remedy for c in list_complaints(result, inventory)}) > 1
 
 
 def _list_badges(result: Result) -> Iterator[str]:
@@ -199,7 +195,7 @@ def _list_complaints(
             strip=axes[one.item.name],
             bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(judgement.remedy),
+            remedy=REMEDY_SENTENCES[effective_remedy(judgement.verdict, judgement.remedy, result)],
         )
         for judgement, limit, one in broken
     ]
@@ -214,15 +210,11 @@ def _list_complaints(
             strip=None,
             bound=format_range(limit),
             source=limit.source,
-            remedy=_write_remedy(Remedy.FIX_CHECKER),
+            remedy=REMEDY_SENTENCES[Remedy.FIX_CHECKER],
         )
         for limit in unmet
     ]
     return rows
-
-
-def _write_remedy(remedy: Remedy) -> str:
-    return "" if remedy is Remedy.NONE else REMEDY_SENTENCES[remedy]
 
 
 def _build_judged_finding(
@@ -231,8 +223,8 @@ def _build_judged_finding(
     """Lay out a finding; one that passed has no verdict and no remedy of its own."""
     if verdict is Verdict.PASS:
         return build_finding(finding, label, INFO_ICON)
-    remedy = _write_remedy(find_rule(finding, result).remedy)
-    return build_finding(finding, label, ICONS[verdict], remedy)
+    remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
+    return build_finding(finding, label, ICONS[verdict], REMEDY_SENTENCES[remedy])
 
 
 def build_finding(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import recall_gone_parts
+from hpcverify.summary.actions import effective_remedy, find_common_remedy, recall_gone_parts
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -27,6 +27,7 @@ from hpcverify.summary.verdict import (
     rank_checks,
     summarize_reason,
     summarize_run,
+    write_rerun_command,
 )
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.judged import find_rule, format_range, judge_measurements
@@ -39,7 +40,6 @@ from hpcverify_reports.remedies import (
     group_demanded,
     group_milder,
 )
-from hpcverify_reports.sections import has_mixed_remedies
 
 _JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
@@ -178,9 +178,10 @@ def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
         yield weight
     if result.cause is not Cause.NONE:
         yield CAUSE_SENTENCES[result.cause]
-    mixed = has_mixed_remedies(result, inventory)
-    if result.remedy is not Remedy.NONE and not mixed:
-        yield f"Next: {REMEDY_SENTENCES[result.remedy]}"
+    remedy = find_common_remedy(result, inventory)
+    mixed = remedy is None
+    if remedy not in (None, Remedy.NONE):
+        yield f"Next: {REMEDY_SENTENCES[remedy]}"
     for one in judge_measurements(result):
         for limit, judgement in one.broken_limits:
             value = format_with_unit(one.item.value, one.item.unit)
@@ -201,8 +202,8 @@ def _format_difference(verdict: Verdict, remedy: Remedy, result: Result, *, mixe
     if verdict is Verdict.PASS:
         return ""
     milder = f" ({ICONS[verdict].word})" if verdict < result.verdict else ""
-    own = mixed and remedy is not Remedy.NONE
-    return f"{milder}: {REMEDY_SENTENCES[remedy]}" if own else milder
+    own = REMEDY_SENTENCES[effective_remedy(verdict, remedy, result)]
+    return f"{milder}: {own}" if mixed else milder
 
 
 def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
@@ -223,6 +224,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     demanded = group_demanded(run, past)
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
+    again = f"Then: {escape(write_rerun_command(run))}\n\n" if demanded else ""
     seen = group_milder(run)
     more = "Also seen. No part below has failed.\n\n" if seen else ""
     named = describe_machine(run)
@@ -232,7 +234,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
         f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
         f"{escape(summarize_run(run))}\n\n"
         f"{idle}"
-        f"{heads}{more}{tails}{table}"
+        f"{heads}{again}{more}{tails}{table}"
         f"{f'Machine: {escape(named)}. ' if named else ''}"
         f"Suite {escape(suite)}, {escape(format_time(run.started))}, "
         f"{format_duration(run.seconds)}, {state}, run {escape(run.id)}.\n"

@@ -165,7 +165,7 @@ def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
 def test_a_check_in_beta_accuses_nobody() -> None:
     young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
 
-    assert told(run(young)) == [(Verdict.WARN, Remedy.REPLACE, ["gpu-3"])]
+    assert told(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
 
 
 def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
