@@ -26,11 +26,11 @@ def extend_history(
     history: NodeHistory, results: Sequence[Result], inventory: Inventory
 ) -> NodeHistory:
     """
-    Add to *memory* what a round found.
+    Add to *history* what a round found.
 
-    The inventory is the next one's reference if the check of that name accepted it,
-    and not if it refused it. Where nobody was asked, both hold: what was here in this
-    run, or has to be by an earlier one, is missed.
+    Its *inventory* is the reference for the next round if the check `inventory` accepted
+    it, and is not if that refused it. Where that did not run, both count: what this round
+    has, and what an earlier run had, is missed if it is gone.
     """
     marks = dict(history.carry_overs)
     for r in results:

@@ -53,10 +53,10 @@ class Verification(Struct, kw_only=True):
     """
     One run of *plan* on *node*.
 
-    *folder* is for what workers share and *scratch* for what the checks write:
-    both exist, are empty, and are removed by whoever made them. If nothing can be
-    written to *scratch*, *unusable* says why: the checks that may write are an ERROR
-    then, and the passive ones run.
+    *folder* is for what workers share and *scratch* for what the checks write: the
+    caller makes and removes both, and both are empty. If nothing can be written to
+    *scratch*, *scratch_problem* says why: checks that load the node are then an ERROR,
+    and the passive ones run.
     """
 
     plan: Plan
