@@ -54,14 +54,15 @@ from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    LINKS_PER_BRIDGE,
-    compute_growth,
-    find_model,
+    compare_with_last_run,
     find_peak_increase,
+    read_moment,
+)
+from hpcverify_checks.common.parts import (
+    LINKS_PER_BRIDGE,
+    find_model,
     has_optional_links,
     look_up_spec,
-    make_carry_over,
-    take_snapshot,
 )
 
 LINKS_UP = "links up"
@@ -302,9 +303,8 @@ def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Ite
     """Yield how many errors of each kind are new, and on which link most of them."""
     links = list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
-    noted = take_snapshot(ctx, where, read, root)
-    new = compute_growth(ctx, noted, where)
-    counts, kinds = sum_by_kind(new.last.counts), sum_by_kind(noted.counts)
+    new = compare_with_last_run(ctx, where, read, read_moment(root))
+    counts, kinds = sum_by_kind(new.last.counts), sum_by_kind(new.shown)
     kept = {error for link in links for error in link.errors}
     for name in RETRAINING_KINDS:
         if name in kept:
@@ -316,8 +316,8 @@ def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Ite
         rate = span.compute_rate(sum_by_kind(span.counts)[name], seconds)
         if name in kept and rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from find_worst_link(new.last.counts, new.since, where)
-    yield make_carry_over(noted, where)
+    yield from find_worst_link(new.last.grown, new.start, where)
+    yield new.carry_over
 
 
 def sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:

@@ -54,16 +54,12 @@ from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
 from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    SUPERCHIP_KEY_PREFIXES,
     Growth,
-    compute_growth,
-    find_model,
-    find_part,
+    compare_with_last_run,
     find_peak_increase,
-    look_up_spec,
-    make_carry_over,
-    take_snapshot,
+    read_moment,
 )
+from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, find_model, look_up_spec
 
 QUARTER_HOUR_SECONDS = 15 * MINUTE_SECONDS
 ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
@@ -93,10 +89,11 @@ def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
     for where, link in heard.answers.items():
         yield from report_platform_limits(link, ctx, where)
         yield Coverage(where, _describe_state(link))
+    now = read_moment(root)
     for where, counts in count_errors(heard.answers, ctx, root).items():
-        noted = take_snapshot(ctx, where, counts, root)
-        yield from report_errors(compute_growth(ctx, noted, where), noted.counts, where)
-        yield make_carry_over(noted, where)
+        growth = compare_with_last_run(ctx, where, counts, now)
+        yield from report_errors(growth, where)
+        yield growth.carry_over
 
 
 def _describe_state(link: PcieLink) -> str:
@@ -203,9 +200,9 @@ def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
     }
 
 
-def report_errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[CheckItem]:
+def report_errors(new: Growth, where: str) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are *new*, and who counted them."""
-    yield Measurement("fatal", sum_kind(shown, "fatal"), "", where)
+    yield Measurement("fatal", sum_kind(new.shown, "fatal"), "", where)
     if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
             yield Measurement(f"{kind}.delta", sum_kind(new.last.counts, kind), "", where)
@@ -214,10 +211,10 @@ def report_errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator
         rate = span.compute_rate(sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
-    if new.last.counts:
-        worst = sorted(new.last.counts.items(), key=lambda item: -item[1])
+    if new.last.grown:
+        worst = sorted(new.last.grown.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{name} {count}" for name, count in worst)
-        text = f"PCIe errors since {new.since}: {listed}"
+        text = f"PCIe errors since {new.start}: {listed}"
         evidence = {name: str(count) for name, count in worst}
         yield Finding("pcie_errors", where, text, evidence)
 
@@ -253,7 +250,7 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
 
 
 def _read_fact(ctx: Context, where: str, name: str) -> int | None:
-    found = find_part(ctx, where)
+    found = ctx.inventory.find_part(where)
     text = found.facts.get(name, "") if found else ""
     return int(text) if text.isdigit() else None
 
