@@ -176,7 +176,7 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
 def read_host_counters(root: Path) -> list[Reading]:
     """Read the host's counters, under names that tell them from those of GPUs."""
     return [
-        Reading(name_host_counter(r.name), r.unit, r.where, r.value)
+        Reading(name_host_counter(r.name), r.value, r.unit, r.where)
         for r in EdacReader(root).read()
     ]
 

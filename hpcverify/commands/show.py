@@ -15,11 +15,9 @@ from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
 from hpcverify.summary.rounds import (
-    choose_worst_rounds,
     count_rounds,
     format_tally,
     group_by_check,
-    sort_results,
 )
 from hpcverify.summary.terminal import (
     Console,
@@ -28,6 +26,7 @@ from hpcverify.summary.terminal import (
     render_headline,
     show_results,
 )
+from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
 
@@ -50,15 +49,16 @@ def command(run: str, number: int | None, *, as_json: bool) -> None:
       hpcverify show last --round 3
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    found = Store(state_dir()).load(run)
+    store = Store(state_dir())
+    found = store.load(run)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
         return
     shown = found if number is None else keep_round(found, number)
     rounds = group_by_check(shown.results)
     console = Console(highlight=False)
-    show_results(shown, console)
-    for result in sort_results(choose_worst_rounds(shown.results)):
+    show_results(shown, store.make_earlier_lookup(found), console)
+    for result in rank_checks(shown):
         console.print()
         console.print(render_headline(result))
         if len(rounds[result.check]) > 1:

@@ -25,7 +25,7 @@ class Speed:
 def list_speeds(run: Run, label: Labeler) -> Iterator[Speed]:
     """Lay out the figures of every check of *run* that has some, in its order."""
     for result in choose_worst_rounds(run.results):
-        for figure in choose_figures(result):
+        for figure in choose_figures(result, run.inventory):
             yield Speed(
                 href=make_anchor(result.check),
                 name=f"{figure.check} {figure.name}",

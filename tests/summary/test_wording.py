@@ -96,7 +96,7 @@ def test_a_reason_that_another_check_gave_is_not_repeated() -> None:
     ]
 
 
-def test_what_was_skipped_comes_last_in_one_line_for_each_reason() -> None:
+def test_what_was_skipped_comes_last_in_one_line() -> None:
     """A required check that was skipped counts as ERROR, and stands above."""
     results = (
         a_result("p2p", verdict=Verdict.SKIP, reason="no GPU on this node"),
@@ -108,7 +108,7 @@ def test_what_was_skipped_comes_last_in_one_line_for_each_reason() -> None:
     first, second, *skipped = format_run(a_run(results=results))[1:-2]
 
     assert (first, second.split(":")[0]) == ("SKIP  smart: denied", "PASS  gemm")
-    assert skipped == ["SKIP  p2p, xid: no GPU on this node", "SKIP  ecc: no EDAC driver"]
+    assert skipped == ["3 skipped: no GPU on this node (p2p, xid); for other reasons: ecc"]
 
 
 def test_an_interrupted_run_says_how_far_it_came() -> None:
