@@ -42,6 +42,7 @@ from hpcverify.check import (
     fail_outside,
     warn_outside,
 )
+from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -78,6 +79,9 @@ RUN_COUNTERS = (
 )
 """Series of which the increase during the run counts."""
 
+RETIRED_PAGES = ("retired.single_bit", "retired.double_bit")
+"""Of a GPU before Ampere, which has room for 64 pages."""
+
 PERSISTENT_COUNTERS = (
     "ecc.host.corrected",
     "ecc.host.uncorrected",
@@ -86,8 +90,7 @@ PERSISTENT_COUNTERS = (
     "ecc.sram.uncorrected.lifetime",
     "remap.correctable",
     "remap.uncorrectable",
-    "retired.single_bit",
-    "retired.double_bit",
+    *RETIRED_PAGES,
 )
 """Counters of which the increase since the last run counts. Those of the host begin
 again with each boot, the others are kept for life."""
@@ -143,7 +146,7 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         Unable: there are GPUs that could not be asked, which *ask* raises.
 
     """
-    host = read_host_counters(root)
+    host = [replace(r, name=name_host_counter(r.name)) for r in EdacReader(root).read()]
     yield from report_counters(ctx, host, read_moment(root))
     try:
         heard = ask()
@@ -158,12 +161,8 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         yield from carry_over_unread(ctx, [*host, *gpus])
     facts = [*report_modes(ctx, heard)]
     # A GPU without ECC has no counters: what it cannot be asked is told by that.
-    without = {finding.where for finding in facts}
-    facts += (
-        finding
-        for finding in heard.findings
-        if (finding.code, finding.where in without) != ("gpu_unlike", True)
-    )
+    without = {fact.where for fact in facts}
+    facts += (f for f in heard.findings if f.code != "gpu_unlike" or f.where not in without)
     yield from facts
     yield from heard.unanswered
     if not (host or facts or any(heard.answers.values())):
@@ -171,14 +170,6 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
             "no EDAC driver and no GPU that counts memory errors on this machine",
             Cause.NOT_OBSERVABLE,
         )
-
-
-def read_host_counters(root: Path) -> list[Reading]:
-    """Read the host's counters, under names that tell them from those of GPUs."""
-    return [
-        Reading(name_host_counter(r.name), r.value, r.unit, r.where)
-        for r in EdacReader(root).read()
-    ]
 
 
 def name_host_counter(name: str) -> str:
@@ -191,7 +182,9 @@ def report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> I
     for where in dict.fromkeys(r.where for r in readings):
         own = [r for r in readings if r.where == where]
         yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
-        yield from sum_retired_pages(own)
+        pages = [r.value for r in own if r.name in RETIRED_PAGES]
+        if pages:
+            yield Measurement("retired.pages", sum(pages), "", where)
         counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
         growth = compare_with_last_run(ctx, where, counts, now)
         if growth.from_last_run or growth.restarted:
@@ -224,14 +217,6 @@ def measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
             yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", where)
 
 
-def sum_retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
-    """Add up the pages that a GPU before Ampere retired: it has room for 64."""
-    pages = [r for r in own if r.name in ("retired.single_bit", "retired.double_bit")]
-    if pages:
-        total = sum(r.value for r in pages)
-        yield Measurement("retired.pages", total, "", pages[0].where)
-
-
 def carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
     """Hand on what is known of parts that could not be *read* this time."""
     fresh = {reading.where for reading in read}
@@ -243,11 +228,11 @@ def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
     unwell = {f.where for f in heard.findings if f.code != "gpu_unlike"}
     for uuid, readings in heard.answers.items():
         values = {r.name: r.value for r in readings}
-        mode = values.get("ecc.mode")
+        mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
-            yield from report_mode(ctx, uuid, on=bool(mode), next_on=bool(pending))
-        elif uuid not in unwell and find_spec_key(ctx, uuid) and not counts_errors(values):
+            yield from report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
+        elif spec and uuid not in unwell and not counts_errors(values):
             text = "this GPU says that it has no ECC, and its data sheet has it"
             yield Finding("ecc_unsupported", uuid, text)
 
@@ -257,25 +242,19 @@ def counts_errors(names: Iterable[str]) -> bool:
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
-def report_mode(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:
+def report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
     """Tell a GPU whose ECC is off, or changes with the next reset."""
     if on and not next_on:
         text = "ECC will be off after the next reset: nvidia-smi -e 1"
         yield Finding("ecc_disabled", uuid, text)
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
-    elif not on and find_spec_key(ctx, uuid) in ECC_OFF_SPEC_KEYS:
+    elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
         text = "ECC is off, as this part is delivered: nvidia-smi -e 1 turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
         text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
         yield Finding("ecc_disabled", uuid, text)
-
-
-def find_spec_key(ctx: Context, uuid: str) -> str:
-    """Name the data sheet of the part *uuid*; empty if there is none."""
-    spec = look_up_spec(ctx, uuid)
-    return spec.key if spec else ""
 
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
