@@ -210,10 +210,11 @@ def time_direction(
     rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", where)
     link = links[-1]
-    if link:
-        yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
-        yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
-    if link and route.best:
+    if not link:
+        return
+    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
+    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
+    if route.best:
         share = link.bandwidth / route.best.bandwidth
         yield Measurement(f"{name}.link.of_best", share, "ratio", where)
 
