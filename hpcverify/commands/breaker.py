@@ -6,7 +6,13 @@ import time
 
 import click
 
-from hpcverify.commands._reason import REASON_TYPE
+from hpcverify.commands._controller import identify_caller
+from hpcverify.commands._options import reason_option
+from hpcverify.errors import ActionError
+from hpcverify.fleet.breaker import find_doubts
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.plan.config import load_site, state_dir
+from hpcverify.slurm.hostlist import fold
 
 
 @click.group("breaker", invoke_without_command=True)
@@ -22,10 +28,6 @@ def command(ctx: click.Context) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
-    from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.fleet.ledger import Ledger
-    from hpcverify.plan.config import load_site, state_dir
-
     ledger = Ledger(state_dir())
     why = ledger.read_trip_reason()
     reset = "act again with: hpcverify breaker reset --reason …"
@@ -35,16 +37,9 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("reset")
-@click.option("--reason", required=True, type=REASON_TYPE, help="What it was.")
+@reason_option("What it was.")
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
-    from hpcverify.commands._acting import identify_caller
-    from hpcverify.errors import ActionError
-    from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.fleet.ledger import Ledger
-    from hpcverify.plan.config import load_site, state_dir
-    from hpcverify.slurm.hostlist import fold
-
     ledger = Ledger(state_dir())
     if not ledger.read_trip_reason():
         doubts = find_doubts(ledger, load_site().quarantine, time.time())

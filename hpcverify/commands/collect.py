@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from hpcverify.commands._controller import make_controller, report_brakes
+
 
 @click.command("collect")
 def command() -> None:
@@ -20,8 +22,6 @@ def command() -> None:
     Example:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import make_controller, report_brakes
-
     acting = make_controller()
     with acting.hold_lock():
         acting.reconcile()

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.holds import Intent
-from hpcverify.fleet.states import Node
+from hpcverify.fleet.states import DAY_S, Node, NodeChange, Ticket
 from hpcverify.fleet.transition_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
@@ -34,7 +34,6 @@ from hpcverify.fleet.transition_log import (
     Transition,
     TransitionKind,
     build_transition,
-    get_shown_state,
 )
 from hpcverify.model import Run
 from hpcverify.records.sqlite import migrate, read_version, transaction
@@ -57,8 +56,8 @@ create table outcomes (
 create table holds (at real not null, node text not null);
 create table intents (
     number integer primary key autoincrement, at real not null, node text not null,
-    act text not null, reason text not null, before text not null,
-    outcome text not null default ''
+    act text not null, reason text not null, reason_before text not null,
+    outcome text not null default '', drain_after text
 );
 create table facts (name text primary key, value text not null);
 create table audit (
@@ -74,23 +73,6 @@ begin select raise(abort, 'the audit log is not shortened'); end;
 create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
-""",
-    # Which drain stood after a write. Of those made before this was kept, its outcome
-    # tells in words. And a node that one answer had left out was no stranger's.
-    """
-alter table intents add column stood text;
-update intents set stood = case
-    when instr(outcome, 'drained') = 0 then ''
-    when act = 'drain' and instr(outcome, reason) > 0 then reason
-    when instr(outcome, before) > 0 then before
-    else '' end
-where outcome <> '';
-update nodes set record = cast(
-    json_replace(cast(record as text), '$.foreign', '') as blob)
-where json_extract(cast(record as text), '$.foreign')
-    = 'the scheduler has no such node any more';
-""",
-    """
 create table transitions (
     number integer primary key autoincrement, at real not null, record blob not null,
     tries integer not null default 0
@@ -101,8 +83,6 @@ LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 CONTROLLER_ACTOR = "hpcverify"
 """The actor of what no person did."""
-DAY_S = timedelta(days=1).total_seconds()
-"""By which clocks may be apart."""
 BREAKER_RETENTION_S = 90 * DAY_S
 """What the breaker counts is kept for so long, beyond any window of use."""
 MAX_RUN_AGE_S = 14 * DAY_S
@@ -125,40 +105,6 @@ NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("int
 IDENTITY_FACT = "identity"
 HOST_FACT = "host"
 BEGAN_FACT = "began"
-
-
-class Ticket(Struct, frozen=True, kw_only=True):
-    """
-    The order for one verification of a node, by which its run is known again.
-
-    Numbers rise in the order in which they were given out, which is all that decides
-    what came after what: the clocks of nodes do not matter.
-    """
-
-    number: int
-    node: str
-    token: str
-    """Nobody but the job and the controller knows it."""
-    purpose: str
-    """sweep, confirm, return or admission."""
-    suite: str
-    made: float
-    job: int
-    """0: whether the scheduler took it is not known yet."""
-    ended: float
-    """0: it is under way."""
-    ending: str
-    run: str
-
-
-class NodeChange(Struct, frozen=True, kw_only=True):
-    """A node as it is from now on, and what was done about it."""
-
-    node: Node
-    what: str
-    detail: str = ""
-    lost: bool = False
-    """Whether it has lost the hold that we had on it."""
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
@@ -330,7 +276,7 @@ class Ledger:
             _set_fact(db, FORGOTTEN_FACT_PREFIX + node, repr(now))
             self._add_audit_line(db, node, "forget", reason, actor)
             told = self._make_transition(
-                TransitionKind.NODE, get_shown_state(known), FORGOTTEN_STATE, reason
+                TransitionKind.NODE, known.shown_state, FORGOTTEN_STATE, reason
             )
             self._queue_transition(db, replace(told, node=node, by=actor))
 
@@ -410,7 +356,7 @@ class Ledger:
         """Write down what is about to be done, and the reason that stands there now."""
         with self._open_database(write=True) as db:
             made = db.execute(
-                "insert into intents (at, node, act, reason, before) values (?, ?, ?, ?, ?)",
+                "insert into intents (at, node, act, reason, reason_before) values (?, ?, ?, ?, ?)",
                 (self.clock(), node, act, reason, before),
             )
             assert made.lastrowid is not None  # noqa: S101 - narrows the type
@@ -423,7 +369,7 @@ class Ledger:
         """
         with self._open_database(write=True) as db:
             row = db.execute(
-                "update intents set outcome = ?, stood = ? where number = ?"
+                "update intents set outcome = ?, drain_after = ? where number = ?"
                 " returning node, act, reason",
                 (text, drain_after, intent),
             ).fetchone()
@@ -439,7 +385,7 @@ class Ledger:
         """List every write to *node* that was ever meant to be made, in order."""
         with self._open_database() as db:
             rows = db.execute(
-                "select number, act, reason, before, stood, at from intents"
+                "select number, act, reason, reason_before, drain_after, at from intents"
                 " where node = ? order by number",
                 (node,),
             ).fetchall()
@@ -652,14 +598,14 @@ class Ledger:
         with self._open_database() as db:
             row = db.execute(
                 "select count(*) from audit where node = ? and at > ? and at <= ?"
-                " and what in ('quarantined', 'lemon')",
+                " and what in ('quarantined', 'repeat offender')",
                 (node, since, self.clock()),
             ).fetchone()
         return int(row[0])
 
     def _record_found_drain(self, db: Connection, node: str, drain_reason: str) -> None:
         db.execute(
-            "insert into intents (at, node, act, reason, before, outcome, stood)"
+            "insert into intents (at, node, act, reason, reason_before, outcome, drain_after)"
             " values (?, ?, ?, '', '', 'as it is', ?)",
             (self.clock(), node, FOUND_ACT, drain_reason),
         )

@@ -9,8 +9,7 @@ from pathlib import Path
 from hpcverify import gate
 from hpcverify.errors import StoreError
 from hpcverify.fleet.evidence import list_suppressions
-from hpcverify.fleet.intake import HOUR_S
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import HOUR_S, Hold, Node, State
 from hpcverify.fleet.transitions import list_refusing_checks
 from hpcverify.plan.config import Site
 
@@ -72,4 +71,4 @@ def build_job_gate(
     if node.desired_hold is not Hold.DRAIN:
         return gate.JobGate(gate.OK, until, "", checks)
     verdict = gate.HOLD if node.state is State.HELD else gate.QUARANTINED
-    return gate.JobGate(verdict, until, node.reason, checks)
+    return gate.JobGate(verdict, until, node.full_reason, checks)

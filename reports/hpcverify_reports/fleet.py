@@ -13,9 +13,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
-    DAY_S,
-    EXTERNAL_STATE,
-    FAILED_STATES,
     NEVER,
     NodeRow,
     Overview,
@@ -29,6 +26,7 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
@@ -64,7 +62,7 @@ Links = Mapping[tuple[str, str], str]
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
-    "lemon": Verdict.FAIL,
+    "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
     "suspect": Verdict.WARN,
     "healthy": Verdict.PASS,
@@ -511,7 +509,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
 
 
 def _list_out_of_service(fleet: Overview, links: Links) -> NodeList:
-    out = [r for r in fleet.rows if r.state not in (*IN_SERVICE_STATES, EXTERNAL_STATE)]
+    out = [r for r in fleet.rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)]
     return _build_list(
         "held",
         "Out of service",
@@ -537,7 +535,7 @@ def _list_held_by_others(fleet: Overview, links: Links) -> NodeList:
                 r, links, r.node.foreign, _format_age(r.node.last_pass_at, fleet.made)
             )
             for r in fleet.rows
-            if r.state == EXTERNAL_STATE
+            if r.state == OTHERS_STATE
         ],
     )
 

@@ -543,7 +543,7 @@ def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
 
 
 def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room) -> None:
-    room.policy = {"lemon_quarantines": 9}
+    room.policy = {"repeat_quarantines": 9}
     for _ in range(2):
         room.quarantine("n2")
         room.slurm.resume("n2")

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._acting import make_controller
-from hpcverify.commands._sweep import Sweep, SweepRequest
+from hpcverify.commands._controller import make_controller
+from hpcverify.commands.sweep import Sweep, SweepRequest
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import SLURMCTLD_SAVE_S
-from hpcverify.fleet.ledger import Ledger, Ticket
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.orders import MAX_SUBMISSION_DELAY_S
 from hpcverify.fleet.schedule import LOST_RETRY_S
+from hpcverify.fleet.states import Ticket
 from hpcverify.run.stop import StopFlag
 from hpcverify.slurm.command import run_command
 from tests.fleet.cluster import SITE, Fleet

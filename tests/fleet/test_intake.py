@@ -426,7 +426,7 @@ def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> No
         became.append(room.ledger.read_node("n1").state)
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
-    assert became == [State.QUARANTINED, State.QUARANTINED, State.LEMON]
+    assert became == [State.QUARANTINED, State.QUARANTINED, State.REPEAT_OFFENDER]
 
 
 def test_quarantines_by_a_clock_that_was_ahead_make_no_lemon(room: Room) -> None:

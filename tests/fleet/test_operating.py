@@ -109,7 +109,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     lose_the_ledger(fleet)
 
     assert fleet("collect").returncode == 0
-    assert fleet.shown("n1") == ("external", reason)
+    assert fleet.shown("n1") == ("held by others", reason)
     done = fleet("adopt", "--reason", "the disk of ctl1 died")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     fleet.collected()
     assert fleet.node("n1").state == fleet.node("n3").state == "healthy"
     assert held(fleet) == {"n2"}
-    assert fleet("adopt").stdout == "nothing bears our mark that is not known\n"
+    assert fleet("adopt").stdout == "the ledger knows every hold of hpcverify\n"
 
 
 # -- nodes that are gone
