@@ -58,7 +58,7 @@ class Event(StrEnum):
     CONFIRMED_FAILURE = "fails the rerun, or on conclusive evidence, or its prolog refused a job"
     REPEATED_FAILURE = "the same, quarantined too often before"
     PASS = "passes what it failed; if that is nothing, a full pass"  # noqa: S105 - a verdict
-    PASSIVE_PASS = "passes a suite that loads nothing"  # noqa: S105 - a verdict
+    PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
     UNDECIDED = "passes, but what it failed had no turn, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
     SPARED = "the breaker is tripped, or its checks are in doubt"
