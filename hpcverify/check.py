@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -136,11 +136,11 @@ class Context(Struct, frozen=True, kw_only=True):
 class Sample(Struct, frozen=True):
     """One reading by the telemetry worker; *t* in seconds on its own clock."""
 
-    t: float
     name: str
+    value: float
     unit: str
     where: str
-    value: float
+    t: float
 
 
 class Samples(Sequence[Sample]):
@@ -222,6 +222,17 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a rerun cannot take back a FAIL by it; as for a `FindingRule`."""
 
 
+fail_outside = partial(Rule, optional=True)
+"""Makes a `Rule` by which a value outside fails; nothing measured, nothing judged."""
+warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
+"""The same, but a value outside only warns."""
+
+LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
+"""Of a finding that is told and held against nobody."""
+NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
+"""Of a finding that says that we cannot tell, for the node is not set up right."""
+
+
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
     """
     The declaration at the foot of every check module.
@@ -232,7 +243,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             that it raises is a bug and becomes ERROR `crashed`.
         applies: Raises `Skip` where *measure* would before it loads anything, so that
             nobody waits for the devices to settle for its sake.
-        params: The type of the second argument of *measure*.
+        params: The type of the second argument of *measure*; `Params` has nothing to
+            set.
         metrics: What it measures, by name or by pattern with ``*``.
         rules: The default limits by name or pattern; suites and sites override.
         rulings: What each code of its findings means.
@@ -250,7 +262,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
 
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
-    params: type[P]
+    params: type[P] = Params  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     metrics: Mapping[str, Metric]
     rules: Mapping[str, Rule] = {}
     finding_rules: Mapping[str, FindingRule] = {}

@@ -27,7 +27,7 @@ FLOORS = (
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {
-    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits"},
+    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits", "units"},
     "hpcverify_reports": {"check", "model", "summary", "telemetry", "records", "fleet"},
 }
 """The rooms of the engine that checks and reports may import."""

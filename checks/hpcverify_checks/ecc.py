@@ -32,16 +32,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    LISTED,
     Check,
     Context,
     Metric,
     Params,
     Placement,
-    Rule,
     Sample,
     Skip,
     Unable,
     Watch,
+    fail_outside,
+    warn_outside,
 )
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import (
@@ -58,6 +60,7 @@ from hpcverify.model import (
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 
 RUN_COUNTERS = (
@@ -110,7 +113,6 @@ up.
 EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """What all GPUs say of their memory errors."""
 
-HOUR_SECONDS = 3600.0
 BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
 
 
@@ -170,7 +172,7 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
 def read_host_counters(root: Path) -> list[Reading]:
     """Read the host's counters, under names that tell them from those of GPUs."""
     return [
-        Reading(name_host_counter(r.name), r.unit, r.where, r.value)
+        Reading(name_host_counter(r.name), r.value, r.unit, r.where)
         for r in EdacReader(root).read()
     ]
 
@@ -367,32 +369,26 @@ def find_worst_rate(
     return worst
 
 
-UNCORRECTED_RULE = Rule(
+UNCORRECTED_RULE = fail_outside(
     high=0,
     remedy=Remedy.RESET_GPU,
-    optional=True,
     hard=True,
     source="an uncorrected error loses work; reset, and run again",
 )
-REMAPPED_RULE = Rule(
+REMAPPED_RULE = warn_outside(
     high=0,
-    otherwise=Verdict.WARN,
     remedy=Remedy.RERUN,
-    optional=True,
     source="a row or page that was given up may not be alone: load the GPU again",
 )
-CORRECTED_WARN_RULE = Rule(
-    high=WARN_ERRORS_PER_SECOND,
-    otherwise=Verdict.WARN,
-    optional=True,
-    source="good memory corrects a handful in a year",
+CORRECTED_WARN_RULE = warn_outside(
+    high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"
 )
-CORRECTED_FAIL_RULE = Rule(
-    high=FAIL_ERRORS_PER_SECOND, optional=True, source="no good memory corrects so many"
+CORRECTED_FAIL_RULE = fail_outside(
+    high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects so many"
 )
-HOST_UNCORRECTED_RULE = Rule(high=0, optional=True, hard=True)
-PENDING_RESET_RULE = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
-CONTACT_VENDOR_RULE = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
+HOST_UNCORRECTED_RULE = fail_outside(high=0, hard=True)
+PENDING_RESET_RULE = warn_outside(high=0, remedy=Remedy.RESET_GPU)
+CONTACT_VENDOR_RULE = fail_outside(high=0, remedy=Remedy.CONTACT_VENDOR)
 
 CHECK = Check(
     summary="ECC errors, remapped rows and retired pages: now, since, and in the run",
@@ -443,10 +439,9 @@ CHECK = Check(
         "ecc.host.corrected.since.rate": CORRECTED_WARN_RULE,
         "ecc.host.corrected.sustained": CORRECTED_FAIL_RULE,
         "ecc.sram_threshold": replace(CONTACT_VENDOR_RULE, source="NVML's SRAM threshold flag"),
-        "remap.failed": Rule(
+        "remap.failed": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            optional=True,
             hard=True,
             source="NVIDIA memory error management: a failed row remap",
         ),
@@ -475,8 +470,8 @@ CHECK = Check(
         "retired.pending": replace(
             PENDING_RESET_RULE, source="NVIDIA page retirement: it takes effect with a reset"
         ),
-        "retired.pages": Rule(
-            high=62, remedy=Remedy.REPLACE, optional=True, source="DCGM 4.6: 63 retired pages"
+        "retired.pages": fail_outside(
+            high=62, remedy=Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"
         ),
     },
     finding_rules={
@@ -484,7 +479,7 @@ CHECK = Check(
         "ecc_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "ecc_reset_due": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
         "ecc_unsupported": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "ecc_off_as_delivered": FindingRule(Verdict.PASS, Remedy.NONE),
+        "ecc_off_as_delivered": LISTED,
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -28,10 +28,19 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Watch,
+    warn_outside,
+)
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import (
-    Cause,
     CheckItem,
     Coverage,
     Finding,
@@ -469,32 +478,28 @@ CHECK = Check(
         "memory.leftover": Metric(unit="GiB", meaning="used, and by no process"),
     },
     rules={
-        "memory.leftover": Rule(
+        "memory.leftover": warn_outside(
             high=MAX_LEFTOVER_GIB,
-            otherwise=Verdict.WARN,
             remedy=Remedy.RESET_GPU,
-            optional=True,
             source="memory that no process holds is lost until a reset",
         )
     },
     finding_rules={
         **problems.PROBLEM_RULES,
         "persistence_off": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "mig_on": FindingRule(Verdict.PASS, Remedy.NONE),
+        "mig_on": LISTED,
         "mig_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "compute_exclusive": FindingRule(Verdict.PASS, Remedy.NONE),
-        "compute_prohibited": FindingRule(
-            Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
-        ),
+        "compute_exclusive": LISTED,
+        "compute_prohibited": NOT_SET_UP,
         "power_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "slowed_down": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "power_capped": FindingRule(Verdict.PASS, Remedy.NONE),
-        "power_raised": FindingRule(Verdict.PASS, Remedy.NONE),
+        "power_capped": LISTED,
+        "power_raised": LISTED,
         "power_held": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_differs": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "process_dead": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "process_left": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "in_use": FindingRule(Verdict.PASS, Remedy.NONE),
+        "in_use": LISTED,
         "clocks_locked": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "clocks_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },

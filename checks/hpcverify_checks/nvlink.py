@@ -24,7 +24,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     CarryOver,
@@ -39,9 +51,9 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
     LINKS_PER_BRIDGE,
     compute_growth,
     find_model,
@@ -385,7 +397,6 @@ def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckI
         yield Measurement("errors.rate", rate, "1/s", where)
 
 
-NOT_SET_UP_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 DCGM_CRC_SOURCE = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
 
 DCGM_RECOVERY_SOURCE = "DCGM 4 diag: max_nvlink_recovery_errors=0"
@@ -408,51 +419,36 @@ CHECK = Check(
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },
     rules={
-        "speed": Rule(of_siblings=0.95, optional=True, source="links are trained in larger steps"),
-        "speed.of_spec": Rule(low=0.9, optional=True, source="data sheet; trained in larger steps"),
-        "recovery": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "recovery.delta": Rule(high=0, optional=True, source=DCGM_RECOVERY_SOURCE),
-        "recovery_failed": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "recovery_failed.delta": Rule(
-            high=0, optional=True, hard=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "replay.rate": Rule(
-            high=60,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4 health watch: one a minute",
-        ),
-        "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
-        "receive.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
-        ),
-        "effective.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
-        ),
-        "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
+        "speed": fail_outside(of_siblings=0.95, source="links are trained in larger steps"),
+        "speed.of_spec": fail_outside(low=0.9, source="data sheet; trained in larger steps"),
+        "recovery": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery.delta": fail_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery_failed": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery_failed.delta": fail_outside(high=0, hard=True, source=DCGM_RECOVERY_SOURCE),
+        "replay.rate": warn_outside(high=60, source="DCGM 4 health watch: one a minute"),
+        "crc.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
+        "receive.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
+        "effective.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
+        "errors.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "nvlink_off": NOT_SET_UP_RULE,
+        "nvlink_off": NOT_SET_UP,
         "nvlink_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "nvlink_unread": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
         "nvlink_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_bridge_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_errors": FindingRule(Verdict.PASS, Remedy.NONE),
-        "fabric_not_ready": NOT_SET_UP_RULE,
+        "nvlink_errors": LISTED,
+        "fabric_not_ready": NOT_SET_UP,
         "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
         "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "fabric_route_recovery": FindingRule(Verdict.WARN, Remedy.RERUN),
         "fabric_route_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
         "fabric_access_timeout": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "fabric_incorrect_configuration": NOT_SET_UP_RULE,
-        "fabric_partition": NOT_SET_UP_RULE,
-        "fabric_manager": NOT_SET_UP_RULE,
+        "fabric_incorrect_configuration": NOT_SET_UP,
+        "fabric_partition": NOT_SET_UP,
+        "fabric_manager": NOT_SET_UP,
         "fabric_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
         "fabric_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
     },

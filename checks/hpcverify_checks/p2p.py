@@ -31,7 +31,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -43,9 +55,10 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     WORD_BYTES,
@@ -61,7 +74,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-GIGA = 1e9
 COMPARE_BUFFERS = 8
 """Buffers' worth of memory that a comparison takes: the words, and temporaries."""
 
@@ -202,19 +214,10 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
             expected = make_pattern(rig.seed + i, range(words), target)
             arrived = ~expected
             rig.copy(arrived, sent)
-            synchronize(source, target)
+            wait_for_device(source, target)
             wrong = compare_words(arrived, expected)
             if wrong:
                 yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
-
-
-def synchronize(*devices: torch.device) -> None:
-    """Wait until *devices* have done what was begun."""
-    import torch
-
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
@@ -279,7 +282,7 @@ def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
         return [torch.zeros(words, dtype=torch.int64, device=d) for d in rig.devices]
 
     sources, targets = make_buffers(), make_buffers()
-    synchronize(*rig.devices)
+    wait_for_device(*rig.devices)
 
     def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])
@@ -354,25 +357,25 @@ CHECK = Check(
         "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
     },
     rules={
-        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+        "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),
         **dict.fromkeys(
             ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
-            Rule(of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+            fail_outside(of_siblings=0.85, source=SPREAD_SOURCE),
         ),
         **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest"), Rule(low=0.85, optional=True, source=SPREAD_SOURCE)
+            ("p2p.slowest", "mesh.slowest"), fail_outside(low=0.85, source=SPREAD_SOURCE)
         ),
         **dict.fromkeys(
             ("peer.write", "peer.read", "peer.ring"),
-            Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+            warn_outside(of_baseline=0.8),
         ),
     },
     finding_rules={
         "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "p2p_misrouted": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+        "p2p_misrouted": NOT_SET_UP,
         "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "p2p_by_host": FindingRule(Verdict.PASS, Remedy.NONE),
+        "p2p_by_host": LISTED,
     },
     placement=Placement.NODE,
     timeout=300.0,

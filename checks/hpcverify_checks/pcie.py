@@ -26,7 +26,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Sample, Skip, Watch
+from hpcverify.check import (
+    LISTED,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Sample,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -39,9 +51,9 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
+from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
     SUPERCHIP_KEY_PREFIXES,
     Growth,
     compute_growth,
@@ -53,7 +65,7 @@ from hpcverify_checks.common.counters import (
     take_snapshot,
 )
 
-MINUTE_SECONDS, QUARTER_HOUR_SECONDS = 60.0, 900.0
+QUARTER_HOUR_SECONDS = 15 * MINUTE_SECONDS
 ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
 HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """What the kernel calls a request that nobody answered, as an error and as a mere
@@ -316,56 +328,35 @@ CHECK = Check(
         "recoveries.run": Metric(unit="", meaning="times the link recovered in the run"),
     },
     rules={
-        "width.missing": Rule(high=0, optional=True, source="what GPU and slot can do, by NVML"),
-        "width.missing.run": Rule(
-            high=0, optional=True, source="what GPU and slot can do, by NVML"
+        "width.missing": fail_outside(high=0, source="what GPU and slot can do, by NVML"),
+        "width.missing.run": fail_outside(high=0, source="what GPU and slot can do, by NVML"),
+        "generation.missing": fail_outside(high=0, source="what GPU and slot can do, by NVML"),
+        "fatal": warn_outside(
+            high=0, source="PCI Express: after a fatal error a link is not to be relied on"
         ),
-        "generation.missing": Rule(
-            high=0, optional=True, source="what GPU and slot can do, by NVML"
-        ),
-        "fatal": Rule(
+        "fatal.delta": fail_outside(
             high=0,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="PCI Express: after a fatal error a link is not to be relied on",
-        ),
-        "fatal.delta": Rule(
-            high=0,
-            optional=True,
             hard=True,
             source="PCI Express: after a fatal error a link is not to be relied on",
         ),
-        "non_fatal.delta": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source="PCI Express: a request was lost"
+        "non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
+        "correctable.rate": warn_outside(high=480, source="hpcverify default: as for replays"),
+        "replays.rate": warn_outside(
+            high=480, source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends"
         ),
-        "correctable.rate": Rule(
-            high=480,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: as for replays",
+        "replays.minute": warn_outside(
+            high=8, source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends"
         ),
-        "replays.rate": Rule(
-            high=480,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
-        ),
-        "replays.minute": Rule(
-            high=8,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
-        ),
-        "replays.quarter": Rule(
-            high=80, optional=True, source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes"
+        "replays.quarter": fail_outside(
+            high=80, source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes"
         ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
         "width_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "generation_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "platform_limit": FindingRule(Verdict.PASS, Remedy.NONE),
-        "pcie_errors": FindingRule(Verdict.PASS, Remedy.NONE),
+        "platform_limit": LISTED,
+        "pcie_errors": LISTED,
     },
     placement=Placement.PASSIVE,
     timeout=60,

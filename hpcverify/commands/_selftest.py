@@ -25,7 +25,7 @@ from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
 from hpcverify.run.orchestrator import answer_for_unreachable, assign_workers, probe_node
 from hpcverify.run.stop import stop_on_signals
-from hpcverify.run.wire import Response, RunSelftest
+from hpcverify.run.wire import Item, ProbeResult, RunSelftest
 
 SOUND_STATUS, UNSOUND_STATUS, UNTRIED_STATUS = 0, 1, 3
 """The exit statuses."""
@@ -67,13 +67,13 @@ class TrialPrinter:
         self._verbose = verbose
         self._inventory = Inventory()
 
-    def print_reply(self, reply: Response) -> None:
-        """Take in what a worker said."""
-        if reply.inventory is not None:
-            self._inventory = reply.inventory
+    def print_item(self, item: Item) -> None:
+        """Print what a worker yielded, if it is a trial."""
+        if isinstance(item, ProbeResult):
+            self._inventory = item.inventory
             self._print_line(COLUMNS_FORMAT.format(*COLUMN_HEADS))
-        if (trial := reply.trial) is not None:
-            self._print_trial(trial)
+        elif isinstance(item, Trial):
+            self._print_trial(item)
 
     def _print_trial(self, trial: Trial) -> None:
         """Print what was tried; what came of it only if it is wrong or asked for."""
@@ -114,7 +114,7 @@ def carry_out(name: str | None, *, as_json: bool, verbose: bool) -> int:
         stop = stack.enter_context(stop_on_signals())
         node = node_name()
         folder = stack.enter_context(temporary_folder(state_dir() / "work", node, say=say))
-        executor = LocalExecutor(should_stop=stop, on_response=sheet.print_reply)
+        executor = LocalExecutor(should_stop=stop, on_item=sheet.print_item)
         stack.callback(lambda: executor.close(hurry=stop()))
         proving = SelftestRunner(node=node, packages=packages, executor=executor, folder=folder)
         proofs = list(proving.run_checks(chosen, sheet))
@@ -187,7 +187,9 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
         ends = {part: answer.outcome for part, answer in answers.items()}
         return SelftestResult(
             check=name,
-            trials=tuple(t for answer in answers.values() for t in answer.trials),
+            trials=tuple(
+                i for answer in answers.values() for i in answer.items if isinstance(i, Trial)
+            ),
             shortfalls=tuple(
                 Shortfall(part, end.reason, end.cause, end.remedy)
                 for part, end in ends.items()

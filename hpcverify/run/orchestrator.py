@@ -44,7 +44,16 @@ from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result, conclude
 from hpcverify.run.executor import Answer, Executor
-from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Reconcile, Settle
+from hpcverify.run.wire import (
+    GpuHolder,
+    Measure,
+    Observe,
+    Outcome,
+    Probe,
+    ProbeResult,
+    Reconcile,
+    Settle,
+)
 from hpcverify.summary.progress import Progress
 from hpcverify.telemetry import problems
 
@@ -413,7 +422,7 @@ class Verification(Struct, kw_only=True):
         together = self.executor.run({TELEMETRY_WORKER: task}, RECONCILE_SECONDS)[TELEMETRY_WORKER]
         if together.outcome.verdict is not Verdict.PASS:
             # What each found still counts, and half of what it means does not.
-            half = Answer(responses=(), outcome=together.outcome)
+            half = Answer(outcome=together.outcome)
             return answers | {RECONCILED_KEY: half}
         kept = {part: _drop_judged_items(answer) for part, answer in answers.items()}
         return kept | {RECONCILED_KEY: together}
@@ -550,8 +559,8 @@ def _list_missing_devices(inventory: Inventory, previous: Inventory) -> tuple[De
 
 def _drop_judged_items(answer: Answer) -> Answer:
     """Leave out what is judged, and keep how it ended and what else was said."""
-    replies = tuple(r for r in answer.responses if r.measurement is None and r.finding is None)
-    return msgspec.structs.replace(answer, responses=replies)
+    others = tuple(i for i in answer.items if not isinstance(i, Measurement | Finding))
+    return msgspec.structs.replace(answer, items=others)
 
 
 def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[dict[str, Device]]:
@@ -591,9 +600,9 @@ def probe_node(
     """
     task = Probe(sample=sample, folder=folder)
     answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
-    for reply in answer.responses:
-        if reply.inventory is not None:
-            return reply.inventory, reply.holders
+    for item in answer.items:
+        if isinstance(item, ProbeResult):
+            return item.inventory, item.holders
     problem = Finding(
         code="probe_failed",
         where="node",
@@ -626,7 +635,6 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
         gone.setdefault(device.part, (f"{device.label} was here before", None))
     return {
         part: Answer(
-            responses=(),
             outcome=Outcome(
                 verdict=Verdict.ERROR,
                 reason=text,

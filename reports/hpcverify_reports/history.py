@@ -68,27 +68,25 @@ class History:
     """The section: runs, newest first, and what has moved, the farthest first."""
 
     runs: tuple[EarlierRun, ...]
-    older: tuple[str, ...]
+    older: int
+    """How many runs there are before these."""
     trends: tuple[MetricTrend, ...]
     suite: str
 
 
-def build_history(run: Run, others: Sequence[Run], label: Labeler) -> tuple[History, ...]:
-    """Lay out the past of *run*'s node; nothing if *others* hold none."""
+def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | None:
+    """Lay out the past of *run*'s node; None if *others* hold none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
         key=lambda earlier: (earlier.started, earlier.id),
     )
     if not past:
-        return ()
-    older = len(past) - MAX_SHOWN_RUNS
-    return (
-        History(
-            runs=tuple(_summarize_run(one) for one in reversed(past[-MAX_SHOWN_RUNS:])),
-            older=(f"and {older} before these",) if older > 0 else (),
-            trends=tuple(_compute_trends(run, past, label)),
-            suite=run.suite,
-        ),
+        return None
+    return History(
+        runs=tuple(map(_summarize_run, reversed(past[-MAX_SHOWN_RUNS:]))),
+        older=max(0, len(past) - MAX_SHOWN_RUNS),
+        trends=tuple(_compute_trends(run, past, label)),
+        suite=run.suite,
     )
 
 

@@ -26,14 +26,13 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
 from hpcverify_checks import ecc
 from hpcverify_checks.ecc import CHECK, EccParams
-from tests.doubles import context
+from tests.doubles import context, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
 from tests.telemetry.nvml.test_survey import probe
@@ -44,10 +43,10 @@ MEASURE = """
 import os, sys, pathlib, msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks import ecc
-from tests.doubles import context
+from tests.doubles import context, read_items
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
 ctx = context(root, inventory=probe(root), carry_overs=marks)
@@ -57,7 +56,7 @@ if later:
     scenario.with_suffix(".new").replace(scenario)
 ask = lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
-    sys.stdout.buffer.write(encode(make_response(1, found)))
+    sys.stdout.buffer.write(encode_response(1, found))
 """
 
 
@@ -65,8 +64,7 @@ def measured(lab: Lab, later: str = "", marks: Iterable[CarryOver] = ()) -> list
     """Probe the node, bring about what comes *later*, and measure."""
     known = msgspec.json.encode(list(marks)).decode()
     lines = lab.python(MEASURE, known, later).splitlines()
-    replies = [msgspec.json.decode(line, type=Response) for line in lines]
-    return [r.item for r in replies if r.item is not None]
+    return read_items(lines)
 
 
 def marks_of(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
@@ -97,7 +95,7 @@ def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
     named = {name.replace("__", "."): value for name, value in values.items()}
     if mode is not None:
         named["ecc.mode"] = mode
-    readings = (Reading(name, "", "GPU-0", value) for name, value in named.items())
+    readings = (Reading(name, value, "", "GPU-0") for name, value in named.items())
     return GpuAnswers(answers={"GPU-0": tuple(readings)})
 
 
@@ -122,7 +120,7 @@ def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
 
 
 def counter(name: str, *values: float, period: float = 1.0) -> list[Sample]:
-    return [Sample(i * period, name, "", "GPU-0", v) for i, v in enumerate(values)]
+    return [Sample(name, v, "", "GPU-0", i * period) for i, v in enumerate(values)]
 
 
 def number(found: Iterable[CheckItem], name: str) -> float | None:
@@ -264,7 +262,7 @@ def test_a_gust_in_a_short_run_warns_and_is_no_storm(tmp_path: Path) -> None:
 def test_the_memory_of_the_host_is_held_to_the_same_rates(
     tmp_path: Path, rate: float, verdict: str
 ) -> None:
-    samples = [Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)]
+    samples = [Sample("ecc.corrected", t * rate, "", "mc0/dimm1", float(t)) for t in range(90)]
     found = observed(Watch(start=0, end=90, samples=samples), a_gpu(tmp_path))
     found_verdict, remedy, _ = judged(found)
     assert found_verdict.value == verdict
@@ -286,7 +284,7 @@ def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(tmp_path: Pat
 
 
 def test_the_host_and_its_gpus_have_rules_of_their_own(tmp_path: Path) -> None:
-    samples = [Sample(t, "ecc.uncorrected", "", "mc0/dimm1", t) for t in (0.0, 1.0)]
+    samples = [Sample("ecc.uncorrected", t, "", "mc0/dimm1", t) for t in (0.0, 1.0)]
     found = observed(Watch(start=0, end=1, samples=samples), a_gpu(tmp_path))
     verdict, remedy, why = judged(found)
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)

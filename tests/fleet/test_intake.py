@@ -419,7 +419,7 @@ def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
     assert room.ledger.read_outcomes(0) == {}
 
 
-def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
+def test_a_repeat_offender_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
     became: list[State] = []
     for _ in range(3):
         room.take(room.run("n1", bad()))
@@ -429,7 +429,7 @@ def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> No
     assert became == [State.QUARANTINED, State.QUARANTINED, State.REPEAT_OFFENDER]
 
 
-def test_quarantines_by_a_clock_that_was_ahead_make_no_lemon(room: Room) -> None:
+def test_quarantines_by_a_clock_that_was_ahead_make_no_repeat_offender(room: Room) -> None:
     for now in (NOW + 1e8, NOW + 1e8, NOW):
         room.now = now
         room.take(room.run("n1", bad()))

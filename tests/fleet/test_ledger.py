@@ -123,7 +123,7 @@ def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
     assert told(ledger, ticket).run == "r1"
 
 
-def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
+def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
     ledger: Ledger, clock: Clock
 ) -> None:
     ledger.put(N1, "quarantined")

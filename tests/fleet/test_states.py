@@ -157,7 +157,7 @@ HAPPENINGS = [
 
 
 @given(nodes(), st.lists(st.one_of(runs(), runs(), st.sampled_from(HAPPENINGS)), max_size=5))
-@settings(max_examples=500)
+@settings(max_examples=300)
 def test_no_sequence_of_events_leaves_the_table_or_frees_who_neither_passed_nor_was_let_go(
     node: Node, steps: list[Step]
 ) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpcverify import gate
@@ -131,6 +131,8 @@ LINES = st.sampled_from(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(content=st.lists(LINES | st.text(max_size=8), max_size=6).map("\n".join))
+@example(content=f"quarantined\n{LATER}\nGPU 3: lost\nxid ecc\n")
+@example(content=f"ok\n{LATER}\n\nxid\n")
 def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None:
     file = tmp_path / "standing"
     file.write_bytes(content.encode(errors="replace"))
@@ -139,7 +141,7 @@ def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None
     conf = tmp_path / "hooks.conf"
     conf.write_text(f"HPCVERIFY_STATE={tmp_path}\n")
     script = (
-        f". {HERE}/hooks.sh; read_settings {conf}; read_word; set -- $checks; "
+        f". {HERE}/hooks.sh; read_settings {conf}; read_gate; set -- $checks; "
         'printf "%s|%s|%s" "$verdict" "$reason" "$*"'
     )
     said = subprocess.check_output(["dash", "-c", script])

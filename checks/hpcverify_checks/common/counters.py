@@ -122,7 +122,7 @@ def take_snapshot(
     fresh = CounterSnapshot(boot, now, {}, {}, now, {})
     before = _load_snapshot(ctx, where, boot) or fresh
     window, grown = before.window, Counter(before.grown)
-    if _compute_gap(before.uptime, window) >= HOUR_SECONDS:
+    if _compute_gap(before.uptime, window) >= HOUR_SECONDS:  # however many runs there are
         window, grown = before.uptime, Counter()
     whole = {**before.counts, **counts}
     return CounterSnapshot(

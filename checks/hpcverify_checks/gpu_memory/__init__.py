@@ -32,7 +32,17 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Unable,
+    fail_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -43,6 +53,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import find_torch_device, require_memory
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
@@ -71,8 +82,6 @@ MAX_DESCRIBED_WORDS = 3
 ECC_ERROR_TEXT = "uncorrectable ECC error"
 """How CUDA words cudaErrorECCUncorrectable."""
 FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
-GIGA = 1e9
-GIB = 2**30
 
 
 class GpuMemoryParams(Params, frozen=True):
@@ -265,11 +274,10 @@ CHECK = Check(
             remedy=Remedy.FIX_CONFIGURATION,
             source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
         ),
-        "memory.*": Rule(
+        "memory.*": fail_outside(
             of_spec=0.85,
             of_siblings=0.95,
             of_baseline=0.9,
-            optional=True,
             source="hpcverify default: the memory clock of a healthy GPU is fixed",
         ),
     },

@@ -26,7 +26,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -39,11 +48,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import smart
+from hpcverify.units import MIB
 from hpcverify_checks.common.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.fio_runner import (
     CORRUPTION_ERRNOS,
-    MIB,
     FaultError,
     FileExtent,
     Fio,
@@ -331,54 +340,38 @@ SPEED_METRICS = {
 # The spread of checkpoints has no limit: a disk that others use, or that is shared with
 # the guests of other nodes, makes it as large as it likes.
 SPEED_RULES = {
-    "fsync.p99": Rule(
-        high=1000,
-        otherwise=Verdict.WARN,
-        optional=True,
-        source="hpcverify default: a hundred times what etcd asks of a disk",
+    "fsync.p99": warn_outside(
+        high=1000, source="hpcverify default: a hundred times what etcd asks of a disk"
     ),
+    **{f"{phase}.longest": fail_outside(high=30, source=LINUX_TIMEOUT_SOURCE) for phase in PHASES},
+    "remote.*.longest": warn_outside(high=30, source=LINUX_TIMEOUT_SOURCE),
     **{
-        f"{phase}.longest": Rule(high=30, optional=True, source=LINUX_TIMEOUT_SOURCE)
-        for phase in PHASES
-    },
-    "remote.*.longest": Rule(
-        high=30, otherwise=Verdict.WARN, optional=True, source=LINUX_TIMEOUT_SOURCE
-    ),
-    **{
-        name: Rule(of_baseline=0.5, otherwise=Verdict.WARN, optional=True)
+        name: warn_outside(of_baseline=0.5)
         for name in ("seq_*.bandwidth", "rand_*.iops", "checkpoint.write", "checkpoint.read")
     },
 }
 
 SMART_RULES = {
-    "smart.failing": Rule(
-        high=0, remedy=Remedy.REPLACE, optional=True, source="the disk's own prediction"
+    "smart.failing": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="the disk's own prediction"
     ),
-    "smart.critical_warning": Rule(
-        high=0, remedy=Remedy.REPLACE, optional=True, source="NVMe critical warning"
+    "smart.critical_warning": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="NVMe critical warning"
     ),
-    "smart.temperature_warning": Rule(
-        high=0, otherwise=Verdict.WARN, optional=True, source="NVMe critical warning, temperature"
-    ),
-    "smart.spare_margin": Rule(
-        low=0,
-        remedy=Remedy.REPLACE,
-        optional=True,
-        source="the disk's own threshold of spare blocks",
+    "smart.temperature_warning": warn_outside(high=0, source="NVMe critical warning, temperature"),
+    "smart.spare_margin": fail_outside(
+        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
     ),
     # Past 100 % too a disk may work: NVMe says that it is no sign of failure.
-    "smart.percentage_used": Rule(
-        high=80, otherwise=Verdict.WARN, optional=True, source="gcm check_blockdev"
-    ),
-    "smart.pending": Rule(high=0, otherwise=Verdict.WARN, optional=True),
-    "smart.uncorrectable": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
+    "smart.pending": warn_outside(high=0),
+    "smart.uncorrectable": warn_outside(high=0),
     # A sector that is remapped in time has lost nothing; the other three have.
-    "smart.reallocated.delta": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    "smart.reallocated.delta": warn_outside(high=0),
     **{
-        f"smart.{name}.delta": Rule(
+        f"smart.{name}.delta": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            optional=True,
             hard=True,
             source="hpcverify default: no new errors under our load",
         )

@@ -20,14 +20,15 @@ import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
+from hpcverify.units import MIB
 
-MIB = 2**20
 BLOCK_BYTES = MIB
 """What sequential streams move at a time."""
 SECTOR_BYTES = 4096
@@ -57,6 +58,9 @@ NO_THREAD_MESSAGES = ("failed to start", "pthread_create: ", "failed to create h
 
 MAX_OUTPUT_CHARACTERS = 300
 """Characters of what fio says that a reason can bear."""
+
+
+run_fio = partial(run_tool, package="fio")
 
 
 class FaultError(Exception):
@@ -162,7 +166,7 @@ class Fio:
             **options,
         }
         size = sum(extent.size for extent in extents)
-        done = run_tool(
+        done = run_fio(
             _build_command(settings, extents),
             timeout=seconds + GRACE_SECONDS + size / MIN_BYTES_PER_SECOND,
             cwd=self.folder,
@@ -178,7 +182,7 @@ def find_engine() -> str:
         Unable: fio is not installed, does not start, or has no such engine.
 
     """
-    done = run_tool(["fio", "--enghelp"], timeout=GRACE_SECONDS)
+    done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
         said = _decode(done.stderr) or f"it ended with {done.returncode}"
         raise Unable(

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Unable, Watch
+from hpcverify.check import LISTED, Check, Context, Metric, Params, Placement, Unable, Watch
 from hpcverify.model import (
     CarryOver,
     CheckItem,
@@ -40,6 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import kernel_log, pci
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
+from hpcverify.units import DAY_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks.xid.policy import (
@@ -51,16 +52,11 @@ from hpcverify_checks.xid.policy import (
 )
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-DAY_SECONDS = 86400.0
 MAX_LINE_CHARACTERS = 240
 """Characters of a line that a reason can bear; the evidence has all of it."""
 
 
-class XidParams(Params, frozen=True):
-    """Nothing to set: what an Xid means is in the table."""
-
-
-def measure(ctx: Context, params: XidParams) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield what the drivers logged since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
@@ -212,7 +208,7 @@ def describe_row(row: XidRow) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[CheckItem]:
+def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield what NVML told of while the node was under load."""
     yield from report_live_xids(watch, ctx, Path("/"))
 
@@ -265,11 +261,10 @@ CHECK = Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    params=XidParams,
     metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
     finding_rules={
         **build_finding_rules(),
-        "before_first_run": FindingRule(Verdict.PASS, Remedy.NONE),
+        "before_first_run": LISTED,
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
         "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },

@@ -69,7 +69,7 @@ class XidEvents:
                 event = nv.nvmlEventSetWait_v2(self._set, 0)
                 # By a table: a GPU that is lost tells nobody its name any more.
                 uuid = self._uuids.get(_read_address(event.device), "node")
-                found.append(Reading("xid", "", uuid, float(event.eventData)))
+                found.append(Reading("xid", float(event.eventData), "", uuid))
         return found
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class Gpu:
                 **{f"event.{name}": float(bool(load)) for name in self.events},
             }
             for name, value in readings.items():
-                yield Sample(float(second), name, UNITS.get(name, ""), where, value)
+                yield Sample(name, value, UNITS.get(name, ""), where, float(second))
 
 
 UNITS = {
@@ -307,7 +307,7 @@ def test_the_energy_of_the_waves_is_not_that_of_steady_work(tmp_path: Path) -> N
 
 def test_a_gpu_that_was_lost_in_the_soak_is_a_finding(tmp_path: Path) -> None:
     ctx = node(tmp_path, alike())[0]
-    lost = [Sample(float(t), "gpu_lost", "", "GPU-0", 1.0) for t in (50, 51)]
+    lost = [Sample("gpu_lost", 1.0, "", "GPU-0", float(t)) for t in (50, 51)]
     watch = Watch(start=0.0, end=LONG.end, samples=lost)
     found = thermal.observe(watch, ctx, ThermalParams())
     assert [f.code for f in found if isinstance(f, Finding)] == ["gpu_lost"]
