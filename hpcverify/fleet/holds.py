@@ -98,7 +98,7 @@ class HoldReading(Struct, frozen=True, kw_only=True):
     """Our reservation stands."""
 
 
-class Intent(Struct, frozen=True, kw_only=True):
+class Intent(Struct, frozen=True):
     """A write to the scheduler, as the book has it."""
 
     number: int

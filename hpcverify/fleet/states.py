@@ -227,7 +227,7 @@ def is_gone(node: Node, now: float) -> bool:
     return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S
 
 
-class Ticket(Struct, frozen=True, kw_only=True):
+class Ticket(Struct, frozen=True):
     """
     The order for one verification of a node, by which its run is known again.
 

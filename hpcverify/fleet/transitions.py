@@ -50,7 +50,7 @@ class Purpose(StrEnum):
     ADMISSION = "admission"
 
 
-class Event(StrEnum):
+class NodeEvent(StrEnum):
     """What can happen to a node, in the words of docs/design.md."""
 
     FAILURE = "fails a check"
@@ -82,7 +82,7 @@ class Effect(StrEnum):
     FREE = "not held"
 
 
-class Rule(Struct, frozen=True):
+class StateRule(Struct, frozen=True):
     """What an event makes of a node that is in one of the states *before*."""
 
     before: frozenset[State]
@@ -97,31 +97,33 @@ DRAINED_STATES = frozenset(s for s, hold in HOLD_BY_STATE.items() if hold is Hol
 RESERVED_STATES = frozenset({State.SUSPECT, State.VERIFYING})
 
 TRANSITIONS = {
-    Event.FAILURE: Rule(
+    NodeEvent.FAILURE: StateRule(
         ALL_STATES - {State.QUARANTINED, State.REPEAT_OFFENDER}, State.SUSPECT, Effect.SITE
     ),
-    Event.UNORDERED_FAILURE: Rule(IN_SERVICE_STATES, State.SUSPECT, Effect.FREE),
-    Event.CONFIRMED_FAILURE: Rule(ALL_STATES, State.QUARANTINED, Effect.SITE),
-    Event.REPEATED_FAILURE: Rule(ALL_STATES, State.REPEAT_OFFENDER, Effect.SITE),
-    Event.PASS: Rule(ALL_STATES - {State.HEALTHY, State.HELD}, State.HEALTHY, Effect.FREE),
-    Event.PASSIVE_PASS: Rule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
-    Event.UNDECIDED: Rule(RESERVED_STATES, State.HELD, Effect.HELD),
-    Event.UNJUDGED: Rule(IN_SERVICE_STATES | {State.SUSPECT}, State.HELD, Effect.HELD),
-    Event.SPARED: Rule(FAILED_STATES, None, Effect.FREE),
-    Event.OVERDUE: Rule(IN_SERVICE_STATES, State.VERIFYING, Effect.HELD),
-    Event.TURN_END: Rule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
-    Event.HOLD: Rule(ALL_STATES, State.HELD, Effect.HELD),
-    Event.RELEASE: Rule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
-    Event.REPAIR: Rule(DRAINED_STATES, State.VERIFYING, Effect.HELD),
-    Event.ADMISSION: Rule(ALL_STATES, State.VERIFYING, Effect.HELD),
-    Event.ADOPTED_DRAIN: Rule(ALL_STATES, State.QUARANTINED, Effect.HELD),
-    Event.ADOPTED_RESERVATION: Rule(ALL_STATES, State.VERIFYING, Effect.HELD),
-    Event.LOST_HOLD: Rule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
-    Event.OWED_RETURN: Rule(frozenset({State.UNVERIFIED}), State.SUSPECT, Effect.HELD),
+    NodeEvent.UNORDERED_FAILURE: StateRule(IN_SERVICE_STATES, State.SUSPECT, Effect.FREE),
+    NodeEvent.CONFIRMED_FAILURE: StateRule(ALL_STATES, State.QUARANTINED, Effect.SITE),
+    NodeEvent.REPEATED_FAILURE: StateRule(ALL_STATES, State.REPEAT_OFFENDER, Effect.SITE),
+    NodeEvent.PASS: StateRule(ALL_STATES - {State.HEALTHY, State.HELD}, State.HEALTHY, Effect.FREE),
+    NodeEvent.PASSIVE_PASS: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
+    NodeEvent.UNDECIDED: StateRule(RESERVED_STATES, State.HELD, Effect.HELD),
+    NodeEvent.UNJUDGED: StateRule(IN_SERVICE_STATES | {State.SUSPECT}, State.HELD, Effect.HELD),
+    NodeEvent.SPARED: StateRule(FAILED_STATES, None, Effect.FREE),
+    NodeEvent.OVERDUE: StateRule(IN_SERVICE_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.TURN_END: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
+    NodeEvent.HOLD: StateRule(ALL_STATES, State.HELD, Effect.HELD),
+    NodeEvent.RELEASE: StateRule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
+    NodeEvent.REPAIR: StateRule(DRAINED_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.ADMISSION: StateRule(ALL_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.ADOPTED_DRAIN: StateRule(ALL_STATES, State.QUARANTINED, Effect.HELD),
+    NodeEvent.ADOPTED_RESERVATION: StateRule(ALL_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.LOST_HOLD: StateRule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
+    NodeEvent.OWED_RETURN: StateRule(frozenset({State.UNVERIFIED}), State.SUSPECT, Effect.HELD),
 }
 
 
-def _enter(node: Node, event: Event, now: float, *, enforced: bool = False, **changes: Any) -> Node:
+def _enter(
+    node: Node, event: NodeEvent, now: float, *, enforced: bool = False, **changes: Any
+) -> Node:
     """
     Give *node* after *event*; *enforced* is what the site says, where that matters.
 
@@ -186,7 +188,7 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
         return node
     failure = _describe_failures(node, found)
     if node.state in IN_SERVICE_STATES:
-        return _enter(node, Event.UNORDERED_FAILURE, now, **failure)
+        return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
     hard = {f.check for f in found.failures if f.hard}
     if not hard or (node.hard and hard.issubset(node.checks)):
         return node
@@ -203,7 +205,7 @@ def _quarantine(
     node: Node, site: Site, now: float, past: int, *, enforced: bool, **changes: Any
 ) -> Node:
     repeated = node.repeat_offender or past + 1 >= site.quarantine.repeat_quarantines
-    event = Event.REPEATED_FAILURE if repeated else Event.CONFIRMED_FAILURE
+    event = NodeEvent.REPEATED_FAILURE if repeated else NodeEvent.CONFIRMED_FAILURE
     return _enter(node, event, now, enforced=enforced, repeat_offender=repeated, **changes)
 
 
@@ -258,7 +260,7 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
         return _add_failures(node, found, still)
     failure = _describe_failures(node, found)
     if not (confirmed or any(f.hard for f in found.failures)):
-        return _enter(node, Event.FAILURE, now, enforced=acted_on, **failure)
+        return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on, **failure)
     kept = _is_requested_by_person(node)  # it was out of service, and stays so
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
 
@@ -355,7 +357,7 @@ def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
     left = ", ".join(check for check in node.checks if check not in found.settled_checks)
     return _enter(
         node,
-        Event.UNDECIDED,
+        NodeEvent.UNDECIDED,
         now,
         reason=(
             f"passed {found.suite}, but {left}, which it had failed, had no turn in "
@@ -381,26 +383,26 @@ def _return_to_service(node: Node, found: Evidence, now: float, told: str) -> No
     """Let a node back that was kept for verification; a person lets a repeat offender."""
     if node.repeat_offender and not node.is_reserved_overdue:
         waits = f"{told}; a repeat offender is released by a person only"
-        return _enter(node, Event.UNDECIDED, now, reason=waits, checks=())
+        return _enter(node, NodeEvent.UNDECIDED, now, reason=waits, checks=())
     back = add_return(node, now) if node.checks else node
     if not found.passive:
         return _make_healthy(back, now, told)
     why = f"{told}, which loads nothing: not verified in full"
-    return _make_healthy(back, now, why, Event.PASSIVE_PASS)
+    return _make_healthy(back, now, why, NodeEvent.PASSIVE_PASS)
 
 
-def _make_healthy(node: Node, now: float, reason: str, event: Event = Event.PASS) -> Node:
+def _make_healthy(node: Node, now: float, reason: str, event: NodeEvent = NodeEvent.PASS) -> Node:
     return _enter(node, event, now, reason=reason, by="", checks=(), hard=False)
 
 
 def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     """Leave it as it is, unless the site has it held for such a cause."""
     told = [text for cause, text in found.unjudged if cause in site.quarantine.drain_errors]
-    if not told or node.state not in TRANSITIONS[Event.UNJUDGED].before:
+    if not told or node.state not in TRANSITIONS[NodeEvent.UNJUDGED].before:
         return _note_not_judged(node, found) if _must_pass(node) else node
     return _enter(
         node,
-        Event.UNJUDGED,
+        NodeEvent.UNJUDGED,
         now,
         reason=f"could not be judged: {'; '.join(told)}"[:MAX_REASON_CHARS],
         by="",
@@ -452,7 +454,7 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
     if free and after.state in FAILED_STATES:
         return _spare(after, why)
     if before.is_reserved_overdue:
-        before = _enter(before, Event.FAILURE, before.since, enforced=True)
+        before = _enter(before, NodeEvent.FAILURE, before.since, enforced=True)
     return replace(
         before,
         reason=after.reason,
@@ -479,7 +481,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
 
 
 def _spare(node: Node, why: str) -> Node:
-    return _enter(node, Event.SPARED, node.since, caveat=Caveat.SPARED, caveat_why=why)
+    return _enter(node, NodeEvent.SPARED, node.since, caveat=Caveat.SPARED, caveat_why=why)
 
 
 # -- the turn of a node that has not passed for long
@@ -493,7 +495,7 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
     """
     return _enter(
         node,
-        Event.OVERDUE,
+        NodeEvent.OVERDUE,
         now,
         reason=f"has not passed for {days:g} days: reserved until it is verified",
         suite=(node.suite or suite) if node.owed_checks else suite,
@@ -503,7 +505,7 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
 
 def end_turn(node: Node, reason: str, now: float) -> Node:
     """Let a node go whose turn brought no pass: others wait for theirs."""
-    return _enter(node, Event.TURN_END, now, reason=reason)
+    return _enter(node, NodeEvent.TURN_END, now, reason=reason)
 
 
 # -- what somebody else did
@@ -514,7 +516,7 @@ def give_up_hold(node: Node, foreign: str) -> Node:
     was = f"it was {node.state}: {node.full_reason}"
     told = f"somebody else took it over ({foreign})" if foreign else "somebody else let it go"
     lost: dict[str, Any] = {"reason": f"{told}; {was}", "by": "", "hold_id": "", "foreign": foreign}
-    node = _enter(node, Event.LOST_HOLD, node.since, **lost)
+    node = _enter(node, NodeEvent.LOST_HOLD, node.since, **lost)
     return explain_return(node, was) if node.owed_checks and not foreign else node
 
 
@@ -532,7 +534,7 @@ def keep_until_verified(node: Node, now: float, last: int) -> Node:
     the newest ticket, and only a later one counts.
     """
     after = max(node.not_before_ticket, last)
-    return _enter(node, Event.OWED_RETURN, now, hard=False, not_before_ticket=after)
+    return _enter(node, NodeEvent.OWED_RETURN, now, hard=False, not_before_ticket=after)
 
 
 # -- what a person decides
@@ -557,7 +559,7 @@ def hold(node: Node, decision: Decision) -> NodeChange:
     """
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is held already: {node.full_reason}")
-    return _decide(node, Event.HOLD, decision, "hold")
+    return _decide(node, NodeEvent.HOLD, decision, "hold")
 
 
 def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChange:
@@ -580,7 +582,7 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
         node = add_return(node, decision.at)
     what = "release by force" if failed else "release"
     return _decide(
-        node, Event.RELEASE, decision, what, repeat_offender=False, hard=False, checks=()
+        node, NodeEvent.RELEASE, decision, what, repeat_offender=False, hard=False, checks=()
     )
 
 
@@ -600,7 +602,7 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
             f"repair; to verify it now: hpcverify sweep --nodes {node.name}"
         )
     suite = suite or node.suite or default
-    return _decide(node, Event.REPAIR, decision, "repair", hard=False, suite=suite)
+    return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
 
 
 def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
@@ -613,10 +615,12 @@ def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
     """
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
-    return _decide(node, Event.ADMISSION, decision, "admit", hard=False, run="", suite=suite)
+    return _decide(node, NodeEvent.ADMISSION, decision, "admit", hard=False, run="", suite=suite)
 
 
-def _decide(node: Node, event: Event, decision: Decision, what: str, **changes: Any) -> NodeChange:
+def _decide(
+    node: Node, event: NodeEvent, decision: Decision, what: str, **changes: Any
+) -> NodeChange:
     decided = _enter(
         node,
         event,
@@ -634,17 +638,17 @@ def adopt_drain(
 ) -> Node:
     """Take back the drain *hold_id* of *node*, of which only its *reason* is left."""
     told = {"reason": reason, "by": "", "checks": failed}
-    return _adopt(node, Event.ADOPTED_DRAIN, decision, hold_id, told)
+    return _adopt(node, NodeEvent.ADOPTED_DRAIN, decision, hold_id, told)
 
 
 def adopt_reservation(node: Node, decision: Decision, hold_id: str, suite: str) -> Node:
     """Take back our reservation of *node*, and have it pass *suite* there."""
     told = {"reason": decision.reason, "by": decision.by, "suite": suite}
-    return _adopt(node, Event.ADOPTED_RESERVATION, decision, hold_id, told)
+    return _adopt(node, NodeEvent.ADOPTED_RESERVATION, decision, hold_id, told)
 
 
 def _adopt(
-    node: Node, event: Event, decision: Decision, hold_id: str, told: dict[str, Any]
+    node: Node, event: NodeEvent, decision: Decision, hold_id: str, told: dict[str, Any]
 ) -> Node:
     last = decision.last_ticket
     own: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from hpcverify.fleet.states import HOLD_BY_STATE, OTHERS_STATE, Hold, State
-from hpcverify.fleet.transitions import TRANSITIONS, Effect, Rule
+from hpcverify.fleet.transitions import TRANSITIONS, Effect, StateRule
 
 PAGE = Path(__file__).parents[2] / "docs/design.md"
 BEGIN, END = "<!-- states -->\n", "<!-- /states -->"
@@ -53,7 +53,7 @@ def _write_set(states: Collection[State]) -> str:
     return ", ".join(state for state in State if state in states)
 
 
-def _write_hold(rule: Rule) -> str:
+def _write_hold(rule: StateRule) -> str:
     if rule.effect is Effect.FREE or rule.after is None:
         return HOLD_TEXTS[Hold.NONE]
     held = {Hold.RESERVATION: "reserved", Hold.DRAIN: "drained"}[HOLD_BY_STATE[rule.after]]

@@ -20,7 +20,7 @@ from hpcverify.fleet.transitions import (
     RESERVED_STATES,
     TRANSITIONS,
     Decision,
-    Event,
+    NodeEvent,
 )
 from hpcverify.model import Cause, Verdict
 from hpcverify.plan.config import Quarantine, Site
@@ -198,7 +198,7 @@ def test_every_state_is_entered_and_left_by_some_event() -> None:
     entered = {rule.after for rule in TRANSITIONS.values()} - {None}
 
     assert entered == set(State)
-    assert set(TRANSITIONS) == set(Event)
+    assert set(TRANSITIONS) == set(NodeEvent)
 
 
 def test_the_page_shows_the_table_as_it_is() -> None:
