@@ -1,4 +1,4 @@
-"""``hpcverify breaker``: see why nobody is acted on, and act again."""
+"""``hpcverify breaker``: see why failures are not acted on, and reset it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcverify.slurm.hostlist import fold
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """
-    Say whether the breaker is tripped, and which checks are doubted, and why.
+    Say whether the breaker is tripped, and which checks are in doubt, and why.
 
     \b
     Examples:
@@ -30,10 +30,10 @@ def command(ctx: click.Context) -> None:
         return
     ledger = Ledger(state_dir())
     why = ledger.read_trip_reason()
-    reset = "act again with: hpcverify breaker reset --reason …"
+    reset = "reset with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
     for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
-        click.echo(f"doubted: {doubt.text}")
+        click.echo(f"in doubt: {doubt.text}")
 
 
 @command.command("reset")
@@ -53,4 +53,4 @@ def reset(reason: str) -> None:
             f"--nodes {nodes}"
         )
     ledger.reset(identify_caller(), reason)
-    click.echo("acting again, on what is found from now on")
+    click.echo("reset: failures found from now on count")

@@ -55,7 +55,7 @@ def command(
     Nodes that failed or came back go first, then those never verified, then those
     verified longest ago. Each gets a job that gives way to anybody. To end the sweep
     does not end the jobs: `hpcverify collect` takes in what they find. Exit status 4
-    while the breaker is tripped or a check is doubted.
+    while the breaker is tripped or a check is in doubt.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ class Sweep:
         """Say why nobody was due, the most common reasons first."""
         reasons = Counter(why for _, why in self._passed_over)
         told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
-        return f"nobody was due ({'; '.join(told)})"
+        return f"no node was due ({'; '.join(told)})"
 
     def choose_exit_status(self) -> int:
         """Count what came of it, and choose the exit status."""

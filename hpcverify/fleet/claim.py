@@ -2,7 +2,7 @@
 One controller acts: a claim in the spool, and a lock beside the ledger.
 
 Two controllers would each take runs that the other ordered, and write each other's
-words. The claim names the ledger and the host. The same ledger may go on on another
+gate files. The claim names the ledger and the host. The same ledger may go on on another
 host; the host that it left may not, for it has only a copy.
 
 The lock keeps two commands of one state directory apart, and is gone with its holder.
@@ -144,7 +144,7 @@ def _read(path: Path) -> Claim | None:
 
 def _build_unreadable_error(path: Path) -> ActionError:
     return ActionError(
-        f"{path} does not say which controller has the spool; nothing was done: if no "
+        f"{path} is not a valid claim of the spool; nothing was done: if no "
         f"other one acts, rm {path}"
     )
 

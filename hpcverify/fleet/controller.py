@@ -173,7 +173,7 @@ class Controller:
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is doubted: {doubts[check]}")
+            self.say(f"a check is in doubt: {doubts[check]}")
         self.notifier.notify()
 
     # -- what was found
@@ -231,7 +231,7 @@ class Controller:
 
     def _take_over_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
         """
-        Make Slurm's own drain ours where a run or a word of ours explains it.
+        Make Slurm's own drain ours where a run or a gate file of ours explains it.
 
         Return how those nodes are held after that.
         """

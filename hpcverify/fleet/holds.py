@@ -36,7 +36,7 @@ from hpcverify.fleet.transitions import explain_return, give_up_hold
 MAX_WRITTEN_REASON_CHARS = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
 
-NO_REASON_SUFFIX = "and nobody said why"
+NO_REASON_SUFFIX = "no reason given"
 """Ends what is told of a hold that has no reason."""
 
 DRAIN = "drain"

@@ -129,8 +129,7 @@ class Ledger:
             self.path.touch(mode=0o600)  # the tokens are in it
         except PermissionError as exc:
             raise StoreError(
-                f"the books of the fleet, {self.path}, are for their owner alone: be "
-                "root, or who it is"
+                f"the ledger {self.path} is readable by its owner only: be that user, or root"
             ) from exc
         except OSError as exc:
             raise StoreError(

@@ -121,7 +121,7 @@ class Dispatcher:
             and ticket.job in {0, going[_name_job(ticket)].id}
         ]
         if strays:
-            self.say(f"ending {len(strays)} of our jobs that nobody waits for any more")
+            self.say(f"cancelling {len(strays)} verification jobs that nobody waits for")
             self.slurm.cancel(*strays)
 
     def _close_if_ended(self, ticket: Ticket, job: Job | None) -> bool:

@@ -214,7 +214,7 @@ def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     """Say when *node* was last tried, if that is too short a while ago."""
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_format_duration(now - last.ended)} ago, without an answer that settles it"
+    return f"was tried {_format_duration(now - last.ended)} ago, without a conclusive result"
 
 
 def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:

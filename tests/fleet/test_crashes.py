@@ -333,7 +333,7 @@ def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
 def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> None:
     assert fleet("hold", "n2", "--reason", "fan").returncode == 0
     Doom(fleet, "never", ahead=SLURMCTLD_SAVE_S + 1).survived()
-    assert audited(fleet, "stands") == ["n2"]
+    assert audited(fleet, "hold confirmed") == ["n2"]
     fleet.cluster.stop("slurmctld")
     fleet.cluster.start("slurmctld")
     fleet.cluster.until(lambda: fleet.host("n2").state == "IDLE")
