@@ -213,8 +213,8 @@ def _write_notes(figure: Figure, label: Labeler) -> Iterator[str]:
     if figure.share:
         yield figure.share
     if figure.parts > 1:
-        least = figure.format_value(figure.slowest.value or 0.0)
-        yield f"median of {figure.parts}; least: {label(figure.slowest.where)} {least}"
+        slowest = figure.format_value(figure.slowest.value or 0.0)
+        yield f"median of {figure.parts}; slowest: {label(figure.slowest.where)} {slowest}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:
