@@ -19,7 +19,12 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import effective_remedy, find_common_remedy
+from hpcverify.summary.actions import (
+    effective_remedy,
+    find_common_remedy,
+    find_unmet_limits,
+    list_complaints,
+)
 from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
@@ -27,10 +32,8 @@ from hpcverify_reports.judged import (
     JudgedMeasurement,
     Labeler,
     find_rule,
-    find_unmet_limits,
     format_range,
     judge_measurements,
-    list_accused,
 )
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
@@ -277,7 +280,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], label: Labeler
 ) -> tuple[Chart, ...]:
-    blamed = list_accused(result)
+    blamed = {complaint.where for complaint in list_complaints(result, Inventory())}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
