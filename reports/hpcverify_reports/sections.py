@@ -183,7 +183,7 @@ def _list_complaints(
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
-    broken.sort(key=lambda found: found[0].verdict, reverse=True)
+    broken.sort(key=lambda found: (found[0].verdict, found[0].distance), reverse=True)
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
         for name in {one.item.name for _, _, one in broken}
