@@ -174,7 +174,7 @@ class FleetPage:
 
 def render(fleet: Overview, links: Links) -> str:
     """Print *fleet* as one HTML page that links to the pages of *links*."""
-    return render_page("fleet.html.j2", page=lay_out(fleet, links))
+    return render_page("fleet.html.j2", lay_out(fleet, links))
 
 
 def lay_out(fleet: Overview, links: Links) -> FleetPage:

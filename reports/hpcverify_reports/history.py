@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import applies
-from hpcverify.model import Run, Verdict, effective_verdict
+from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.judged import Labeler
 from hpcverify_reports.labels import ICONS, Icon, format_time, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
@@ -75,7 +74,7 @@ class History:
     suite: str
 
 
-def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | None:
+def build_history(run: Run, others: Sequence[Run]) -> History | None:
     """Lay out the past of *run*'s node; None if *others* hold none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
@@ -86,7 +85,7 @@ def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | 
     return History(
         runs=tuple(map(_summarize_run, reversed(past[-MAX_SHOWN_RUNS:]))),
         older=max(0, len(past) - MAX_SHOWN_RUNS),
-        trends=tuple(_compute_trends(run, past, label)),
+        trends=tuple(_compute_trends(run, past)),
         suite=run.suite,
     )
 
@@ -104,7 +103,7 @@ def _summarize_run(run: Run) -> EarlierRun:
     )
 
 
-def _compute_trends(run: Run, past: Sequence[Run], label: Labeler) -> Iterator[MetricTrend]:
+def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
     import pandas as pd  # noqa: PLC0415 - 300 ms, for nothing without a past
 
     judged = set(_list_judged_keys(run))
@@ -123,7 +122,7 @@ def _compute_trends(run: Run, past: Sequence[Run], label: Labeler) -> Iterator[M
     farthest = _keep_farthest(frame.loc[enough & moved])
     for key, row in farthest.to_dict("index").items():
         values = [*earlier.get_group(key).tail(MAX_SHOWN_RUNS).tolist(), row["value"]]
-        yield _build_trend(key, row, values, label)
+        yield _build_trend(key, row, values, run.inventory)
 
 
 def _list_judged_keys(run: Run) -> Iterator[tuple[str, str, str, str]]:
@@ -159,14 +158,14 @@ def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
     return ordered.head(MAX_METRICS).set_index(_KEY_COLUMNS)
 
 
-def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) -> MetricTrend:
+def _build_trend(key: Any, row: Any, values: Sequence[float], inventory: Inventory) -> MetricTrend:
     check, name, where, unit = key
     median, last = float(row["median"]), float(row["value"])
     change = f"{last / median - 1:+.1%}" if median else f"{last - median:+.4g}"
     return MetricTrend(
         check=check,
         name=name,
-        part=label(where),
+        part=inventory.find_label(where),
         spark=draw_sparkline(
             f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
         ),

@@ -42,6 +42,6 @@ def load_environment() -> Environment:
     return made
 
 
-def render_page(template: str, **values: Any) -> str:
-    """Fill in *template*."""
-    return load_environment().get_template(template).render(**values)
+def render_page(template: str, page: object) -> str:
+    """Fill in *template* with the attributes of *page*."""
+    return load_environment().get_template(template).render(page=page)
