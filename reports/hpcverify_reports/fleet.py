@@ -185,7 +185,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         headline=write_headline(fleet.rows),
         icon=ICONS[_judge_fleet(fleet.rows)],
         lede=write_lede(fleet),
-        breaker_notice=_capitalize(describe_breaker(fleet)) if fleet.tripped else "",
+        breaker_notice=describe_breaker(fleet) if fleet.tripped else "",
         actions=tuple(_list_actions(fleet.rows, faults, links)),
         facts=tuple(_list_facts(fleet)),
         faults=tuple(_build_fault_row(f, fleet.made, links) for f in faults[:MAX_FAULTS]),
@@ -224,48 +224,28 @@ def write_lede(fleet: Overview) -> str:
     if not rows:
         return "Neither the controller nor any run has reported a node."
     days = f"in the last {fleet.overdue_days:g} days"
-    told = (
-        (
-            sum(row.node.state in FAILED_STATES and not row.node.enforced for row in rows),
-            "failed node stays in service (observe mode)",
-            "failed nodes stay in service (observe mode)",
+    told = {
+        "failed node{} still in service (observe mode)": sum(
+            row.node.state in FAILED_STATES and not row.node.enforced for row in rows
         ),
-        (
-            sum(row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows),
-            "failed node is in service: the controller did not start its run",
-            "failed nodes are in service: the controller did not start their runs",
+        "failed node{} in service: run not started by the controller": sum(
+            row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows
         ),
-        (
-            sum(bool(row.failures) and not row.attention for row in rows),
-            f"node failed {FAILURE_WINDOW}, and has had no full pass since",
-            f"nodes failed {FAILURE_WINDOW}, and have had no full pass since",
+        f"node{{}} failed {FAILURE_WINDOW}, without a full pass since": sum(
+            bool(row.failures) and not row.attention for row in rows
         ),
-        (
-            sum(row.outcome is Verdict.WARN for row in rows),
-            "node has warnings",
-            "nodes have warnings",
+        "node{} with warnings": sum(row.outcome is Verdict.WARN for row in rows),
+        f"node{{}} without a full pass {days}": sum(row.overdue for row in rows),
+        "node{} unknown to the controller: only runs started there by hand are known": sum(
+            not row.known for row in rows
         ),
-        (
-            sum(row.overdue for row in rows),
-            f"node has had no full pass {days}",
-            f"nodes have had no full pass {days}",
-        ),
-        (
-            sum(not row.known for row in rows),
-            "node is unknown to the controller: only runs started on the node are shown",
-            "nodes are unknown to the controller: only runs started on the nodes are shown",
-        ),
-    )
-    sentences = [f"{n} {one if n == 1 else many}." for n, one, many in told if n]
+    }
+    sentences = [f"{n} {text.format('s' * (n > 1))}." for text, n in told.items() if n]
     return " ".join(sentences) or f"Each had a full pass {days}."
 
 
 def _count_nodes(rows: Sequence[NodeRow]) -> str:
     return "1 node" if len(rows) == 1 else f"{len(rows)} nodes"
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpcverify.check import applies
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
-from hpcverify.summary.wording import format_duration
-from hpcverify_reports.labels import ICONS, Icon, format_time, format_with_unit
+from hpcverify_reports.labels import ICONS, Icon, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
 if TYPE_CHECKING:
@@ -34,18 +33,6 @@ MAX_METRICS = 20
 _KEY_COLUMNS = ["check", "name", "where", "unit"]
 _SIGMA_PER_MAD = 1.4826
 """What makes a standard deviation of the median absolute deviation (normal law)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierRun:
-    """One run, in a line."""
-
-    started: str
-    suite: str
-    icon: Icon
-    took: str
-    decisive_checks: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,8 @@ class MetricTrend:
 class History:
     """The section: runs, newest first, and what has moved, the farthest first."""
 
-    runs: tuple[EarlierRun, ...]
+    runs: tuple[tuple[Run, Icon, str], ...]
+    """Each with the icon of its verdict, and the checks that decided it."""
     older: int
     """How many runs there are before these."""
     trends: tuple[MetricTrend, ...]
@@ -83,24 +71,20 @@ def build_history(run: Run, others: Sequence[Run]) -> History | None:
     if not past:
         return None
     return History(
-        runs=tuple(map(_summarize_run, reversed(past[-MAX_SHOWN_RUNS:]))),
+        runs=tuple(
+            (one, ICONS[one.verdict], _name_decisive(one))
+            for one in past[: -MAX_SHOWN_RUNS - 1 : -1]
+        ),
         older=max(0, len(past) - MAX_SHOWN_RUNS),
         trends=tuple(_compute_trends(run, past)),
         suite=run.suite,
     )
 
 
-def _summarize_run(run: Run) -> EarlierRun:
-    worst = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) is run.verdict]
-    told = "; ".join(r.check for r in worst if run.verdict is not Verdict.PASS)
-    return EarlierRun(
-        started=format_time(run.started),
-        suite=run.suite,
-        icon=ICONS[run.verdict],
-        took=format_duration(run.seconds),
-        decisive_checks=told if run.complete else f"{told} (interrupted)".lstrip(),
-        id=run.id,
-    )
+def _name_decisive(run: Run) -> str:
+    worst = choose_worst_rounds(run.results) if run.verdict is not Verdict.PASS else ()
+    named = "; ".join(r.check for r in worst if effective_verdict(r) is run.verdict)
+    return named if run.complete else f"{named} (interrupted)".lstrip()
 
 
 def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:

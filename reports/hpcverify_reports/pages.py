@@ -10,6 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcverify.summary.printable import make_printable
+from hpcverify.summary.wording import format_duration
+from hpcverify_reports.labels import format_time
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
 """A time, or how long ago it was."""
@@ -38,7 +40,7 @@ def load_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["times"] = keep_times
+    made.filters |= {"times": keep_times, "time": format_time, "duration": format_duration}
     return made
 
 

@@ -21,7 +21,6 @@ from hpcverify.model import (
 )
 from hpcverify.summary.actions import effective_remedy, find_common_remedy
 from hpcverify.summary.verdict import REMEDY_SENTENCES
-from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
@@ -94,7 +93,7 @@ class Section:
     icon: Icon
     is_open: bool
     badges: tuple[str, ...]
-    took: str
+    seconds: float
     reason: str
     cause: str
     next: str
@@ -139,7 +138,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         icon=ICONS[verdict],
         is_open=verdict >= Verdict.WARN,
         badges=tuple(_list_badges(result)),
-        took=format_duration(result.seconds),
+        seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
         next=REMEDY_SENTENCES[remedy] if remedy else "",
