@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
-from hpcverify.check import applies, compute_margin, format_quantity
+from hpcverify.check import applies, compute_margin, format_bound, format_quantity
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary.actions import recall_gone_parts
@@ -113,11 +114,7 @@ def find_tightest(result: Result) -> tuple[Measurement, Limit] | None:
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
-def _format_number(value: float) -> str:
-    return format_quantity(value, "")
-
-
-def format_bounds(limit: Limit, format_value: Callable[[float], str] = _format_number) -> str:
+def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
     """Print the range that *limit* admits; *format_value* prints a bound of it."""
     if limit.low is not None and limit.high is not None:
         low, high = format_value(limit.low), format_value(limit.high)
@@ -144,7 +141,8 @@ def format_cells(group: CauseGroup, run: Run) -> list[str]:
         value, in_words = (f"{figure.format_value(item.value or 0.0)}{share}", figure.format_value)
     elif pair := find_tightest(result):
         item, limit = pair
-        value, in_words = format_quantity(item.value, item.unit), _format_number
+        value = format_quantity(item.value, item.unit)
+        in_words = partial(format_bound, unit=item.unit)
     else:
         return [_describe_coverage(result), "", ""]
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "

@@ -13,9 +13,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
-    DAY_S,
-    EXTERNAL_STATE,
-    FAILED_STATES,
     NEVER,
     NodeRow,
     Overview,
@@ -29,6 +26,7 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES
@@ -65,7 +63,7 @@ Links = Mapping[tuple[str, str], str]
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
-    "lemon": Verdict.FAIL,
+    "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
     "suspect": Verdict.WARN,
     "healthy": Verdict.PASS,
@@ -441,7 +439,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
         "held",
         "Out of service",
         "Taken out of service by hpcverify, or only marked so in observe mode.",
-        [r for r in rows if r.state not in (*IN_SERVICE_STATES, EXTERNAL_STATE)],
+        [r for r in rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)],
         links,
         columns={
             "State": lambda r: r.state_label,
@@ -452,9 +450,9 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     )
     yield _build_list(
         "others",
-        "Drained by someone else",
+        OTHERS_STATE.capitalize(),
         "hpcverify does not touch these.",
-        [r for r in rows if r.state == EXTERNAL_STATE],
+        [r for r in rows if r.state == OTHERS_STATE],
         links,
         columns={
             "Why": lambda r: r.node.foreign,

@@ -174,10 +174,9 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
     if figure.share:
         yield figure.share
     if figure.parts > 1:
-        least = figure.format_value(figure.slowest.value or 0.0)
-        yield (
-            f"median of {figure.parts}; least: {inventory.find_label(figure.slowest.where)} {least}"
-        )
+        value = figure.format_value(figure.slowest.value or 0.0)
+        part = inventory.find_label(figure.slowest.where)
+        yield f"median of {figure.parts}; slowest: {part} {value}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:

@@ -200,7 +200,7 @@ def test_a_page_that_passed_has_its_numbers_above_the_fold() -> None:
     head = dom(passed).text.split("All checks")[0]
 
     assert "gemm bf16.sustained 738.5 TFLOP/s 68 % of peak" in head
-    assert "median of 8; least: GPU 7 (…7d34) 735 TFLOP/s" in head
+    assert "median of 8; slowest: GPU 7 (…7d34) 735 TFLOP/s" in head
 
 
 def reasons(result: Result) -> str:
