@@ -1,8 +1,8 @@
 """
 The fleet in the morning: who failed and what to do, then the lists, then the map.
 
-One page that opens anywhere; what it links to are pages of nodes, written beside it.
-The lists say in words all that the map shows by signs.
+One page that opens anywhere and links to the pages of nodes beside it. The lists say in
+words all that the map shows by symbols.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MAX_NODE_ROWS = 2000
 MAX_OPEN_RACKS = 4
 """Racks of the map that are open from the start: the first in which a node failed."""
 MAX_FAULTS = 100
-"""Faults that are told; JSON has them all."""
+"""Faults on the page; JSON has them all."""
 MAX_FAULT_NODES = 20
-"""Nodes of one fault that are told with what was found there; the host list has all."""
+"""Nodes of one fault that are listed with what was found; the host list has them all."""
 MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
 """Rows of a list that are shown at once, and with those that can be opened."""
 MAX_NAMED_NODES = 8
-"""Nodes that are named for what to do."""
+"""Nodes that an action names."""
 MAX_CAUSES = 5
-"""Common causes to look for that are named."""
+"""Common causes that are named among the actions."""
 FAILURE_WINDOW = "in the last 7 days"
 """How far back runs that failed are counted."""
 REASON_CHARACTERS = 300
@@ -56,10 +56,10 @@ REASON_CHARACTERS = 300
 HINT_CHARACTERS = 60
 """The same in the map."""
 LEADING_COLUMNS = ("state", "")
-"""The first columns of the map: what is not a check stands apart."""
+"""The first columns of the map: the state, and a gap before the checks."""
 
 Links = Mapping[tuple[str, str], str]
-"""Where the page of a node's run of a suite lies: (node, suite) -> a relative URL."""
+"""(node, suite) -> the relative URL of the page of that run."""
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
@@ -102,7 +102,7 @@ class FaultRow:
 
     @property
     def example(self) -> NodeFault:
-        """The node that stands for all."""
+        """The node that is shown for all of them."""
         return self.nodes[0]
 
 
@@ -176,7 +176,7 @@ def render(fleet: Overview, links: Links) -> str:
 
 
 def lay_out(fleet: Overview, links: Links) -> FleetPage:
-    """Decide all that the page says."""
+    """Lay out all that the page shows."""
     faults = group_faults(fleet.rows)
     return FleetPage(
         icons=tuple(ICONS.values()),
@@ -197,7 +197,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
 
 
 def write_headline(rows: Sequence[NodeRow]) -> str:
-    """Say the worst that is true; that all is well only if that is known."""
+    """Write the worst that is true; that all is well only if that is known."""
     nodes = _count_nodes(rows)
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
@@ -217,7 +217,7 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
 
 
 def write_lede(fleet: Overview) -> str:
-    """Say what else an operator has to know, in whole sentences."""
+    """Write what else an operator has to know."""
     rows = fleet.rows
     if not rows:
         return "Neither the controller nor any run has reported a node."
@@ -247,7 +247,7 @@ def _count_nodes(rows: Sequence[NodeRow]) -> str:
 
 
 def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
-    """Say what the whole looks like: green only if all nodes are verified."""
+    """Judge the whole fleet: it is green only if all nodes are verified."""
     worst = max((row.outcome or Verdict.SKIP for row in rows), default=Verdict.SKIP)
     if any(row.failures for row in rows):
         worst = max(worst, Verdict.WARN)
@@ -433,7 +433,6 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
 
 
 def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
-    """Yield each list of nodes, with what its columns say of a node."""
     rows, now = fleet.rows, fleet.made
     yield _build_list(
         "held",
@@ -524,7 +523,6 @@ def _build_list(
 
 
 def _describe_newest_run(row: NodeRow, now: float) -> str:
-    """Tell the newest run, and whether it was one of the controller's."""
     if row.verdict is None and not row.said:
         return "none"
     verdict = row.verdict or row.worst
@@ -538,12 +536,10 @@ def _format_more(left: int) -> str:
 
 
 def _format_since(row: NodeRow, now: float) -> str:
-    """Say since when it has been in its state, if that is known."""
     return _format_age(row.node.since, now) if row.node.since else ""
 
 
 def _format_age(when: float, now: float) -> str:
-    """Print a time and how long ago it was when the page was made."""
     return f"{_format_epoch(when)} ({format_age(when, now)} ago)" if when else NEVER
 
 
@@ -563,6 +559,5 @@ def _find_page(row: NodeRow, links: Links) -> str:
 
 
 def _link_check(one: LastResult, links: Links) -> str:
-    """Link to the place of a check in the page of its run."""
     page = links.get((one.node, one.suite))
     return f"{page}#{make_anchor(one.check)}" if page else ""

@@ -1,8 +1,9 @@
 """
-Tables of measurements: a metric a row, a part a column, or turned if many parts.
+Tables of measurements: a row for each metric and a column for each part, or, if there
+are many parts, the other way round.
 
-Like stands beside like: the eight GPUs of a node are compared at a glance, in
-numbers and on one small axis with the limit.
+The eight GPUs of a node are compared at a glance, in numbers and on one small axis
+with the limit.
 """
 
 from __future__ import annotations

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 MIN_EARLIER_VALUES = 3
 """Earlier values from which a median and a spread mean something."""
-
 MAX_SHOWN_RUNS = 30
 """Runs in the table and points of a sparkline."""
-
 MAX_METRICS = 20
-"""Metrics in the table: those that lie farthest from their own past."""
+"""Metrics in the table: those that are farthest from their own past."""
 
 _KEY_COLUMNS = ["check", "name", "where", "unit"]
 _SIGMA_PER_MAD = 1.4826
@@ -37,7 +35,7 @@ _SIGMA_PER_MAD = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class MetricTrend:
-    """One metric of one part: its past, and where it lies today."""
+    """One metric of one part: its past, and where it is today."""
 
     check: str
     name: str
@@ -129,7 +127,7 @@ def spread(values: pd.Series) -> float:
 
 
 def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep of each metric the part that lies farthest from its own past."""
+    """Keep of each metric the part that is farthest from its own past."""
     off = (frame["value"] - frame["median"]).abs()
     # What never varied would be infinitely far at the least change.
     floor = frame["median"].abs() * 1e-3 + 1e-12

@@ -1,9 +1,9 @@
 """
 The health report of one node: one page that opens anywhere.
 
-For the operator who decides, the verdict and the next step stand on top in words;
-for the vendor's technician, every number stands below with its limit, the limit's
-source, and how to measure it again. The same run gives the same bytes.
+For the operator who decides, the verdict and the next step are on top, in words. For
+the vendor's technician, every number is below, with its limit, the limit's source and
+the command that measures it again. The same run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from hpcverify_reports.sections import (
 MAX_REASONS = 4
 """Reasons at the top of the page."""
 MAX_OTHER_ROUNDS = 50
-"""Of each check, beside the worst one; those that did not pass come first."""
+"""Of each check, besides the worst one; those that did not pass come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A figure that one asks for first, and beside it which part had the least."""
+    """A key figure of a check, and which part was slowest."""
 
     href: str
     name: str
@@ -191,7 +191,7 @@ def _list_facts(run: Run) -> Iterator[Fact]:
 
 
 def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
-    """Tell once what several parts have alike."""
+    """Yield the parts that have the same sensors, and these sensors."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:
         where, _, name = sensor.rpartition("/")

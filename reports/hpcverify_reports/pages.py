@@ -25,7 +25,7 @@ def keep_times(text: str) -> Markup:
 
 
 def _fill_in(value: Any) -> Any:
-    # Numbers are ours; what is text may come from a node that lies.
+    # Numbers are ours; what is text may come from a node that is broken or hostile.
     return make_printable(value) if type(value) is str else value
 
 

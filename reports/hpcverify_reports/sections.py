@@ -324,7 +324,7 @@ class KindTable:
 
 
 def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
-    """Lay out the parts of a node by kind; what they share is told once."""
+    """Lay out the parts of a node by kind; what they share is listed once."""
     names = dict.fromkeys(part.kind for part in inventory.parts)
     return tuple(_build_kind_table(name, inventory.of_kind(name)) for name in names)
 
