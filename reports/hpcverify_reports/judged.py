@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcverify.check import Judgement, applies, list_judgements
@@ -21,8 +20,6 @@ from hpcverify_reports.labels import format_number
 UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
 """What a finding means whose code has no rule."""
 PASSED = Judgement(verdict=Verdict.PASS)
-Labeler = Callable[[str], str]
-"""Turns the id of a part into what a person calls it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ def test_inside_a_check_the_part_that_is_farthest_off_comes_first() -> None:
         for value, gpu in zip(rates, samples.GPUS, strict=False)
     ]
     run = samples.run(samples.result("gemm", slow, [Limit(name="speed", low=100, source="spec")]))
-    card = Dom(render(run)).text.partition("Why")[2]
+    card = Dom(render(run)).text.partition("Failures and warnings")[2]
 
     assert card.index("12 GB/s") < card.index("97 GB/s") < card.index("98 GB/s")
     for output in ("terminal", "log", "markdown"):
