@@ -60,12 +60,18 @@ class Unable(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """
 
     def __init__(
-        self, reason: str, cause: Cause, remedy: Remedy = Remedy.FIX_CONFIGURATION
+        self,
+        reason: str,
+        cause: Cause,
+        remedy: Remedy = Remedy.FIX_CONFIGURATION,
+        *,
+        code: str = "",
     ) -> None:
-        """Keep why, with a cause and a remedy from the closed lists."""
+        """Keep why, with a cause and a remedy; *code* as in `Shortfall`."""
         super().__init__(reason)
         self.cause = cause
         self.remedy = remedy
+        self.code = code
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,11 +29,9 @@ from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
 from hpcverify.summary.rounds import (
-    choose_worst_rounds,
     count_rounds,
     format_tally,
     group_by_check,
-    sort_results,
 )
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
@@ -44,6 +42,7 @@ from hpcverify.summary.terminal import (
     render_headline,
     show_results,
 )
+from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
 Fact = Finding | Coverage | Shortfall
@@ -105,7 +104,7 @@ def command(
         show_results(shown, store.make_earlier_lookup(found), console)
         console.print()
     rounds = group_by_check(shown.results)
-    for result in sort_results(choose_worst_rounds(shown.results)):
+    for result in rank_checks(shown):
         console.print(render_headline(replace(result, reason="") if parts else result))
         if len(rounds[result.check]) > 1:
             console.print(describe_round(result, rounds[result.check]))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -24,12 +25,17 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import Inventory, Result, Run, Verdict
+from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.rounds import choose_worst_rounds, format_tally, group_by_check, sort_results
+from hpcverify.summary.rounds import format_tally, group_by_check
+from hpcverify.summary.verdict import (
+    format_next_steps,
+    group_by_cause,
+    summarize_skips,
+)
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -120,10 +126,8 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Leave the verdict standing above the line."""
-        name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
-        told = Text.assemble(name, wording.shorten(wording.format_headline(result)))
-        self._bar.console.print(told)
+        """Leave the verdict standing above the line; the reason is in the summary."""
+        self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
@@ -132,13 +136,20 @@ def render_badge(verdict: Verdict) -> Text:
 
 
 def render_conclusion(run: Run) -> Text:
-    """Say the verdict in one sentence."""
-    return Text.assemble(f"{run.node}: ", render_badge(run.verdict), wording.format_summary(run))
+    """Say the verdict in a sentence, and what to do."""
+    steps = format_next_steps(run)
+    return Text.assemble(
+        f"{run.node}: ",
+        render_badge(run.verdict),
+        wording.format_conclusion(run),
+        f"\nnext: {steps}" if steps else "",
+    )
 
 
 def render_headline(result: Result) -> Text:
     """Say in one line how a check came out."""
-    name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
+    verdict = effective_verdict(result)
+    name = (f"{verdict.name:5}", VERDICT_COLOURS[verdict])
     return Text.assemble(name, wording.format_headline(result))
 
 
@@ -157,24 +168,27 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
 
     The speeds of a check are shown whatever its verdict is; *past* has earlier ones.
     """
-    judged, skipped = wording.split_skipped(sort_results(choose_worst_rounds(run.results)))
+    groups = group_by_cause(run)
+    judged = [result for group in groups for result in group.results]
     rounds = group_by_check(run.results)
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
-    for result, (told, bound, source) in wording.drop_repeated_reasons(judged, run):
+    for group in groups:
+        result, (told, bound, source) = group.result, wording.format_cells(group, run)
         several = len(rounds[result.check]) > 1
         tally = f"[{format_tally(rounds[result.check])}]" if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
-            words = filter(None, (tally, told, bound, source and f"({source})"))
-            cells = render_badge(result.verdict), Text(result.check), _make_cell(" ".join(words))
+            words = filter(None, (tally, told, bound and f"(limit {bound}: {source})"))
+            badge = render_badge(effective_verdict(result))
+            cells = badge, Text(result.check), _make_cell(" ".join(words))
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
         if place and speeds.row_count:
             console.print()
         console.print(table)
-    if skipped:
+    if skipped := summarize_skips(run):
         console.print(Text(skipped, style=VERDICT_COLOURS[Verdict.SKIP]))
 
 
@@ -203,7 +217,8 @@ def _build_speeds_table(
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))
     for result, cells in rows:
-        lead = (render_badge(result.verdict), Text(result.check)) if result else ("", "")
+        badge = render_badge(effective_verdict(result)) if result else ""
+        lead = (badge, result.check if result else "")
         told = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
         table.add_row(*lead, *map(_make_cell, told))
     return table

@@ -31,9 +31,10 @@ from hpcverify.fleet.overview import (
 )
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
-from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time, make_anchor
+from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
 
 MAX_NODE_ROWS = 2000
