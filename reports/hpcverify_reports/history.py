@@ -168,7 +168,7 @@ def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) ->
         name=name,
         part=label(where),
         spark=draw_sparkline(
-            f"{len(values)} runs, the last one {format_with_unit(last, unit)}", values, median
+            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
         ),
         median=format_with_unit(median, unit),
         spread=format_with_unit(float(row["spread"]), unit),

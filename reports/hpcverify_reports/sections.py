@@ -37,6 +37,7 @@ from hpcverify_reports.labels import (
     ICONS,
     INFO_ICON,
     Icon,
+    format_unit,
     format_with_unit,
     label_fact,
     make_anchor,
@@ -168,9 +169,9 @@ def format_param(value: object) -> str:
 
 def _list_badges(result: Result) -> Iterator[str]:
     if result.maturity is Maturity.BETA:
-        yield "beta: never quarantines"
+        yield "beta: cannot drain the node"
     if result.required and result.verdict is Verdict.SKIP:
-        yield "required: counts as an error"
+        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
@@ -192,7 +193,7 @@ def _list_complaints(
             name=one.item.name,
             value=format_with_unit(one.item.value, one.item.unit),
             strip=axes[one.item.name],
-            bound=format_range(limit),
+            bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
             remedy=REMEDY_SENTENCES[effective_remedy(judgement.verdict, judgement.remedy, result)],
         )
@@ -203,7 +204,7 @@ def _list_complaints(
         ComplaintRow(
             icon=ICONS[Verdict.ERROR],
             href=place,
-            part=label(limit.where) if limit.where else "every part",
+            part=label(limit.where) if limit.where else "all parts",
             name=limit.name,
             value="not measured",
             strip=None,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.overview import DAY_S
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.model import Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
