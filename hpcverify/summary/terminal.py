@@ -174,14 +174,13 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
     for group in groups:
-        result, (told, bound, source) = group.result, wording.format_cells(group, run)
+        result, told = group.result, wording.describe_group(group, run)
         several = len(rounds[result.check]) > 1
-        tally = f"[{format_tally(rounds[result.check])}]" if several else ""
+        tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
-            words = filter(None, (tally, told, bound and f"(limit {bound}: {source})"))
             badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(" ".join(words))
+            cells = badge, Text(result.check), _make_cell(f"{tally}{told}")
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
@@ -234,14 +233,14 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
     """Print a figure of the slowest part, by the heads of its columns."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
-    limit = wording.find_nearest_limit(item, result)
+    tightest = wording.find_tightest([item], result)
     return {
         "measured": figure.name,
         "speed": figure.format_value(item.value or 0.0),
         "slowest part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
         "share": figure.share,
         "last run": figure.change,
-        "limit": wording.format_bounds(limit, figure.format_value) if limit else "",
+        "limit": wording.format_bounds(tightest[1], figure.format_value) if tightest else "",
     }
 
 
