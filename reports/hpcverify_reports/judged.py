@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpcverify.check import Judgement, applies, judge
@@ -62,24 +61,6 @@ def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
         )
         for item in result.measurements
     )
-
-
-def list_accused(result: Result) -> tuple[str, ...]:
-    """List the parts that *result* complains of, each once."""
-    broken = [one.item.where for one in judge_measurements(result) if one.broken_limits]
-    ruled = [
-        finding.where
-        for finding in result.findings
-        if find_rule(finding, result).verdict > Verdict.SKIP
-    ]
-    return tuple(dict.fromkeys([*broken, *ruled]))
-
-
-def find_unmet_limits(result: Result) -> Iterator[Limit]:
-    """Yield the limits of *result* that nothing was measured against."""
-    for limit in result.limits:
-        if not any(applies(limit, item) for item in result.measurements):
-            yield limit
 
 
 def find_rule(finding: Finding, result: Result) -> FindingRule:

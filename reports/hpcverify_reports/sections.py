@@ -11,7 +11,6 @@ from hpcverify.model import (
     Cause,
     Finding,
     Inventory,
-    Maturity,
     Part,
     Remedy,
     Result,
@@ -19,16 +18,19 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import effective_remedy, find_common_remedy
-from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.actions import (
+    effective_remedy,
+    find_common_remedy,
+    find_unmet_limits,
+    list_complaints,
+)
+from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
     find_rule,
-    find_unmet_limits,
     format_range,
     judge_measurements,
-    list_accused,
 )
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
@@ -137,7 +139,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         round=result.round,
         icon=ICONS[verdict],
         is_open=verdict >= Verdict.WARN,
-        badges=tuple(_list_badges(result)),
+        badges=tuple(filter(None, [explain_weight(result)])),
         seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
@@ -161,13 +163,6 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
 def format_param(value: object) -> str:
     """Print a parameter as JSON, but text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _list_badges(result: Result) -> Iterator[str]:
-    if result.maturity is Maturity.BETA:
-        yield "beta: cannot drain the node"
-    if result.required and result.verdict is Verdict.SKIP:
-        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
@@ -273,7 +268,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = list_accused(result)
+    blamed = {complaint.where for complaint in list_complaints(result, Inventory())}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
