@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from hpcverify.check import compute_margin
 from hpcverify.model import (
     Cause,
     Finding,
@@ -129,6 +130,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
     verdict = effective_verdict(result)
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
+    is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, place)
     findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
@@ -138,7 +140,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         check=result.check,
         round=result.round,
         icon=ICONS[verdict],
-        is_open=verdict >= Verdict.WARN,
+        is_open=is_open,
         badges=tuple(filter(None, [explain_weight(result)])),
         seconds=result.seconds,
         reason=result.reason,
@@ -150,9 +152,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(everything, inventory),
-        charts=_draw_charts(result, everything, inventory)
-        if main or verdict > Verdict.SKIP
-        else (),
+        charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
@@ -171,7 +171,8 @@ def _list_complaints(
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
-    broken.sort(key=lambda found: found[0].verdict, reverse=True)
+    # The gravest first: of one verdict, what is farthest past its limit.
+    broken.sort(key=lambda b: (b[0].verdict, -compute_margin(b[2].item, b[1])), reverse=True)
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
         for name in {one.item.name for _, _, one in broken}

@@ -288,6 +288,16 @@ def test_what_several_checks_find_alike_has_one_card() -> None:
     assert page.text.index("recovery: fail also: ecc") > page.text.index("Failures and warnings")
 
 
+def test_of_one_verdict_what_is_farthest_past_its_limit_comes_first() -> None:
+    values = (95.0, 40.0, None, 80.0)
+    slow = [Measurement("rate", v, "1/s", g.id) for v, g in zip(values, samples.GPUS, strict=False)]
+    limit = Limit(name="rate", low=100.0, source="site.toml")
+    page = dom(samples.run(samples.result("cores", slow, [limit]))).text
+    card = page.split("Failures and warnings")[1].split("All checks")[0]
+
+    assert re.findall(r"GPU (\d)", card) == ["2", "1", "3", "0"]
+
+
 def test_what_failed_stands_above_what_only_warns() -> None:
     """It may be a finding among measurements outside a milder limit."""
     slow = Measurement("rate", 9.0, "1/s", samples.GPUS[1].id)
