@@ -160,7 +160,6 @@ class Sweep:
         return True
 
     def _submit(self) -> None:
-        """Order as many verifications as there is room for."""
         limit = None
         if self.limit is not None:
             limit = self.limit - len(self.list_under_way())
@@ -212,7 +211,6 @@ class Sweep:
         return busy & {name for name, number in self.tickets.items() if number}
 
     def _explain_nobody_due(self) -> str:
-        """Say why nobody was due, the most common reasons first."""
         reasons = Counter(why for _, why in self._passed_over)
         told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
         return f"no node was due ({'; '.join(told)})"

@@ -55,7 +55,6 @@ def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
 
 
 def _parse_named_checks(reason: str) -> Iterator[str]:
-    """Yield what *reason* may name as checks, each once."""
     owed = (name for listed in _OWED_CHECKS_PATTERN.findall(reason) for name in listed.split(", "))
     yield from dict.fromkeys((*_FAILED_CHECK_PATTERN.findall(reason), *owed))
 

@@ -142,7 +142,6 @@ class HoldHistory(Struct, frozen=True):
         )
 
     def _is_lifted_drain(self, seen: HoldReading) -> bool:
-        """Whether the drain, as *seen*, was made when we made the one we lifted."""
         first, last = (
             self.lifted_drained_at - MAX_CLOCK_SKEW_S,
             self.lifted_drained_at + MAX_DRAIN_DELAY_S,
@@ -371,7 +370,6 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
 
 
 def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
-    """Say why somebody else holds a node, empty if nobody does."""
     if seen.drained or seen.unavailable:
         return seen.reason or f"{seen.unavailable or 'drained'}, {NO_REASON_SUFFIX}"
     if seen.reserved and not reserved:  # of a ledger that is lost, or another one
@@ -380,7 +378,6 @@ def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
 
 
 def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str:
-    """Say which write comes next, if any."""
     drain, reserved = marks.owns_drain(seen), marks.owns_reservation(seen)
     if seen.unavailable:
         return ""
@@ -415,7 +412,6 @@ def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldRea
 
 
 def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
-    """Take the write *act* to *node* that is due since it was *seen*."""
     keeper, name = hand.backend, node.name
     said = f"{node.by}: {node.full_reason}" if node.by else node.full_reason
     reason = format_reason(node.hold_id or make_hold_id(), said)
@@ -466,7 +462,6 @@ class _HoldWriter:
 
 
 def _get_drain_reason(seen: HoldReading) -> str:
-    """Give the reason of the drain that stands, empty if none does."""
     return seen.reason if seen.drained else ""
 
 
@@ -476,7 +471,6 @@ def make_hold_id() -> str:
 
 
 def _describe_reading(seen: HoldReading) -> str:
-    """Describe how a node is held."""
     held = "reserved" * seen.reserved, "drained" * seen.drained, seen.unavailable
     told = " and ".join(filter(None, held)) or "free"
     return f"{told} ({seen.reason})" if seen.reason else told

@@ -96,7 +96,6 @@ class Dispatcher:
         return any(closed)
 
     def _query_jobs(self, tickets: Iterable[Ticket]) -> dict[int, Job]:
-        """Ask for all our jobs, by number; for those of *tickets* where they ended."""
         return self.slurm.list_jobs(JOB_NAME_PREFIX, [t.job for t in tickets if t.job])
 
     def _is_missing(self, ticket: Ticket, known: Collection[int]) -> bool:
@@ -219,7 +218,6 @@ def list_site_options(fleet: Fleet) -> Iterator[str]:
 
 
 def _name_job(ticket: Ticket) -> str:
-    """Name the job of *ticket*."""
     return build_job_name(ticket.number, ticket.node)
 
 

@@ -43,7 +43,6 @@ def publish_job_gates(
 
 
 def _write_job_gate(path: Path, said: gate.JobGate) -> list[str]:
-    """Write a gate file; return what is to be said if that is not possible."""
     try:
         gate.write(path, said)
     except OSError as exc:
