@@ -69,8 +69,8 @@ class Dispatcher:
         minutes = self.compute_job_minutes(suite)
         purpose = _choose_purpose(node) if kept else Purpose.SWEEP
         ticket = self.ledger.issue_ticket(host.name, purpose, suite)
-        errand = self._build_job_spec(host, ticket, minutes, kept=kept)
-        self.ledger.record_job(ticket, submit(errand, self.slurm))
+        spec = self._build_job_spec(host, ticket, minutes, kept=kept)
+        self.ledger.record_job(ticket, submit(spec, self.slurm))
         return ticket
 
     def cancel_verification(self, node: str) -> None:

@@ -361,7 +361,7 @@ def _choose_reason(
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
     if failures:
-        return f"{failures} failed run{'s' * (failures != 1)} in the last 7 days"
+        return f"{failures} failed run{'' if failures == 1 else 's'} in the last 7 days"
     return ""
 
 
