@@ -55,7 +55,7 @@ def command(
     Nodes that failed or came back go first, then those never verified, then those
     verified longest ago. Each gets a job that gives way to anybody. To end the sweep
     does not end the jobs: `hpcverify collect` takes in what they find. Exit status 4
-    while the breaker is tripped or a check is in doubt.
+    while the breaker is tripped or a check is doubted.
 
     \b
     Examples:

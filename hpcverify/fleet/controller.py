@@ -173,7 +173,7 @@ class Controller:
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is in doubt: {doubts[check]}")
+            self.say(f"a check is doubted: {doubts[check]}")
         self.notifier.notify()
 
     # -- what was found

@@ -28,7 +28,7 @@ def publish_job_gates(
 
     """
     folder = Path(site.fleet.spool) / gate.GATE_NAME
-    until = int(now + site.fleet.word_hours * HOUR_S)
+    until = int(now + site.fleet.gate_hours * HOUR_S)
     silenced = list_suppressions(site, now)
     failed: list[str] = []
     for name, node in nodes.items():
