@@ -55,7 +55,7 @@ def check_partitions(
             yield from _check_user_preemption(other, others, nodes)
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
-        yield f"never verified, for partition {ours.name} has them not: {fold(never)}"
+        yield f"never verified, since they are not in partition {ours.name}: {fold(never)}"
 
 
 def _expand_nodes(partition: Partition) -> AbstractSet[str]:
@@ -102,8 +102,8 @@ def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> 
         yield f"PreemptExemptTime={preemption.exempt}: {waits} for so long"
     if ours.grace != "0":
         yield (
-            f"partition {ours.name} has GraceTime={ours.grace}: a verification hears "
-            "that it is to end only when that time is over; set GraceTime=0"
+            f"partition {ours.name} has GraceTime={ours.grace}: a verification is "
+            "told to end only when that time is over; set GraceTime=0"
         )
 
 
