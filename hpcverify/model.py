@@ -246,9 +246,14 @@ class Inventory(Struct, frozen=True):
     sensors: tuple[str, ...] = ()
     """The telemetry that this node can give, by the name of the series."""
 
+    def find_part(self, where: str) -> Part | None:
+        """Find the part whose id is *where*."""
+        return next((p for p in self.parts if p.id == where), None)
+
     def find_label(self, where: str) -> str:
         """Say what a person calls the part *where*."""
-        return next((p.label for p in self.parts if p.id == where), where)
+        part = self.find_part(where)
+        return part.label if part else where
 
     def format_names(self, ids: Collection[str]) -> str:
         """Write :meth:`list_names` of *ids* in one line."""

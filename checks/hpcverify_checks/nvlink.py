@@ -54,14 +54,15 @@ from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    LINKS_PER_BRIDGE,
-    compute_growth,
-    find_model,
+    compare_with_last_run,
     find_peak_increase,
+    read_moment,
+)
+from hpcverify_checks.common.parts import (
+    LINKS_PER_BRIDGE,
+    find_model,
     has_optional_links,
     look_up_spec,
-    make_carry_over,
-    take_snapshot,
 )
 
 LINKS_UP = "links up"
@@ -101,7 +102,11 @@ def report_linkage(
     heard: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
 ) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
-    missed = find_linkless_gpus(heard.answers, ctx, params)
+    missed = frozenset(
+        where
+        for where, linkage in heard.answers.items()
+        if not linkage.links and should_have_links(where, heard.answers, ctx, params)
+    )
     linked = {
         where: linkage
         for where, linkage in heard.answers.items()
@@ -117,14 +122,6 @@ def report_linkage(
         yield from report_errors(linkage, ctx, where, root)
         yield from report_fabric(linkage.fabric, where)
     yield from compare_fabrics(linked, ctx)
-
-
-def find_linkless_gpus(
-    answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
-) -> frozenset[str]:
-    """List the GPUs that show no NVLink and ought to have some."""
-    silent = (where for where, linkage in answers.items() if not linkage.links)
-    return frozenset(w for w in silent if should_have_links(w, answers, ctx, params))
 
 
 def should_have_links(
@@ -168,11 +165,6 @@ def list_active(linkage: Linkage) -> frozenset[int]:
     return frozenset(link.number for link in list_links(linkage) if link.active)
 
 
-def is_state_known(linkage: Linkage) -> bool:
-    """Whether the state of any link is known."""
-    return any(link.active is not None for link in list_links(linkage))
-
-
 class Wiring(Struct, frozen=True):
     """The links of one GPU, and how many of them ought to be up."""
 
@@ -202,7 +194,8 @@ def report_active_links(
     counted = {
         where: list_active(linkage)
         for where, linkage in linked.items()
-        if is_state_known(linkage) or (where in missed and linkage.links is not None)
+        if any(link.active is not None for link in list_links(linkage))
+        or (where in missed and linkage.links is not None)
     }
     for where, links in counted.items():
         like = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
@@ -210,8 +203,7 @@ def report_active_links(
         sheet = look_up_spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        text = f"{len(links)} of {len(list_links(wiring.linkage))} NVLinks are up"
-        yield Coverage(where, text)
+        yield Coverage(where, f"{len(links)} of {len(list_links(linked[where]))} NVLinks are up")
         yield from find_missing(wiring, links, [len(n) for n in like])
         # What is down stays missed until somebody says that it may be.
         kept = links if params.links else links | before
@@ -229,52 +221,42 @@ def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> 
         yield Finding("nvlink_off", wiring.where, text)
     elif wanted:
         if len(links) < wanted:
-            yield report_down(wiring, list_inactive(wiring), f"the suite wants {wanted}")
+            yield report_down(wiring, f"the suite wants {wanted}")
     elif lost := wiring.before - links:
         why = f"up in an earlier run (if that is right now: links = {len(links)})"
-        yield report_down(wiring, lost, why)
+        yield report_down(wiring, why, lost)
     elif wiring.links_per_bridge:
         yield from check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
-        yield explain_fewer(wiring, like)
-
-
-def explain_fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
-    """Say that links are missing, or that GPUs alike have equally few."""
-    if len(like) > 1 and len(set(like)) == 1:
-        text = (
-            f"{like[0]} of {wiring.promised} NVLinks are up, as on all {len(like)} "
-            "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
-            f"(if that is right: links = {like[0]})"
-        )
-        return Finding("nvlink_fewer", wiring.where, text)
-    why = f"{max(*like, wiring.promised)} ought to be up"
-    return report_down(wiring, list_inactive(wiring), why)
+        if len(like) > 1 and len(set(like)) == 1:
+            text = (
+                f"{most} of {wiring.promised} NVLinks are up, as on all {len(like)} "
+                "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
+                f"(if that is right: links = {most})"
+            )
+            yield Finding("nvlink_fewer", wiring.where, text)
+        else:
+            yield report_down(wiring, f"{max(most, wiring.promised)} ought to be up")
 
 
 def check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     """Judge the number of links by the bridges that it takes."""
     bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
-        yield report_down(
-            wiring, list_inactive(wiring), f"a bridge carries {wiring.links_per_bridge}"
-        )
+        yield report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
     elif 0 < links < wiring.promised:
         most = wiring.promised // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
-def list_inactive(wiring: Wiring) -> frozenset[int]:
-    """List the links that are not up."""
-    return frozenset(k.number for k in list_links(wiring.linkage)) - list_active(wiring.linkage)
-
-
-def report_down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
-    """Say which links are down, and why they ought not to be."""
-    names = ", ".join(map(str, sorted(which)))
+def report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
+    """Say that links are down (all that are not up, or *which*), and *why* that is wrong."""
+    up = list_active(wiring.linkage)
+    down = which or {link.number for link in list_links(wiring.linkage)} - up
+    names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
-    text = f"{what}, {len(list_active(wiring.linkage))} are up: {why}"
+    text = f"{what}, {len(up)} are up: {why}"
     return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
@@ -302,22 +284,20 @@ def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Ite
     """Yield how many errors of each kind are new, and on which link most of them."""
     links = list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
-    noted = take_snapshot(ctx, where, read, root)
-    new = compute_growth(ctx, noted, where)
-    counts, kinds = sum_by_kind(new.last.counts), sum_by_kind(noted.counts)
+    new = compare_with_last_run(ctx, where, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
-    for name in RETRAINING_KINDS:
-        if name in kept:
-            yield Measurement(name, kinds[name], "", where)
-        if name in kept and new.from_last_run:
-            yield Measurement(f"{name}.delta", counts[name], "", where)
-    for name, (unit, seconds) in RATE_UNITS.items():
+    for name in (k for k in RETRAINING_KINDS if k in kept):
+        yield Measurement(name, sum_by_kind(new.shown)[name], "", where)
+        if new.from_last_run:
+            yield Measurement(f"{name}.delta", sum_by_kind(new.last.counts)[name], "", where)
+    for name in (k for k in RATE_UNITS if k in kept):
+        unit, seconds = RATE_UNITS[name]
         span = new.choose_delta(seconds)
         rate = span.compute_rate(sum_by_kind(span.counts)[name], seconds)
-        if name in kept and rate is not None:
+        if rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from find_worst_link(new.last.counts, new.since, where)
-    yield make_carry_over(noted, where)
+    yield from find_worst_link(new.last.grown, new.start, where)
+    yield new.carry_over
 
 
 def sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
@@ -338,11 +318,8 @@ def find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[
     if not links:
         return
     ((worst, most),) = links.most_common(1)
-    counted = {
-        name.partition(" ")[2]: str(count)
-        for name, count in new.items()
-        if name.partition(" ")[0] == worst
-    }
+    own = {name: count for name, count in new.items() if name.partition(" ")[0] == worst}
+    counted = {name.partition(" ")[2]: str(count) for name, count in own.items()}
     names = ", ".join(f"{error} {count}" for error, count in counted.items())
     share = f"{most} of {links.total()} errors since {since}"
     text = f"NVLink {worst} has {share}: {names}"

@@ -57,8 +57,8 @@ from hpcverify.model import (
 )
 from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     WORD_BYTES,
@@ -110,13 +110,16 @@ class Rig:
     devices: tuple[torch.device, ...]
     gpus: tuple[Device, ...]
     reaches: Callable[[torch.device, torch.device], bool]
-    """Whether the first can read and write the memory of the second by itself."""
+    """Whether the first can read and write the memory of the second by itself; if not,
+    copies go by way of the host."""
     seed: int
     copy: Copy = copy
 
-    def list_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield each ordered pair of places."""
-        return permutations(range(len(self.devices)), 2)
+    def list_pairs(self) -> dict[tuple[int, int], bool]:
+        """List each ordered pair of places, and whether the first reaches the second."""
+        devices = self.devices
+        pairs = permutations(range(len(devices)), 2)
+        return {(i, j): self.reaches(devices[i], devices[j]) for i, j in pairs}
 
 
 def applies(ctx: Context) -> None:
@@ -164,7 +167,7 @@ def convert_busy_errors() -> Generator[None]:
 
 
 def can_reach(device: torch.device, peer: torch.device) -> bool:
-    """Ask CUDA; what cannot be reached is copied by way of the host."""
+    """Ask CUDA whether *device* reaches the memory of *peer* by itself."""
     import torch
 
     return torch.cuda.can_device_access_peer(device, peer)
@@ -195,8 +198,8 @@ def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
 def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
     """List the GPUs that each one cannot reach by itself."""
     unreached: dict[int, list[str]] = {}
-    for i, j in rig.list_pairs():
-        if not rig.reaches(rig.devices[i], rig.devices[j]):
+    for (i, j), direct in rig.list_pairs().items():
+        if not direct:
             unreached.setdefault(i, []).append(rig.gpus[j].label)
     for i, labels in unreached.items():
         text = f"no direct way to {', '.join(labels)}: copies go through the host"
@@ -206,18 +209,15 @@ def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
 
 def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
     """Copy the pattern of each GPU to each other one, and compare it there."""
-    for i, source in enumerate(rig.devices):
-        sent = make_pattern(rig.seed + i, range(words), source)
-        for j, target in enumerate(rig.devices):
-            if i == j:
-                continue
-            expected = make_pattern(rig.seed + i, range(words), target)
-            arrived = ~expected
-            rig.copy(arrived, sent)
-            wait_for_device(source, target)
-            wrong = compare_words(arrived, expected)
-            if wrong:
-                yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
+    for i, j in rig.list_pairs():
+        source, target = rig.devices[i], rig.devices[j]
+        sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
+        arrived = ~expected
+        rig.copy(arrived, sent)
+        wait_for_device(source, target)
+        wrong = compare_words(arrived, expected)
+        if wrong:
+            yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
@@ -250,8 +250,14 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
 
 def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
     """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
-    direct = set(list_direct_pairs(rig)) if wiring == "peer" else set[tuple[str, str]]()
-    astray = [f for f in wrong if f.code == "p2p_corrupted" and read_endpoints(f) in direct]
+    parts = [gpu.part for gpu in rig.gpus]
+    reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
+    direct = {(parts[i], parts[j]) for i, j in reached}
+    astray = [
+        f
+        for f in wrong
+        if f.code == "p2p_corrupted" and (f.evidence["from"], f.evidence["to"]) in direct
+    ]
     yield from (f for f in wrong if f not in astray)
     if direct and len(astray) == len(direct):
         text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED_FIX}"
@@ -259,18 +265,6 @@ def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Fi
     else:
         for finding in astray:
             yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
-
-
-def list_direct_pairs(rig: Rig) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of parts that copy without the host."""
-    for i, j in rig.list_pairs():
-        if rig.reaches(rig.devices[i], rig.devices[j]):
-            yield rig.gpus[i].part, rig.gpus[j].part
-
-
-def read_endpoints(finding: Finding) -> tuple[str, str]:
-    """Say between which parts the words of *finding* were wrong."""
-    return finding.evidence["from"], finding.evidence["to"]
 
 
 def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:

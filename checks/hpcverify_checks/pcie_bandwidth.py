@@ -38,8 +38,8 @@ from hpcverify.telemetry import aer
 from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.counters import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     WORD_BYTES,
@@ -93,7 +93,7 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     applies(ctx)
     device = find_torch_device(ctx)
     require_memory(device, 2 * params.size)
-    gpu = find_part(ctx, ctx.device.part)
+    gpu = ctx.inventory.find_part(ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
     by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
@@ -210,10 +210,11 @@ def time_direction(
     rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", where)
     link = links[-1]
-    if link:
-        yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
-        yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
-    if link and route.best:
+    if not link:
+        return
+    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
+    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
+    if route.best:
         share = link.bandwidth / route.best.bandwidth
         yield Measurement(f"{name}.link.of_best", share, "ratio", where)
 

@@ -24,9 +24,11 @@ from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_hard_evidence
 from hpcverify.run.folders import temporary_folder
+from hpcverify.run.gather import TELEMETRY_WORKER
+from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
-from hpcverify.run.orchestrator import TELEMETRY_WORKER, NodeHistory, Verification
+from hpcverify.run.orchestrator import Verification
 from hpcverify.run.process import ForkedWorker
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording

@@ -21,9 +21,9 @@ from hpcverify.plan import catalog
 from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.folders import temporary_folder
+from hpcverify.run.gather import answer_for_unreachable, assign_workers, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
-from hpcverify.run.orchestrator import answer_for_unreachable, assign_workers, probe_node
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.run.wire import Item, ProbeResult, RunSelftest
 

@@ -102,33 +102,25 @@ def applies(ctx: Context) -> None:
 def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
-    device, where = find_torch_device(ctx), ctx.device.part
-    yield from convert_memory_errors(where, _measure_gpu(device, where, ctx.seed, params))
+    device = find_torch_device(ctx)
+    yield from convert_memory_errors(ctx.device.part, _measure_gpu(device, ctx, params))
 
 
 def _measure_gpu(
-    device: torch.device, where: str, seed: int, params: GpuMemoryParams
+    device: torch.device, ctx: Context, params: GpuMemoryParams
 ) -> Iterator[CheckItem]:
-    require_own_memory(device)
+    import torch
+
+    if torch.cuda.get_device_properties(device).is_integrated:
+        raise Skip("this GPU has no memory of its own: it shares that of the host")
+    where = ctx.device.part
     require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
     timer = choose_timer(device)
     yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
     room = query_gpu_memory(device)
     memory = Memory(allocate_chunks(room))
-    yield from examine_memory(memory, where, room, seed, _make_deadline(params.seconds))
-
-
-def require_own_memory(device: torch.device) -> None:
-    """Raise `Skip` if the memory of the GPU is that of the host, which needs it."""
-    import torch
-
-    if torch.cuda.get_device_properties(device).is_integrated:
-        raise Skip("this GPU has no memory of its own: it shares that of the host")
-
-
-def _make_deadline(seconds: float) -> Callable[[], bool]:
-    end = perf_counter() + seconds
-    return lambda: perf_counter() >= end
+    end = perf_counter() + params.seconds
+    yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
 
 
 def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:

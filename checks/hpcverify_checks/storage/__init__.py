@@ -118,7 +118,9 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     """Refuse what cannot be measured, load the disk, and ask it how it fared."""
     engine = fio_runner.find_engine()
     require_mounted(ctx)
-    require_space(ctx.scratch, compute_needed_bytes(params), space_of(ctx.scratch))
+    fullest = max(params.size_mib * MIB, params.checkpoint_mib * MIB, JOURNAL_BYTES)
+    needed = max(fullest, params.files * len(FILE_CONTENT))
+    require_space(ctx.scratch, needed, space_of(ctx.scratch))
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)
     yield describe_site(site)
@@ -129,12 +131,6 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     except FaultError as fault:
         yield explain_fault(fault, site)
     yield from report_health(before, smart.read(site.disk), site)
-
-
-def compute_needed_bytes(params: StorageParams) -> int:
-    """Say how many bytes lie in the scratch directory when it is fullest."""
-    mib = max(params.size_mib, params.checkpoint_mib)
-    return max(mib * MIB, JOURNAL_BYTES, params.files * len(FILE_CONTENT))
 
 
 def run_phases(
@@ -202,21 +198,15 @@ def _run_checkpoints(
             longest = max(longest, report.find_longest())
         _remove(room)
     for way, values in speeds.items():
-        yield from _report_repeats(site, f"checkpoint.{way}", t, values)
+        name, spread = f"checkpoint.{way}", statistics.stdev(values) / statistics.mean(values)
+        yield _make_measurement(site, name, statistics.median(values), "MB/s")
+        yield _make_measurement(site, f"{name}.cv", spread, "ratio")
+        yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
     yield _make_longest(site, "checkpoint", longest)
     yield site.make_covered(
         f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, "
         "flushed, read back and verified"
     )
-
-
-def _report_repeats(
-    site: ScratchSite, name: str, t: Sequence[float], values: Sequence[float]
-) -> Iterator[CheckItem]:
-    spread = statistics.stdev(values) / statistics.mean(values)
-    yield _make_measurement(site, name, statistics.median(values), "MB/s")
-    yield _make_measurement(site, f"{name}.cv", spread, "ratio")
-    yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
 
 
 def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckItem]:

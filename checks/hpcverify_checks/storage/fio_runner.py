@@ -184,16 +184,16 @@ def find_engine() -> str:
     """
     done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
-        said = _decode(done.stderr) or f"it ended with {done.returncode}"
+        said = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
         raise Unable(
             f"fio does not start ({said[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by hand; if "
             "that works, see ulimit -a of whoever started this run",
             Cause.MISCONFIGURED,
         )
-    listing = _decode(done.stdout).split()
-    for name in ENGINES:
-        if name in listing:
-            return name
+    listing = done.stdout.decode(errors="replace").split()
+    found = next((name for name in ENGINES if name in listing), None)
+    if found:
+        return found
     raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
 
 
@@ -233,7 +233,9 @@ def _parse_report(done: CompletedTool) -> FioReport:
     jobs: list[Mapping[str, Any]] = []
     if brace:
         jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
-    number = next((job["error"] for job in jobs if job["error"]), 0) or _parse_errno(said)
+    # What fails before the job starts is in no report, but only in what fio prints.
+    printed = re.search(r"\berr=(\d+)/", said)
+    number = next((job["error"] for job in jobs if job["error"]), printed and int(printed[1]))
     if number:
         raise FaultError(number, _summarize_output(said), {"fio": said.strip()[:2000]})
     if done.returncode or not jobs:
@@ -262,16 +264,6 @@ def _require_undisturbed(status: int, said: str) -> None:
             Cause.NO_RESOURCES,
             Remedy.INSPECT,
         )
-
-
-def _decode(output: bytes) -> str:
-    return output.decode(errors="replace").strip()
-
-
-def _parse_errno(said: str) -> int:
-    # What fails before the job starts is in no report, but only in what fio prints.
-    match = re.search(r"\berr=(\d+)/", said)
-    return int(match[1]) if match else 0
 
 
 def _summarize_output(said: str) -> str:

@@ -100,7 +100,8 @@ def report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     places = group_by_part(log.messages, known)
     for where, found in places.items():
         counts[where] = len(found)
-        yield from make_findings(where, found)
+        for code in dict.fromkeys(event.row.code for event in found):
+            yield make_finding(where, [event for event in found if event.row.code == code])
     yield from report_unresolved(ctx, log, places)
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
@@ -149,14 +150,6 @@ def group_by_part(
     return places
 
 
-def make_findings(where: str, found: Sequence[Event]) -> Iterator[Finding]:
-    """Yield one finding for each code."""
-    grouped: dict[str, list[Event]] = {}
-    for event in found:
-        grouped.setdefault(event.row.code, []).append(event)
-    yield from (make_finding(where, group) for group in grouped.values())
-
-
 def report_older_lines(where: str, found: Sequence[Event]) -> Finding:
     """List what was logged long before anybody looked: by now it may be mended."""
     worst = max(found, key=lambda event: event.row.verdict)
@@ -199,13 +192,8 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
 
 def describe_row(row: XidRow) -> dict[str, str]:
     """Say what is known of an Xid, and who disagrees."""
-    facts = {
-        "mnemonic": row.mnemonic,
-        "nvidia": row.nvidia,
-        "others": row.others,
-        "disagreement": row.disagreement,
-    }
-    return {name: value for name, value in facts.items() if value}
+    names = ("mnemonic", "nvidia", "others", "disagreement")
+    return {name: getattr(row, name) for name in names if getattr(row, name)}
 
 
 def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
@@ -227,21 +215,14 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = find_row(xid)
             if row.kind == "app":
-                yield report_own_load(where, xid, row, times)
+                count = count_occasions(times)
+                code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
+                what = "by hpcverify's own load, whose kernels are known to be good"
+                text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
+                yield Finding(code, where, text, describe_row(row))
             elif (where, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
                 yield Finding(row.code, where, text, describe_row(row))
-
-
-def report_own_load(where: str, xid: int, row: XidRow, times: Sequence[float]) -> Finding:
-    """Tell of a program's error that was our own program's."""
-    count = count_occasions(times)
-    text = (
-        f"{row.meaning}: Xid {xid} by hpcverify's own load, whose kernels are known "
-        f"to be good ({count} times)"
-    )
-    code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
-    return Finding(code, where, text, describe_row(row))
 
 
 def list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
