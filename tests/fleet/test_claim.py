@@ -159,7 +159,7 @@ def test_what_is_no_claim_is_named_and_nothing_is_done(
             texts = {"half": b'{"ledger": "x"', "bytes": b'{"ledger": "\xff"}'}
             path.write_bytes({**texts, "text": b"mine", "late": LATE}[kind])
 
-    with pytest.raises(ActionError, match=rf"does not say .* rm {path}"):
+    with pytest.raises(ActionError, match=rf"is not a valid claim .* rm {path}"):
         take_claim(spool, ledger, "ctl1", NOW)
 
 
