@@ -41,7 +41,7 @@ NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """What a node's directory can be called."""
 DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
 """What a document is called: by the id of the run, as `orchestrator` makes it."""
-RESERVED_NAMES = frozenset({"standing"})
+RESERVED_NAMES = frozenset({"gate"})
 """Directories of the spool that are no node's."""
 ASIDE_PREFIX = ".refused."
 """What is put before the name of a file that is not looked at again."""

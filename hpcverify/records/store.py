@@ -504,6 +504,10 @@ class Store:
 
         return values
 
+    def make_earlier_lookup(self, run: Run) -> Callable[[str], PastValues]:
+        """Recall by the name of a check what that node measured before *run*."""
+        return partial(self.make_past_lookup, run.node, run.suite, before=run.started.isoformat())
+
     def _select_values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
         query = (
             "select value from measurements m"

@@ -91,6 +91,7 @@ def conclude(
             reason=_prefix_label(inventory.find_label(part), outcome.reason, len(outcomes)),
             cause=outcome.cause,
             remedy=outcome.remedy,
+            code=outcome.code,
         )
         for part, outcome in outcomes.items()
         if outcome.verdict is Verdict.ERROR

@@ -367,12 +367,12 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
     """
     here = {device.part for device in inventory.devices}
     gone = {
-        p.where: (p.text, problems.UNREACHABLE_CAUSES.get(p.code))
+        p.where: (p.text, problems.UNREACHABLE_CAUSES.get(p.code), p.code)
         for p in inventory.problems
         if p.where not in here
     }
     for device in list_missing_devices(inventory, previous) if previous else ():
-        gone.setdefault(device.part, (f"{device.label} was here before", None))
+        gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))
     return {
         part: Answer(
             outcome=Outcome(
@@ -380,7 +380,8 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
                 reason=text,
                 cause=cause or Cause.MISSING,
                 remedy=Remedy.INSPECT,
+                code=code,
             ),
         )
-        for part, (text, cause) in gone.items()
+        for part, (text, cause, code) in gone.items()
     }

@@ -120,6 +120,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
+    code: str = ""
+    """As in `Shortfall`."""
     start: float = 0.0
     end: float = 0.0
     trace: str = ""

@@ -80,7 +80,11 @@ class WorkerServer:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
             outcome = Outcome(
-                verdict=Verdict.ERROR, reason=str(exc), cause=exc.cause, remedy=exc.remedy
+                verdict=Verdict.ERROR,
+                reason=str(exc),
+                cause=exc.cause,
+                remedy=exc.remedy,
+                code=exc.code,
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
             outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)

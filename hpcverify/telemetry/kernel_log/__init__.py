@@ -77,7 +77,7 @@ def read(
         Unable: no source can be read (DENIED; or TIMEOUT or HUNG if a tool was so).
 
     """
-    boot = sysfs.read_text(root / "proc/sys/kernel/random/boot_id") or "unknown"
+    boot = sysfs.read_boot_id(root) or "unknown"
     now = clock()
     query = LogQuery(
         root=root,

@@ -78,6 +78,7 @@ def start_nvml(timeout: float) -> DeviceList:
             "node",
             f"GPU with NVML index {index}: nvmlDeviceGetHandleByIndex or what follows "
             "it does not return",
+            {"nvml_index": str(index)},
         )
         for index in (*(left.item for left in handles.timed_out), *handles.unasked)
     )
@@ -115,7 +116,8 @@ def _find_gpu(index: int) -> Gpu | Finding:
         return Gpu(index, uuid, address, handle, _read_name(handle))
     except UnicodeDecodeError as err:
         text = f"GPU with NVML index {index} gives garbage for its UUID: {err}"
-        return Finding("gpu_unreadable", "node", text)
+        return Finding("gpu_unreadable", "node", text, {"nvml_index": str(index)})
     except nv.NVMLError as err:
         code = UNLISTED_CODES.get(code_of(err), "gpu_unreadable")
-        return Finding(code, "node", f"GPU with NVML index {index}: {err}")
+        text = f"GPU with NVML index {index}: {err}"
+        return Finding(code, "node", text, {"nvml_index": str(index)})
