@@ -169,7 +169,7 @@ def _make_sibling_limit(
 
 def _identify_kind(where: str, inventory: Inventory) -> tuple[str, str]:
     """Say what *where* is, so that only like parts are called siblings."""
-    part = next((p for p in inventory.parts if p.id == where), None)
+    part = inventory.find_part(where)
     if part is None:
         return where.rstrip("0123456789"), ""
     return part.kind, part.facts.get("name", "")
