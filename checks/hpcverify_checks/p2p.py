@@ -44,16 +44,15 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.bits import WORD_BYTES, format_word
 from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
 from hpcverify_checks.common.device import find_torch_device, require_memory
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
-    WORD_BYTES,
     Copy,
     WrongWords,
     compare_words,
     copy,
-    format_word,
     make_pattern,
 )
 

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
-from hpcverify_checks.common.bits import compute_digest
+from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.counters import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
 from hpcverify_checks.common.device import find_torch_device, require_memory
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
-    WORD_BYTES,
     Copy,
     WrongWords,
     compare_words,

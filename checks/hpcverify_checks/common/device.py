@@ -200,6 +200,15 @@ def require_memory(device: torch.device, needed: int) -> None:
         )
 
 
+def synchronize(*devices: torch.device) -> None:
+    """Wait until all *devices* have done what they were told to."""
+    import torch
+
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
 @contextmanager
 def reserve_gpu_cores(ctx: Context) -> Generator[None]:
     """Leave a core to each GPU's worker while the host's CPU is loaded beside them."""
