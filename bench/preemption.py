@@ -73,7 +73,7 @@ def verify(cluster: Cluster, folder: Path) -> None:
     program.chmod(0o755)  # with a lock of its own: this machine is not the node
     cli.suite("idle", f'[[check]]\nname = "naughty"\n{way}\n')
     names = ("HPCVERIFY_STATE", "HPCVERIFY_CONFIG", "PYTHONPATH")
-    errand = JobSpec(
+    job = JobSpec(
         node="n1",
         gpus=0,
         suite="idle",
@@ -86,7 +86,7 @@ def verify(cluster: Cluster, folder: Path) -> None:
         program=str(program),
         environment={name: cli.environment[name] for name in names},
     )
-    submit(errand, cluster.slurm)
+    submit(job, cluster.slurm)
     cluster.until((folder / "ready").exists)
 
 

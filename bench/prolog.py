@@ -1,7 +1,7 @@
 """
 What a job waits for in the prolog.
 
-The standing question in sh beside a shell that does nothing, `hpcverify gate` beside a
+Reading the gate file in sh, beside a shell that does nothing, `hpcverify gate` beside a
 bare interpreter, and the prolog that waits for the passive suite over eight GPUs of the
 NVML double. LBNL NHC is not in Debian or on PyPI: what its run of ten checks takes on
 two cores (0.06 s) was measured beforehand.
@@ -33,15 +33,15 @@ NHC_SECONDS = 0.06
 ALLOWED_SECONDS = 0.1
 """That the prolog may take longer than NHC."""
 FAR = 99_999_999_999
-WORDS = {
+GATE_FILES = {
     "a held node": f"quarantined\n{FAR}\nGPU 3: lost\n\n",
     "a node in service": f"ok\n{FAR}\n\n\n",
-    "a node without a word": "",
+    "a node without a gate file": "",
     "a check that may refuse": f"ok\n{FAR}\n\ninventory\n",
 }
 
 BESIDE = "no target: the passive suite is started as well"
-TARGETS = dict.fromkeys(WORDS, BESIDE) | {"a held node": "at most 5"}
+TARGETS = dict.fromkeys(GATE_FILES, BESIDE) | {"a held node": "at most 5"}
 
 
 def seconds(command: Sequence[str], environment: dict[str, str] | None = None) -> float:
@@ -58,7 +58,7 @@ def cpu_seconds() -> float:
 
 
 def median(measure: Callable[[], float]) -> float:
-    """Give the median of `OPERAND_PAIRS` measurements."""
+    """Take the median of `PAIRS` measurements."""
     return statistics.median(measure() for _ in range(PAIRS))
 
 
@@ -69,12 +69,12 @@ def settings(folder: Path, hpcverify: str) -> str:
     return str(file)
 
 
-def standing(folder: Path) -> None:
-    """Time the prolog where it has nothing to wait for but its own question."""
+def time_prologs(folder: Path) -> None:
+    """Time the prolog where it reads the gate file and waits for nothing else."""
     conf = settings(folder, "/bin/true")
     environment = {"SLURM_JOB_UID": "1000"}
-    for what, word in WORDS.items():
-        (folder / "standing").write_text(word)
+    for what, text in GATE_FILES.items():
+        (folder / "gate").write_text(text)
         prolog = (PROLOG, conf)
         more = median(
             lambda prolog=prolog: (
@@ -106,7 +106,7 @@ def passive(folder: Path) -> None:
         f'export NVML_LAB_SCENARIO={scenario}\nexec {HPCVERIFY} "$@"\n'
     )
     script.chmod(0o755)
-    (folder / "standing").write_text(WORDS["a check that may refuse"])
+    (folder / "gate").write_text(GATE_FILES["a check that may refuse"])
     conf = settings(folder, str(script))
     environment = {"SLURM_JOB_UID": "1000", "SLURMD_NODENAME": "n1"}
     seconds((PROLOG, conf), environment)  # the first run of all makes the store
@@ -126,6 +126,6 @@ def passive(folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        standing(Path(made))
+        time_prologs(Path(made))
         gate()
         passive(Path(made))

@@ -18,8 +18,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from hpcverify.units import MIB
 from hpcverify_checks.storage import fio_runner
-from hpcverify_checks.storage.fio_runner import MIB, Fio
+from hpcverify_checks.storage.fio_runner import Fio
 from hpcverify_checks.storage.jobs import cut_to_written, read_back, write
 from pairs import compare
 

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -60,12 +60,18 @@ class Unable(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """
 
     def __init__(
-        self, reason: str, cause: Cause, remedy: Remedy = Remedy.FIX_CONFIGURATION
+        self,
+        reason: str,
+        cause: Cause,
+        remedy: Remedy = Remedy.FIX_CONFIGURATION,
+        *,
+        code: str = "",
     ) -> None:
-        """Keep why, with a cause and a remedy from the closed lists."""
+        """Keep why, with a cause and a remedy; *code* as in `Shortfall`."""
         super().__init__(reason)
         self.cause = cause
         self.remedy = remedy
+        self.code = code
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,11 +142,11 @@ class Context(Struct, frozen=True, kw_only=True):
 class Sample(Struct, frozen=True):
     """One reading by the telemetry worker; *t* in seconds on its own clock."""
 
-    t: float
     name: str
+    value: float
     unit: str
     where: str
-    value: float
+    t: float
 
 
 class Samples(Sequence[Sample]):
@@ -222,6 +228,17 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a rerun cannot take back a FAIL by it; as for a `FindingRule`."""
 
 
+fail_outside = partial(Rule, optional=True)
+"""Makes a `Rule` by which a value outside fails; nothing measured, nothing judged."""
+warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
+"""The same, but a value outside only warns."""
+
+LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
+"""Of a finding that is told and held against nobody."""
+NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
+"""Of a finding that says that we cannot tell, for the node is not set up right."""
+
+
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
     """
     The declaration at the foot of every check module.
@@ -232,7 +249,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             that it raises is a bug and becomes ERROR `crashed`.
         applies: Raises `Skip` where *measure* would before it loads anything, so that
             nobody waits for the devices to settle for its sake.
-        params: The type of the second argument of *measure*.
+        params: The type of the second argument of *measure*; `Params` has nothing to
+            set.
         metrics: What it measures, by name or by pattern with ``*``.
         rules: The default limits by name or pattern; suites and sites override.
         rulings: What each code of its findings means.
@@ -250,7 +268,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
 
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
-    params: type[P]
+    params: type[P] = Params  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     metrics: Mapping[str, Metric]
     rules: Mapping[str, Rule] = {}
     finding_rules: Mapping[str, FindingRule] = {}
@@ -380,7 +398,7 @@ def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> lis
     return [
         Judgement(
             verdict=limit.otherwise,
-            reason=f"{subject} {sign} {format_quantity(bound, '')} ({limit.source})",
+            reason=f"{subject} {sign} {format_bound(bound, item.unit)} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
             hard=limit.hard,
@@ -443,11 +461,15 @@ FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """Print *value* to four digits or to the unit, with its unit; a ratio has none."""
+    """Print *value* to four digits or to the unit, with its unit; a ratio as % or x."""
     if value is None:
-        number = "not a number"
-    elif FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW:
-        number = f"{value:.0f}"
-    else:
-        number = f"{value:.4g}"
-    return number if unit == "ratio" else f"{number} {unit}".rstrip()
+        return f"not a number {unit}".rstrip()
+    if unit == "ratio":
+        return f"{value * 100:.4g} %" if abs(value) <= 1 else f"{value:.4g}x"
+    in_full = FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW
+    return f"{value:{'.0f' if in_full else '.4g'}} {unit}".rstrip()
+
+
+def format_bound(bound: float | None, unit: str) -> str:
+    """Print the bound of a value in *unit*, which stands beside it and is not repeated."""
+    return format_quantity(bound, unit if unit == "ratio" else "")

@@ -224,6 +224,9 @@ class FindingRule(Struct, frozen=True):
     hard: bool = False
     """Whether no rerun can take back a FAIL: a word was wrong, a GPU was lost, an event
     has been. What one would see again anyway, as a missing disk, needs it not."""
+    shared: bool = False
+    """Whether every check means the same cause by this code, as by a lost GPU: several
+    that meet it on one part are told as one."""
 
 
 class Part(Struct, frozen=True):
@@ -258,9 +261,14 @@ class Inventory(Struct, frozen=True):
     sensors: tuple[str, ...] = ()
     """The telemetry that this node can give, by the name of the series."""
 
+    def find_part(self, where: str) -> Part | None:
+        """Find the part whose id is *where*."""
+        return next((p for p in self.parts if p.id == where), None)
+
     def find_label(self, where: str) -> str:
         """Say what a person calls the part *where*."""
-        return next((p.label for p in self.parts if p.id == where), where)
+        part = self.find_part(where)
+        return part.label if part else where
 
     def format_names(self, ids: Collection[str]) -> str:
         """Write :meth:`list_names` of *ids* in one line."""
@@ -301,6 +309,8 @@ class Shortfall(Struct, frozen=True):
     reason: str
     cause: Cause
     remedy: Remedy = Remedy.RERUN
+    code: str = ""
+    """The code of the shared finding that this comes of, if it does."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -366,20 +376,22 @@ def verdict_of(results: tuple[Result, ...]) -> Verdict:
     that the suite marks as required counts as ERROR. With nothing left we could not
     tell.
     """
-    counted = [
-        _find_node_verdict(r) for r in results if r.required or r.verdict is not Verdict.SKIP
-    ]
-    return max(counted, default=Verdict.ERROR)
-
-
-def _find_node_verdict(result: Result) -> Verdict:
-    verdict = effective_verdict(result)
-    beta = result.maturity is Maturity.BETA
-    return Verdict.WARN if beta and verdict is Verdict.FAIL else verdict
+    verdicts = map(effective_verdict, results)
+    return max((v for v in verdicts if v is not Verdict.SKIP), default=Verdict.ERROR)
 
 
 def effective_verdict(result: Result) -> Verdict:
-    """Say what *result* counts as: the skip of a required check is an ERROR."""
+    """
+    Say what *result* counts as, for the node and on every page.
+
+    The skip of a required check is an ERROR; a check in beta can do no more than warn.
+    """
     if result.required and result.verdict is Verdict.SKIP:
         return Verdict.ERROR
-    return result.verdict
+    return cap_beta_verdict(result.verdict, result.maturity)
+
+
+def cap_beta_verdict(verdict: Verdict, maturity: Maturity) -> Verdict:
+    """Say what the *verdict* of a check of this *maturity* counts as."""
+    young = maturity is Maturity.BETA and verdict is Verdict.FAIL
+    return Verdict.WARN if young else verdict

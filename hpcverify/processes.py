@@ -33,9 +33,6 @@ from hpcverify.model import Cause, Remedy
 if TYPE_CHECKING:
     import subprocess
 
-DEBIAN_PACKAGES = {"fio": "fio", "smartctl": "smartmontools"}
-"""The Debian package that each tool comes in."""
-
 TOOL_GRACE_SECONDS = 2.0
 """How long a program has to end after TERM, and again after KILL."""
 
@@ -66,9 +63,12 @@ def run_tool(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
+    package: str = "",
 ) -> CompletedTool:
     """
     Run *command* on *stdin*, for *timeout* seconds at most, and give what came of it.
+
+    *package* is the Debian package that it comes in, for the reader who lacks it.
 
     Raises:
         Unable: it is not installed (MISSING), the node cannot start it (NO_RESOURCES),
@@ -81,7 +81,7 @@ def run_tool(
         if said is not None:
             said.write(stdin)
             said.seek(0)
-        child = _start_tool(command, (said, out, err), cwd, env)
+        child = _start_tool(command, (said, out, err), cwd, env, package)
         try:
             status = _wait_for_status(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
@@ -105,6 +105,7 @@ def _start_tool(
     files: tuple[FileIO | None, FileIO, FileIO],
     cwd: Path | None,
     env: Mapping[str, str] | None,
+    package: str,
 ) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts nothing
 
@@ -127,9 +128,7 @@ def _start_tool(
             raise Unable(reason, Cause.NO_RESOURCES, Remedy.INSPECT) from exc
         if exc.errno != errno.ENOENT or exc.filename != tool:
             raise  # as when it is the directory that is not there
-        fix = (
-            f"apt-get install {DEBIAN_PACKAGES[tool]}" if tool in DEBIAN_PACKAGES else "install it"
-        )
+        fix = f"apt-get install {package}" if package else "install it"
         raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
 

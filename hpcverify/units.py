@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from hpcverify.errors import ConfigError, UnknownNameError
 
+GIGA = 1e9
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60.0, 3600.0, 86400.0
+
 _DIMENSIONS: dict[str, dict[str, float]] = {
     "count": {"": 1},
     "ratio": {"ratio": 1, "%": 0.01},

@@ -1,24 +1,23 @@
-# What prolog, epilog and healthcheck share; they read it, nobody runs it.
+# Shared by prolog, epilog and healthcheck, which source it.
 # shellcheck shell=sh
 # shellcheck disable=SC2034 # what is set here is read there
 #
-# slurmd gives its hooks next to no environment: neither PATH nor, for a health check,
-# SLURM_CONF. Nothing here needs either, and nothing calls Slurm.
+# slurmd gives its hooks almost no environment: no PATH, and a health check gets no
+# SLURM_CONF either. Nothing here needs them, and nothing calls Slurm.
 #
-# The state or the spool may hang, and then not even KILL ends whoever waits there. So
-# this shell looks at neither itself: a child does, holding a lock that it keeps for as
-# long as it lives, and nobody waits for it longer than its time. Another hook that finds
-# the lock taken starts no second child.
+# The state directory or the spool may hang. A process that waits there cannot be killed,
+# so this shell touches neither. A child does, with a time limit, and holds a lock for as
+# long as it lives. Another hook that finds the lock taken starts no second child.
 
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
 export PATH LC_ALL
 umask 022
 cd / || exit 0
-set -f # names of checks are split into words, and never mean files
+set -f # names of checks are split at spaces and never expand to files
 
-# What the caller has set decides nothing about what we load and run: PYTHONPATH,
-# LD_PRELOAD and the like. The same names stay as in sweep.sbatch.
+# Drop PYTHONPATH, LD_PRELOAD and the like: the caller must not decide what we load.
+# sweep.sbatch keeps the same names.
 IFS='
 '
 for line in $(export -p); do
@@ -34,9 +33,9 @@ done
 unset IFS
 
 SETTINGS=/etc/hpcverify/hooks.conf
-LOCKS=/run/hpcverify/hooks # in memory, which does not hang, and for root alone
-ASK_S=5  # for the controller's word, before a job is refused
-LOOK_S=5 # for the state to answer
+LOCKS=/run/hpcverify/hooks # in memory, which does not hang; only root may enter
+GATE_S=5 # to fetch the gate file from the spool before a job is refused
+READ_S=5 # to read from the state directory
 
 default_settings() {
     HPCVERIFY=/opt/hpcverify/bin/hpcverify
@@ -46,19 +45,19 @@ default_settings() {
     HPCVERIFY_USERS=0
 }
 
-# Read the two files that decide what we do, in a child, since the state may hang. Both
-# must be ordinary files that root alone can write, the word no longer than a word can
-# be. Sets believed to whether the settings are, the four lines of the word, and now to
-# the time, which is that of the file just begun. Fails if the state does not answer, or
-# did not answer an earlier hook. One child for all, since to start a program takes
-# longer than all the rest.
-look() {
-    believed='' first='' expiry='' third='' fourth='' now=''
+# Read the settings and the gate file in a child, since the state directory may hang.
+# Both must be regular files that only root can write; the gate file must be small. Sets
+# trusted (may the settings be used?), the four lines of the gate file, and now: the time
+# stamp of a file just written. Fails if the state directory does not answer this hook,
+# or has not answered an earlier one. One child does it all: starting a program takes
+# longer than everything else here.
+read_files() {
+    trusted='' first='' expiry='' third='' fourth='' now=''
     exec 8>>"$LOCKS/look"
-    flock -w "$LOOK_S" 8 || return 1
-    # shellcheck disable=SC2094 # asked for its time, and not read
-    timeout -s KILL "$LOOK_S" find "$LOCKS/seen" "$settings" \
-        "$HPCVERIFY_STATE/standing" -prune -type f -user 0 ! -perm /022 \
+    flock -w "$READ_S" 8 || return 1
+    # shellcheck disable=SC2094 # only its time stamp is read
+    timeout -s KILL "$READ_S" find "$LOCKS/seen" "$settings" \
+        "$HPCVERIFY_STATE/gate" -prune -type f -user 0 ! -perm /022 \
         \( -path "$LOCKS/seen" -printf '%T@\n' -o -path "$settings" -print -o \
         -size -9 -exec cat {} \; \) >"$LOCKS/seen" 2>/dev/null
     [ $? -lt 124 ] || return 1 # killed: 137
@@ -66,7 +65,7 @@ look() {
         IFS= read -r now
         IFS= read -r first
         if [ "$first" = "$settings" ]; then
-            believed=1 first=''
+            trusted=1 first=''
             IFS= read -r first
         fi
         IFS= read -r expiry
@@ -76,12 +75,12 @@ look() {
     exec 8>&-
 }
 
-# Take the settings from a file, which is read and never run: KEY=value, unquoted.
-# One that others than root can change is left alone.
+# Read the settings, KEY=value without quotes. The file is never executed, and is ignored
+# if anyone but root can change it.
 read_settings() { # $1: the file
     settings=$1
-    [ "$1" = "$SETTINGS" ] || LOCKS=$1.locks # of hooks beside those of the node
-    # shellcheck disable=SC2174 # all may look at who holds the node, beside it
+    [ "$1" = "$SETTINGS" ] || LOCKS=$1.locks # hooks of a test do not wait for those of the node
+    # shellcheck disable=SC2174 # /run/hpcverify itself is readable: it shows who holds the node
     [ -d "$LOCKS" ] || mkdir -p -m 0700 "$LOCKS"
     default_settings
     if [ -f "$1" ]; then
@@ -95,10 +94,10 @@ read_settings() { # $1: the file
             esac
         done <"$1"
     fi
-    look || exit 0
-    if [ -f "$1" ] && [ -z "$believed" ]; then
+    read_files || exit 0
+    if [ -f "$1" ] && [ -z "$trusted" ]; then
         default_settings
-        look || exit 0
+        read_files || exit 0
     fi
     case $HPCVERIFY_DEADLINE in
         '' | *[!0-9]* | 0*) HPCVERIFY_DEADLINE=15 ;;
@@ -109,8 +108,8 @@ read_settings() { # $1: the file
     export HPCVERIFY_STATE HPCVERIFY_LOCK
 }
 
-# Is this a job of the verification itself? A held node could not be verified again if
-# it was refused; and it reads all that the passive suite would, under the same lock.
+# Is this one of our own verification jobs? If the prolog refused it, a held node could
+# never be verified again. It needs no passive suite: it reads the same itself.
 is_ours() {
     case " $HPCVERIFY_USERS " in
         *" ${SLURM_JOB_UID:-nobody} "*) return 0 ;;
@@ -118,11 +117,10 @@ is_ours() {
     esac
 }
 
-# Make of the lines that look found what the controller last said of this node. Sets
-# verdict, reason and checks, all empty where the file is missing, corrupt or stale, or
-# where it says nothing that matters here. Keep in step with hpcverify/standing.py: a
-# test holds the two together.
-read_word() {
+# Parse the gate file: the controller's last decision about this node. Sets verdict,
+# reason and checks; all are empty if the file is missing, corrupt or expired, or if jobs
+# may simply run. hpcverify/gate.py parses the same format, and a test compares the two.
+read_gate() {
     verdict='' reason='' checks=''
     case $first in ok | quarantined | hold) ;; *) return 0 ;; esac
     case $expiry in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
@@ -134,23 +132,23 @@ read_word() {
     verdict=$first reason=$third checks=$fourth
 }
 
-# Fetch what the controller says now, and read that. The spool may hang: what is known
-# here stands then. A hook that verifies just now will fetch it as well.
-ask_again() {
+# Fetch the latest gate file from the spool. If the spool hangs, the local copy counts.
+# A hook that is running the passive suite holds the lock, and fetches the file itself.
+refresh_gate() {
     [ -n "$HPCVERIFY_SPOOL" ] || return 0
-    flock -w "$ASK_S" "$LOCKS/verify" timeout -s KILL "$ASK_S" \
+    flock -w "$GATE_S" "$LOCKS/verify" timeout -s KILL "$GATE_S" \
         "$HPCVERIFY" gate --spool "$HPCVERIFY_SPOOL" </dev/null >/dev/null 2>&1
-    if look; then
-        read_word
+    if read_files; then
+        read_gate
     fi
 }
 
-# Run a suite, for as long as the deadline allows, unless another hook does so just now:
-# then there is nothing to tell, and the status is 0. timeout(1) kills its whole group,
-# itself included: a child that the kernel does not let go of holds nobody up.
+# Run a suite, for as long as the deadline allows. If another hook is running one, do
+# nothing and return 0. timeout(1) kills its whole process group, itself included, so a
+# child that cannot be killed delays nobody.
 #
-# What we start inherits the lock, and hpcverify hands it on to its worker: whichever of
-# them hangs, no other follows it.
+# The suite inherits the lock, and hpcverify passes it to its worker: if one of them
+# hangs, no further one is started.
 verify() { # $1: the suite; further options
     suite=$1
     shift
@@ -160,11 +158,11 @@ verify() { # $1: the suite; further options
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"} "$@" </dev/null
 }
 
-# The same, while the job goes on. In a session of its own: slurmd kills what a hook
-# leaves in its process group. With standard streams of its own: slurmd waits for
-# whoever holds those of the hook. The shell between is there so that the session has
-# begun when we return.
-verify_beside() { # $1: the suite
+# The same in the background. It needs a session of its own, because slurmd kills what a
+# hook leaves in its process group, and standard streams of its own, because slurmd waits
+# for every process that holds those of the hook. The shell in between makes sure that
+# the session exists when we return.
+verify_in_background() { # $1: the suite
     set -- timeout -s KILL "$HPCVERIFY_DEADLINE" "$HPCVERIFY" run --suite "$1" \
         ${HPCVERIFY_SPOOL:+--spool "$HPCVERIFY_SPOOL"}
     # shellcheck disable=SC2016 # expanded by the shell within

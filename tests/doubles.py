@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -27,7 +27,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.run.executor import Answer
-from hpcverify.run.wire import GpuHolder, Outcome, Probe, Response, Task, make_response
+from hpcverify.run.wire import GpuHolder, Outcome, Probe, ProbeResult, Task, decode_response
 
 CPU = Device(kind="cpu", part="cpu", label="CPU")
 
@@ -105,8 +105,8 @@ class FakeExecutor:
         assert timeout >= 0
         if probes := [task for task in tasks.values() if isinstance(task, Probe)]:
             self.probes += probes
-            found = Response(number=1, inventory=self.inventory, holders=self.holders)
-            return {name: Answer(responses=(found,), outcome=Outcome()) for name in tasks}
+            probed = ProbeResult(self.inventory, self.holders)
+            return dict.fromkeys(tasks, Answer(items=(probed,), outcome=Outcome()))
         self.phases.append(dict(tasks))
         return {name: self.answers.get(name, ENDED) for name in tasks}
 
@@ -120,12 +120,17 @@ class FakeExecutor:
         self.closed = True
 
 
-ENDED = Answer(responses=(), outcome=Outcome())
+ENDED = Answer(outcome=Outcome())
 
 
 def found(*items: CheckItem) -> Answer:
     """Make the answer of a worker that found *items*."""
-    return Answer(responses=tuple(make_response(1, i) for i in items), outcome=Outcome())
+    return Answer(items=items, outcome=Outcome())
+
+
+def read_items(lines: Iterable[str]) -> list[CheckItem]:
+    """Read what a check in a process of its own wrote with `encode_response`."""
+    return [cast("CheckItem", decode_response(line.encode())[1]) for line in lines]
 
 
 class SilentProgress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ FLOORS = (
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {
-    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits"},
+    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits", "units"},
     "hpcverify_reports": {"check", "model", "summary", "telemetry", "records", "fleet"},
 }
 """The rooms of the engine that checks and reports may import."""
@@ -98,3 +99,10 @@ def test_a_check_stands_on_what_checks_share_and_on_no_other_check() -> None:
     }
 
     assert strays == set()
+
+
+def test_the_page_on_the_design_has_the_same_floors() -> None:
+    rows = (ROOT / "docs/design.md").read_text().split("| floor | rooms |\n|---|---|\n")[1]
+    table = [re.findall(r"`(\w+)`", row) for row in rows.split("\n\n")[0].splitlines()]
+
+    assert [set(rooms) for rooms in reversed(table)] == [set(rooms) for rooms in FLOORS]

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, warn_outside
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
+from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     MAX_RANKS,
@@ -35,7 +36,6 @@ from hpcverify_checks.common.stats import percentile
 if TYPE_CHECKING:
     import torch
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
@@ -185,12 +185,10 @@ CHECK = Check(
         "jitter.*": Metric(unit="ratio", meaning="time_p99 / time_p50"),
     },
     rules={
-        "busbw.*": Rule(of_baseline=0.7, otherwise=Verdict.WARN, optional=True),
-        "jitter.*": Rule(
+        "busbw.*": warn_outside(of_baseline=0.7),
+        "jitter.*": warn_outside(
             high=20.0,
-            otherwise=Verdict.WARN,
             remedy=Remedy.RERUN,
-            optional=True,
             source="hpcverify default: something else may load the node",
         ),
     },

@@ -25,25 +25,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    LISTED,
     Check,
     Context,
     Metric,
     Params,
     Placement,
-    Rule,
-    Sample,
     Skip,
     Unable,
     Watch,
+    fail_outside,
+    warn_outside,
 )
-from hpcverify.limits.specs import find_spec
+from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -58,7 +57,18 @@ from hpcverify.model import (
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.counters import (
+    SNAPSHOT_NAME,
+    Growth,
+    Moment,
+    compare_with_last_run,
+    find_peak_rate,
+    read_moment,
+    sum_increases,
+)
+from hpcverify_checks.common.parts import look_up_spec
 
 RUN_COUNTERS = (
     "ecc.corrected",
@@ -69,6 +79,9 @@ RUN_COUNTERS = (
 )
 """Series of which the increase during the run counts."""
 
+RETIRED_PAGES = ("retired.single_bit", "retired.double_bit")
+"""Of a GPU before Ampere, which has room for 64 pages."""
+
 PERSISTENT_COUNTERS = (
     "ecc.host.corrected",
     "ecc.host.uncorrected",
@@ -77,8 +90,7 @@ PERSISTENT_COUNTERS = (
     "ecc.sram.uncorrected.lifetime",
     "remap.correctable",
     "remap.uncorrectable",
-    "retired.single_bit",
-    "retired.double_bit",
+    *RETIRED_PAGES,
 )
 """Counters of which the increase since the last run counts. Those of the host begin
 again with each boot, the others are kept for life."""
@@ -110,9 +122,6 @@ up.
 EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """What all GPUs say of their memory errors."""
 
-HOUR_SECONDS = 3600.0
-BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
-
 
 class EccParams(Params, frozen=True):
     """Over how long to take the rate of corrected errors."""
@@ -137,8 +146,8 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         Unable: there are GPUs that could not be asked, which *ask* raises.
 
     """
-    host = read_host_counters(root)
-    yield from report_counters(ctx, host, read_boot_id(root))
+    host = [replace(r, name=name_host_counter(r.name)) for r in EdacReader(root).read()]
+    yield from report_counters(ctx, host, read_moment(root))
     try:
         heard = ask()
     except (Skip, Unable) as exc:
@@ -148,16 +157,12 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         heard = GpuAnswers()
     else:
         gpus = [reading for answer in heard.answers.values() for reading in answer]
-        yield from report_counters(ctx, gpus)
+        yield from report_counters(ctx, gpus, Moment("", time.time()))
         yield from carry_over_unread(ctx, [*host, *gpus])
     facts = [*report_modes(ctx, heard)]
     # A GPU without ECC has no counters: what it cannot be asked is told by that.
-    without = {finding.where for finding in facts}
-    facts += (
-        finding
-        for finding in heard.findings
-        if (finding.code, finding.where in without) != ("gpu_unlike", True)
-    )
+    without = {fact.where for fact in facts}
+    facts += (f for f in heard.findings if f.code != "gpu_unlike" or f.where not in without)
     yield from facts
     yield from heard.unanswered
     if not (host or facts or any(heard.answers.values())):
@@ -167,103 +172,55 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         )
 
 
-def read_host_counters(root: Path) -> list[Reading]:
-    """Read the host's counters, under names that tell them from those of GPUs."""
-    return [
-        Reading(name_host_counter(r.name), r.unit, r.where, r.value)
-        for r in EdacReader(root).read()
-    ]
-
-
 def name_host_counter(name: str) -> str:
     """Name the host's counter *name*: it is judged by other rules than a GPU's."""
     return name.replace("ecc.", "ecc.host.", 1)
 
 
-def read_boot_id(root: Path) -> str:
-    """Read what is different after each boot, or the same dash if there is none."""
-    path = root / BOOT_ID_PATH
-    return path.read_text().strip() if path.exists() else "-"
-
-
-def report_counters(
-    ctx: Context, readings: Sequence[Reading], boot: str = "-"
-) -> Iterator[CheckItem]:
-    """Yield what the counters of all parts show, and what is new in them."""
-    now = time.time()
+def report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
+    """Yield what the counters of all parts show *now*, and what is new in them."""
     for where in dict.fromkeys(r.where for r in readings):
         own = [r for r in readings if r.where == where]
         yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
-        yield from sum_retired_pages(own)
-        ago: float | None = None
-        for reading in own:
-            if reading.name not in PERSISTENT_COUNTERS:
-                continue
-            seen = CounterReading(reading.value, now, boot)
-            earlier = ctx.recall(reading.name, where)
-            if earlier:
-                ago = now - CounterReading.parse(earlier).when
-                yield from measure_rise(reading, seen, CounterReading.parse(earlier))
-            yield CarryOver(reading.name, str(seen), where)
-        yield Coverage(where, describe_coverage(len(own), ago))
+        pages = [r.value for r in own if r.name in RETIRED_PAGES]
+        if pages:
+            yield Measurement("retired.pages", sum(pages), "", where)
+        counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
+        growth = compare_with_last_run(ctx, where, counts, now)
+        if growth.from_last_run or growth.restarted:
+            yield from measure_rises(growth, where)
+        yield growth.carry_over
+        yield Coverage(where, describe_coverage(len(own), growth))
 
 
-def describe_coverage(counters: int, ago: float | None) -> str:
+def describe_coverage(counters: int, growth: Growth) -> str:
     """Say how many counters were read, and what they were compared with."""
     read = f"{counters} counters of memory errors read"
-    if ago is None:
+    if growth.restarted:
+        return f"{read}; all they show is new since the node was started"
+    if not growth.from_last_run:
         return f"{read}; no earlier run to compare with"
+    ago = growth.last.seconds
+    if ago is None:
+        return f"{read} and compared with those of the last run"
     age = f"{ago / HOUR_SECONDS:.1f} h" if ago > HOUR_SECONDS else f"{ago:.0f} s"
     return f"{read} and compared with those of {age} ago"
 
 
-class CounterReading(Struct, frozen=True):
-    """What a counter showed, when (seconds since 1970), and in which boot."""
-
-    count: float
-    when: float
-    boot: str
-
-    def __str__(self) -> str:
-        """Write it as a mark."""
-        return f"{self.count:.0f} {self.when:.0f} {self.boot}"
-
-    @classmethod
-    def parse(cls, mark: str) -> CounterReading:
-        """Read the *mark* of an earlier run."""
-        count, when, boot = mark.split()
-        return cls(float(count), float(when), boot)
-
-    def compute_rise(self, then: CounterReading) -> float:
-        """Say by how much the counter rose; it begins at zero with a new boot."""
-        restarted = self.boot != then.boot or self.count < then.count
-        return self.count if restarted else self.count - then.count
-
-
-def measure_rise(
-    reading: Reading, now: CounterReading, then: CounterReading
-) -> Iterator[Measurement]:
-    """Yield by how much the counter of *reading* rose since *then*, and how fast."""
-    name = reading.name.removesuffix(".lifetime")
-    rise = now.compute_rise(then)
-    yield Measurement(f"{name}.since", rise, "", reading.where)
-    if name in ("ecc.corrected", name_host_counter("ecc.corrected")):
-        rate = rise / max(now.when - then.when, MIN_SINCE_SECONDS)
-        yield Measurement(f"{name}.since.rate", rate, "1/s", reading.where)
-
-
-def sum_retired_pages(own: Sequence[Reading]) -> Iterator[Measurement]:
-    """Add up the pages that a GPU before Ampere retired: it has room for 64."""
-    pages = [r for r in own if r.name in ("retired.single_bit", "retired.double_bit")]
-    if pages:
-        total = sum(r.value for r in pages)
-        yield Measurement("retired.pages", total, "", pages[0].where)
+def measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
+    """Yield by how much each counter rose since the last run, and how fast."""
+    for counter, rise in growth.last.counts.items():
+        name = counter.removesuffix(".lifetime")
+        yield Measurement(f"{name}.since", rise, "", where)
+        rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
+        if name in ("ecc.corrected", name_host_counter("ecc.corrected")) and rate is not None:
+            yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", where)
 
 
 def carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
-    """Hand on what is known of counters that could not be *read* this time."""
-    fresh = {(r.name, r.where) for r in read}
-    yield from (m for m in ctx.carry_overs if (m.name, m.where) not in fresh)
+    """Hand on what is known of parts that could not be *read* this time."""
+    fresh = {reading.where for reading in read}
+    yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.where not in fresh)
 
 
 def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
@@ -271,11 +228,11 @@ def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
     unwell = {f.where for f in heard.findings if f.code != "gpu_unlike"}
     for uuid, readings in heard.answers.items():
         values = {r.name: r.value for r in readings}
-        mode = values.get("ecc.mode")
+        mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
-            yield from report_mode(ctx, uuid, on=bool(mode), next_on=bool(pending))
-        elif uuid not in unwell and find_spec_key(ctx, uuid) and not counts_errors(values):
+            yield from report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
+        elif spec and uuid not in unwell and not counts_errors(values):
             text = "this GPU says that it has no ECC, and its data sheet has it"
             yield Finding("ecc_unsupported", uuid, text)
 
@@ -285,26 +242,19 @@ def counts_errors(names: Iterable[str]) -> bool:
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
-def report_mode(ctx: Context, uuid: str, *, on: bool, next_on: bool) -> Iterator[Finding]:
+def report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
     """Tell a GPU whose ECC is off, or changes with the next reset."""
     if on and not next_on:
         text = "ECC will be off after the next reset: nvidia-smi -e 1"
         yield Finding("ecc_disabled", uuid, text)
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
-    elif not on and find_spec_key(ctx, uuid) in ECC_OFF_SPEC_KEYS:
+    elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
         text = "ECC is off, as this part is delivered: nvidia-smi -e 1 turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
         text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
         yield Finding("ecc_disabled", uuid, text)
-
-
-def find_spec_key(ctx: Context, uuid: str) -> str:
-    """Name the data sheet of the part *uuid*; empty if there is none."""
-    part = next((p for p in ctx.inventory.parts if p.id == uuid), None)
-    spec = find_spec(part) if part else None
-    return spec.key if spec else ""
 
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
@@ -316,10 +266,12 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
                 continue
             name = series if where in gpus else name_host_counter(series)
-            total = sum_increases(samples)
-            yield Measurement(f"{name}.delta", total[-1], "", where)
+            rise = sum_increases(samples)[-1][1]
+            yield Measurement(f"{name}.delta", rise, "", where)
             if series == "ecc.corrected":
-                yield from measure_rates(name, where, samples, total, params.window)
+                for suffix, shortest in (("rate", MIN_RATE_SECONDS), ("sustained", params.window)):
+                    rate = find_peak_rate(samples, params.window, shortest)
+                    yield Measurement(f"{name}.{suffix}", rate, "1/s", where)
 
 
 def report_silent_gpus(watch: Watch) -> Iterator[Finding]:
@@ -331,68 +283,26 @@ def report_silent_gpus(watch: Watch) -> Iterator[Finding]:
             yield Finding(code, where, text)
 
 
-def measure_rates(
-    name: str, where: str, samples: Sequence[Sample], total: Sequence[float], window: float
-) -> Iterator[Measurement]:
-    """Yield the worst rate, and what it is if a shorter run counts as a minute."""
-    worst = find_worst_rate(samples, total, window, MIN_RATE_SECONDS)
-    sustained = find_worst_rate(samples, total, window, window)
-    yield Measurement(f"{name}.rate", worst, "1/s", where)
-    yield Measurement(f"{name}.sustained", sustained, "1/s", where)
-
-
-def sum_increases(samples: Sequence[Sample]) -> list[float]:
-    """Add up what a counter rose by until each sample, across resets to zero."""
-    total = [0.0]
-    for before, after in pairwise(samples):
-        step = after.value - before.value
-        total.append(total[-1] + (step if step >= 0 else after.value))
-    return total
-
-
-def find_worst_rate(
-    samples: Sequence[Sample], total: Sequence[float], window: float, shortest: float
-) -> float:
-    """
-    Find the highest rate (1/s) over any *window* seconds, or over all if it is less.
-
-    Less than *shortest* seconds count as that long.
-    """
-    worst, first = 0.0, 0
-    for last in range(1, len(samples)):
-        while samples[last].t - samples[first].t > window and first < last - 1:
-            first += 1
-        seconds = max(samples[last].t - samples[first].t, shortest)
-        worst = max(worst, (total[last] - total[first]) / seconds)
-    return worst
-
-
-UNCORRECTED_RULE = Rule(
+UNCORRECTED_RULE = fail_outside(
     high=0,
     remedy=Remedy.RESET_GPU,
-    optional=True,
     hard=True,
     source="an uncorrected error loses work; reset, and run again",
 )
-REMAPPED_RULE = Rule(
+REMAPPED_RULE = warn_outside(
     high=0,
-    otherwise=Verdict.WARN,
     remedy=Remedy.RERUN,
-    optional=True,
     source="a row or page that was given up may not be alone: load the GPU again",
 )
-CORRECTED_WARN_RULE = Rule(
-    high=WARN_ERRORS_PER_SECOND,
-    otherwise=Verdict.WARN,
-    optional=True,
-    source="good memory corrects a handful in a year",
+CORRECTED_WARN_RULE = warn_outside(
+    high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"
 )
-CORRECTED_FAIL_RULE = Rule(
-    high=FAIL_ERRORS_PER_SECOND, optional=True, source="no good memory corrects so many"
+CORRECTED_FAIL_RULE = fail_outside(
+    high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects so many"
 )
-HOST_UNCORRECTED_RULE = Rule(high=0, optional=True, hard=True)
-PENDING_RESET_RULE = Rule(high=0, otherwise=Verdict.WARN, remedy=Remedy.RESET_GPU, optional=True)
-CONTACT_VENDOR_RULE = Rule(high=0, remedy=Remedy.CONTACT_VENDOR, optional=True)
+HOST_UNCORRECTED_RULE = fail_outside(high=0, hard=True)
+PENDING_RESET_RULE = warn_outside(high=0, remedy=Remedy.RESET_GPU)
+CONTACT_VENDOR_RULE = fail_outside(high=0, remedy=Remedy.CONTACT_VENDOR)
 
 CHECK = Check(
     summary="ECC errors, remapped rows and retired pages: now, since, and in the run",
@@ -443,10 +353,9 @@ CHECK = Check(
         "ecc.host.corrected.since.rate": CORRECTED_WARN_RULE,
         "ecc.host.corrected.sustained": CORRECTED_FAIL_RULE,
         "ecc.sram_threshold": replace(CONTACT_VENDOR_RULE, source="NVML's SRAM threshold flag"),
-        "remap.failed": Rule(
+        "remap.failed": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            optional=True,
             hard=True,
             source="NVIDIA memory error management: a failed row remap",
         ),
@@ -475,8 +384,8 @@ CHECK = Check(
         "retired.pending": replace(
             PENDING_RESET_RULE, source="NVIDIA page retirement: it takes effect with a reset"
         ),
-        "retired.pages": Rule(
-            high=62, remedy=Remedy.REPLACE, optional=True, source="DCGM 4.6: 63 retired pages"
+        "retired.pages": fail_outside(
+            high=62, remedy=Remedy.REPLACE, source="DCGM 4.6: 63 retired pages"
         ),
     },
     finding_rules={
@@ -484,7 +393,7 @@ CHECK = Check(
         "ecc_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "ecc_reset_due": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
         "ecc_unsupported": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "ecc_off_as_delivered": FindingRule(Verdict.PASS, Remedy.NONE),
+        "ecc_off_as_delivered": LISTED,
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -20,11 +20,21 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.limits.specs import DTYPES
-from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series, Verdict
+from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
+from hpcverify.units import GIGA
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
@@ -61,7 +71,6 @@ WARM_UP_SECONDS = 0.3
 MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
 """For all cores, one after the other; more of them wait for the node's next run."""
-GIGA = 1e9
 
 
 class GemmParams(Params, frozen=True):
@@ -242,23 +251,20 @@ CHECK = Check(
         "*.core": Metric(unit="GFLOP/s", meaning="throughput of one core alone"),
     },
     rules={
-        "*.sustained": Rule(
+        "*.sustained": fail_outside(
             of_spec=0.85,
             of_siblings=0.9,
-            optional=True,
             remedy=Remedy.INSPECT,
             source="hpcverify default: good GPUs of one node differ by 5 %",
         ),
-        "*.burst": Rule(of_baseline=0.7, otherwise=Verdict.WARN, optional=True),
-        "*.step_p50": Rule(of_baseline=1.4, otherwise=Verdict.WARN, optional=True),
-        "*.spread": Rule(
+        "*.burst": warn_outside(of_baseline=0.7),
+        "*.step_p50": warn_outside(of_baseline=1.4),
+        "*.spread": warn_outside(
             high=3.0,
-            otherwise=Verdict.WARN,
             remedy=Remedy.RERUN,
-            optional=True,
             source="hpcverify default: something else may load the node",
         ),
-        "*.core": Rule(of_siblings=0.5, otherwise=Verdict.WARN, optional=True),
+        "*.core": warn_outside(of_siblings=0.5),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -28,21 +28,30 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Watch,
+    warn_outside,
+)
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import (
-    Cause,
     CheckItem,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
-    Part,
     Remedy,
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
+from hpcverify.telemetry.gpus import GpuAnswers, Setup
+from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
 
 ROUNDING_WATTS = 1.0
@@ -114,12 +123,9 @@ class ProcessTable(Struct, frozen=True):
         while pid > 1:
             if pid == self.engine:
                 return True
-            pid = self._read_parent(pid)
+            words = self._read(pid, "stat").rpartition(")")[2].split()
+            pid = int(words[1]) if words else 0  # its parent
         return False
-
-    def _read_parent(self, pid: int) -> int:
-        words = self._read(pid, "stat").rpartition(")")[2].split()
-        return int(words[1]) if words else 0
 
     def describe(self, pid: int) -> str:
         """Name the process *pid*."""
@@ -234,18 +240,18 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
 
     A limit that all like GPUs of the node have is *meant*: sites cap their power.
     """
-    limit, default = setup.power_limit_w, setup.power_default_w
-    enforced = setup.power_enforced_w
+    limit, enforced = setup.power_limit_w, setup.power_enforced_w
     if limit is None:
         return
     yield Measurement("power.limit", limit, "W", uuid)
-    if default is not None and limit < default - ROUNDING_WATTS:
+    default = limit if setup.power_default_w is None else setup.power_default_w
+    if limit < default - ROUNDING_WATTS:
         text = f"limited to {limit:g} W, by default {default:g} W"
         if meant:
             yield Finding("power_capped", uuid, f"{text}, as all of its like")
         else:
             yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
-    if default is not None and limit > default + ROUNDING_WATTS:
+    if limit > default + ROUNDING_WATTS:
         text = f"may draw {limit:g} W, by default {default:g} W"
         yield Finding("power_raised", uuid, text)
     if enforced is not None and enforced < limit - ROUNDING_WATTS:
@@ -269,12 +275,9 @@ def find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
 def find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
     """Yield the GPUs whose firmware is not that of most of their like."""
     for like in group_alike(ctx, answers):
-        for what in dict.fromkeys(w for uuid in like for w in answers[uuid].firmware):
-            versions = {
-                uuid: answers[uuid].firmware[what]
-                for uuid in like
-                if what in answers[uuid].firmware
-            }
+        firmware = {uuid: answers[uuid].firmware for uuid in like}
+        for what in dict.fromkeys(name for each in firmware.values() for name in each):
+            versions = {uuid: each[what] for uuid, each in firmware.items() if what in each}
             yield from name_odd_versions(ctx, what, versions)
 
 
@@ -343,7 +346,7 @@ def measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, flo
     """Measure in GiB what is used of GPUs that no process uses."""
     names = {p.id: p.facts.get("name", "") for p in ctx.inventory.of_kind("gpu")}
     return {
-        uuid: setup.memory_used / 2**30
+        uuid: setup.memory_used / GIB
         for uuid, setup in answers.items()
         if setup.processes == ()
         and setup.memory_used is not None
@@ -362,15 +365,10 @@ def report_users(
             if host.alive(process.pid) and not host.is_ours(process.pid)
         }
         if others:
+            names = ", ".join(map(host.describe, others))
+            gib = sum(process.memory or 0 for process in others.values()) / GIB
             code = "process_left" if exclusive else "in_use"
-            yield Finding(code, uuid, describe_users(list(others.values()), host))
-
-
-def describe_users(processes: Sequence[Process], host: ProcessTable) -> str:
-    """Say who uses a GPU, and how much of its memory."""
-    names = ", ".join(host.describe(process.pid) for process in processes)
-    gib = sum(process.memory or 0 for process in processes) / 2**30
-    return f"used by process {names}: {gib:.1f} GiB"
+            yield Finding(code, uuid, f"used by process {names}: {gib:.1f} GiB")
 
 
 Gauges = Mapping[str, Mapping[float, float]]
@@ -381,15 +379,9 @@ def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[Chec
     """Yield the GPUs whose clock is kept low although nothing holds it back."""
     sampled = group_gauges(watch)
     for gpu in ctx.inventory.of_kind("gpu"):
-        clock = find_expected_clock(gpu)
-        if clock and gpu.id in sampled:
-            yield from report_clocks(gpu.id, clock, sampled[gpu.id])
-
-
-def find_expected_clock(gpu: Part) -> float | None:
-    """Look up the clock (MHz) for which the data sheet's speed holds."""
-    spec = find_spec(gpu)
-    return spec.peak_clock_mhz if spec else None
+        spec = find_spec(gpu)
+        if spec and spec.peak_clock_mhz and gpu.id in sampled:
+            yield from report_clocks(gpu.id, spec.peak_clock_mhz, sampled[gpu.id])
 
 
 def group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
@@ -406,11 +398,8 @@ def report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Check
     """Yield whether the clock is kept below *expected* MHz while there is work."""
     clock = sampled.get("clock", {})
     causes = list_slowdown_causes(sampled)
-    busy = [
-        t
-        for t, usage in sampled.get("utilization", {}).items()
-        if usage >= MIN_BUSY_UTILIZATION and t in clock
-    ]
+    usage = sampled.get("utilization", {})
+    busy = [t for t, used in usage.items() if used >= MIN_BUSY_UTILIZATION and t in clock]
     if len(busy) < MIN_BUSY_SAMPLES:
         return
     yield Coverage(uuid, f"clock looked at {len(busy)} times under load")
@@ -469,32 +458,28 @@ CHECK = Check(
         "memory.leftover": Metric(unit="GiB", meaning="used, and by no process"),
     },
     rules={
-        "memory.leftover": Rule(
+        "memory.leftover": warn_outside(
             high=MAX_LEFTOVER_GIB,
-            otherwise=Verdict.WARN,
             remedy=Remedy.RESET_GPU,
-            optional=True,
             source="memory that no process holds is lost until a reset",
         )
     },
     finding_rules={
         **problems.PROBLEM_RULES,
         "persistence_off": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "mig_on": FindingRule(Verdict.PASS, Remedy.NONE),
+        "mig_on": LISTED,
         "mig_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "compute_exclusive": FindingRule(Verdict.PASS, Remedy.NONE),
-        "compute_prohibited": FindingRule(
-            Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED
-        ),
+        "compute_exclusive": LISTED,
+        "compute_prohibited": NOT_SET_UP,
         "power_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "slowed_down": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "power_capped": FindingRule(Verdict.PASS, Remedy.NONE),
-        "power_raised": FindingRule(Verdict.PASS, Remedy.NONE),
+        "power_capped": LISTED,
+        "power_raised": LISTED,
         "power_held": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_differs": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "process_dead": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "process_left": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "in_use": FindingRule(Verdict.PASS, Remedy.NONE),
+        "in_use": LISTED,
         "clocks_locked": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "clocks_limited": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },

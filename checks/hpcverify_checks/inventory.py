@@ -17,10 +17,9 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement
+from hpcverify.check import LISTED, NOT_SET_UP, Check, Context, Metric, Params, Placement
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import (
-    Cause,
     CheckItem,
     Coverage,
     Finding,
@@ -47,11 +46,7 @@ FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody takes out of a running node by the way."""
 
 
-class InventoryParams(Params, frozen=True):
-    """Nothing to set."""
-
-
-def measure(ctx: Context, params: InventoryParams) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Count the parts, and yield what is amiss and what changed."""
     now = ctx.inventory
     yield from count_parts(now)
@@ -244,20 +239,19 @@ FINDING_RULES = {
     # Only root may read which modules there are; lost memory shows in the total.
     "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
     # Whoever unmounted it may have meant it; but the disk below is not what was asked.
-    "mount_missing": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+    "mount_missing": NOT_SET_UP,
     "mount_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "memory_shrunk": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "part_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "part_replaced": FindingRule(Verdict.WARN, Remedy.NONE),
     "part_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "part_added": FindingRule(Verdict.PASS, Remedy.NONE),
-    "software_changed": FindingRule(Verdict.PASS, Remedy.NONE),
+    "part_added": LISTED,
+    "software_changed": LISTED,
 }
 
 CHECK = Check(
     summary="nothing is missing, hidden or changed since the last run",
     measure=measure,
-    params=InventoryParams,
     metrics={
         "gpus": Metric(unit="", meaning="GPUs that NVML lists"),
         "disks": Metric(unit="", meaning="drives"),

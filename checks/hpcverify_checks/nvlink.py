@@ -24,7 +24,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     CarryOver,
@@ -39,17 +51,18 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
-    LINKS_PER_BRIDGE,
-    compute_growth,
-    find_model,
+    compare_with_last_run,
     find_peak_increase,
+    read_moment,
+)
+from hpcverify_checks.common.parts import (
+    LINKS_PER_BRIDGE,
+    find_model,
     has_optional_links,
     look_up_spec,
-    make_carry_over,
-    take_snapshot,
 )
 
 LINKS_UP = "links up"
@@ -89,7 +102,11 @@ def report_linkage(
     heard: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
 ) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
-    missed = find_linkless_gpus(heard.answers, ctx, params)
+    missed = frozenset(
+        where
+        for where, linkage in heard.answers.items()
+        if not linkage.links and should_have_links(where, heard.answers, ctx, params)
+    )
     linked = {
         where: linkage
         for where, linkage in heard.answers.items()
@@ -105,14 +122,6 @@ def report_linkage(
         yield from report_errors(linkage, ctx, where, root)
         yield from report_fabric(linkage.fabric, where)
     yield from compare_fabrics(linked, ctx)
-
-
-def find_linkless_gpus(
-    answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
-) -> frozenset[str]:
-    """List the GPUs that show no NVLink and ought to have some."""
-    silent = (where for where, linkage in answers.items() if not linkage.links)
-    return frozenset(w for w in silent if should_have_links(w, answers, ctx, params))
 
 
 def should_have_links(
@@ -156,11 +165,6 @@ def list_active(linkage: Linkage) -> frozenset[int]:
     return frozenset(link.number for link in list_links(linkage) if link.active)
 
 
-def is_state_known(linkage: Linkage) -> bool:
-    """Whether the state of any link is known."""
-    return any(link.active is not None for link in list_links(linkage))
-
-
 class Wiring(Struct, frozen=True):
     """The links of one GPU, and how many of them ought to be up."""
 
@@ -190,7 +194,8 @@ def report_active_links(
     counted = {
         where: list_active(linkage)
         for where, linkage in linked.items()
-        if is_state_known(linkage) or (where in missed and linkage.links is not None)
+        if any(link.active is not None for link in list_links(linkage))
+        or (where in missed and linkage.links is not None)
     }
     for where, links in counted.items():
         like = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
@@ -198,8 +203,7 @@ def report_active_links(
         sheet = look_up_spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        text = f"{len(links)} of {len(list_links(wiring.linkage))} NVLinks are up"
-        yield Coverage(where, text)
+        yield Coverage(where, f"{len(links)} of {len(list_links(linked[where]))} NVLinks are up")
         yield from find_missing(wiring, links, [len(n) for n in like])
         # What is down stays missed until somebody says that it may be.
         kept = links if params.links else links | before
@@ -217,52 +221,42 @@ def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> 
         yield Finding("nvlink_off", wiring.where, text)
     elif wanted:
         if len(links) < wanted:
-            yield report_down(wiring, list_inactive(wiring), f"the suite wants {wanted}")
+            yield report_down(wiring, f"the suite wants {wanted}")
     elif lost := wiring.before - links:
         why = f"up in an earlier run (if that is right now: links = {len(links)})"
-        yield report_down(wiring, lost, why)
+        yield report_down(wiring, why, lost)
     elif wiring.links_per_bridge:
         yield from check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
-        yield explain_fewer(wiring, like)
-
-
-def explain_fewer(wiring: Wiring, like: Sequence[int]) -> Finding:
-    """Say that links are missing, or that GPUs alike have equally few."""
-    if len(like) > 1 and len(set(like)) == 1:
-        text = (
-            f"{like[0]} of {wiring.promised} NVLinks are up, as on all {len(like)} "
-            "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
-            f"(if that is right: links = {like[0]})"
-        )
-        return Finding("nvlink_fewer", wiring.where, text)
-    why = f"{max(*like, wiring.promised)} ought to be up"
-    return report_down(wiring, list_inactive(wiring), why)
+        if len(like) > 1 and len(set(like)) == 1:
+            text = (
+                f"{most} of {wiring.promised} NVLinks are up, as on all {len(like)} "
+                "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
+                f"(if that is right: links = {most})"
+            )
+            yield Finding("nvlink_fewer", wiring.where, text)
+        else:
+            yield report_down(wiring, f"{max(most, wiring.promised)} ought to be up")
 
 
 def check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     """Judge the number of links by the bridges that it takes."""
     bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
-        yield report_down(
-            wiring, list_inactive(wiring), f"a bridge carries {wiring.links_per_bridge}"
-        )
+        yield report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
     elif 0 < links < wiring.promised:
         most = wiring.promised // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
-def list_inactive(wiring: Wiring) -> frozenset[int]:
-    """List the links that are not up."""
-    return frozenset(k.number for k in list_links(wiring.linkage)) - list_active(wiring.linkage)
-
-
-def report_down(wiring: Wiring, which: frozenset[int], why: str) -> Finding:
-    """Say which links are down, and why they ought not to be."""
-    names = ", ".join(map(str, sorted(which)))
+def report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
+    """Say that links are down (all that are not up, or *which*), and *why* that is wrong."""
+    up = list_active(wiring.linkage)
+    down = which or {link.number for link in list_links(wiring.linkage)} - up
+    names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
-    text = f"{what}, {len(list_active(wiring.linkage))} are up: {why}"
+    text = f"{what}, {len(up)} are up: {why}"
     return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
@@ -290,22 +284,20 @@ def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Ite
     """Yield how many errors of each kind are new, and on which link most of them."""
     links = list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
-    noted = take_snapshot(ctx, where, read, root)
-    new = compute_growth(ctx, noted, where)
-    counts, kinds = sum_by_kind(new.last.counts), sum_by_kind(noted.counts)
+    new = compare_with_last_run(ctx, where, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
-    for name in RETRAINING_KINDS:
-        if name in kept:
-            yield Measurement(name, kinds[name], "", where)
-        if name in kept and new.from_last_run:
-            yield Measurement(f"{name}.delta", counts[name], "", where)
-    for name, (unit, seconds) in RATE_UNITS.items():
+    for name in (k for k in RETRAINING_KINDS if k in kept):
+        yield Measurement(name, sum_by_kind(new.shown)[name], "", where)
+        if new.from_last_run:
+            yield Measurement(f"{name}.delta", sum_by_kind(new.last.counts)[name], "", where)
+    for name in (k for k in RATE_UNITS if k in kept):
+        unit, seconds = RATE_UNITS[name]
         span = new.choose_delta(seconds)
         rate = span.compute_rate(sum_by_kind(span.counts)[name], seconds)
-        if name in kept and rate is not None:
+        if rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from find_worst_link(new.last.counts, new.since, where)
-    yield make_carry_over(noted, where)
+    yield from find_worst_link(new.last.grown, new.start, where)
+    yield new.carry_over
 
 
 def sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
@@ -326,11 +318,8 @@ def find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[
     if not links:
         return
     ((worst, most),) = links.most_common(1)
-    counted = {
-        name.partition(" ")[2]: str(count)
-        for name, count in new.items()
-        if name.partition(" ")[0] == worst
-    }
+    own = {name: count for name, count in new.items() if name.partition(" ")[0] == worst}
+    counted = {name.partition(" ")[2]: str(count) for name, count in own.items()}
     names = ", ".join(f"{error} {count}" for error, count in counted.items())
     share = f"{most} of {links.total()} errors since {since}"
     text = f"NVLink {worst} has {share}: {names}"
@@ -385,7 +374,6 @@ def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckI
         yield Measurement("errors.rate", rate, "1/s", where)
 
 
-NOT_SET_UP_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 DCGM_CRC_SOURCE = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
 
 DCGM_RECOVERY_SOURCE = "DCGM 4 diag: max_nvlink_recovery_errors=0"
@@ -408,51 +396,36 @@ CHECK = Check(
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },
     rules={
-        "speed": Rule(of_siblings=0.95, optional=True, source="links are trained in larger steps"),
-        "speed.of_spec": Rule(low=0.9, optional=True, source="data sheet; trained in larger steps"),
-        "recovery": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "recovery.delta": Rule(high=0, optional=True, source=DCGM_RECOVERY_SOURCE),
-        "recovery_failed": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "recovery_failed.delta": Rule(
-            high=0, optional=True, hard=True, source=DCGM_RECOVERY_SOURCE
-        ),
-        "replay.rate": Rule(
-            high=60,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4 health watch: one a minute",
-        ),
-        "crc.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
-        "receive.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
-        ),
-        "effective.rate": Rule(
-            high=100, otherwise=Verdict.WARN, optional=True, source=DCGM_CRC_SOURCE
-        ),
-        "errors.rate": Rule(high=100, optional=True, source=DCGM_CRC_SOURCE),
+        "speed": fail_outside(of_siblings=0.95, source="links are trained in larger steps"),
+        "speed.of_spec": fail_outside(low=0.9, source="data sheet; trained in larger steps"),
+        "recovery": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery.delta": fail_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery_failed": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
+        "recovery_failed.delta": fail_outside(high=0, hard=True, source=DCGM_RECOVERY_SOURCE),
+        "replay.rate": warn_outside(high=60, source="DCGM 4 health watch: one a minute"),
+        "crc.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
+        "receive.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
+        "effective.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),
+        "errors.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "nvlink_off": NOT_SET_UP_RULE,
+        "nvlink_off": NOT_SET_UP,
         "nvlink_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "nvlink_unread": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
         "nvlink_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "nvlink_bridge_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "nvlink_errors": FindingRule(Verdict.PASS, Remedy.NONE),
-        "fabric_not_ready": NOT_SET_UP_RULE,
+        "nvlink_errors": LISTED,
+        "fabric_not_ready": NOT_SET_UP,
         "fabric_failed": FindingRule(Verdict.FAIL, Remedy.REBOOT),
         "fabric_degraded_bandwidth": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "fabric_route_recovery": FindingRule(Verdict.WARN, Remedy.RERUN),
         "fabric_route_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
         "fabric_access_timeout": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "fabric_incorrect_configuration": NOT_SET_UP_RULE,
-        "fabric_partition": NOT_SET_UP_RULE,
-        "fabric_manager": NOT_SET_UP_RULE,
+        "fabric_incorrect_configuration": NOT_SET_UP,
+        "fabric_partition": NOT_SET_UP,
+        "fabric_manager": NOT_SET_UP,
         "fabric_unhealthy": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
         "fabric_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
     },

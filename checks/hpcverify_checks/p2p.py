@@ -31,7 +31,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -43,10 +55,11 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
-from hpcverify_checks.common.counters import is_fully_linked, look_up_spec
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     Copy,
@@ -60,7 +73,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-GIGA = 1e9
 COMPARE_BUFFERS = 8
 """Buffers' worth of memory that a comparison takes: the words, and temporaries."""
 
@@ -97,13 +109,16 @@ class Rig:
     devices: tuple[torch.device, ...]
     gpus: tuple[Device, ...]
     reaches: Callable[[torch.device, torch.device], bool]
-    """Whether the first can read and write the memory of the second by itself."""
+    """Whether the first can read and write the memory of the second by itself; if not,
+    copies go by way of the host."""
     seed: int
     copy: Copy = copy
 
-    def list_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield each ordered pair of places."""
-        return permutations(range(len(self.devices)), 2)
+    def list_pairs(self) -> dict[tuple[int, int], bool]:
+        """List each ordered pair of places, and whether the first reaches the second."""
+        devices = self.devices
+        pairs = permutations(range(len(devices)), 2)
+        return {(i, j): self.reaches(devices[i], devices[j]) for i, j in pairs}
 
 
 def applies(ctx: Context) -> None:
@@ -151,7 +166,7 @@ def convert_busy_errors() -> Generator[None]:
 
 
 def can_reach(device: torch.device, peer: torch.device) -> bool:
-    """Ask CUDA; what cannot be reached is copied by way of the host."""
+    """Ask CUDA whether *device* reaches the memory of *peer* by itself."""
     import torch
 
     return torch.cuda.can_device_access_peer(device, peer)
@@ -182,8 +197,8 @@ def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
 def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
     """List the GPUs that each one cannot reach by itself."""
     unreached: dict[int, list[str]] = {}
-    for i, j in rig.list_pairs():
-        if not rig.reaches(rig.devices[i], rig.devices[j]):
+    for (i, j), direct in rig.list_pairs().items():
+        if not direct:
             unreached.setdefault(i, []).append(rig.gpus[j].label)
     for i, labels in unreached.items():
         text = f"no direct way to {', '.join(labels)}: copies go through the host"
@@ -193,27 +208,15 @@ def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
 
 def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
     """Copy the pattern of each GPU to each other one, and compare it there."""
-    for i, source in enumerate(rig.devices):
-        sent = make_pattern(rig.seed + i, range(words), source)
-        for j, target in enumerate(rig.devices):
-            if i == j:
-                continue
-            expected = make_pattern(rig.seed + i, range(words), target)
-            arrived = ~expected
-            rig.copy(arrived, sent)
-            synchronize(source, target)
-            wrong = compare_words(arrived, expected)
-            if wrong:
-                yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
-
-
-def synchronize(*devices: torch.device) -> None:
-    """Wait until *devices* have done what was begun."""
-    import torch
-
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    for i, j in rig.list_pairs():
+        source, target = rig.devices[i], rig.devices[j]
+        sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
+        arrived = ~expected
+        rig.copy(arrived, sent)
+        wait_for_device(source, target)
+        wrong = compare_words(arrived, expected)
+        if wrong:
+            yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
@@ -246,8 +249,14 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
 
 def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
     """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
-    direct = set(list_direct_pairs(rig)) if wiring == "peer" else set[tuple[str, str]]()
-    astray = [f for f in wrong if f.code == "p2p_corrupted" and read_endpoints(f) in direct]
+    parts = [gpu.part for gpu in rig.gpus]
+    reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
+    direct = {(parts[i], parts[j]) for i, j in reached}
+    astray = [
+        f
+        for f in wrong
+        if f.code == "p2p_corrupted" and (f.evidence["from"], f.evidence["to"]) in direct
+    ]
     yield from (f for f in wrong if f not in astray)
     if direct and len(astray) == len(direct):
         text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED_FIX}"
@@ -255,18 +264,6 @@ def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Fi
     else:
         for finding in astray:
             yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
-
-
-def list_direct_pairs(rig: Rig) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of parts that copy without the host."""
-    for i, j in rig.list_pairs():
-        if rig.reaches(rig.devices[i], rig.devices[j]):
-            yield rig.gpus[i].part, rig.gpus[j].part
-
-
-def read_endpoints(finding: Finding) -> tuple[str, str]:
-    """Say between which parts the words of *finding* were wrong."""
-    return finding.evidence["from"], finding.evidence["to"]
 
 
 def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
@@ -278,7 +275,7 @@ def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
         return [torch.zeros(words, dtype=torch.int64, device=d) for d in rig.devices]
 
     sources, targets = make_buffers(), make_buffers()
-    synchronize(*rig.devices)
+    wait_for_device(*rig.devices)
 
     def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])
@@ -353,25 +350,25 @@ CHECK = Check(
         "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
     },
     rules={
-        "p2p.write": Rule(of_spec=0.9, of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+        "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),
         **dict.fromkeys(
             ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
-            Rule(of_siblings=0.85, optional=True, source=SPREAD_SOURCE),
+            fail_outside(of_siblings=0.85, source=SPREAD_SOURCE),
         ),
         **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest"), Rule(low=0.85, optional=True, source=SPREAD_SOURCE)
+            ("p2p.slowest", "mesh.slowest"), fail_outside(low=0.85, source=SPREAD_SOURCE)
         ),
         **dict.fromkeys(
             ("peer.write", "peer.read", "peer.ring"),
-            Rule(of_baseline=0.8, otherwise=Verdict.WARN, optional=True),
+            warn_outside(of_baseline=0.8),
         ),
     },
     finding_rules={
         "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "p2p_misrouted": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED),
+        "p2p_misrouted": NOT_SET_UP,
         "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "p2p_by_host": FindingRule(Verdict.PASS, Remedy.NONE),
+        "p2p_by_host": LISTED,
     },
     placement=Placement.NODE,
     timeout=300.0,

@@ -26,7 +26,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Sample, Skip, Watch
+from hpcverify.check import (
+    LISTED,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Sample,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -39,21 +51,22 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
+from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
-    HOUR_SECONDS,
-    SUPERCHIP_KEY_PREFIXES,
     Growth,
-    compute_growth,
-    find_model,
-    find_part,
+    compare_with_last_run,
     find_peak_increase,
-    look_up_spec,
-    make_carry_over,
-    take_snapshot,
+    read_moment,
 )
+from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, find_model, look_up_spec
 
-MINUTE_SECONDS, QUARTER_HOUR_SECONDS = 60.0, 900.0
+PEAKS = (
+    ("pcie.replays", "replays.minute", MINUTE_SECONDS),
+    ("pcie.replays", "replays.quarter", 15 * MINUTE_SECONDS),
+    ("pcie.recoveries", "recoveries.run", float("inf")),
+)
+"""Of what series the most within so many seconds is measured, and under what name."""
 ERROR_KINDS = ("fatal", "non_fatal", "correctable", "replays")
 HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """What the kernel calls a request that nobody answered, as an error and as a mere
@@ -80,19 +93,17 @@ def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
     yield from measure_widths(heard.answers, ctx)
     for where, link in heard.answers.items():
         yield from report_platform_limits(link, ctx, where)
-        yield Coverage(where, _describe_state(link))
+        text = (
+            f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
+            f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
+            "the errors of both ends read"
+        )
+        yield Coverage(where, text)
+    now = read_moment(root)
     for where, counts in count_errors(heard.answers, ctx, root).items():
-        noted = take_snapshot(ctx, where, counts, root)
-        yield from report_errors(compute_growth(ctx, noted, where), noted.counts, where)
-        yield make_carry_over(noted, where)
-
-
-def _describe_state(link: PcieLink) -> str:
-    return (
-        f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
-        f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
-        "the errors of both ends read"
-    )
+        growth = compare_with_last_run(ctx, where, counts, now)
+        yield from report_errors(growth, where)
+        yield growth.carry_over
 
 
 def measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
@@ -162,7 +173,7 @@ def count_errors(
     silent = known - {"", *(k.address for k in links.values())}
     unheard = [aer.list_ports(address, root) for address in silent]
     shared = Counter(chain.from_iterable([*chains.values(), *unheard]))
-    found: dict[str, dict[str, int]] = {where: _count_gpu_errors(k) for where, k in links.items()}
+    found = {where: _count_gpu_errors(link.counters) for where, link in links.items()}
     for where, addresses in chains.items():
         for address in addresses:
             owner = where if shared[address] == 1 else "node"
@@ -170,13 +181,11 @@ def count_errors(
     return found
 
 
-def _count_gpu_errors(link: PcieLink) -> dict[str, int]:
+def _count_gpu_errors(told: Mapping[str, int]) -> dict[str, int]:
     """Take the counters of the GPU that are judged, less the requests unanswered."""
-    told = link.counters
     counts = {f"GPU {kind}": told[kind] for kind in ERROR_KINDS if kind in told}
     if "non_fatal" in told:
-        harmful = told["non_fatal"] - told.get("unsupported", 0)
-        counts["GPU non_fatal"] = max(0, harmful)
+        counts["GPU non_fatal"] = max(0, told["non_fatal"] - told.get("unsupported", 0))
     return counts
 
 
@@ -191,9 +200,9 @@ def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
     }
 
 
-def report_errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator[CheckItem]:
+def report_errors(new: Growth, where: str) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are *new*, and who counted them."""
-    yield Measurement("fatal", sum_kind(shown, "fatal"), "", where)
+    yield Measurement("fatal", sum_kind(new.shown, "fatal"), "", where)
     if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
             yield Measurement(f"{kind}.delta", sum_kind(new.last.counts, kind), "", where)
@@ -202,12 +211,11 @@ def report_errors(new: Growth, shown: Mapping[str, int], where: str) -> Iterator
         rate = span.compute_rate(sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
-    if new.last.counts:
-        worst = sorted(new.last.counts.items(), key=lambda item: -item[1])
+    if new.last.grown:
+        worst = sorted(new.last.grown.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{name} {count}" for name, count in worst)
-        text = f"PCIe errors since {new.since}: {listed}"
         evidence = {name: str(count) for name, count in worst}
-        yield Finding("pcie_errors", where, text, evidence)
+        yield Finding("pcie_errors", where, f"PCIe errors since {new.start}: {listed}", evidence)
 
 
 def sum_kind(counts: Mapping[str, int], kind: str) -> int:
@@ -241,7 +249,7 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
 
 
 def _read_fact(ctx: Context, where: str, name: str) -> int | None:
-    found = find_part(ctx, where)
+    found = ctx.inventory.find_part(where)
     text = found.facts.get(name, "") if found else ""
     return int(text) if text.isdigit() else None
 
@@ -254,15 +262,13 @@ def select_loaded(samples: Sequence[Sample], usage: Sequence[Sample], least: flo
     samples of a long run would be one of them.
     """
     times = [u.t for u in usage]
-    kept: list[Sample] = []
-    for sample in samples:
-        before = bisect_right(times, sample.t) - 1
-        after = bisect_left(times, sample.t)
-        if before < 0 or after == len(times):
-            continue
-        if min(usage[before].value, usage[after].value) >= least:
-            kept.append(sample)
-    return kept
+
+    def is_loaded(t: float) -> bool:
+        before, after = bisect_right(times, t) - 1, bisect_left(times, t)
+        within = before >= 0 and after < len(times)
+        return within and min(usage[before].value, usage[after].value) >= least
+
+    return [sample for sample in samples if is_loaded(sample.t)]
 
 
 def find_steady_low(samples: Sequence[Sample]) -> int | None:
@@ -283,15 +289,14 @@ def measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
 
 def measure_replays(watch: Watch) -> Iterator[Measurement]:
     """Yield how often each link had to send again, and how often it recovered."""
-    for where, samples in watch.group_by_part("pcie.replays"):
-        yield Measurement("replays.minute", find_peak_increase(samples, MINUTE_SECONDS), "", where)
-        yield Measurement(
-            "replays.quarter", find_peak_increase(samples, QUARTER_HOUR_SECONDS), "", where
-        )
-    for where, samples in watch.group_by_part("pcie.recoveries"):
-        whole = find_peak_increase(samples, float("inf"))
-        yield Measurement("recoveries.run", whole, "", where)
+    for series, name, seconds in PEAKS:
+        for where, samples in watch.group_by_part(series):
+            yield Measurement(name, find_peak_increase(samples, seconds), "", where)
 
+
+BEST_LINK_SOURCE = "what GPU and slot can do, by NVML"
+FATAL_SOURCE = "PCI Express: after a fatal error a link is not to be relied on"
+REPLAYS_SOURCE = "DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends"
 
 CHECK = Check(
     summary="PCIe links of the GPUs: width, generation under load, errors at both ends",
@@ -316,56 +321,29 @@ CHECK = Check(
         "recoveries.run": Metric(unit="", meaning="times the link recovered in the run"),
     },
     rules={
-        "width.missing": Rule(high=0, optional=True, source="what GPU and slot can do, by NVML"),
-        "width.missing.run": Rule(
-            high=0, optional=True, source="what GPU and slot can do, by NVML"
-        ),
-        "generation.missing": Rule(
-            high=0, optional=True, source="what GPU and slot can do, by NVML"
-        ),
-        "fatal": Rule(
+        "width.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),
+        "width.missing.run": fail_outside(high=0, source=BEST_LINK_SOURCE),
+        "generation.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),
+        "fatal": warn_outside(high=0, source=FATAL_SOURCE),
+        "fatal.delta": fail_outside(
             high=0,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="PCI Express: after a fatal error a link is not to be relied on",
-        ),
-        "fatal.delta": Rule(
-            high=0,
-            optional=True,
             hard=True,
-            source="PCI Express: after a fatal error a link is not to be relied on",
+            source=FATAL_SOURCE,
         ),
-        "non_fatal.delta": Rule(
-            high=0, otherwise=Verdict.WARN, optional=True, source="PCI Express: a request was lost"
-        ),
-        "correctable.rate": Rule(
-            high=480,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: as for replays",
-        ),
-        "replays.rate": Rule(
-            high=480,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
-        ),
-        "replays.minute": Rule(
-            high=8,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends",
-        ),
-        "replays.quarter": Rule(
-            high=80, optional=True, source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes"
+        "non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
+        "correctable.rate": warn_outside(high=480, source="hpcverify default: as for replays"),
+        "replays.rate": warn_outside(high=480, source=REPLAYS_SOURCE),
+        "replays.minute": warn_outside(high=8, source=REPLAYS_SOURCE),
+        "replays.quarter": fail_outside(
+            high=80, source="DCGM 4 diag: max_pcie_replays=80, in a test of minutes"
         ),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
         "width_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "generation_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "platform_limit": FindingRule(Verdict.PASS, Remedy.NONE),
-        "pcie_errors": FindingRule(Verdict.PASS, Remedy.NONE),
+        "platform_limit": LISTED,
+        "pcie_errors": LISTED,
     },
     placement=Placement.PASSIVE,
     timeout=60,

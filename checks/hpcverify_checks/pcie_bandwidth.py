@@ -23,13 +23,23 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
+from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.counters import SUPERCHIP_KEY_PREFIXES, find_part, look_up_spec
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
     Copy,
@@ -42,8 +52,6 @@ from hpcverify_checks.common.transfers import (
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-GIGA = 1e9
 
 
 class PcieBandwidthParams(Params, frozen=True):
@@ -84,7 +92,7 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     applies(ctx)
     device = find_torch_device(ctx)
     require_memory(device, 2 * params.size)
-    gpu = find_part(ctx, ctx.device.part)
+    gpu = ctx.inventory.find_part(ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
     by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
@@ -166,20 +174,12 @@ def verify_round_trips(
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
             step()
-        synchronize(route.device)
+        wait_for_device(route.device)
         wrong = compare_words(buffers.returned_words, buffers.words)
         if wrong:
             yield explain_corruption(buffers, wrong, number, where)
             return
         buffers.words.bitwise_not_()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until *device* has done what was begun."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, where: str) -> Finding:
@@ -209,10 +209,11 @@ def time_direction(
     rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
     yield Measurement(name, rate, "GB/s", where)
     link = links[-1]
-    if link:
-        yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
-        yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
-    if link and route.best:
+    if not link:
+        return
+    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
+    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
+    if route.best:
         share = link.bandwidth / route.best.bandwidth
         yield Measurement(f"{name}.link.of_best", share, "ratio", where)
 
@@ -230,24 +231,17 @@ CHECK = Check(
         "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot can do"),
     },
     rules={
-        "?2?": Rule(of_siblings=0.7, of_baseline=0.85, otherwise=Verdict.WARN, optional=True),
-        "?2?.of_link": Rule(
+        "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
+        "?2?.of_link": fail_outside(
             low=0.6,
             of_siblings=0.85,
-            optional=True,
             source="Azure NHC: floors of 0.63 (V100), 0.67 (A100), 0.76 (H100)",
         ),
-        "*.of_link": Rule(
-            low=0.75,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="nvbandwidth: 0.76 to 0.88 of the link on good nodes",
+        "*.of_link": warn_outside(
+            low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
         ),
-        "*.link.of_best": Rule(
-            low=1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="what GPU and slot can do, by the kernel; see pcie",
+        "*.link.of_best": warn_outside(
+            low=1, source="what GPU and slot can do, by the kernel; see pcie"
         ),
     },
     finding_rules={"transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},

@@ -48,11 +48,7 @@ flag". The two that warn say nothing against the GPU itself; the others are hard
 evidence, for the log tells of them once (Xid 154) and older drivers nowhere else."""
 
 
-class RecoveryParams(Params, frozen=True):
-    """Nothing to set."""
-
-
-def measure(ctx: Context, params: RecoveryParams) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield what the driver wants done about the GPUs of this node."""
     yield from report_recovery(gpu_source.open_gpu_source(ctx).read_recovery())
 
@@ -98,7 +94,6 @@ def report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
 CHECK = Check(
     summary="what the driver wants done: reset, reboot, repair",
     measure=measure,
-    params=RecoveryParams,
     metrics={},
     finding_rules={
         **problems.PROBLEM_RULES,

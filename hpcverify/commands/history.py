@@ -11,9 +11,10 @@ from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.records.store import RunEntry, Store
 from hpcverify.summary.terminal import Console, print_table
-from hpcverify.summary.wording import explain_verdict, format_duration
+from hpcverify.summary.verdict import explain_verdict
+from hpcverify.summary.wording import format_duration
 
-MIN_WIDE_COLUMNS = 100
+MIN_WIDE_COLUMNS = 120
 """Columns from which there is room for the time, which the id of a run says too."""
 
 

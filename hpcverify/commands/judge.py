@@ -82,9 +82,7 @@ def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
 
 def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by what holds today, but by the past as it was then."""
-    before = run.started.isoformat()
-    past = store.make_past_lookup(run.node, run.suite, result.check, before=before)
-    rulings = step.check.finding_rules
+    past, rulings = store.make_earlier_lookup(run)(result.check), step.check.finding_rules
     return rejudge_result(result, step.rules, rulings, run.inventory, past)
 
 

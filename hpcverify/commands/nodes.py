@@ -17,7 +17,7 @@ from hpcverify.fleet.overview import NodeRow, Overview, count_states, format_age
 from hpcverify.plan.config import state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_table, render_badge
-from hpcverify.summary.wording import shorten
+from hpcverify.summary.verdict import shorten
 
 NO_NODES_TEXT = "no node is known yet: hpcverify sweep, or hpcverify run"
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")

@@ -7,26 +7,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpcverify.check import Trial
-from hpcverify.model import CheckItem
-from hpcverify.run.wire import Outcome, Response, Task
+from hpcverify.run.wire import Item, Outcome, Task
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """All that a worker replied to one task, and how the task ended."""
+    """What a worker yielded of one task, in order, and how the task ended."""
 
-    responses: tuple[Response, ...]
+    items: tuple[Item, ...] = ()
     outcome: Outcome
-
-    @property
-    def items(self) -> tuple[CheckItem, ...]:
-        """What was found, in order."""
-        return tuple(r.item for r in self.responses if r.item is not None)
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """What became of the faults that were injected, in order."""
-        return tuple(r.trial for r in self.responses if r.trial is not None)
 
 
 class Executor(Protocol):

@@ -34,7 +34,15 @@ from hpcverify.processes import (
 )
 from hpcverify.run.executor import Answer
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
-from hpcverify.run.wire import Outcome, Request, Response, Task, decode, encode
+from hpcverify.run.wire import (
+    Item,
+    Outcome,
+    Request,
+    Response,
+    Task,
+    decode_response,
+    encode_request,
+)
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -48,7 +56,7 @@ REAP_SECONDS = 2.0
 HURRIED_REAP_SECONDS = 0.3
 """The same when the run was told to end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
-"""Seconds between looks at the replies: closely at first, then at leisure."""
+"""Seconds between looks at the responses: short at first, then longer."""
 LOG_TAIL_BYTES = 2000
 """Bytes of a worker's log that are worth showing."""
 SIGTERM_DEATH = "killed by SIGTERM"
@@ -94,8 +102,8 @@ class WorkerHandle:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Hand over *order*; a worker that is gone shows when it is polled."""
-        text = encode(request)
+        """Hand over *request*; a worker that is gone shows when it is polled."""
+        text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
         self._written += len(text)
@@ -106,11 +114,16 @@ class WorkerHandle:
                 stdin.write(line)
                 stdin.flush()
 
-    def read_responses(self) -> list[Response]:
-        """Read what came since the last call; a line under way is left for later."""
+    def read_responses(self, number: int) -> list[Response]:
+        """
+        Read the responses to request *number* that came since the last call.
+
+        A line that is only half written is left for the next call.
+        """
         whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        return [decode(line, Response) for line in whole.splitlines()]
+        lines = map(decode_response, whole.splitlines())
+        return [response for request, response in lines if request == number]
 
     @staticmethod
     def _read_from(descriptor: int, start: int) -> bytes:
@@ -167,14 +180,14 @@ class LocalExecutor(Struct):
     """
     Keeps one worker for each name and hands them tasks.
 
-    *stopped* says that the run was told to end; *tick* is called between looks at
-    the replies, to show progress, and *heard* with each reply as it comes. *budget*
-    says how many seconds all tasks together were given, for whoever did not end in it.
+    *should_stop* says that the run was told to end; *tick* is called between looks at
+    the responses, to show progress, and *on_item* with each item as it comes. *budget*
+    is how many seconds all tasks together were given, for the one that overran it.
     """
 
     should_stop: Callable[[], bool]
     tick: Callable[[], None] = lambda: None
-    on_response: Callable[[Response], None] = lambda _: None
+    on_item: Callable[[Item], None] = lambda _: None
     command: Sequence[str] = WORKER_COMMAND
     hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
@@ -200,7 +213,7 @@ class LocalExecutor(Struct):
         """
         start = time.monotonic()
         self._request_number += 1
-        replies: dict[str, list[Response]] = {name: [] for name in tasks}
+        items: dict[str, list[Item]] = {name: [] for name in tasks}
         ends: dict[str, Outcome] = {}
         for name, task in tasks.items():
             try:
@@ -211,7 +224,7 @@ class LocalExecutor(Struct):
                 worker.send(Request(self._request_number, task))
         while waiting := [name for name in tasks if name not in ends]:
             for name in waiting:
-                if outcome := self._poll(name, replies[name]):
+                if outcome := self._poll(name, items[name]):
                     ends[name] = outcome
             waiting = [name for name in waiting if name not in ends]
             elapsed = time.monotonic() - start
@@ -224,7 +237,7 @@ class LocalExecutor(Struct):
                 self.tick()
                 time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
         return {
-            name: Answer(responses=tuple(replies[name]), outcome=_add_times(end, start))
+            name: Answer(items=tuple(items[name]), outcome=_add_times(end, start))
             for name, end in ends.items()
         }
 
@@ -239,18 +252,18 @@ class LocalExecutor(Struct):
             self._workers[name] = WorkerHandle.start(self.command)
         return self._workers[name]
 
-    def _poll(self, name: str, responses: list[Response]) -> Outcome | None:
-        """Take in what the worker *name* said; return the end of its task, if any."""
+    def _poll(self, name: str, items: list[Item]) -> Outcome | None:
+        """Add what the worker *name* yielded to *items*; return the end of its task."""
         worker = self._workers[name]
         died = worker.describe_death()  # before reading, so that its last words are read
-        fresh = [r for r in worker.read_responses() if r.number == self._request_number]
-        for reply in fresh:
-            self.on_response(reply)
-        responses += fresh
-        if responses and (outcome := responses[-1].outcome):
-            if outcome.is_worker_spent:
+        for response in worker.read_responses(self._request_number):
+            if not isinstance(response, Outcome):
+                self.on_item(response)
+                items.append(response)
+                continue
+            if response.is_worker_spent:
                 self._end([name], grace=0.0, reap=REAP_SECONDS)
-            return outcome
+            return response
         return None if died is None else self._handle_crash(name, died)
 
     def _handle_crash(self, name: str, died: str) -> Outcome:

@@ -1,14 +1,15 @@
 """
 What the engine and its workers say to each other, one line of JSON each.
 
-Orders go to a worker's standard input; replies come back through a file, so that
-nothing blocks when one side is gone, and what was found before a crash is kept.
+Requests go to a worker, and responses come back, through memory files, so that nothing
+blocks when one side is gone, and what was found before a crash is kept. A request is
+answered by any number of items and one `Outcome`, each with the request's number.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,6 @@ from hpcverify.check import Context, Trial
 from hpcverify.model import (
     CarryOver,
     Cause,
-    CheckItem,
     Coverage,
     Finding,
     Inventory,
@@ -27,68 +27,63 @@ from hpcverify.model import (
     Verdict,
 )
 
-T = TypeVar("T")
-
 
 class Probe(Struct, frozen=True, tag=True):
     """
-    Say what the node is made of, and begin to *sample* its telemetry if told so.
+    List the hardware of the node; if *sample* is set, begin to sample its telemetry.
 
-    What is mounted below *folder*, where the checks write, belongs to it.
+    What is mounted below *folder*, where the checks write, is listed too.
     """
 
     sample: bool = True
     folder: Path | None = None
 
 
-class Settle(Struct, frozen=True, tag=True, kw_only=True):
-    """
-    Wait until the devices are cool and idle, for *patience* seconds at most.
+class CheckTask(Struct, frozen=True, tag=True, kw_only=True):
+    """What all tasks for a check have: its *name*, and the *packages* it may be in."""
 
-    Not for the check *name* if it applies to none of *contexts*.
+    name: str
+    packages: tuple[str, ...]
+
+
+class Settle(CheckTask, frozen=True, kw_only=True):
+    """
+    Wait until the devices are cool and idle, for *timeout* seconds at most.
+
+    Not if the check, which comes next, applies to none of *contexts*.
     """
 
     timeout: float
-    name: str
-    packages: tuple[str, ...]
     contexts: tuple[Context, ...]
 
 
-class Measure(Struct, frozen=True, tag=True, kw_only=True):
-    """Run the check *name*."""
+class Measure(CheckTask, frozen=True, kw_only=True):
+    """Run the check."""
 
-    name: str
-    packages: tuple[str, ...]
     params: dict[str, Any]
     context: Context
 
 
-class Observe(Struct, frozen=True, tag=True, kw_only=True):
+class Observe(CheckTask, frozen=True, kw_only=True):
     """Make findings of the telemetry from *start* to *end*, for each context."""
 
-    name: str
-    packages: tuple[str, ...]
     params: dict[str, Any]
     contexts: tuple[Context, ...]
     start: float
     end: float
 
 
-class Reconcile(Struct, frozen=True, tag=True, kw_only=True):
+class Reconcile(CheckTask, frozen=True, kw_only=True):
     """Say what the numbers and facts of all devices mean together."""
 
-    name: str
-    packages: tuple[str, ...]
     inventory: Inventory
     measurements: tuple[Measurement, ...]
     findings: tuple[Finding, ...]
 
 
-class RunSelftest(Struct, frozen=True, tag=True, kw_only=True):
-    """Inject faults into the check *name*, and say what became of each."""
+class RunSelftest(CheckTask, frozen=True, kw_only=True):
+    """Inject faults into the check, and say what became of each."""
 
-    name: str
-    packages: tuple[str, ...]
     context: Context
 
 
@@ -96,7 +91,7 @@ Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest
 
 
 class Request(Struct, frozen=True):
-    """A task with a number, by which its replies are known."""
+    """A task with a number, by which its responses are known."""
 
     number: int
     task: Task
@@ -109,6 +104,15 @@ class GpuHolder(Struct, frozen=True):
     pid: int
 
 
+class ProbeResult(Struct, frozen=True):
+    """What the node is made of, and who holds its GPUs."""
+
+    inventory: Inventory
+    holders: tuple[GpuHolder, ...] = ()
+    probed_at: float = 0.0
+    """Seconds, on the worker's monotonic clock."""
+
+
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a task ended; PASS says only that it came to its end."""
 
@@ -116,59 +120,63 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
+    code: str = ""
+    """As in `Shortfall`."""
     start: float = 0.0
     end: float = 0.0
     trace: str = ""
     """The traceback of a bug, for the log."""
     is_worker_spent: bool = False
-    """Whether the worker is fit for no other order, as after a CUDA error."""
+    """Whether the worker is fit for no other request, as after a CUDA error."""
 
 
-class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing found, or the end of an order."""
-
-    number: int
-    measurement: Measurement | None = None
-    finding: Finding | None = None
-    series: Series | None = None
-    covered: Coverage | None = None
-    carry_over: CarryOver | None = None
-    trial: Trial | None = None
-    inventory: Inventory | None = None
-    holders: tuple[GpuHolder, ...] = ()
-    outcome: Outcome | None = None
-
-    @property
-    def item(self) -> CheckItem | None:
-        """What was found, if that is what this says."""
-        return self.measurement or self.finding or self.series or self.covered or self.carry_over
+Item = Measurement | Finding | Series | Coverage | CarryOver | Trial | ProbeResult
+"""One thing that a task yields."""
+Response = Item | Outcome
+"""What one line says: an item, or the end of the task."""
+RESPONSE_KINDS: dict[str, type[Response]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Measurement, Finding, Series, Coverage, CarryOver),
+        *(Trial, ProbeResult, Outcome),
+    )
+}
 
 
-def make_response(number: int, found: CheckItem) -> Response:
-    """Wrap what a check yielded."""
-    match found:
-        case Measurement():
-            return Response(number=number, measurement=found)
-        case Finding():
-            return Response(number=number, finding=found)
-        case Series():
-            return Response(number=number, series=found)
-        case Coverage():
-            return Response(number=number, covered=found)
-        case CarryOver():
-            return Response(number=number, carry_over=found)
-        case _:
-            raise TypeError(f"a check may not yield {found!r}")
+def encode_request(request: Request) -> bytes:
+    """Write *request* as one line."""
+    return msgspec.json.encode(request, enc_hook=_path_to_text)
 
 
-def encode(value: Struct) -> bytes:
-    """Make one line of *value*."""
-    return msgspec.json.encode(value, enc_hook=_path_to_text) + b"\n"
+def decode_request(line: bytes) -> Request:
+    """Read the line of one request."""
+    return msgspec.json.decode(line, type=Request, dec_hook=_text_to_path)
 
 
-def decode(line: bytes, kind: type[T]) -> T:
-    """Read one line."""
-    return msgspec.json.decode(line, type=kind, dec_hook=_text_to_path)
+def encode_response(number: int, response: Response) -> bytes:
+    """
+    Write *response* to the request *number* as one line.
+
+    Raises:
+        TypeError: a check yielded what is no item, or has a field of the wrong type.
+
+    """
+    kind = type(response).__name__
+    if type(response) is not RESPONSE_KINDS.get(kind):
+        raise TypeError(f"a check may not yield {response!r}")
+    return msgspec.json.encode((number, kind, response)) + b"\n"
+
+
+def decode_response(line: bytes) -> tuple[int, Response]:
+    """
+    Read the number of the request, and the response to it, from one line.
+
+    Raises:
+        msgspec.ValidationError: a field is of the wrong type.
+
+    """
+    number, kind, value = msgspec.json.decode(line, type=tuple[int, str, msgspec.Raw])
+    return number, msgspec.json.decode(value, type=RESPONSE_KINDS[kind])
 
 
 def _path_to_text(value: object) -> str:

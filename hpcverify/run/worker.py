@@ -1,11 +1,11 @@
 """
 Serve tasks in a process of its own, one after the other, until told to stop.
 
-``python -m hpcverify.run.worker PARENT ORDERS REPLIES TRAIL`` is told of orders on standard
-input and appends replies; PARENT is the engine's process id, the others are inherited
-descriptors (`hpcverify.run.process.WorkerFiles`). A worker stays
-alive between checks, so that torch is imported once for each device and not once for
-each check. It ends with the engine, however that ends.
+``python -m hpcverify.run.worker PARENT REQUESTS RESPONSES BREADCRUMB`` hears of requests
+on standard input and appends responses; PARENT is the engine's process id, the others are
+inherited descriptors (`hpcverify.run.process.WorkerFiles`). A worker stays alive between
+checks, so that torch is imported once for each device and not once for each check. It ends
+with the engine, however that ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
-from msgspec import Struct
 
 from hpcverify import breadcrumb
 from hpcverify.check import Check, Context, JudgedItem, Placement, Skip, Trial, Unable, Watch
@@ -34,19 +33,20 @@ from hpcverify.processes import die_with_parent
 from hpcverify.run.process import PRELOAD_COMMAND
 from hpcverify.run.wire import (
     GpuHolder,
+    Item,
     Measure,
     Observe,
     Outcome,
     Probe,
+    ProbeResult,
     Reconcile,
     Request,
-    Response,
     RunSelftest,
     Settle,
     Task,
-    decode,
-    encode,
-    make_response,
+    decode_request,
+    decode_response,
+    encode_response,
 )
 
 if TYPE_CHECKING:
@@ -54,73 +54,75 @@ if TYPE_CHECKING:
 
 
 MAX_PROBE_AGE_SECONDS = 1.0
-"""Seconds for which what was seen ahead of the order still counts as now."""
-
-
-class ProbeResult(Struct, frozen=True):
-    """What the probe saw, and when."""
-
-    probed_at: float
-    inventory: Inventory
-    holders: tuple[tuple[str, int], ...]
+"""Seconds for which what was probed ahead of the request still counts as now."""
 
 
 class WorkerServer:
-    """Serves orders; the telemetry worker is the one that was told to probe."""
+    """Carries out tasks; the telemetry worker is the one that was told to probe."""
 
     def __init__(self, responses: BinaryIO, ahead: ProbeResult | None = None) -> None:
-        """Write to *replies*, unbuffered; *ahead* is what was seen before any order."""
+        """Write to *responses*, unbuffered; *ahead* was probed before any request."""
         self._responses = responses
         self._ahead = ahead
         self._inventory = Inventory()
         self._sampler: Sampler | None = None
 
     def handle(self, request: Request) -> None:
-        """Carry out *order*; whatever happens becomes an outcome."""
+        """Carry out *request*; whatever happens becomes an outcome."""
         start = time.monotonic()
         outcome = Outcome()
         try:
-            for item in self._execute(request):
-                self._send(item)
+            for item in self._execute(request.task):
+                line = encode_response(request.number, item)
+                decode_response(line)  # what a check yields may be of the wrong types within
+                self._responses.write(line)
         except Skip as exc:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
             outcome = Outcome(
-                verdict=Verdict.ERROR, reason=str(exc), cause=exc.cause, remedy=exc.remedy
+                verdict=Verdict.ERROR,
+                reason=str(exc),
+                cause=exc.cause,
+                remedy=exc.remedy,
+                code=exc.code,
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
             outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
+        spent = not release_memory(request.task)
         ended = msgspec.structs.replace(
-            outcome, start=start, end=time.monotonic(), is_worker_spent=not release_memory(request)
+            outcome, start=start, end=time.monotonic(), is_worker_spent=spent
         )
-        self._send(Response(number=request.number, outcome=ended))
+        self._responses.write(encode_response(request.number, ended))
 
-    def _execute(self, request: Request) -> Iterator[Response]:
-        match request.task:
-            case Probe() as task:
-                yield self._probe(request.number, task.folder)
-                if task.sample:
-                    self._start_sampling()
-            case Settle() as task:
-                yield from (make_response(request.number, f) for f in self._settle(task))
-            case Measure() as task:
-                yield from (make_response(request.number, f) for f in self._measure(task))
-            case Observe() as task:
-                yield from (make_response(request.number, f) for f in self._observe(task))
-            case Reconcile() as task:
-                yield from (make_response(request.number, f) for f in _reconcile_items(task))
-            case RunSelftest() as task:
-                yield from (Response(number=request.number, trial=t) for t in _run_selftest(task))
+    def _execute(self, task: Task) -> Iterable[Item]:
+        if isinstance(task, Probe):
+            return self._probe(task)
+        check = catalog.load_check(task.name, task.packages)
+        items: Iterable[CheckItem | Trial]
+        match task:
+            case Settle():
+                items = self._settle(check, task)
+            case Measure():
+                items = check.measure(task.context, msgspec.convert(task.params, check.params))
+            case Observe():
+                items = self._observe(check, task)
+            case Reconcile():
+                items = _reconcile(check, task)
+            case RunSelftest():
+                items = _run_selftest(check, task)
+        return map(partial(require_declared_unit, check), items)
 
-    def _probe(self, number: int, folder: Path | None) -> Response:
-        sight, self._ahead = self._ahead, None
-        if sight is None or time.monotonic() - sight.probed_at > MAX_PROBE_AGE_SECONDS:
-            sight = probe_hardware()
-        self._inventory = sight.inventory
-        if folder is not None:
-            self._inventory = add_mount(sight.inventory, folder)
-        held = tuple(GpuHolder(part, pid) for part, pid in sight.holders)
-        return Response(number=number, inventory=self._inventory, holders=held)
+    def _probe(self, task: Probe) -> Iterator[ProbeResult]:
+        found, self._ahead = self._ahead, None
+        if found is None or time.monotonic() - found.probed_at > MAX_PROBE_AGE_SECONDS:
+            found = probe_hardware()
+        if task.folder is not None:
+            whole = add_mount(found.inventory, task.folder)
+            found = msgspec.structs.replace(found, inventory=whole)
+        self._inventory = found.inventory
+        yield found
+        if task.sample:
+            self._start_sampling()
 
     def _start_sampling(self) -> None:
         from hpcverify.telemetry import make_readers  # noqa: PLC0415
@@ -129,10 +131,10 @@ class WorkerServer:
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
 
-    def _settle(self, task: Settle) -> Iterator[CheckItem]:
+    def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
-        if not _applies_anywhere(task):
+        if check.applies and not any(_is_applicable(check.applies, ctx) for ctx in task.contexts):
             return
         if self._sampler is None:
             yield Coverage("node", "nobody watched whether the devices had settled")
@@ -142,13 +144,7 @@ class WorkerServer:
         for part in late:
             yield Coverage(part, "was still warm or at work when this began")
 
-    def _measure(self, task: Measure) -> Iterator[CheckItem]:
-        check = catalog.load_check(task.name, task.packages)
-        params = msgspec.convert(task.params, check.params)
-        yield from map(partial(require_declared_unit, check), check.measure(task.context, params))
-
-    def _observe(self, task: Observe) -> Iterator[CheckItem]:
-        check = catalog.load_check(task.name, task.packages)
+    def _observe(self, check: Check[Any], task: Observe) -> Iterator[CheckItem]:
         if check.observe is None:
             return
         if self._sampler is None or not self._sampler.reaches(task.end):
@@ -163,13 +159,7 @@ class WorkerServer:
         )
         once = check.placement in (Placement.PASSIVE, Placement.NODE)
         for context in task.contexts[:1] if once else task.contexts:
-            found = check.observe(watch, context, params)
-            yield from map(partial(require_declared_unit, check), found)
-
-    def _send(self, item: Response) -> None:
-        line = encode(item)
-        decode(line, Response)  # what a check yields may be of the wrong types within
-        self._responses.write(line)
+            yield from check.observe(watch, context, params)
 
 
 def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
@@ -198,12 +188,6 @@ def _build_crash_outcome(exc: Exception) -> Outcome:
     )
 
 
-def _applies_anywhere(task: Settle) -> bool:
-    """Whether the check that comes next will load any device."""
-    applies = catalog.load_check(task.name, task.packages).applies
-    return applies is None or any(_is_applicable(applies, ctx) for ctx in task.contexts)
-
-
 def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
     try:
         applies(ctx)
@@ -212,21 +196,15 @@ def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
     return True
 
 
-def _reconcile_items(task: Reconcile) -> Iterator[CheckItem]:
-    check = catalog.load_check(task.name, task.packages)
-    found: list[JudgedItem] = [*task.measurements, *task.findings]
-    if check.reconcile is None:
-        yield from found
-        return
-    together = check.reconcile(found, task.inventory)
-    yield from map(partial(require_declared_unit, check), together)
+def _reconcile(check: Check[Any], task: Reconcile) -> Iterable[JudgedItem]:
+    items: list[JudgedItem] = [*task.measurements, *task.findings]
+    return items if check.reconcile is None else check.reconcile(items, task.inventory)
 
 
-def _run_selftest(task: RunSelftest) -> Iterator[Trial]:
-    check = catalog.load_check(task.name, task.packages)
+def _run_selftest(check: Check[Any], task: RunSelftest) -> Iterator[Trial]:
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
-    yield from check.selftest(task.context)
+    return check.selftest(task.context)
 
 
 def add_mount(inventory: Inventory, folder: Path) -> Inventory:
@@ -239,10 +217,10 @@ def add_mount(inventory: Inventory, folder: Path) -> Inventory:
 
 
 def probe_ahead() -> ProbeResult | None:
-    """Look before any order has come; what goes wrong then is told by the order."""
+    """List the hardware before any request has come; None if that raises."""
     try:
         return probe_hardware()
-    except Exception:  # noqa: BLE001 - it will be raised again when somebody listens
+    except Exception:  # noqa: BLE001 - it is raised again when the request comes
         return None
 
 
@@ -252,10 +230,11 @@ def probe_hardware() -> ProbeResult:
     from hpcverify.telemetry.probe import probe_with_holders  # noqa: PLC0415
 
     inventory, holders = probe_with_holders()
-    return ProbeResult(time.monotonic(), inventory, holders)
+    held = tuple(GpuHolder(part, pid) for part, pid in holders)
+    return ProbeResult(inventory, held, time.monotonic())
 
 
-def require_declared_unit(check: Check[Any], item: CheckItem) -> CheckItem:
+def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckItem | Trial:
     """Refuse a measurement in another unit than its limits are written in."""
     if isinstance(item, Measurement):
         metric = check.find_metric(item.name)
@@ -266,9 +245,9 @@ def require_declared_unit(check: Check[Any], item: CheckItem) -> CheckItem:
     return item
 
 
-def release_memory(request: Request) -> bool:
+def release_memory(task: Task) -> bool:
     """
-    Give back what *order* took, so that the next one has all of it.
+    Give back what *task* took, so that the next one has all of it.
 
     Returns whether that can be had without ending the process. Some errors of CUDA
     stay until then; so do the contexts on GPUs that have workers of their own.
@@ -283,12 +262,11 @@ def release_memory(request: Request) -> bool:
         torch.cuda.empty_cache()
     except RuntimeError:
         return False
-    task = request.task
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")
 
 
 def become_worker(parent: int, descriptor: int) -> None:
-    """Make this process a worker of *parent*, with its trail in the file *way*."""
+    """Make this process a worker of *parent*, with its breadcrumb in *descriptor*."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
     faulthandler.enable(2)
@@ -299,18 +277,18 @@ def serve(requests: int, responses: int, ahead: ProbeResult | None = None) -> No
     """
     Serve until standard input ends.
 
-    Each line of it says where in the file *orders* one lies, and how long it is, or
-    names checks of which there will be one.
+    Each line of it is the offset and the length of a request in the file *requests*, or
+    `PRELOAD_COMMAND` and the names of checks that will be asked for.
     """
-    with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as told:
+    with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as lines:
         worker = WorkerServer(out, ahead)
-        for line in told:
+        for line in lines:
             first, *rest = line.decode().split()
             if first == PRELOAD_COMMAND:
                 preload_checks(rest)
                 continue
             text = os.pread(requests, int(rest[0]), int(first))
-            worker.handle(decode(text, Request))
+            worker.handle(decode_request(text))
             breadcrumb.leave("")
 
 
@@ -322,6 +300,6 @@ def preload_checks(checks: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    engine, where, into, way = map(int, sys.argv[1:])
-    become_worker(engine, way)
-    serve(where, into)
+    engine, incoming, outgoing, crumb = map(int, sys.argv[1:])
+    become_worker(engine, crumb)
+    serve(incoming, outgoing)

@@ -8,22 +8,21 @@ node is, and a part that only warns is accused of nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import check
 from hpcverify.model import (
-    Finding,
     Inventory,
-    Maturity,
-    Measurement,
     Part,
     Remedy,
     Result,
     Run,
     Verdict,
+    cap_beta_verdict,
     effective_verdict,
 )
 
@@ -45,12 +44,13 @@ IDENTITY_FACTS = (
 FORMER_LABEL = "was"
 """The evidence that says what a part that is gone was called. The facts that were
 known of it stand beside."""
-UNFINISHED_REASON = "the run ended early: not every check had its turn"
-NOTHING_RAN_REASON = "no check had its turn"
+INTERRUPTED_REASON = "the run was interrupted before every check had run"
+NOTHING_RAN_REASON = "no check was run"
+ALL_SKIPPED_REASON = "every check was skipped"
 
 
 class Complaint(Struct, frozen=True, kw_only=True):
-    """What one check, or several in the same words, have against one part."""
+    """What one check, or several for one cause, have against one part."""
 
     where: str
     checks: tuple[str, ...]
@@ -60,6 +60,9 @@ class Complaint(Struct, frozen=True, kw_only=True):
     """What was found, without the name of the part."""
     verdict: Verdict
     remedy: Remedy
+    key: tuple[str, ...]
+    """What two complaints have in common that come of one cause: the part, and the code
+    if all checks share it, else the metric of the check or what was found."""
     distance: float = 0.0
     """How far past its limit, as a share of it; infinite for a finding."""
     evidence: dict[str, str] = {}
@@ -127,160 +130,158 @@ def list_actions(run: Run) -> tuple[Action, ...]:
 
 def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     """Yield every part that *run* complains of, in the order of the inventory."""
+    inventory = recall_gone_parts(run)
     by_part: dict[str, list[Complaint]] = {}
-    for complaint in _merge_complaints([*_list_run_complaints(run), *_list_result_complaints(run)]):
+    found = [c for result in run.results for c in list_complaints(result, inventory)]
+    for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
         by_part.setdefault(complaint.where, []).append(complaint)
-    places = {part.id: place for place, part in enumerate(run.inventory.parts)}
+    places = {part.id: place for place, part in enumerate(inventory.parts)}
     for where in sorted(by_part, key=lambda where: places.get(where, len(places))):
-        yield _build_affected_part(where, by_part[where], run.inventory)
+        facts = next((p.facts for p in inventory.parts if p.id == where), {})
+        yield AffectedPart(
+            where=where,
+            label=inventory.find_label(where),
+            facts={name: facts[name] for name in IDENTITY_FACTS if name in facts},
+            complaints=tuple(sorted(by_part[where], key=_complaint_sort_key, reverse=True)),
+        )
 
 
-def list_clauses(result: Result, inventory: Inventory) -> list[str]:
-    """
-    List what speaks for the verdict of *result*, in the order of its reason.
-
-    Each is told as the engine told it. The reason holds them all, and cannot be taken
-    apart again: the text of one may have in it whatever comes between two.
-    """
-    if result.verdict is Verdict.PASS:
-        return []
-    items: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    limits = [
-        limit
-        for limit in result.limits
-        if not result.shortfalls or any(check.applies(limit, i) for i in result.measurements)
-    ]
-    told = check.list_judgements(items, limits, result.rulings, inventory.format_names)
-    mine = check.sort_judgements(c for c in told if c.verdict is result.verdict)
-    short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
-    return [*(c.reason for c in mine), *short]
-
-
-def summarize_reason(result: Result, inventory: Inventory) -> str:
-    """Give the reason of *result* in one clause, and how many more there are."""
-    first, *others = list_clauses(result, inventory) or [result.reason]
-    return f"{first} (+{len(others)} more)" if others else first
+def recall_gone_parts(run: Run) -> Inventory:
+    """Give the inventory of *run* with the parts that are gone, as they were before."""
+    here = {part.id for part in run.inventory.parts}
+    gone = {
+        f.where: Part("", f.where, f.evidence[FORMER_LABEL], f.evidence)
+        for result in run.results
+        for f in result.findings
+        if FORMER_LABEL in f.evidence and f.where not in here
+    }
+    return replace(run.inventory, parts=(*run.inventory.parts, *gone.values()))
 
 
 def list_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     """Yield what *result* has against each part, as the engine judged it."""
-    if effective_verdict(result) < Verdict.WARN:
+    verdict = effective_verdict(result)
+    if verdict < Verdict.WARN:
         return
     found = [
-        *_list_item_complaints(result, inventory),
+        *_list_finding_complaints(result, inventory),
+        *_list_measurement_complaints(result, inventory),
         *_list_shortfall_complaints(result, inventory),
     ]
     yield from found
-    worst = max((c.verdict for c in found), default=Verdict.PASS)
-    if worst < _cap_beta_verdict(effective_verdict(result), result):
-        yield _build_complaint(
-            result, "node", result.reason, effective_verdict(result), result.remedy
-        )
+    if all(complaint.verdict < verdict for complaint in found):
+        yield _summarize_as_complaint(result, verdict)
 
 
-def _list_item_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def _list_finding_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     for finding in result.findings:
+        rule = result.rulings.get(finding.code)
+        key = _key_of_shared(finding.code, finding.where, finding.evidence)
         for told in check.list_judgements([finding], (), result.rulings, inventory.format_names):
-            made = _make_complaint(finding.where, finding.code, told, result, inventory)
-            yield from (replace(c, evidence=finding.evidence) for c in made)
+            if told.verdict > Verdict.SKIP:
+                made = _build_complaint(result, finding.where, finding.code, told, inventory)
+                key = key if rule and rule.shared else made.key
+                yield replace(made, evidence=finding.evidence, key=key)
+
+
+def _list_measurement_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     for item in result.measurements:
         mine = [limit for limit in result.limits if check.applies(limit, item)]
         for told in check.list_judgements([item], mine, {}, inventory.format_names):
-            yield from _make_complaint(item.where, item.name, told, result, inventory)
-
-
-def _make_complaint(
-    where: str, name: str, told: check.Judgement, result: Result, inventory: Inventory
-) -> Iterator[Complaint]:
-    """Take the name of the part out of what was *told*, unless it passed."""
-    if told.verdict > Verdict.SKIP:
-        yield Complaint(
-            where=where,
-            checks=(result.check,),
-            name=name,
-            text=told.reason.removeprefix(f"{inventory.find_label(where)}: "),
-            verdict=_cap_beta_verdict(told.verdict, result),
-            remedy=told.remedy,
-            distance=told.distance,
-        )
+            made = _build_complaint(result, item.where, item.name, told, inventory)
+            beyond = 0 < told.distance < math.inf
+            key = (item.where, result.check, item.name) if beyond else made.key
+            if told.verdict > Verdict.SKIP:
+                yield replace(made, key=key)
 
 
 def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     parts = {part.id for part in inventory.parts}
     for short in result.shortfalls:
+        told = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
+        made = _build_complaint(
+            result, short.where, short.code or short.cause.value, told, inventory
+        )
         # It may be a worker's that stands for no part, as that of the telemetry.
         where = short.where if short.where in parts else "node"
-        text = short.reason.removeprefix(f"{inventory.find_label(short.where)}: ")
-        yield _build_complaint(result, where, text, Verdict.ERROR, short.remedy)
+        key = _key_of_shared(short.code, where, {}) if short.code else (where, made.text)
+        yield replace(made, where=where, key=key)
+
+
+def _key_of_shared(code: str, where: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
+    """Key what all checks mean the same by; troubles of the node differ by their evidence."""
+    told = [f"{name}={value}" for name, value in evidence.items()] if where == "node" else []
+    return (where, code, *told)
 
 
 def _build_complaint(
-    result: Result, where: str, text: str, verdict: Verdict, remedy: Remedy
+    result: Result, where: str, name: str, told: check.Judgement, inventory: Inventory
 ) -> Complaint:
+    text = told.reason.removeprefix(f"{inventory.find_label(where)}: ")
     return Complaint(
         where=where,
         checks=(result.check,),
-        name=result.cause.value,
+        name=name,
         text=text,
-        verdict=_cap_beta_verdict(verdict, result),
-        remedy=remedy,
+        verdict=cap_beta_verdict(told.verdict, result.maturity),
+        remedy=effective_remedy(told.verdict, told.remedy, result),
+        key=(where, text),
+        distance=told.distance,
     )
 
 
-def _cap_beta_verdict(verdict: Verdict, result: Result) -> Verdict:
-    """Say what a complaint counts for: a check in beta can do no more than warn."""
-    beta = result.maturity is Maturity.BETA and verdict is Verdict.FAIL
-    return Verdict.WARN if beta else verdict
+def effective_remedy(verdict: Verdict, remedy: Remedy, result: Result) -> Remedy:
+    """Say what a complaint of *result* calls for: in beta to inspect, never to replace."""
+    capped = cap_beta_verdict(verdict, result.maturity) is not verdict
+    return Remedy.INSPECT if capped or remedy is Remedy.NONE else remedy
 
 
-def _list_result_complaints(run: Run) -> Iterator[Complaint]:
-    for result in run.results:
-        yield from list_complaints(result, run.inventory)
+def find_common_remedy(result: Result, inventory: Inventory) -> Remedy | None:
+    """Say what all complaints of *result* call for; None if they differ in that."""
+    remedies = {complaint.remedy for complaint in list_complaints(result, inventory)}
+    return None if len(remedies) > 1 else next(iter(remedies), Remedy.NONE)
+
+
+def _summarize_as_complaint(result: Result, verdict: Verdict) -> Complaint:
+    """Make a complaint of a *result* whose reason is all that speaks for its *verdict*."""
+    skipped = result.verdict is Verdict.SKIP
+    remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
+    told = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
+    return _build_complaint(result, "node", result.cause.value, told, Inventory())
 
 
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:
-    if run.complete and run.results:
+    """Say what makes a run an ERROR though none of its checks need be one."""
+    if not run.results:
+        text, remedy = NOTHING_RAN_REASON, Remedy.RERUN
+    elif not run.complete:
+        text, remedy = INTERRUPTED_REASON, Remedy.RERUN
+    elif all(effective_verdict(result) is Verdict.SKIP for result in run.results):
+        text, remedy = ALL_SKIPPED_REASON, Remedy.FIX_CONFIGURATION
+    else:
         return
     yield Complaint(
         where="node",
         checks=(),
-        name="interrupted",
-        text=UNFINISHED_REASON if run.results else NOTHING_RAN_REASON,
+        name="incomplete",
+        text=text,
         verdict=Verdict.ERROR,
-        remedy=Remedy.RERUN,
+        remedy=remedy,
+        key=("node", text),
     )
 
 
 def _merge_complaints(found: Sequence[Complaint]) -> list[Complaint]:
-    """Tell once what several checks say in the same words, and of rounds the worst."""
+    """Tell once what several checks owe to one cause, and of rounds the worst."""
     kept: dict[tuple[str, ...], Complaint] = {}
     for one in found:
-        event = one.distance == float("inf") or not one.distance
-        key = (one.where, one.text) if event else (one.where, *one.checks, one.name)
-        other = kept.get(key)
-        if other is None:
-            kept[key] = one
-            continue
-        worse = max(other, one, key=_complaint_sort_key)
-        checks = tuple(dict.fromkeys((*other.checks, *one.checks)))
-        evidence = other.evidence | one.evidence
-        kept[key] = replace(worse, checks=checks, evidence=evidence)
+        other = kept.setdefault(one.key, one)
+        kept[one.key] = replace(
+            max(other, one, key=_complaint_sort_key),
+            checks=tuple(dict.fromkeys((*other.checks, *one.checks))),
+            evidence=other.evidence | one.evidence,
+        )
     return list(kept.values())
-
-
-def _build_affected_part(
-    where: str, found: Sequence[Complaint], inventory: Inventory
-) -> AffectedPart:
-    part = next((p for p in inventory.parts if p.id == where), Part("", where, where))
-    gone = (c.evidence for c in found if FORMER_LABEL in c.evidence)
-    told = {name: value for evidence in gone for name, value in evidence.items()}
-    known = told | part.facts
-    return AffectedPart(
-        where=where,
-        label=told.get(FORMER_LABEL, part.label),
-        facts={name: known[name] for name in IDENTITY_FACTS if name in known},
-        complaints=tuple(sorted(found, key=_complaint_sort_key, reverse=True)),
-    )
 
 
 def _complaint_sort_key(complaint: Complaint) -> tuple[tuple[Verdict, int], float]:

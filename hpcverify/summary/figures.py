@@ -1,7 +1,7 @@
 """
-The numbers that one asks a check for first: how fast, and how near to its data sheet.
+The key figures of a check: how fast, which share of the data sheet, and since last time.
 
-A verdict says that all limits held. Who wants to know why a training is slow asks for
+A verdict says that all limits held. Somebody who asks why a training job is slow wants
 TFLOP/s, busbw and GB/s.
 """
 
@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcverify.check import GLOB_CHARACTERS, format_quantity, matches
-from hpcverify.limits.resolve import median
-from hpcverify.model import Measurement, Result
+from hpcverify.check import format_quantity, matches
+from hpcverify.limits.resolve import PastValues, median
+from hpcverify.limits.specs import find_spec
+from hpcverify.model import Inventory, Measurement, Result
+from hpcverify.units import convert_unit
 
 FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
-    "allreduce": ("busbw.*",),
+    "allreduce": ("busbw.*", "time_p50.*"),
     "gemm": ("bf16.sustained", "fp16.sustained", "fp32.sustained"),
     "gpu_memory": ("memory.*",),
     "p2p": ("*.ring", "*.read", "*.write"),
@@ -30,13 +32,13 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
     "thermal": ("rate.mean",),
     "training": ("tokens",),
 }
-"""The metrics by check, the first one first; of a pattern the fastest counts."""
+"""The metrics by check, the most important first; of a pattern the fastest counts."""
 MAX_FIGURES = 2
 """Figures of one check."""
-LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s"}
-"""The unit to tell a value in from a thousand on."""
+LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s", "us": "ms"}
+"""The unit to print a value in from a thousand on."""
 THOUSAND = 1000.0
-PER_SECOND = "1/s"
+PRINTED_UNITS = {"us": "\N{MICRO SIGN}s", "1/s": "per second"}
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -48,60 +50,64 @@ class Figure(Struct, frozen=True, kw_only=True):
     typical: float
     """The median over the parts."""
     slowest: Measurement
-    """The part with the least."""
     parts: int
     share: str = ""
-    """Which share of the possible the slowest part reaches, if that was measured."""
+    """Which share of the possible the slowest part reaches, if that is known."""
+    change: str = ""
+    """How the slowest part differs from its last run, in per cent, if there is one."""
 
     def format_value(self, value: float) -> str:
         """Print *value* in the unit that suits it."""
-        if self.unit == PER_SECOND:
-            return f"{format_quantity(value, '')} per second"
         larger = LARGER_UNITS.get(self.unit)
-        if larger is None or value < THOUSAND:
-            return format_quantity(value, self.unit)
-        return format_quantity(value / THOUSAND, larger)
+        if larger and value >= THOUSAND:
+            return format_quantity(value / THOUSAND, larger)
+        return format_quantity(value, PRINTED_UNITS.get(self.unit, self.unit))
 
 
-def choose_figures(result: Result) -> tuple[Figure, ...]:
-    """Choose the figures of *result*; a check that is not listed here has none."""
+def choose_figures(
+    result: Result, inventory: Inventory, past: PastValues = lambda _name, _part: ()
+) -> tuple[Figure, ...]:
+    """
+    Choose the figures of *result*; a check that is not listed here has none.
+
+    *past* looks up what earlier runs of the node measured, newest first.
+    """
     wanted = FIGURE_METRICS.get(result.check, ())
     found = (_find_fastest(pattern, result.measurements) for pattern in wanted)
     names = dict.fromkeys(name for name in found if name)
-    return tuple(_build_figure(name, result) for name in names)[:MAX_FIGURES]
+    return tuple(_build_figure(name, result, inventory, past) for name in names)[:MAX_FIGURES]
 
 
 def _find_fastest(pattern: str, measurements: Sequence[Measurement]) -> str | None:
     """Name the metric that *pattern* stands for."""
     fits = [m for m in measurements if m.value is not None and matches(m.name, pattern)]
-    rates = [m for m in fits if m.unit.endswith("/s")] if _is_glob(pattern) else fits
-    fastest = max(rates, key=_value_or_zero, default=None)
+    fastest = min(fits, key=_slowness, default=None)
     return fastest.name if fastest else None
 
 
-def _is_glob(pattern: str) -> bool:
-    return not GLOB_CHARACTERS.isdisjoint(pattern)
+def _slowness(item: Measurement) -> float:
+    """Order rates and times alike, the fastest first."""
+    value = item.value or 0.0
+    return -value if item.unit.endswith("/s") else value
 
 
-def _build_figure(name: str, result: Result) -> Figure:
-    values = [m for m in result.measurements if m.name == name and m.value is not None]
-    slowest = min(values, key=_value_or_zero)
+def _build_figure(name: str, result: Result, inventory: Inventory, past: PastValues) -> Figure:
+    items = [m for m in result.measurements if m.name == name and m.value is not None]
+    slowest = max(items, key=_slowness)
     return Figure(
         check=result.check,
         name=name,
         unit=slowest.unit,
-        typical=median(map(_value_or_zero, values)),
+        typical=median(m.value or 0.0 for m in items),
         slowest=slowest,
-        parts=len(values),
-        share=_describe_share(slowest, result.measurements),
+        parts=len(items),
+        share=_find_measured_share(slowest, result.measurements)
+        or _compute_sheet_share(slowest, inventory),
+        change=_compute_change(slowest, past(name, slowest.where)),
     )
 
 
-def _value_or_zero(item: Measurement) -> float:
-    return item.value or 0.0
-
-
-def _describe_share(item: Measurement, among: Sequence[Measurement]) -> str:
+def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str:
     """Say what the check itself measured *item* to be a share of."""
     wanted = {
         f"{item.name.removesuffix('.sustained')}.of_peak": "of peak",
@@ -112,3 +118,20 @@ def _describe_share(item: Measurement, among: Sequence[Measurement]) -> str:
         if other.where == item.where and other.value and other.name in wanted:
             return f"{other.value * 100:.3g} % {wanted[other.name]}"
     return ""
+
+
+def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
+    """Say which share of the part's data sheet *item* is, where the sheet has it."""
+    part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
+    spec = find_spec(part) if part else None
+    promise = spec.find_promise(item.name.partition(".")[0]) if spec else None
+    if promise is None:
+        return ""
+    value = convert_unit(item.value or 0.0, item.unit, promise.unit)
+    return f"{value / promise.value * 100:.3g} % of data sheet"
+
+
+def _compute_change(item: Measurement, past: Sequence[float]) -> str:
+    if not past or not past[0]:
+        return ""
+    return f"{((item.value or 0.0) / past[0] - 1) * 100:+.1f} %"

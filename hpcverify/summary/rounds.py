@@ -24,22 +24,14 @@ def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
 
 def choose_worst_round(rounds: Sequence[Result]) -> Result:
     """Choose the first of the worst; a skip only where no round was more than that."""
-    return max(rounds, key=_result_sort_key)
-
-
-def _result_sort_key(result: Result) -> tuple[bool, Verdict]:
-    verdict = effective_verdict(result)
-    return verdict is not Verdict.SKIP, verdict
+    verdicts = [(effective_verdict(r), r.verdict) for r in rounds]
+    worst = max(verdicts, key=lambda pair: (pair[0] is not Verdict.SKIP, *pair))
+    return rounds[verdicts.index(worst)]
 
 
 def choose_worst_rounds(results: Iterable[Result]) -> tuple[Result, ...]:
     """Choose the worst round of each check, in the suite's order."""
     return tuple(map(choose_worst_round, group_by_check(results).values()))
-
-
-def sort_results(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by what they count as, skips last; the like stay in order."""
-    return sorted(results, key=_result_sort_key, reverse=True)
 
 
 def count_rounds(run: Run) -> int:

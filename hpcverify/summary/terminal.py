@@ -1,5 +1,5 @@
 """
-What one sees of a run on a terminal: progress, and one table, worst first.
+What one sees of a run on a terminal: progress, then failures, speeds and the rest.
 
 rich is imported by the commands that show something, never by the command line
 itself.
@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
@@ -23,11 +23,19 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hpcverify.model import Result, Run, Verdict
+from hpcverify.limits.resolve import PastValues
+from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
+from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.rounds import choose_worst_rounds, format_tally, group_by_check, sort_results
+from hpcverify.summary.rounds import format_tally, group_by_check
+from hpcverify.summary.verdict import (
+    MAX_LINE_CHARACTERS,
+    format_next_steps,
+    group_by_cause,
+    summarize_skips,
+)
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -39,6 +47,13 @@ VERDICT_COLOURS = {
 }
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
+WIDE_COLUMNS = 110
+"""Columns from which there is room for the limit beside a speed."""
+BADGE_COLUMNS = 5
+SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
+JUSTIFIED: Mapping[str, Literal["right"]] = {"speed": "right", "last run": "right"}
+PastLookup = Callable[[str], PastValues]
+"""Finds by the name of a check what earlier runs of the node measured."""
 
 
 class Console(RichConsole):
@@ -79,8 +94,7 @@ class LiveProgress:
             auto_refresh=False,
             transient=True,
         )
-        looking = "looking at the hardware"
-        self._task = self._bar.add_task(looking, total=None, times="")
+        self._task = self._bar.add_task("reading the inventory", total=None, times="")
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -113,9 +127,9 @@ class LiveProgress:
 
     def end_step(self, result: Result) -> None:
         """Leave the verdict standing above the line."""
-        name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
-        told = Text.assemble(name, wording.shorten(wording.format_headline(result)))
-        self._bar.console.print(told)
+        headline = render_headline(result)
+        headline.truncate(MAX_LINE_CHARACTERS, overflow="ellipsis")
+        self._bar.console.print(headline)
 
 
 def render_badge(verdict: Verdict) -> Text:
@@ -123,58 +137,119 @@ def render_badge(verdict: Verdict) -> Text:
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
-def build_results_table(run: Run, width: int) -> Table:
-    """Show what was not skipped, worst first, with what came nearest to its limit."""
-    narrow = width < NARROW_COLUMNS
+def render_conclusion(run: Run) -> Text:
+    """Say the verdict in a sentence, and what to do."""
+    steps = format_next_steps(run)
+    return Text.assemble(
+        f"{run.node}: ",
+        render_badge(run.verdict),
+        wording.format_conclusion(run),
+        f"\nnext: {steps}" if steps else "",
+    )
+
+
+def render_headline(result: Result) -> Text:
+    """Say in one line how a check came out."""
+    verdict = effective_verdict(result)
+    name = (f"{verdict.name:5}", VERDICT_COLOURS[verdict])
+    return Text.assemble(name, wording.format_headline(result))
+
+
+def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
+    """Print what failed, what was measured, what was skipped, and the verdict."""
+    console = Console(stderr=stderr, highlight=False)
+    console.print()
+    show_results(run, past, console)
+    console.print()
+    console.print(render_conclusion(run))
+
+
+def show_results(run: Run, past: PastLookup, console: Console) -> None:
+    """
+    Print a line for each check that did not pass, then speeds, then what else passed.
+
+    The speeds of a check are shown whatever its verdict is; *past* has earlier ones.
+    """
+    groups = group_by_cause(run)
+    judged = [result for group in groups for result in group.results]
     rounds = group_by_check(run.results)
-    several = any(len(some) > 1 for some in rounds.values())
-    table = Table(box=None, pad_edge=False, padding=(0, 1), expand=False)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("check", no_wrap=not narrow, overflow="fold")
-    columns = ("measured",) if narrow else ("measured", "limit", "source")
-    for name in (*(["rounds"] if several else []), *columns):
-        table.add_column(name, overflow="fold")
-    judged, _ = wording.split_skipped(sort_results(choose_worst_rounds(run.results)))
-    for result, row in wording.drop_repeated_reasons(judged, run):
-        words = [" ".join(filter(None, row))] if narrow else row
-        count = [format_tally(rounds[result.check])] if several else []
-        told = [_make_cell(text) for text in (*count, *words)]
-        table.add_row(render_badge(result.verdict), Text(result.check), *told)
+    figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
+    bad, good = _make_table(judged, ""), _make_table(judged, "")
+    for group in groups:
+        result, (told, bound, source) = group.result, wording.format_cells(group, run)
+        several = len(rounds[result.check]) > 1
+        tally = f"[{format_tally(rounds[result.check])}]" if several else ""
+        passed = result.verdict is Verdict.PASS
+        if not (passed and figures[result.check]):
+            words = filter(None, (tally, told, bound, source and f"({source})"))
+            badge = render_badge(effective_verdict(result))
+            cells = badge, Text(result.check), _make_cell(" ".join(words))
+            (good if passed else bad).add_row(*cells)
+    speeds = _build_speeds_table(judged, figures, run, console.width)
+    for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
+        if place and speeds.row_count:
+            console.print()
+        console.print(table)
+    if skipped := summarize_skips(run):
+        console.print(Text(skipped, style=VERDICT_COLOURS[Verdict.SKIP]))
+
+
+def _make_table(judged: Sequence[Result], *heads: str) -> Table:
+    """Make a table of verdict, check and *heads*, aligned with others of the same results."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
+    table.add_column(width=BADGE_COLUMNS)
+    table.add_column("check", width=max(map(len, ("check", *(r.check for r in judged)))))
+    for head in heads:
+        table.add_column(head, justify=JUSTIFIED.get(head, "left"), overflow="fold")
     return table
+
+
+def _build_speeds_table(
+    judged: Sequence[Result], figures: Mapping[str, Sequence[Figure]], run: Run, width: int
+) -> Table:
+    """List the key figures, in as many columns as the terminal has room for."""
+    rows = [
+        (result if place == 0 else None, _format_figure(figure, result, run.inventory))
+        for result in judged
+        for place, figure in enumerate(figures[result.check])
+    ]
+    heads = [head for head in SPEED_HEADS if any(cells[head] for _, cells in rows)]
+    if width < WIDE_COLUMNS:
+        heads = [head for head in heads if head != "limit"]
+    narrow = width < NARROW_COLUMNS
+    table = _make_table(judged, *([""] if narrow else heads))
+    for result, cells in rows:
+        badge = render_badge(effective_verdict(result)) if result else ""
+        lead = (badge, result.check if result else "")
+        told = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
+        table.add_row(*lead, *map(_make_cell, told))
+    return table
+
+
+def _join_cells(cells: Mapping[str, str]) -> str:
+    since = f"{cells['last run']} since the last run" if cells["last run"] else ""
+    told = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
+    return ", ".join(filter(None, told))
+
+
+def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
+    """Print a figure of the slowest part, by the heads of its columns."""
+    item = figure.slowest
+    part = "" if item.where == "node" else inventory.find_label(item.where)
+    limit = wording.find_nearest_limit(item, result)
+    return {
+        "measured": figure.name,
+        "speed": figure.format_value(item.value or 0.0),
+        "slowest part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
+        "share": figure.share,
+        "last run": figure.change,
+        "limit": wording.format_bounds(limit, figure.format_value) if limit else "",
+    }
 
 
 def _make_cell(text: str) -> Text:
     """Make a cell of *text*, whose width must be known before `Console` renders it."""
     return Text(make_printable(text))
-
-
-def render_conclusion(run: Run) -> Text:
-    """Say the verdict in one sentence."""
-    return Text.assemble(f"{run.node}: ", render_badge(run.verdict), wording.format_summary(run))
-
-
-def render_headline(result: Result) -> Text:
-    """Say in one line how a check came out."""
-    name = (f"{result.verdict.name:5}", VERDICT_COLOURS[result.verdict])
-    return Text.assemble(name, wording.format_headline(result))
-
-
-def show_run(run: Run, *, stderr: bool) -> None:
-    """Print one table, worst first, and the verdict."""
-    console = Console(stderr=stderr, highlight=False)
-    console.print()
-    show_results(run, console)
-    console.print()
-    console.print(render_conclusion(run))
-
-
-def show_results(run: Run, console: Console) -> None:
-    """Print what was judged as a table, and below it what was skipped, and why."""
-    judged, skips = wording.split_skipped(sort_results(choose_worst_rounds(run.results)))
-    if judged:
-        console.print(build_results_table(run, console.width))
-    for line in skips:
-        console.print(Text(line, style=VERDICT_COLOURS[Verdict.SKIP]))
 
 
 def print_table(

@@ -6,36 +6,45 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
-from hpcverify.check import applies, compute_margin, format_quantity
-from hpcverify.model import Limit, Measurement, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.check import applies, compute_margin, format_bound, format_quantity
+from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.actions import Action, list_actions, summarize_reason
+from hpcverify.summary.actions import recall_gone_parts
 from hpcverify.summary.figures import choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
-from hpcverify.summary.rounds import (
-    choose_worst_rounds,
-    explain_left_out,
-    format_round_count,
-    format_tally,
-    group_by_check,
-    sort_results,
+from hpcverify.summary.rounds import format_round_count, format_tally, group_by_check
+from hpcverify.summary.verdict import (
+    CauseGroup,
+    explain_group,
+    format_next_steps,
+    group_by_cause,
+    shorten,
+    summarize_run,
+    summarize_skips,
 )
-
-HOUR_SECONDS = 3600
 
 
 def format_duration(seconds: float) -> str:
-    """Print *seconds* as minutes and seconds, or with hours where there are any."""
-    minutes, rest = divmod(int(seconds), 60)
-    if seconds < HOUR_SECONDS:
-        return f"{minutes}:{rest:02}"
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    """Print a length of time in the two units that matter, as in ``2 min 41 s``."""
+    whole = round(seconds)
+    if whole < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for size, big, small, per in (
+        (86400, "d", "h", 3600),
+        (3600, "h", "min", 60),
+        (60, "min", "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // per
+            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - tenths matter below
 
 
 def format_position(place: int, plan: Plan) -> str:
@@ -60,7 +69,7 @@ class PlainProgress:
 
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
-        told = f"{result.verdict.name:5}{shorten(format_headline(result))}"
+        told = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
         click.echo(make_printable(told), err=True)
 
 
@@ -105,42 +114,43 @@ def find_tightest(result: Result) -> tuple[Measurement, Limit] | None:
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
-def _format_number(value: float) -> str:
-    return format_quantity(value, "")
+def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
+    """Print the range that *limit* admits; *format_value* prints a bound of it."""
+    if limit.low is not None and limit.high is not None:
+        low, high = format_value(limit.low), format_value(limit.high)
+        return f"= {low}" if low == high else f"{low} to {high}"
+    if limit.low is not None:
+        return f"≥ {format_value(limit.low)}"
+    return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
-def format_bounds(limit: Limit, format_value: Callable[[float], str] = _format_number) -> str:
-    """Print a limit as a range; *told* prints a number of it."""
-    low = None if limit.low is None else f">= {format_value(limit.low)}"
-    high = None if limit.high is None else f"<= {format_value(limit.high)}"
-    return " and ".join(filter(None, (low, high)))
-
-
-def format_cells(result: Result, run: Run) -> list[str]:
+def format_cells(group: CauseGroup, run: Run) -> list[str]:
     """
     Print a number with its limit and the source, or else the reason in one clause.
 
     The number is the speed that one asks for first, of the slowest part, or else the
     one that came nearest to its limit.
     """
+    result = group.result
     if result.verdict is not Verdict.PASS:
-        return [summarize_reason(result, run.inventory), "", ""]
-    figure = next(iter(choose_figures(result)), None)
+        return [explain_group(group, recall_gone_parts(run)), "", ""]
+    figure = next(iter(choose_figures(result, run.inventory)), None)
     if figure is not None:
-        item, limit = figure.slowest, _find_nearest_limit(figure.slowest, result)
+        item, limit = figure.slowest, find_nearest_limit(figure.slowest, result)
         share = f" ({figure.share})" if figure.share else ""
         value, in_words = (f"{figure.format_value(item.value or 0.0)}{share}", figure.format_value)
     elif pair := find_tightest(result):
         item, limit = pair
-        value, in_words = format_quantity(item.value, item.unit), _format_number
+        value = format_quantity(item.value, item.unit)
+        in_words = partial(format_bound, unit=item.unit)
     else:
-        return [summarize_reason(result, run.inventory) or _describe_coverage(result), "", ""]
+        return [_describe_coverage(result), "", ""]
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "
     told = (format_bounds(limit, in_words), limit.source) if limit else ("", "")
     return [f"{where}{item.name} {value}", *told]
 
 
-def _find_nearest_limit(item: Measurement, result: Result) -> Limit | None:
+def find_nearest_limit(item: Measurement, result: Result) -> Limit | None:
     """Choose the limit that *item* came nearest to."""
     limits = [lim for lim in result.limits if applies(lim, item) and not lim.noisy]
     return min(limits, key=lambda limit: compute_margin(item, limit), default=None)
@@ -151,137 +161,35 @@ def _describe_coverage(result: Result) -> str:
     return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
 
 
-REMEDY_STEPS = {
-    Remedy.NONE: "",
-    Remedy.RERUN: "run {checks} again",
-    Remedy.FIX_CHECKER: "repair the check {checks}",
-    Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
-    Remedy.INSPECT: "inspect {parts}",
-    Remedy.RESET_GPU: "drain the node and reset {parts}",
-    Remedy.REBOOT: "drain the node and reboot it",
-    Remedy.REPLACE: "replace {parts}",
-    Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
-}
-"""What to do about which parts, as one goes on to say it in a line."""
-MAX_NAMED_PARTS = 3
-"""Parts that a line names; of more it gives the number."""
-MAX_LINE_CHARACTERS = 240
-"""Characters of a reason in a line of progress, or in a cell."""
-
-
-def format_next_steps(run: Run) -> str:
-    """Say what to do about which parts, the gravest first."""
-    steps = (
-        _format_step(action, run) for action in list_actions(run) if action.verdict is run.verdict
-    )
-    return ", ".join(filter(None, steps))
-
-
-def _format_step(action: Action, run: Run) -> str:
-    names = run.inventory.format_names([part.where for part in action.parts])
-    if len(action.parts) > MAX_NAMED_PARTS and not names.startswith("all "):
-        some = ", ".join(part.label for part in action.parts[:MAX_NAMED_PARTS])
-        names = f"{some} (+{len(action.parts) - MAX_NAMED_PARTS} more)"
-    checks = dict.fromkeys(name for part in action.parts for name in part.checks)
-    return REMEDY_STEPS[action.remedy].format(
-        parts="the node" if names == "node" else names, checks=", ".join(checks) or "the suite"
-    )
-
-
-def explain_verdict(run: Run) -> str:
-    """
-    Say in one clause what made the verdict of *run*, the worst part first.
-
-    How much more there is stands before what may be cut off at the end of a line.
-    """
-    found = [
-        (part, complaint)
-        for action in list_actions(run)
-        if action.verdict is run.verdict
-        for part in action.parts
-        for complaint in part.deciding
-    ]
-    if not found:
-        return ""
-    _, worst = found[0]
-    alike = [part for part, complaint in found if complaint.text == worst.text]
-    known = {part.id for part in run.inventory.parts}
-    names = [part.where if part.where in known else part.label for part in alike]
-    parts = run.inventory.format_names(names)
-    more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
-    checks = ", ".join(worst.checks)
-    if len(worst.checks) > MAX_NAMED_PARTS:
-        checks = f"{worst.checks[0]} and {len(worst.checks) - 1} more checks"
-    return ": ".join(filter(None, (checks, f"{parts}{more}", worst.text)))
-
-
-def shorten(text: str) -> str:
-    """Shorten *text* to what a line of progress or a cell has room for."""
-    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[: MAX_LINE_CHARACTERS - 1]}…"
-
-
-def format_summary(run: Run) -> str:
-    """Say what follows the verdict in the sentence on a run."""
-    verdicts = [result.verdict for result in choose_worst_rounds(run.results)]
-    counts = [
-        f"{verdicts.count(v)} {v.value}" for v in sorted(Verdict, reverse=True) if v in verdicts
-    ]
-    steps = format_next_steps(run)
-    interrupted = "" if run.complete else " (interrupted)"
+def format_conclusion(run: Run) -> str:
+    """Say what follows the verdict in the line on a run."""
     suite = ", ".join(filter(None, (f"suite {run.suite}", format_round_count(run))))
-    idle = verdicts and set(verdicts) == {Verdict.SKIP}
-    told = (
-        f"{interrupted} after {format_duration(run.seconds)} of {suite}: {', '.join(counts)}",
-        "nothing was there to be judged" if idle else "",
-        explain_left_out(run),
-        f"next: {steps}" if steps else "",
-    )
-    return "; ".join(filter(None, told))
+    return f" after {format_duration(run.seconds)} of {suite}: {summarize_run(run)}"
 
 
 def format_run(run: Run) -> list[str]:
     """
-    Print the worst round of every check in a line, worst first, and the verdict.
+    Print each check in a line, worst first, the verdict, and what to do.
 
-    Checks that were skipped for the same reason share a line.
+    Checks that did not pass for one cause share a line, and so do those that were
+    skipped.
     """
     rounds = group_by_check(run.results)
-    judged, skips = split_skipped(sort_results(choose_worst_rounds(run.results)))
     lines = [
-        f"{r.verdict.name:5} {r.check}{_format_tally(rounds[r.check])}: "
-        + " ".join(filter(None, row))
-        for r, row in drop_repeated_reasons(judged, run)
+        f"{effective_verdict(group.result).name:5} {group.result.check}"
+        f"{_format_tally(rounds[group.result.check])}: {' '.join(filter(None, cells))}"
+        for group in group_by_cause(run)
+        for cells in [format_cells(group, run)]
     ]
-    told = f"{run.node}: {run.verdict.name}{format_summary(run)}"
-    return ["", *map(make_printable, [*lines, *skips]), "", make_printable(told)]
-
-
-def drop_repeated_reasons(
-    results: Iterable[Result], run: Run
-) -> Iterator[tuple[Result, list[str]]]:
-    """Format *results* as :func:`format_cells` does; a reason is given once only."""
-    before: dict[str, str] = {}
-    for result in results:
-        row = format_cells(result, run)
-        reason = row[0].removeprefix("node: ")
-        if result.verdict is not Verdict.PASS and reason in before:
-            row = [f"the same as {before[reason]}", "", ""]
-        before.setdefault(reason, result.check)
-        yield result, row
-
-
-def split_skipped(results: Iterable[Result]) -> tuple[list[Result], list[str]]:
-    """Take out of *results* those that were skipped, and give a line to each reason."""
-    judged: list[Result] = []
-    reasons: dict[str, list[str]] = {}
-    for result in results:
-        if effective_verdict(result) is Verdict.SKIP:
-            reasons.setdefault(result.reason, []).append(result.check)
-        else:
-            judged.append(result)
-    return judged, [
-        f"{Verdict.SKIP.name:5} {', '.join(checks)}: {reason}" for reason, checks in reasons.items()
+    skipped, steps = summarize_skips(run), format_next_steps(run)
+    told = [
+        *lines,
+        *([skipped] if skipped else []),
+        "",
+        f"{run.node}: {run.verdict.name}{format_conclusion(run)}",
+        *([f"next: {steps}"] if steps else []),
     ]
+    return ["", *map(make_printable, told)]
 
 
 def _format_tally(rounds: Sequence[Result]) -> str:

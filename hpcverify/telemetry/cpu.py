@@ -146,11 +146,11 @@ class CpuReader:
         for name, files in self._throttles.items():
             ms = [value for value in map(sysfs.read_number, files) if value is not None]
             if ms:
-                yield Reading(name, "s", "cpu", sum(ms) / 1e3)
+                yield Reading(name, sum(ms) / 1e3, "s", "cpu")
         yield from self._read_shares()
         load = (sysfs.read_text(self._root / "proc/loadavg") or "").split()
         if load:
-            yield Reading("load", "", "cpu", float(load[0]))
+            yield Reading("load", float(load[0]), "", "cpu")
 
     def close(self) -> None:
         """Hold nothing."""
@@ -161,8 +161,8 @@ class CpuReader:
         read = (value for value in map(sysfs.read_number, self._clocks) if value is not None)
         if khz := sorted(read):
             middle = (khz[(len(khz) - 1) // 2] + khz[len(khz) // 2]) / 2
-            yield Reading("clock", "MHz", "cpu", middle / 1e3)
-            yield Reading("clock.slowest", "MHz", "cpu", khz[0] / 1e3)
+            yield Reading("clock", middle / 1e3, "MHz", "cpu")
+            yield Reading("clock.slowest", khz[0] / 1e3, "MHz", "cpu")
 
     def _read_shares(self) -> Iterator[Reading]:
         before, self._ticks = self._ticks, _read_ticks(self._root)
@@ -171,8 +171,8 @@ class CpuReader:
         if total > 0:
             _, _, _, idle, iowait, _, _, steal = spent
             busy = total - idle - iowait
-            yield Reading("utilization", "ratio", "cpu", busy / total)
-            yield Reading("steal", "ratio", "cpu", steal / total)
+            yield Reading("utilization", busy / total, "ratio", "cpu")
+            yield Reading("steal", steal / total, "ratio", "cpu")
 
 
 def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:

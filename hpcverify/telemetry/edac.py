@@ -46,7 +46,7 @@ class EdacReader:
         for name, where, path in self._counters:
             value = sysfs.read_number(path)
             if value is not None:
-                yield Reading(name, "", where, value)
+                yield Reading(name, value, "", where)
 
     def close(self) -> None:
         """Hold nothing."""

@@ -84,7 +84,7 @@ def _merge_by_part(
         key = (sensor.name, sensor.unit, sensor.where)
         parts.setdefault(key, []).append(value)
     for (name, unit, where), each in parts.items():
-        yield Reading(name, unit, where, combine(each))
+        yield Reading(name, combine(each), unit, where)
 
 
 def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:

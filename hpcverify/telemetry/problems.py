@@ -7,6 +7,8 @@ nothing of the hardware), or a GPU that ought to answer does not.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hpcverify.model import Cause, Finding, FindingRule, Inventory, Remedy, Verdict
 
 VIEW_CAUSES = {
@@ -40,7 +42,10 @@ VIEW_REMEDIES = {
 }
 """Of problems of the view that no setting undoes."""
 
-PROBLEM_RULES = {
+SINGLE_CHECK_CODES = ("gpu_flaky", "gpu_unlike", "gpu_silent")
+"""Problems with the questions of one check: another check may have met others."""
+
+_RULES = {
     "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
     "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
     "gpu_reset_required": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
@@ -54,6 +59,9 @@ PROBLEM_RULES = {
         code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)
         for code, cause in VIEW_CAUSES.items()
     },
+}
+PROBLEM_RULES = {
+    code: replace(rule, shared=code not in SINGLE_CHECK_CODES) for code, rule in _RULES.items()
 }
 """What each of them means, for every check that meets one."""
 

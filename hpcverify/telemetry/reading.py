@@ -12,9 +12,9 @@ class Reading(Struct, frozen=True):
     """One number; *where* is the id of a part, *unit* one of `hpcverify.units`."""
 
     name: str
+    value: float
     unit: str
     where: str
-    value: float
 
 
 class Reader(Protocol):

@@ -84,7 +84,7 @@ class Window(Samples):
         for (series, unit, where), track in self._tracks.items():
             if series == name:
                 for t, value in zip(track.t, track.values, strict=True):
-                    yield Sample(t, name, unit, where, value)
+                    yield Sample(name, value, unit, where, t)
 
     def _list_names(self) -> Iterable[str]:
         return dict.fromkeys(name for name, _, _ in self._tracks)

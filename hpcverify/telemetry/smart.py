@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hpcverify.check import Metric, Unable
@@ -44,7 +45,7 @@ ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
 
 ToolRunner = Callable[..., CompletedTool]
-"""`run_tool`, or a recording of it."""
+"""`run_smartctl`, or a recording of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,10 @@ class Health:
         }
 
 
-def read(disk: str | None, tool: ToolRunner = run_tool) -> Health:
+run_smartctl = partial(run_tool, package="smartmontools")
+
+
+def read(disk: str | None, tool: ToolRunner = run_smartctl) -> Health:
     """
     Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
 

@@ -19,6 +19,14 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
+
+
+def read_boot_id(root: Path) -> str:
+    """Read what is different after each boot of the node; empty if it is not known."""
+    return read_text(root / BOOT_ID_PATH) or ""
+
+
 def read_number(path: Path) -> float | None:
     """Read *path* as one number, or as none."""
     try:

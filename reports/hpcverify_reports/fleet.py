@@ -7,15 +7,12 @@ The lists say in words all that the map shows by signs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
-    DAY_S,
-    EXTERNAL_STATE,
-    FAILED_STATES,
     NEVER,
     NodeRow,
     Overview,
@@ -29,11 +26,13 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
-from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time, make_anchor
+from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
 
 MAX_NODE_ROWS = 2000
@@ -64,7 +63,7 @@ Links = Mapping[tuple[str, str], str]
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
-    "lemon": Verdict.FAIL,
+    "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
     "suspect": Verdict.WARN,
     "healthy": Verdict.PASS,
@@ -87,19 +86,24 @@ class NodeFault:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One fault: on one node, which is *only*, or on several."""
+    """One fault, and the nodes that have it."""
 
     icon: Icon
     check: str
     metric: str
-    single_node: tuple[NodeFault, ...]
-    several_nodes: tuple[NodeFault, ...]
+    nodes: tuple[NodeFault, ...]
+    """At most `MAX_FAULT_NODES`."""
     count: int
     hosts: str
-    example: NodeFault
-    hint: tuple[str, ...]
+    hint: str
+    """Where it may have a common cause."""
     next: str
-    more: tuple[str, ...]
+    more: str
+
+    @property
+    def example(self) -> NodeFault:
+        """The node that stands for all."""
+        return self.nodes[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,45 +126,46 @@ class NodeList:
     rows: tuple[ListedNode, ...]
     rest: tuple[ListedNode, ...]
     count: int
-    more: tuple[str, ...]
+    more: str
 
 
 @dataclass(frozen=True, slots=True)
 class FleetAction:
-    """What to do, and on which nodes."""
+    """What to do, on which nodes, and on how many more."""
 
     text: str
     nodes: tuple[tuple[str, str], ...]
     """Name and page."""
-    more: tuple[str, ...]
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rack:
-    """A piece of the map; *open* is the attribute of one that is unfolded."""
+    """A piece of the map."""
 
     name: str
     summary: str
-    open: str
+    is_open: bool
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """All that the template prints, in its order."""
+    """All that the template prints, in its order; what is empty is not shown."""
 
     icons: tuple[Icon, ...]
     headline: str
     icon: Icon
     lede: str
-    breaker_notice: tuple[str, ...]
+    breaker_notice: str
     actions: tuple[FleetAction, ...]
     facts: tuple[tuple[str, str], ...]
     faults: tuple[FaultRow, ...]
     fault_count: int
-    more: tuple[str, ...]
+    more: str
     lists: tuple[NodeList, ...]
     unit: str
+    """What a row of the map is."""
     racks: tuple[Rack, ...]
     made: str
 
@@ -173,29 +178,27 @@ def render(fleet: Overview, links: Links) -> str:
 def lay_out(fleet: Overview, links: Links) -> FleetPage:
     """Decide all that the page says."""
     faults = group_faults(fleet.rows)
-    by_rack = len(fleet.rows) > MAX_NODE_ROWS
-    racks = _draw_rack_map(fleet.rows, links) if by_rack else _draw_node_map(fleet.rows, links)
     return FleetPage(
         icons=tuple(ICONS.values()),
         headline=write_headline(fleet.rows),
         icon=ICONS[_judge_fleet(fleet.rows)],
         lede=write_lede(fleet),
-        breaker_notice=(_capitalize(describe_breaker(fleet)),) if fleet.tripped else (),
+        breaker_notice=_capitalize(describe_breaker(fleet)) if fleet.tripped else "",
         actions=tuple(_list_actions(fleet.rows, faults, links)),
         facts=tuple(_list_facts(fleet)),
         faults=tuple(_build_fault_row(f, fleet.made, links) for f in faults[:MAX_FAULTS]),
         fault_count=len(faults),
         more=_format_more(len(faults) - MAX_FAULTS),
-        lists=tuple(listing for listing in _build_lists(fleet, links) if listing.rows),
-        unit="rack" if by_rack else "node",
-        racks=racks,
+        lists=tuple(each for each in _build_lists(fleet, links) if each.rows),
+        unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
+        racks=tuple(_draw_map(fleet.rows, links)),
         made=_format_epoch(fleet.made),
     )
 
 
 def write_headline(rows: Sequence[NodeRow]) -> str:
     """Say the worst that is true; that all is well only if that is known."""
-    count = len(rows)
+    nodes = _count_nodes(rows)
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
     lately = sum(bool(row.failures) for row in rows)
@@ -203,64 +206,60 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
     both = f", {unclear} could not be judged" if unclear else ""
     told = (
         (not rows, "No node is known yet"),
-        (failed, f"{failed} of {count} {_pluralize_nodes(count)} failed{both}"),
-        (unclear, f"{unclear} of {count} {_pluralize_nodes(count)} could not be judged"),
-        (lately, f"{lately} of {count} {_pluralize_nodes(count)} failed in the last 7 days"),
-        (unverified == count, "No node is verified"),
-        (unverified, f"No node failed, but {unverified} of {count} are not verified"),
-        (count == 1, "The node passed"),
+        (failed, f"{failed} of {nodes} failed{both}"),
+        (unclear, f"{unclear} of {nodes} could not be judged"),
+        (lately, f"{lately} of {nodes} failed {FAILURE_WINDOW}"),
+        (unverified == len(rows), "No node is verified"),
+        (unverified, f"No node failed, but {unverified} of {len(rows)} are not verified"),
+        (len(rows) == 1, "The node passed"),
     )
-    return next((text for true, text in told if true), f"All {count} nodes passed")
+    return next((text for true, text in told if true), f"All {nodes} passed")
 
 
 def write_lede(fleet: Overview) -> str:
     """Say what else an operator has to know, in whole sentences."""
     rows = fleet.rows
     if not rows:
-        return "Neither the controller nor a run has reported one."
+        return "Neither the controller nor any run has reported a node."
     days = f"in the last {fleet.overdue_days:g} days"
     told = (
-        _write_count(
+        (
             sum(row.node.state in FAILED_STATES and not row.node.enforced for row in rows),
             "failed node stays in service (observe mode)",
             "failed nodes stay in service (observe mode)",
         ),
-        _write_count(
+        (
             sum(row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows),
-            "failed node is in service: the controller did not order its run",
-            "failed nodes are in service: the controller did not order their runs",
+            "failed node is in service: the controller did not start its run",
+            "failed nodes are in service: the controller did not start their runs",
         ),
-        _write_count(
+        (
             sum(bool(row.failures) and not row.attention for row in rows),
             f"node failed {FAILURE_WINDOW}, and has had no full pass since",
             f"nodes failed {FAILURE_WINDOW}, and have had no full pass since",
         ),
-        _write_count(
+        (
             sum(row.outcome is Verdict.WARN for row in rows),
             "node has warnings",
             "nodes have warnings",
         ),
-        _write_count(
+        (
             sum(row.overdue for row in rows),
             f"node has had no full pass {days}",
             f"nodes have had no full pass {days}",
         ),
-        _write_count(
+        (
             sum(not row.known for row in rows),
-            "node is not known to the controller: only runs of its own are",
-            "nodes are not known to the controller: only runs of their own are",
+            "node is unknown to the controller: only runs started on the node are shown",
+            "nodes are unknown to the controller: only runs started on the nodes are shown",
         ),
     )
-    return " ".join(filter(None, told)) or f"Each had a full pass {days}."
+    sentences = [f"{n} {one if n == 1 else many}." for n, one, many in told if n]
+    return " ".join(sentences) or f"Each had a full pass {days}."
 
 
-def _write_count(count: int, one: str, many: str) -> str:
-    """Make a sentence of how many there are; none if there is none."""
-    return f"{count} {one if count == 1 else many}." if count else ""
-
-
-def _pluralize_nodes(count: int) -> str:
-    return "node" if count == 1 else "nodes"
+def _count_nodes(rows: Sequence[NodeRow]) -> str:
+    return "1 node" if len(rows) == 1 else f"{len(rows)} nodes"
 
 
 def _capitalize(text: str) -> str:
@@ -278,14 +277,13 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
 def _list_actions(
     rows: Sequence[NodeRow], faults: Sequence[Fault], links: Links
 ) -> Iterator[FleetAction]:
-    """Say what to do: look for common causes first, then see to each node."""
+    """Yield what to do: look for common causes first, then see to each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
         some = [sighting.row for sighting in fault.sightings]
         yield _build_action(f"Look for a common cause of {fault.name}", some, links)
-    if len(shared) > MAX_CAUSES:
-        left = f"Look for common causes of {len(shared) - MAX_CAUSES} more of the faults below"
-        yield FleetAction(left, (), ())
+    if (left := len(shared) - MAX_CAUSES) > 0:
+        yield _build_action(f"Look for common causes of {left} more of the faults below", [], links)
     explained = {
         (sighting.row.node.name, check)
         for fault in shared
@@ -294,49 +292,39 @@ def _list_actions(
     }
     by_remedy: dict[Remedy, list[NodeRow]] = {}
     for row in rows:
-        if row.attention and not _is_explained(row, explained):
-            by_remedy.setdefault(_choose_remedy(row), []).append(row)
+        deciding = _list_deciding(row)
+        if row.attention and any((row.node.name, check) not in explained for check in deciding):
+            strongest = max(deciding.values(), key=list(Remedy).index)
+            by_remedy.setdefault(strongest, []).append(row)
     for remedy in sorted(by_remedy, key=list(Remedy).index, reverse=True):
         yield _build_action(REMEDY_SENTENCES[remedy].removesuffix("."), by_remedy[remedy], links)
 
 
-def _is_explained(row: NodeRow, explained: set[tuple[str, str]]) -> bool:
-    """Whether all that decides on *row* may have a common cause."""
-    deciding = [one.check for one in row.said if cap_verdict(one) is row.worst]
+def _list_deciding(row: NodeRow) -> dict[str, Remedy]:
+    """List the checks that decide on *row*, and what they call for; "" is none of them."""
     if row.worst < Verdict.ERROR:
-        deciding = [""]
-    return all((row.node.name, check) in explained for check in deciding)
+        return {"": Remedy.RERUN}
+    return {one.check: one.remedy for one in row.said if cap_verdict(one) is row.worst}
 
 
 def _build_action(text: str, rows: Sequence[NodeRow], links: Links) -> FleetAction:
-    more = len(rows) - MAX_NAMED_NODES
     return FleetAction(
         text=text,
         nodes=tuple((row.node.name, _find_page(row, links)) for row in rows[:MAX_NAMED_NODES]),
-        more=(f"and {more} more",) if more > 0 else (),
+        more=max(0, len(rows) - MAX_NAMED_NODES),
     )
-
-
-def _choose_remedy(row: NodeRow) -> Remedy:
-    """Choose the strongest remedy of the worst; without one, somebody has to look."""
-    asked = [one.remedy for one in row.said if cap_verdict(one) is row.worst]
-    if row.worst < Verdict.ERROR:
-        return Remedy.RERUN
-    return max(asked, key=list(Remedy).index, default=Remedy.INSPECT)
 
 
 def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     rows = fleet.rows
     passed = sum(not row.overdue for row in rows)
-    flakes = sum(row.node.flakes for row in rows)
     yield "Results", count_outcomes(rows) or "none"
     yield "States", count_states(rows) or "none"
-    days = f"{fleet.overdue_days:g} days"
-    yield (f"Verified in the last {days}", f"{passed} of {len(rows)} {_pluralize_nodes(len(rows))}")
+    yield f"Verified in the last {fleet.overdue_days:g} days", f"{passed} of {_count_nodes(rows)}"
     yield "New in the last 24 h", _name_newly_failed(fleet)
     yield "Automatic draining", "paused" if fleet.tripped else "not paused"
-    yield "Failures not reproduced", str(flakes)
-    yield "Made", _format_epoch(fleet.made)
+    yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
+    yield "Generated", _format_epoch(fleet.made)
 
 
 def _name_newly_failed(fleet: Overview) -> str:
@@ -353,81 +341,50 @@ def _is_new(row: NodeRow, since: float) -> bool:
     return row.failures <= 1 and max(begun, default=row.failed) >= since
 
 
-def _draw_node_map(rows: Iterable[NodeRow], links: Links) -> tuple[Rack, ...]:
-    """Draw the map of the nodes rack by rack; racks where nothing failed are folded."""
+def _draw_map(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
+    """Draw the map rack by rack; of very many nodes, a whole rack is a row."""
     ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
     checks = sorted({one.check for row in ordered for one in row.said})
-    racks = groupby(ordered, key=lambda row: guess_rack(row.node.name))
-    inside = [(name, list(some)) for name, some in racks]
-    few = len(ordered) <= BLOCK_ROWS
-    return _limit_open_racks(
-        Rack(
-            name=name,
-            summary=_summarize(some),
-            open="open" if few or any(row.attention for row in some) else "",
-            blocks=draw_blocks(
-                (*LEADING_COLUMNS, *checks),
-                [_build_heat_row(row, checks, links) for row in some],
-                prefix=f"heat-{place}",
-            ),
-        )
-        for place, (name, some) in enumerate(inside, 1)
-    )
-
-
-def _draw_rack_map(rows: Iterable[NodeRow], links: Links) -> tuple[Rack, ...]:
-    """Draw the map with a row for each rack, so many racks at a time."""
-    ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
-    checks = sorted({one.check for row in ordered for one in row.said})
-    racks = [
-        (name, list(some))
-        for name, some in groupby(ordered, key=lambda row: guess_rack(row.node.name))
-    ]
-    parts = [racks[start : start + BLOCK_ROWS] for start in range(0, len(racks), BLOCK_ROWS)]
-    inside = [[row for _, some in part for row in some] for part in parts]
-    return _limit_open_racks(
-        Rack(
-            name=f"{part[0][0]} to {part[-1][0]}",
-            summary=_summarize(some),
-            open="open" if any(row.attention for row in some) else "",
-            blocks=draw_blocks(
-                (*LEADING_COLUMNS, *checks),
+    by_rack = groupby(ordered, key=lambda row: guess_rack(row.node.name))
+    racks = [(name, list(some)) for name, some in by_rack]
+    if len(ordered) <= MAX_NODE_ROWS:
+        pieces = [
+            (name, some, [_build_heat_row(row, checks, links) for row in some])
+            for name, some in racks
+        ]
+    else:
+        parts = [racks[start : start + BLOCK_ROWS] for start in range(0, len(racks), BLOCK_ROWS)]
+        pieces = [
+            (
+                f"{part[0][0]} to {part[-1][0]}",
+                [row for _, some in part for row in some],
                 [_fold_rack(name, some, checks, links) for name, some in part],
-                prefix=f"heat-{place}",
-            ),
+            )
+            for part in parts
+        ]
+    few = len(ordered) <= BLOCK_ROWS
+    failed = [name for name, some, _ in pieces if few or any(row.attention for row in some)]
+    for place, (name, some, lines) in enumerate(pieces, 1):
+        yield Rack(
+            name=name,
+            summary=f"{_count_nodes(some)}: {count_outcomes(some)}",
+            is_open=name in failed[:MAX_OPEN_RACKS],
+            blocks=draw_blocks((*LEADING_COLUMNS, *checks), lines, prefix=f"heat-{place}"),
         )
-        for place, (part, some) in enumerate(zip(parts, inside, strict=True), 1)
-    )
-
-
-def _limit_open_racks(racks: Iterable[Rack]) -> tuple[Rack, ...]:
-    """Leave of the racks that are to be open only the first ones open."""
-    left = MAX_OPEN_RACKS
-    kept: list[Rack] = []
-    for one in racks:
-        kept.append(one if left else replace(one, open=""))
-        left -= bool(one.open) and left > 0
-    return tuple(kept)
-
-
-def _summarize(rows: Sequence[NodeRow]) -> str:
-    return f"{len(rows)} {_pluralize_nodes(len(rows))}: {count_outcomes(rows)}"
 
 
 def _build_heat_row(row: NodeRow, checks: Sequence[str], links: Links) -> HeatRow:
+    page = _find_page(row, links)
+    state = Square(
+        STATE_VERDICTS.get(row.state, Verdict.SKIP), page, f"{row.node.name}: {row.state_label}"
+    )
     said = {one.check: _build_square(one, links) for one in row.said}
     return HeatRow(
         name=row.node.name,
-        href=_find_page(row, links),
+        href=page,
         weight=700 if row.attention else 400,
-        squares=(_build_state_square(row, links), None, *(said.get(check) for check in checks)),
+        squares=(state, None, *(said.get(check) for check in checks)),
     )
-
-
-def _build_state_square(row: NodeRow, links: Links) -> Square:
-    sign = STATE_VERDICTS.get(row.state, Verdict.SKIP)
-    title = f"{row.node.name}: {row.state_label}"
-    return Square(sign, _find_page(row, links), title)
 
 
 def _build_square(one: LastResult, links: Links) -> Square:
@@ -440,8 +397,7 @@ def _build_square(one: LastResult, links: Links) -> Square:
 
 def _fold_rack(name: str, rows: Sequence[NodeRow], checks: Sequence[str], links: Links) -> HeatRow:
     """Fold the rows of a rack into one: of each check the worst, and how many so."""
-    lines = [_build_heat_row(row, checks, links) for row in rows]
-    columns = zip(*(line.squares for line in lines), strict=True)
+    columns = zip(*(_build_heat_row(row, checks, links).squares for row in rows), strict=True)
     heads = (*LEADING_COLUMNS, *checks)
     return HeatRow(
         name=f"{name} ({len(rows)})",
@@ -461,32 +417,26 @@ def _fold_column(subject: str, column: Sequence[Square | None]) -> Square | None
     worst = max(there, key=lambda square: square.verdict)
     alike = sum(square.verdict is worst.verdict for square in there)
     word = ICONS[worst.verdict].word
-    told = f"{subject}: {word} on {alike} of {len(there)}, as {worst.title}"
+    told = f"{subject}: {word} on {alike} of {len(there)}, e.g. {worst.title}"
     return Square(worst.verdict, worst.href, told)
 
 
 def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
-    """Lay out one fault: the node that has it, or how many do and which."""
-    some = tuple(_build_node_fault(one, now, links) for one in fault.sightings[:MAX_FAULT_NODES])
     count = len(fault.sightings)
-    single = count == 1
-    left = count - MAX_FAULT_NODES
     hint = (
-        f"On {count} of {fault.nodes_checked or count} nodes: look for a common cause first, as "
-        "an image, a driver, a setting, or a limit that is too strict."
+        f"On {count} of {fault.nodes_checked or count} nodes: look for a common cause first, such "
+        "as an image, a driver, a setting, or a limit that is too strict."
     )
     return FaultRow(
         icon=ICONS[fault.verdict],
         check=", ".join(fault.checks),
         metric=fault.metric,
-        single_node=some if single else (),
-        several_nodes=() if single else some,
+        nodes=tuple(_build_node_fault(s, now, links) for s in fault.sightings[:MAX_FAULT_NODES]),
         count=count,
         hosts=fold_names(sighting.row.node.name for sighting in fault.sightings),
-        example=some[0],
-        hint=(hint,) if fault.common else (),
+        hint=hint if fault.common else "",
         next=REMEDY_SENTENCES[fault.remedy],
-        more=_format_more(left),
+        more=_format_more(count - MAX_FAULT_NODES),
     )
 
 
@@ -497,86 +447,99 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
         page=_find_page(row, links),
         href="" if one is None else _link_check(one, links),
         state=", since ".join(filter(None, (row.state_label, _format_since(row, now)))),
-        found=_cut(row.why if one is None else one.reason, REASON_CHARACTERS),
+        found=_cut(sighting.reason, REASON_CHARACTERS),
         seen_at=_format_age(row.node.last_run_at if one is None else one.started.timestamp(), now),
     )
 
 
 def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
-    yield _list_out_of_service(fleet, links)
-    yield _list_held_by_others(fleet, links)
-    yield _list_recently_failed(fleet, links)
-    yield _list_overdue(fleet, links)
-    yield _list_unreproduced(fleet, links)
-
-
-def _list_out_of_service(fleet: Overview, links: Links) -> NodeList:
-    out = [r for r in fleet.rows if r.state not in (*IN_SERVICE_STATES, EXTERNAL_STATE)]
-    return _build_list(
+    """Yield each list of nodes, with what its columns say of a node."""
+    rows, now = fleet.rows, fleet.made
+    yield _build_list(
         "held",
         "Out of service",
         "Taken out of service by hpcverify, or only marked so in observe mode.",
-        ("State", "Since", "Why", "Release requires"),
-        [
-            _build_listed_node(
-                r, links, r.state_label, _format_since(r, fleet.made), r.why, _join_checks(r)
-            )
-            for r in out
-        ],
+        [r for r in rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)],
+        links,
+        columns={
+            "State": lambda r: r.state_label,
+            "Since": lambda r: _format_since(r, now),
+            "Why": lambda r: r.why,
+            "Release requires": lambda r: ", ".join(r.node.checks),
+        },
     )
-
-
-def _list_held_by_others(fleet: Overview, links: Links) -> NodeList:
-    return _build_list(
+    yield _build_list(
         "others",
-        "Held by someone else",
-        "Somebody else took these out of service. hpcverify leaves them alone.",
-        ("Why", "Last full pass"),
-        [
-            _build_listed_node(
-                r, links, r.node.foreign, _format_age(r.node.last_pass_at, fleet.made)
-            )
-            for r in fleet.rows
-            if r.state == EXTERNAL_STATE
-        ],
+        "Drained by someone else",
+        "hpcverify does not touch these.",
+        [r for r in rows if r.state == OTHERS_STATE],
+        links,
+        columns={
+            "Why": lambda r: r.node.foreign,
+            "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
+        },
     )
-
-
-def _list_recently_failed(fleet: Overview, links: Links) -> NodeList:
-    some = [r for r in fleet.rows if r.failures and not r.attention]
-    return _build_list(
+    yield _build_list(
         "lately",
         f"Failed {FAILURE_WINDOW}",
-        "The newest results passed, but no full pass that the controller ordered came "
-        "after the failure.",
-        ("Failed runs", "The last one", "State"),
-        [
-            _build_listed_node(
-                r, links, str(r.failures), _format_age(r.failed, fleet.made), r.state_label
-            )
-            for r in sorted(some, key=lambda r: -r.failures)
-        ],
+        "The newest results passed, but the node has had no full pass since the failure.",
+        sorted((r for r in rows if r.failures and not r.attention), key=lambda r: -r.failures),
+        links,
+        columns={
+            "Failed runs": lambda r: str(r.failures),
+            "Last failure": lambda r: _format_age(r.failed, now),
+            "State": lambda r: r.state_label,
+        },
+    )
+    yield _build_list(
+        "unverified",
+        f"No full pass in the last {fleet.overdue_days:g} days",
+        "A full pass is a run of all checks, started by the controller. Oldest first.",
+        sorted((r for r in rows if r.overdue), key=lambda r: r.node.last_pass_at),
+        links,
+        columns={
+            "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
+            "State": lambda r: r.state_label,
+            "Newest run": lambda r: _describe_newest_run(r, now),
+        },
+    )
+    yield _build_list(
+        "flaky",
+        "Failures not reproduced",
+        "A second run passed. If one node has many, a part may be about to fail; if many "
+        "nodes have some, a limit may be too strict.",
+        sorted((r for r in rows if r.node.flakes), key=lambda r: -r.node.flakes),
+        links,
+        columns={"Count": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
     )
 
 
-def _list_overdue(fleet: Overview, links: Links) -> NodeList:
-    overdue = sorted((r for r in fleet.rows if r.overdue), key=lambda r: r.node.last_pass_at)
-    return _build_list(
-        "unverified",
-        f"No full pass in the last {fleet.overdue_days:g} days",
-        "A full pass is a run of all checks that the controller ordered. The longest "
-        "ago comes first.",
-        ("Last full pass", "State", "Newest run"),
-        [
-            _build_listed_node(
-                r,
-                links,
-                _format_age(r.node.last_pass_at, fleet.made),
-                r.state_label,
-                _describe_newest_run(r, fleet.made),
-            )
-            for r in overdue
-        ],
+def _build_list(
+    name: str,
+    title: str,
+    summary: str,
+    rows: Sequence[NodeRow],
+    links: Links,
+    *,
+    columns: Mapping[str, Callable[[NodeRow], str]],
+) -> NodeList:
+    listed = tuple(
+        ListedNode(
+            name=row.node.name,
+            page=_find_page(row, links),
+            cells=tuple(_cut(tell(row), REASON_CHARACTERS) for tell in columns.values()),
+        )
+        for row in rows[:MAX_LISTED_ROWS]
+    )
+    return NodeList(
+        id=name,
+        title=title,
+        summary=summary,
+        columns=tuple(columns),
+        rows=listed[:MAX_SHOWN_ROWS],
+        rest=listed[MAX_SHOWN_ROWS:],
+        count=len(rows),
+        more=_format_more(len(rows) - MAX_LISTED_ROWS),
     )
 
 
@@ -587,51 +550,11 @@ def _describe_newest_run(row: NodeRow, now: float) -> str:
     verdict = row.verdict or row.worst
     began = max((one.started.timestamp() for one in row.said), default=row.node.last_run_at)
     told = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
-    return told if row.known and row.verdict else f"{told}, not ordered by the controller"
+    return told if row.known and row.verdict else f"{told}, not started by the controller"
 
 
-def _list_unreproduced(fleet: Overview, links: Links) -> NodeList:
-    taken_back = [r for r in fleet.rows if r.node.flakes]
-    return _build_list(
-        "flaky",
-        "Failures not reproduced",
-        "A second run passed. Often on one node: a part may be about to fail. On many "
-        "nodes: a limit may be too strict.",
-        ("How often", "State"),
-        [
-            _build_listed_node(r, links, str(r.node.flakes), r.state_label)
-            for r in sorted(taken_back, key=lambda r: -r.node.flakes)
-        ],
-    )
-
-
-def _build_list(
-    name: str, title: str, summary: str, columns: tuple[str, ...], rows: Sequence[ListedNode]
-) -> NodeList:
-    return NodeList(
-        id=name,
-        title=title,
-        summary=summary,
-        columns=columns,
-        rows=tuple(rows[:MAX_SHOWN_ROWS]),
-        rest=tuple(rows[MAX_SHOWN_ROWS:MAX_LISTED_ROWS]),
-        count=len(rows),
-        more=_format_more(len(rows) - MAX_LISTED_ROWS),
-    )
-
-
-def _build_listed_node(row: NodeRow, links: Links, *cells: str) -> ListedNode:
-    return ListedNode(
-        row.node.name, _find_page(row, links), tuple(_cut(c, REASON_CHARACTERS) for c in cells)
-    )
-
-
-def _format_more(left: int) -> tuple[str, ...]:
-    return (f"and {left} more: hpcverify report --fleet --format json",) * (left > 0)
-
-
-def _join_checks(row: NodeRow) -> str:
-    return ", ".join(row.node.checks)
+def _format_more(left: int) -> str:
+    return f"and {left} more: hpcverify report --fleet --format json" if left > 0 else ""
 
 
 def _format_since(row: NodeRow, now: float) -> str:
@@ -653,13 +576,13 @@ def _cut(text: str, length: int) -> str:
 
 
 def _find_page(row: NodeRow, links: Links) -> str:
-    """Say where the page of a node lies: of the run that says most of it."""
+    """Find the page of a node: of the run that says most of it."""
     for one in choose_page_results(row)[:1]:
         return links.get((one.node, one.suite), "")
     return ""
 
 
 def _link_check(one: LastResult, links: Links) -> str:
-    """Say where a check has its place in the page of its run."""
-    there = links.get((one.node, one.suite))
-    return f"{there}#{make_anchor(one.check)}" if there else ""
+    """Link to the place of a check in the page of its run."""
+    page = links.get((one.node, one.suite))
+    return f"{page}#{make_anchor(one.check)}" if page else ""

@@ -49,28 +49,21 @@ class HeatRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnLabel:
-    """A label and its place."""
+class PlacedLabel:
+    """The name of a column or of a row, and its place in pixels."""
 
     x: float
     y: float
     text: str
+    title: str = ""
+    """The whole of a name that is cut off."""
+    href: str = ""
+    weight: int = 400
 
 
 @dataclass(frozen=True, slots=True)
-class RowLabel:
-    """The name of a row."""
-
-    y: int
-    text: str
-    title: str
-    href: str
-    weight: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeatIcon:
-    """A square that did not pass."""
+class PlacedIcon:
+    """A square that did not pass, and its place in pixels."""
 
     x: int
     y: int
@@ -90,92 +83,84 @@ class Block:
     left: int
     """Where the squares begin; the names end before it."""
     top: int
-    heads: tuple[ColumnLabel, ...]
-    names: tuple[RowLabel, ...]
+    heads: tuple[PlacedLabel, ...]
+    names: tuple[PlacedLabel, ...]
     passed_path: str
     """One path over all squares that passed."""
     skipped_path: str
     """One path with a stroke for each check that was skipped."""
-    icons: tuple[HeatIcon, ...]
+    icons: tuple[PlacedIcon, ...]
 
 
 def draw_blocks(
-    columns: Sequence[str], lines: Sequence[HeatRow], *, prefix: str = "heat"
+    columns: Sequence[str], rows: Sequence[HeatRow], *, prefix: str = "heat"
 ) -> tuple[Block, ...]:
-    """Draw *lines*, whose squares are those of *columns*; ids begin with *prefix*."""
-    longest = max((len(_shorten(line.name)) for line in lines), default=0)
-    left = round(longest * _CHARACTER_PIXELS) + 10
+    """Draw *rows*, whose squares are those of *columns*; ids begin with *prefix*."""
+    left = round(_measure([row.name for row in rows])) + 10
     return tuple(
         _draw_block(
-            f"{prefix}-{start // BLOCK_ROWS + 1}", columns, lines[start : start + BLOCK_ROWS], left
+            f"{prefix}-{start // BLOCK_ROWS + 1}", columns, rows[start : start + BLOCK_ROWS], left
         )
-        for start in range(0, len(lines), BLOCK_ROWS)
+        for start in range(0, len(rows), BLOCK_ROWS)
     )
 
 
-def _draw_block(place: str, columns: Sequence[str], lines: Sequence[HeatRow], left: int) -> Block:
-    reach = max((len(_shorten(c)) for c in columns), default=0) * _CHARACTER_PIXELS
+def _draw_block(place: str, columns: Sequence[str], rows: Sequence[HeatRow], left: int) -> Block:
+    reach = _measure(columns)
     top = round(reach * _SLANT_COS_SIN[1]) + 14
+    squares = [
+        (x * PITCH_PIXELS, y * PITCH_PIXELS, square)
+        for y, row in enumerate(rows)
+        for x, square in enumerate(row.squares)
+        if square is not None
+    ]
     return Block(
         id=place,
-        title=f"{lines[0].name} to {lines[-1].name}",
+        title=f"{rows[0].name} to {rows[-1].name}",
         width=left + len(columns) * PITCH_PIXELS + round(reach * _SLANT_COS_SIN[0]),
-        height=top + len(lines) * PITCH_PIXELS + 2,
+        height=top + len(rows) * PITCH_PIXELS + 2,
         left=left,
         top=top,
         heads=tuple(
-            ColumnLabel(left + x * PITCH_PIXELS + 15, top - 5, _shorten(c))
-            for x, c in enumerate(columns)
+            PlacedLabel(left + x * PITCH_PIXELS + 15, top - 5, _shorten(name))
+            for x, name in enumerate(columns)
         ),
-        names=tuple(_place_name(y, line) for y, line in enumerate(lines)),
+        names=tuple(_place_name(y * PITCH_PIXELS + 16, left, row) for y, row in enumerate(rows)),
         passed_path="".join(
-            _draw_ground(x, y, width)
-            for y, line in enumerate(lines)
-            for x, width in _find_stretches(line.squares, Verdict.PASS)
+            f"M{x * PITCH_PIXELS} {y * PITCH_PIXELS}"
+            f"h{width * PITCH_PIXELS}v{PITCH_PIXELS}h-{width * PITCH_PIXELS}z"
+            for y, row in enumerate(rows)
+            for x, width in _find_passed(row.squares)
         ),
         skipped_path="".join(
-            f"M{x * PITCH_PIXELS + 8} {y * PITCH_PIXELS + 12}h8"
-            for y, line in enumerate(lines)
-            for x, square in enumerate(line.squares)
-            if square is not None and square.verdict is Verdict.SKIP
+            f"M{x + 8} {y + 12}h8" for x, y, square in squares if square.verdict is Verdict.SKIP
         ),
-        icons=tuple(_place_icons(lines)),
+        icons=tuple(
+            PlacedIcon(x, y, ICONS[square.verdict], square.href, square.title)
+            for x, y, square in squares
+            if square.verdict >= Verdict.WARN
+        ),
     )
 
 
-def _place_name(y: int, line: HeatRow) -> RowLabel:
-    text = _shorten(line.name)
-    return RowLabel(y * PITCH_PIXELS + 16, text, line.name, line.href, line.weight)
+def _measure(names: Sequence[str]) -> float:
+    return max((len(_shorten(name)) for name in names), default=0) * _CHARACTER_PIXELS
 
 
 def _shorten(name: str) -> str:
     return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
 
 
-def _draw_ground(x: int, y: int, width: int) -> str:
-    left, top, right = (n * PITCH_PIXELS for n in (x, y, width))
-    return f"M{left} {top}h{right}v{PITCH_PIXELS}h-{right}z"
+def _place_name(y: int, left: int, row: HeatRow) -> PlacedLabel:
+    text = _shorten(row.name)
+    title = row.name if row.name != text else ""
+    return PlacedLabel(left - 7, y, text, title, row.href, row.weight)
 
 
-def _find_stretches(
-    squares: Sequence[Square | None], verdict: Verdict
-) -> Iterator[tuple[int, int]]:
-    """Yield place and length of every stretch of squares of *verdict*."""
-    verdicts = [square and square.verdict for square in squares]
-    for value, pairs in groupby(enumerate(verdicts), key=itemgetter(1)):
+def _find_passed(squares: Sequence[Square | None]) -> Iterator[tuple[int, int]]:
+    """Yield place and length of every stretch of squares that passed."""
+    passed = [square is not None and square.verdict is Verdict.PASS for square in squares]
+    for value, pairs in groupby(enumerate(passed), key=itemgetter(1)):
         places = [place for place, _ in pairs]
-        if value is verdict:
+        if value:
             yield places[0], len(places)
-
-
-def _place_icons(lines: Sequence[HeatRow]) -> Iterator[HeatIcon]:
-    for y, line in enumerate(lines):
-        for x, square in enumerate(line.squares):
-            if square is not None and square.verdict >= Verdict.WARN:
-                yield HeatIcon(
-                    x=x * PITCH_PIXELS,
-                    y=y * PITCH_PIXELS,
-                    icon=ICONS[square.verdict],
-                    href=square.href,
-                    title=square.title,
-                )

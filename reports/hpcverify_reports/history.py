@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hpcverify.check import applies
 from hpcverify.model import Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.judged import Labeler
-from hpcverify_reports.labels import ICONS, Icon, format_duration, format_time, format_with_unit
+from hpcverify_reports.labels import ICONS, Icon, format_time, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
 if TYPE_CHECKING:
@@ -68,27 +69,25 @@ class History:
     """The section: runs, newest first, and what has moved, the farthest first."""
 
     runs: tuple[EarlierRun, ...]
-    older: tuple[str, ...]
+    older: int
+    """How many runs there are before these."""
     trends: tuple[MetricTrend, ...]
     suite: str
 
 
-def build_history(run: Run, others: Sequence[Run], label: Labeler) -> tuple[History, ...]:
-    """Lay out the past of *run*'s node; nothing if *others* hold none."""
+def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | None:
+    """Lay out the past of *run*'s node; None if *others* hold none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
         key=lambda earlier: (earlier.started, earlier.id),
     )
     if not past:
-        return ()
-    older = len(past) - MAX_SHOWN_RUNS
-    return (
-        History(
-            runs=tuple(_summarize_run(one) for one in reversed(past[-MAX_SHOWN_RUNS:])),
-            older=(f"and {older} before these",) if older > 0 else (),
-            trends=tuple(_compute_trends(run, past, label)),
-            suite=run.suite,
-        ),
+        return None
+    return History(
+        runs=tuple(map(_summarize_run, reversed(past[-MAX_SHOWN_RUNS:]))),
+        older=max(0, len(past) - MAX_SHOWN_RUNS),
+        trends=tuple(_compute_trends(run, past, label)),
+        suite=run.suite,
     )
 
 
@@ -169,7 +168,7 @@ def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) ->
         name=name,
         part=label(where),
         spark=draw_sparkline(
-            f"{len(values)} runs, the last one {format_with_unit(last, unit)}", values, median
+            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
         ),
         median=format_with_unit(median, unit),
         spread=format_with_unit(float(row["spread"]), unit),

@@ -8,31 +8,38 @@ source, and how to measure it again. The same run gives the same bytes.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import FORMER_LABEL, list_clauses
+from hpcverify.summary.actions import recall_gone_parts
+from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.rounds import (
     choose_worst_round,
     choose_worst_rounds,
     count_rounds,
     format_tally,
     group_by_check,
-    sort_results,
 )
-from hpcverify_reports.headline import list_decisive_results, write_lede
+from hpcverify.summary.verdict import (
+    REMEDY_SENTENCES,
+    CauseGroup,
+    group_by_cause,
+    list_clauses,
+    rank_results,
+    summarize_run,
+    write_command,
+    write_rerun_command,
+)
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import History, build_history
 from hpcverify_reports.judged import Labeler
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
-    REMEDY_SENTENCES,
     Icon,
-    format_duration,
     format_time,
     make_anchor,
 )
@@ -49,53 +56,41 @@ from hpcverify_reports.sections import (
     Fact,
     FindingItem,
     KindTable,
+    Link,
     Section,
     build_finding,
     build_kind_tables,
     build_section,
 )
-from hpcverify_reports.speeds import Speed, list_speeds
 
 MAX_REASONS = 4
 """Reasons at the top of the page."""
-
 MAX_OTHER_ROUNDS = 50
 """Of each check, beside the worst one; those that did not pass come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckChip:
-    """A check in the overview, with a link to its section."""
-
-    href: str
-    name: str
-    icon: Icon
-    took: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonLine:
     """The first complaint of a check, or of several alike, and how many more."""
 
-    checks: tuple[tuple[str, str], ...]
-    """Where each is told in full, and its name."""
+    checks: tuple[Link, ...]
     text: str
-    more: tuple[str, ...]
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedCheck:
-    """A check that did not look, and why."""
+class Speed:
+    """A figure that one asks for first, and beside it which part had the least."""
 
     href: str
-    check: str
-    reason: str
-    cause: str
+    name: str
+    value: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
-    """All that the template prints, in its order."""
+    """All that the template prints, in its order; what is empty is not shown."""
 
     icons: tuple[Icon, ...]
     node: str
@@ -105,21 +100,20 @@ class NodePage:
     reasons: tuple[ReasonLine, ...]
     groups: tuple[ActionGroup, ...]
     milder: tuple[ActionGroup, ...]
-    no_action_note: tuple[str, ...]
+    no_action_note: str
     """What to do where there is nothing to do."""
     speeds: tuple[Speed, ...]
     facts: tuple[Fact, ...]
-    chips: tuple[CheckChip, ...]
     why: tuple[Section, ...]
-    skipped_checks: tuple[SkippedCheck, ...]
+    skipped: tuple[Section, ...]
     checks: tuple[Section, ...]
-    history: tuple[History, ...]
+    history: History | None
     kinds: tuple[KindTable, ...]
     problems: tuple[FindingItem, ...]
     sensors: tuple[Fact, ...]
     """Parts, and what can be sampled on them."""
     command: str
-    rerun_command: tuple[str, ...]
+    rerun_command: str
     versions: tuple[Fact, ...]
     id: str
 
@@ -133,60 +127,41 @@ def render(
     *history* are earlier runs of the same node; *repetitions* say how often the parts
     that fail have failed before.
     """
-    return render_page("node.html.j2", page=lay_out(run, history, repetitions))
-
-
-def lay_out(run: Run, others: Sequence[Run], repetitions: Repetitions) -> NodePage:
-    """Decide all that the page says."""
-    label = _make_labeler(run)
-    ordered = sort_results(choose_worst_rounds(run.results))
+    label = recall_gone_parts(run).find_label
     sections = {
         check: _build_section(rounds, run, label)
         for check, rounds in group_by_check(run.results).items()
     }
-    blamed = [r for r in ordered if effective_verdict(r) >= Verdict.WARN]
-    demanded = group_demanded(run, repetitions)
-    return NodePage(
+    bad = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
+    decisive = [g for g in bad if effective_verdict(g.result) is run.verdict]
+    skipped = [
+        r.check for r in choose_worst_rounds(run.results) if effective_verdict(r) is Verdict.SKIP
+    ]
+    page = NodePage(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
-        lede=write_lede(run),
-        reasons=tuple(_list_reasons(run))[:MAX_REASONS],
-        groups=demanded,
+        lede=summarize_run(run),
+        reasons=tuple(_build_reason(g, run) for g in decisive[:MAX_REASONS]),
+        groups=group_demanded(run, repetitions),
         milder=group_milder(run),
-        no_action_note=(REMEDY_SENTENCES[Remedy.NONE],) if run.verdict is Verdict.PASS else (),
-        speeds=tuple(list_speeds(run, label)) if run.verdict < Verdict.ERROR else (),
+        no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
+        speeds=tuple(_list_speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_list_facts(run)),
-        chips=tuple(_build_chip(r) for r in choose_worst_rounds(run.results)),
-        why=_merge_alike([sections[r.check] for r in blamed]),
-        skipped_checks=tuple(
-            _describe_skip(r) for r in ordered if effective_verdict(r) is Verdict.SKIP
-        ),
+        why=tuple(_build_card(g, sections) for g in bad),
+        skipped=tuple(sections[check] for check in skipped),
         checks=tuple(sections.values()),
-        history=build_history(run, others, label),
+        history=build_history(run, history, label),
         kinds=build_kind_tables(run.inventory),
-        problems=tuple(build_finding(f, None, label) for f in run.inventory.problems),
+        problems=tuple(build_finding(f, label) for f in run.inventory.problems),
         sensors=tuple(_group_sensors(run.inventory)),
         command=write_command(run.suite),
-        rerun_command=tuple(
-            [write_command(run.suite, [r.check for r in blamed])] if blamed else []
-        ),
+        rerun_command=write_rerun_command(run) if bad else "",
         versions=tuple(run.versions.items()),
         id=run.id,
     )
-
-
-def _make_labeler(run: Run) -> Labeler:
-    """Name every part as people do; one that is gone as it was called before."""
-    gone = {
-        finding.where: finding.evidence[FORMER_LABEL]
-        for result in run.results
-        for finding in result.findings
-        if FORMER_LABEL in finding.evidence
-    }
-    labels = gone | {part.id: part.label for part in run.inventory.parts}
-    return lambda where: labels.get(where, where)
+    return render_page("node.html.j2", page=page)
 
 
 def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Section:
@@ -195,50 +170,51 @@ def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Sectio
     made = build_section(worst, run.inventory, label)
     if len(rounds) == 1:
         return made
-    others = sort_results(r for r in rounds if r is not worst)
+    others = rank_results(r for r in rounds if r is not worst)
     shown = sorted(others[:MAX_OTHER_ROUNDS], key=lambda r: r.round)
     left = len(others) - len(shown)
-    more = f"and {left} more: hpcverify show {run.id} --round N"
     return replace(
         made,
         badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *made.badges),
-        shown_note=(f"Round {worst.round} is shown here, the first of the worst.",),
-        rounds=tuple(build_section(r, run.inventory, label, main=False) for r in shown),
-        unshown_note=(more,) if left else (),
+        shown_note=f"Round {worst.round} is shown here, the first of the worst.",
+        other_rounds=tuple(build_section(r, run.inventory, label, main=False) for r in shown),
+        unshown_note=f"and {left} more: hpcverify show {run.id} --round N" if left else "",
     )
 
 
-def _merge_alike(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Bring checks together that complain of the very same, as of one lost GPU."""
-    told: dict[object, list[Section]] = {}
-    for one in sections:
-        says = (one.icon, one.badges, one.why, one.cause, one.next, one.findings)
-        key = one.id if one.complaints else says
-        told.setdefault(key, []).append(one)
-    return tuple(
-        replace(first, same_checks=tuple((other.id, other.check) for other in others))
-        for first, *others in told.values()
+def _build_card(group: CauseGroup, sections: Mapping[str, Section]) -> Section:
+    """Show a check that did not pass, and name those that the same cause took with it."""
+    links = tuple((make_anchor(r.check), r.check) for r in group.also)
+    return replace(sections[group.result.check], same_checks=links)
+
+
+def _build_reason(group: CauseGroup, run: Run) -> ReasonLine:
+    """Tell what decided a verdict, of several checks that owe it to one cause once."""
+    first, *others = list_clauses(group.result, recall_gone_parts(run)) or [group.result.reason]
+    return ReasonLine(
+        checks=tuple((make_anchor(r.check), r.check) for r in group.results),
+        text=first.removeprefix("node: ") or CAUSE_SENTENCES[group.result.cause],
+        more=len(others),
     )
 
 
-def _list_reasons(run: Run) -> Iterator[ReasonLine]:
-    """Tell what decided the verdict; what several checks say alike is told once."""
-    alike: dict[str, list[Result]] = {}
-    told: dict[str, list[str]] = {}
-    for result in list_decisive_results(run):
-        # A skip, which counts where the check is required, has a reason and no
-        # complaint.
-        first, *others = list_clauses(result, run.inventory) or [result.reason]
-        text = first.removeprefix("node: ") or CAUSE_SENTENCES[result.cause]
-        alike.setdefault(text, []).append(result)
-        told.setdefault(text, []).extend(others)
-    for text, results in alike.items():
-        more = len(dict.fromkeys(told[text]))
-        yield ReasonLine(
-            checks=tuple((make_anchor(r.check), r.check) for r in results),
-            text=text,
-            more=(f"and {more} more",) if more else (),
-        )
+def _list_speeds(run: Run, label: Labeler) -> Iterator[Speed]:
+    for result in choose_worst_rounds(run.results):
+        for figure in choose_figures(result, run.inventory):
+            yield Speed(
+                href=make_anchor(result.check),
+                name=f"{figure.check} {figure.name}",
+                value=figure.format_value(figure.typical),
+                notes=tuple(_write_notes(figure, label)),
+            )
+
+
+def _write_notes(figure: Figure, label: Labeler) -> Iterator[str]:
+    if figure.share:
+        yield figure.share
+    if figure.parts > 1:
+        slowest = figure.format_value(figure.slowest.value or 0.0)
+        yield f"median of {figure.parts}; slowest: {label(figure.slowest.where)} {slowest}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:
@@ -252,24 +228,6 @@ def _list_facts(run: Run) -> Iterator[Fact]:
     yield "Run", "complete" if run.complete else "interrupted"
 
 
-def _build_chip(result: Result) -> CheckChip:
-    return CheckChip(
-        href=make_anchor(result.check),
-        name=result.check,
-        icon=ICONS[result.verdict],
-        took=format_duration(result.seconds),
-    )
-
-
-def _describe_skip(result: Result) -> SkippedCheck:
-    return SkippedCheck(
-        href=make_anchor(result.check),
-        check=result.check,
-        reason=result.reason,
-        cause=CAUSE_SENTENCES[result.cause],
-    )
-
-
 def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
     """Tell once what several parts have alike."""
     by_part: dict[str, list[str]] = {}
@@ -281,9 +239,3 @@ def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
         alike.setdefault(tuple(sorted(names)), []).append(where)
     for some, places in alike.items():
         yield name_parts(filter(None, places), inventory), ", ".join(some)
-
-
-def write_command(suite: str, checks: Sequence[str] = ()) -> str:
-    """Write the command line that runs *suite*, or of it only *checks*, again."""
-    chosen = [word for check in checks for word in ("--check", check)]
-    return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])

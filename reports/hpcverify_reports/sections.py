@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 
 from hpcverify.model import (
     Cause,
     Finding,
     Inventory,
-    Limit,
     Maturity,
     Part,
     Remedy,
@@ -19,14 +19,16 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import list_complaints
+from hpcverify.summary.actions import effective_remedy, find_common_remedy
+from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
     Labeler,
+    find_rule,
     find_unmet_limits,
     format_range,
-    judge_finding,
     judge_measurements,
     list_accused,
 )
@@ -34,27 +36,26 @@ from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
-    REMEDY_SENTENCES,
     Icon,
-    format_duration,
+    format_unit,
     format_with_unit,
     label_fact,
     make_anchor,
 )
 from hpcverify_reports.parts import name_parts
-from hpcverify_reports.svg import Chart, LimitLine, Strip, Trace, draw_chart
+from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
 
 MAX_COMPLAINTS = 16
 """Complaints of one check that the top of the page shows; the rest is below."""
-
 EXCERPT_CHARACTERS = 4096
 """Characters of one piece of evidence; the run's document holds the rest."""
-
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
 """What a measurement may add to a series' name so that its limit can be drawn."""
 
 Fact = tuple[str, str]
 """A name and what it is, both ready to print."""
+Link = tuple[str, str]
+"""Where something is, and what it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,71 +67,57 @@ class ComplaintRow:
     part: str
     name: str
     value: str
-    strips: tuple[Strip, ...]
+    strip: Strip | None
     bound: str
     source: str
-    remedy: tuple[str, ...]
-    """What to do, where that is not what the whole check calls for."""
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class FindingItem:
-    """A finding: where, what, and the evidence."""
+    """A finding: where, what, the evidence, and what to do about it."""
 
-    icons: tuple[Icon, ...]
+    icon: Icon | None
     part: str
     code: str
     text: str
     evidence: tuple[Fact, ...]
-    remedy: tuple[str, ...] = ()
-    """What to do, where that is not what the whole check calls for."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartRow:
-    """One part that a check looked at, and what came of it."""
-
-    id: str
-    label: str
-    icons: tuple[Icon, ...]
-    word: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Everything about one check; *open* is the attribute of an unfolded section."""
+    """Everything about one check in one round; what is empty is not shown."""
 
     id: str
     check: str
+    round: int
     icon: Icon
-    open: str
+    is_open: bool
     badges: tuple[str, ...]
     took: str
-    why: tuple[str, ...]
-    """The reason, where neither complaints nor findings tell it in full."""
-    reason: tuple[str, ...]
-    cause: tuple[str, ...]
-    next: tuple[str, ...]
-    """What to do, where all that the check complains of calls for the same."""
+    reason: str
+    cause: str
+    next: str
+    """What to do; empty where the complaints call for different things."""
     complaints: tuple[ComplaintRow, ...]
-    more: tuple[str, ...]
+    more_complaints: int
+    """How many there are besides, which only the tables below show."""
     findings: tuple[FindingItem, ...]
-    parts: tuple[PartRow, ...]
+    parts: tuple[tuple[str, str, Icon | None], ...]
+    """Of each part that the check looked at: its id in the page, its name, its icon."""
     coverage: tuple[Fact, ...]
-    wide_grids: tuple[Grid, ...]
-    tall_grids: tuple[Grid, ...]
+    grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
     unmet_limits: tuple[str, ...]
     params: tuple[Fact, ...]
-    round: int
-    same_checks: tuple[Fact, ...] = ()
-    """Where other checks are that complain of the very same, and their names."""
-    shown_note: tuple[str, ...] = ()
+    same_checks: tuple[Link, ...] = ()
+    """Other checks that complain of the very same."""
+    other_rounds: tuple[Section, ...] = ()
+    shown_note: str = ""
     """Which of several rounds this is."""
-    rounds: tuple[Section, ...] = ()
-    """The others."""
-    unshown_note: tuple[str, ...] = ()
-    """How many there are no room for, and where they are."""
+    unshown_note: str = ""
+    """How many rounds there is no room for, and where they are."""
 
 
 def build_section(
@@ -146,38 +133,32 @@ def build_section(
     verdict = effective_verdict(result)
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
-    mixed = has_mixed_remedies(result, inventory)
-    findings = sorted(
-        result.findings, key=lambda finding: judge_finding(finding, result), reverse=True
-    )
-    broken = tuple(_list_complaints(result, everything, label, place, mixed=mixed))
-    charted = main or verdict > Verdict.SKIP
-    tables = build_grids(everything, inventory)
-    reason = tuple(filter(None, [result.reason]))
+    broken = _list_complaints(result, everything, label, place)
+    findings = [(find_rule(f, result).verdict, f) for f in result.findings]
+    findings.sort(key=itemgetter(0), reverse=True)
+    remedy = find_common_remedy(result, inventory)
     return Section(
         id=place,
         check=result.check,
-        icon=ICONS[result.verdict],
-        open="" if verdict in (Verdict.PASS, Verdict.SKIP) else "open",
+        round=result.round,
+        icon=ICONS[verdict],
+        is_open=verdict >= Verdict.WARN,
         badges=tuple(_list_badges(result)),
         took=format_duration(result.seconds),
-        why=() if broken or result.findings else reason,
-        reason=reason,
-        cause=tuple(filter(None, [CAUSE_SENTENCES[result.cause]])),
-        next=() if mixed else (REMEDY_SENTENCES[result.remedy],),
-        complaints=broken[:MAX_COMPLAINTS],
-        more=_format_more(len(broken) - MAX_COMPLAINTS),
-        findings=tuple(_build_judged_finding(f, result, label, mixed=mixed) for f in findings),
+        reason=result.reason,
+        cause=CAUSE_SENTENCES[result.cause],
+        next=REMEDY_SENTENCES[remedy] if remedy else "",
+        complaints=tuple(broken[:MAX_COMPLAINTS]),
+        more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
+        findings=tuple(_build_judged_finding(f, ruled, result, label) for ruled, f in findings),
         parts=tuple(_list_parts(result, everything, label, place)),
         coverage=tuple(_group_coverage(result, inventory)),
-        wide_grids=tuple(table for table in tables if not table.is_tall),
-        tall_grids=tuple(table for table in tables if table.is_tall),
-        charts=tuple(_draw_charts(result, everything, label)) if charted else (),
+        grids=build_grids(everything, inventory),
+        charts=_draw_charts(result, everything, label) if main or verdict > Verdict.SKIP else (),
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
         params=tuple((name, format_param(v)) for name, v in result.params.items()),
-        round=result.round,
     )
 
 
@@ -186,99 +167,78 @@ def format_param(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _format_more(count: int) -> tuple[str, ...]:
-    return (f"and {count} more below",) if count > 0 else ()
-
-
 def _list_badges(result: Result) -> Iterator[str]:
     if result.maturity is Maturity.BETA:
-        yield "beta: never quarantines"
+        yield "beta: cannot drain the node"
     if result.required and result.verdict is Verdict.SKIP:
-        yield "required: counts as an error"
+        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
-    result: Result,
-    everything: Sequence[JudgedMeasurement],
-    label: Labeler,
-    place: str,
-    *,
-    mixed: bool,
-) -> Iterator[ComplaintRow]:
+    result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
+) -> list[ComplaintRow]:
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
     broken.sort(key=lambda found: found[0].verdict, reverse=True)
-    for judgement, limit, one in broken:
-        item = one.item
-        alike = [h for h in everything if h.item.name == item.name]
-        axis = draw_metric_axis(alike)
-        yield ComplaintRow(
+    axes = {
+        name: draw_metric_axis([one for one in everything if one.item.name == name])
+        for name in {one.item.name for _, _, one in broken}
+    }
+    rows = [
+        ComplaintRow(
             icon=ICONS[judgement.verdict],
-            href=f"{place}.{make_anchor(item.where)}",
-            part=label(item.where),
-            name=item.name,
-            value=format_with_unit(item.value, item.unit),
-            strips=() if axis is None else (axis,),
-            bound=format_range(limit),
+            href=f"{place}.{make_anchor(one.item.where)}",
+            part=label(one.item.where),
+            name=one.item.name,
+            value=format_with_unit(one.item.value, one.item.unit),
+            strip=axes[one.item.name],
+            bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_format_own_remedy(judgement.remedy, mixed=mixed),
+            remedy=REMEDY_SENTENCES[effective_remedy(judgement.verdict, judgement.remedy, result)],
         )
-    if result.cause is Cause.UNMEASURED:
-        missing = (
-            _build_unmeasured(lim, label, place, mixed=mixed) for lim in find_unmet_limits(result)
+        for judgement, limit, one in broken
+    ]
+    unmet = find_unmet_limits(result) if result.cause is Cause.UNMEASURED else ()
+    rows += [
+        ComplaintRow(
+            icon=ICONS[Verdict.ERROR],
+            href=place,
+            part=label(limit.where) if limit.where else "all parts",
+            name=limit.name,
+            value="not measured",
+            strip=None,
+            bound=format_range(limit),
+            source=limit.source,
+            remedy=REMEDY_SENTENCES[Remedy.FIX_CHECKER],
         )
-        yield from missing
-
-
-def has_mixed_remedies(result: Result, inventory: Inventory) -> bool:
-    """Whether the complaints of *result* call for different things."""
-    return len({c.remedy for c in list_complaints(result, inventory)}) > 1
-
-
-def _format_own_remedy(remedy: Remedy, *, mixed: bool) -> tuple[str, ...]:
-    """Say what to do about one complaint, where the check calls for several things."""
-    return (REMEDY_SENTENCES[remedy],) if mixed and remedy is not Remedy.NONE else ()
-
-
-def _build_unmeasured(limit: Limit, label: Labeler, place: str, *, mixed: bool) -> ComplaintRow:
-    return ComplaintRow(
-        icon=ICONS[Verdict.ERROR],
-        href=place,
-        part=label(limit.where) if limit.where else "every part",
-        name=limit.name,
-        value="not measured",
-        strips=(),
-        bound=format_range(limit),
-        source=limit.source,
-        remedy=_format_own_remedy(Remedy.FIX_CHECKER, mixed=mixed),
-    )
+        for limit in unmet
+    ]
+    return rows
 
 
 def _build_judged_finding(
-    finding: Finding, result: Result, label: Labeler, *, mixed: bool
+    finding: Finding, verdict: Verdict, result: Result, label: Labeler
 ) -> FindingItem:
-    made = build_finding(finding, judge_finding(finding, result), label)
-    ruling = result.rulings.get(finding.code)
-    if ruling is None or ruling.verdict is Verdict.PASS:
-        return made
-    return replace(made, remedy=_format_own_remedy(ruling.remedy, mixed=mixed))
+    """Lay out a finding; one that passed has no verdict and no remedy of its own."""
+    if verdict is Verdict.PASS:
+        return build_finding(finding, label, INFO_ICON)
+    remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
+    return build_finding(finding, label, ICONS[verdict], REMEDY_SENTENCES[remedy])
 
 
-def build_finding(finding: Finding, verdict: Verdict | None, label: Labeler) -> FindingItem:
-    """Lay out one finding; None is a verdict that the run does not tell."""
+def build_finding(
+    finding: Finding, label: Labeler, icon: Icon | None = None, remedy: str = ""
+) -> FindingItem:
+    """Lay out one finding."""
     return FindingItem(
-        icons=() if verdict is None else (_choose_icon(verdict),),
+        icon=icon,
         part=label(finding.where),
         code=finding.code,
         text=finding.text,
         evidence=tuple((label_fact(n), cut_excerpt(v)) for n, v in finding.evidence.items()),
+        remedy=remedy,
     )
-
-
-def _choose_icon(verdict: Verdict) -> Icon:
-    """Choose the sign of a finding; one with no verdict of its own passed nothing."""
-    return INFO_ICON if verdict is Verdict.PASS else ICONS[verdict]
 
 
 def cut_excerpt(text: str) -> str:
@@ -291,70 +251,62 @@ def cut_excerpt(text: str) -> str:
 
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
-) -> Iterator[PartRow]:
-    places = [
-        *(covered.where for covered in result.coverage),
-        *(one.item.where for one in everything),
-        *(finding.where for finding in result.findings),
-    ]
-    for where in dict.fromkeys(places):
-        verdict = _judge_part(where, result, everything)
-        yield PartRow(
-            id=f"{place}.{make_anchor(where)}",
-            label=label(where),
-            icons=() if verdict is None else (ICONS[verdict],),
-            word="no limit" if verdict is None else ICONS[verdict].word,
-        )
+) -> Iterator[tuple[str, str, Icon | None]]:
+    ruled = ((f.where, find_rule(f, result).verdict) for f in result.findings)
+    by_part: dict[str, list[Verdict]] = {}
+    for where, verdict in (
+        *((covered.where, None) for covered in result.coverage),
+        *((one.item.where, one.verdict) for one in everything),
+        *((where, None if verdict is Verdict.PASS else verdict) for where, verdict in ruled),
+    ):
+        by_part.setdefault(where, []).extend([] if verdict is None else [verdict])
+    for where, verdicts in by_part.items():
+        icon = ICONS[max(verdicts)] if verdicts else None
+        yield f"{place}.{make_anchor(where)}", label(where), icon
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
-    """Tell once what several parts went through alike."""
+    """Yield the parts that went through the same, and what it was."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
         alike.setdefault(covered.text, []).append(covered.where)
     for text, where in alike.items():
-        yield text, name_parts(where, inventory)
-
-
-def _judge_part(
-    where: str, result: Result, everything: Sequence[JudgedMeasurement]
-) -> Verdict | None:
-    verdicts = [h.verdict for h in everything if h.item.where == where]
-    ruled = [
-        judge_finding(finding, result) for finding in result.findings if finding.where == where
-    ]
-    verdicts += [verdict for verdict in ruled if verdict > Verdict.PASS]
-    return max((v for v in verdicts if v is not None), default=None)
+        yield name_parts(where, inventory), text
 
 
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], label: Labeler
-) -> Iterator[Chart]:
+) -> tuple[Chart, ...]:
     blamed = list_accused(result)
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
-    for (name, unit), some in alike.items():
-        traces = [Trace(label(s.where), s.t, s.values, flagged=s.where in blamed) for s in some]
-        drawn = draw_chart(name, unit, traces, _choose_limit_lines(name, unit, everything))
-        if drawn is not None:
-            yield drawn
+    drawn = (
+        draw_chart(
+            name,
+            unit,
+            [Trace(label(s.where), s.t, s.values, flagged=s.where in blamed) for s in some],
+            _choose_limit_lines(name, unit, everything),
+        )
+        for (name, unit), some in alike.items()
+    )
+    return tuple(chart for chart in drawn if chart)
 
 
 def _choose_limit_lines(
     name: str, unit: str, everything: Sequence[JudgedMeasurement]
-) -> list[LimitLine]:
+) -> list[Tick]:
     limits = {
         limit
-        for h in everything
-        if h.item.unit == unit and _is_limit_drawable(name, h.item.name)
-        for limit in h.limits
+        for one in everything
+        if one.item.unit == unit and _is_limit_drawable(name, one.item.name)
+        for limit in one.limits
     }
     lows = {limit.low for limit in limits if limit.low is not None}
     highs = {limit.high for limit in limits if limit.high is not None}
     # Limits that differ from part to part would be a fence, not a line.
-    few = [*([*lows] if len(lows) == 1 else []), *([*highs] if len(highs) == 1 else [])]
-    return [LimitLine(value, f"limit {format_with_unit(value, unit)}") for value in few]
+    alone = [value for values in (lows, highs) if len(values) == 1 for value in values]
+    return [Tick(value, f"limit {format_with_unit(value, unit)}") for value in alone]
 
 
 def _is_limit_drawable(series: str, measurement: str) -> bool:
@@ -382,7 +334,7 @@ def _build_kind_table(name: str, parts: Sequence[Part]) -> KindTable:
     facts = dict.fromkeys(fact for part in parts for fact in part.facts)
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
-    columns = tuple(fact for fact in facts if fact not in common)
+    columns = [fact for fact in facts if fact not in common]
     return KindTable(
         name=name,
         common=tuple((label_fact(fact), parts[0].facts[fact]) for fact in common),

@@ -18,33 +18,23 @@ from hpcverify_reports.labels import Icon, format_number, format_with_unit
 
 MAX_POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""
-
 FULL_DETAIL_LINES, MIN_POINTS = 8, 40
-"""From so many lines on they share the points of so many, down to this each."""
-
+"""More lines than these share the points of so many, down to this each."""
 MAX_LABELED_LINES = 12
 """Lines that can all be told apart by a label; of more, only the extremes are."""
-
 HUES = ("#3f78b5", "#c2762b", "#4b9560", "#8d66b8", "#2f9698", "#bf5f80", "#8a8636", "#7a8491")
 """Of like weight on white and on black; lines are told apart by their labels."""
-
 CHART_WIDTH, CHART_HEIGHT = 560, 210
-"""Of a chart, in pixels."""
-
 STRIP_WIDTH = 132.0
-"""The width of a strip, in pixels."""
-
-SPARKLINE_SIZE = (120, 26)
-"""The width and the height of a sparkline, in pixels."""
+SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 120, 26
+"""In pixels, as all lengths here."""
 
 _MAX_MAGNITUDE = 1e300
 _STEPS_PER_PIXEL = 10
 _CHARACTER_PIXELS = 7.4
-"""The width of a bold character of a wide font, in pixels."""
-
+"""The width of a bold character of a wide font."""
 _LABEL_PITCH = 12
-"""From one label to the next below it, in pixels."""
-
+"""From one label to the next below it."""
 _TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _MIN_UNITS = 3
 """So many of a unit must pass for an axis to be told in it."""
@@ -84,47 +74,37 @@ class DrawnTrace:
     points: tuple[tuple[float, float], ...]
 
     @property
+    def label(self) -> str:
+        """The name at its end: in a table GPU 3 (…4f21), on a line GPU 3."""
+        return self.trace.label.split(" (", maxsplit=1)[0][:16]
+
+    @property
     def end(self) -> tuple[float, float]:
         """The last point."""
         return self.points[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class LimitLine:
-    """A limit to draw across a chart, and what stands at it."""
-
-    value: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis and what stands there."""
+    """A place on an axis, or a limit across the chart, and what stands there."""
 
     at: float
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class LineLabel:
-    """A line's name at the right edge, and the *lead* from the line to it."""
-
-    text: str
-    x: float
-    y: float
-    leader_path: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One part's line; its *path* is in tenths of a pixel; at most one *label*."""
+    """One part's line, and its name at the right edge; paths in tenths of a pixel."""
 
     name: str
     path: str
     hue: str
     width: float
     weight: int
-    label: tuple[LineLabel, ...]
+    label: Tick | None
+    """At which height its name stands, if it has one."""
+    leader_path: str
+    """From the line to its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +135,6 @@ class Sparkline:
 
 
 @dataclass(frozen=True, slots=True)
-class StripIcon:
-    """A value on a strip that is outside its limit, with the sign of its verdict."""
-
-    x: float
-    icon: Icon
-
-
-@dataclass(frozen=True, slots=True)
 class Strip:
     """All values of one metric on one axis, with its limits and what they forbid."""
 
@@ -172,7 +144,8 @@ class Strip:
     bounds: str
     """One path of a stroke for each limit, as *ticks* is for each value."""
     ticks: str
-    icons: tuple[StripIcon, ...]
+    icons: tuple[tuple[float, Icon], ...]
+    """Where the values outside a limit are, each with the icon of its verdict."""
 
 
 def thin_trace(trace: Trace, points: int = MAX_POINTS) -> tuple[tuple[float, float], ...]:
@@ -200,7 +173,7 @@ def choose_round_steps(low: float, high: float, about: int) -> list[float]:
 
 
 def draw_chart(
-    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[LimitLine] = ()
+    name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Tick] = ()
 ) -> Chart | None:
     """Draw *traces* over time, with the limits of *bounds*; None without samples."""
     points = max(MIN_POINTS, MAX_POINTS * FULL_DETAIL_LINES // max(FULL_DETAIL_LINES, len(traces)))
@@ -210,7 +183,8 @@ def draw_chart(
         return None
     named = _select_labeled(drawn)
     y, y_ticks = _make_value_axis(drawn, bounds)
-    x, x_ticks, time_unit = _make_time_axis(drawn, max(map(_measure_label, named)))
+    margin = _CHARACTER_PIXELS * max(len(d.label) for d in named) + 18
+    x, x_ticks, time_unit = _make_time_axis(drawn, margin)
     return Chart(
         name=name,
         unit=unit,
@@ -221,7 +195,7 @@ def draw_chart(
         y_ticks=y_ticks,
         x_name=f"{time_unit} since the check began",
         lines=tuple(_draw_lines(drawn, named, x, y)),
-        bounds=tuple(Tick(y(bound.value), bound.text) for bound in bounds),
+        bounds=tuple(Tick(y(bound.at), bound.text) for bound in bounds),
     )
 
 
@@ -233,19 +207,10 @@ def _select_labeled(drawn: Sequence[DrawnTrace]) -> list[DrawnTrace]:
     return flagged + [d for d in (by_end[0], by_end[-1]) if d not in flagged]
 
 
-def _shorten(label: str) -> str:
-    # "GPU 3 (…4f21)" is told in the tables; on a line "GPU 3" is enough.
-    return label.split(" (", maxsplit=1)[0][:16]
-
-
-def _measure_label(drawn: DrawnTrace) -> float:
-    return _CHARACTER_PIXELS * len(_shorten(drawn.trace.label)) + 18
-
-
 def _make_value_axis(
-    drawn: Sequence[DrawnTrace], bounds: Sequence[LimitLine]
+    drawn: Sequence[DrawnTrace], bounds: Sequence[Tick]
 ) -> tuple[Scale, tuple[Tick, ...]]:
-    values = [y for d in drawn for _, y in d.points] + [b.value for b in bounds]
+    values = [y for d in drawn for _, y in d.points] + [b.at for b in bounds]
     steps = choose_round_steps(min(values), max(values), about=4)
     scale = Scale(steps[0], steps[-1], CHART_HEIGHT - 34, 10)
     return scale, tuple(Tick(scale(step), format_number(step)) for step in steps)
@@ -272,24 +237,16 @@ def _draw_lines(
     places = dict(zip((d.place for d in named), space_labels(wanted, y.end, y.start), strict=True))
     for d in sorted(drawn, key=lambda d: d.trace.flagged):
         at = places.get(d.place)
+        points = [(x(t), y(value)) for t, value in d.points]
         yield ChartLine(
             name=d.trace.label,
-            path=write_path([(x(t), y(v)) for t, v in d.points]),
-            hue=HUES[d.place % len(HUES)] if at is not None else HUES[-1],
+            path=write_path(points),
+            hue=HUES[-1] if at is None else HUES[d.place % len(HUES)],
             width=2.2 if d.trace.flagged else 1.1,
             weight=700 if d.trace.flagged else 400,
-            label=() if at is None else (_place_label(d, at, x, y),),
+            label=None if at is None else Tick(at, d.label),
+            leader_path="" if at is None else write_path([points[-1], (x.end + 11, at)]),
         )
-
-
-def _place_label(drawn: DrawnTrace, at: float, x: Scale, y: Scale) -> LineLabel:
-    end_x, end_y = x(drawn.end[0]), y(drawn.end[1])
-    return LineLabel(
-        text=_shorten(drawn.trace.label),
-        x=x.end + 14,
-        y=at,
-        leader_path=f"M{end_x:g} {end_y:g}L{x.end + 11:g} {at:g}",
-    )
 
 
 def space_labels(wanted: Sequence[float], low: float, high: float) -> list[float]:
@@ -358,7 +315,7 @@ def draw_strip(
         zones=tuple(forbidden),
         bounds=_draw_strokes([x(bound) for bound in (*lows, *highs)], 1, 18),
         ticks=_draw_strokes([x(value) for value, mark in values if mark is None], 5, 10),
-        icons=tuple(StripIcon(x(value), mark) for value, mark in values if mark),
+        icons=tuple((x(value), mark) for value, mark in values if mark),
     )
 
 
@@ -378,7 +335,7 @@ def draw_sparkline(title: str, values: Sequence[float], median: float) -> Sparkl
     """Draw *values* in their order, the last one as a dot, and their *median*."""
     low, high = min(*values, median), max(*values, median)
     pad = (high - low) * 0.1 or abs(high) * 0.05 or 1
-    y = Scale(low - pad, high + pad, SPARKLINE_SIZE[1] - 3, 3)
-    x = Scale(0, max(len(values) - 1, 1), 3, SPARKLINE_SIZE[0] - 5)
+    y = Scale(low - pad, high + pad, SPARKLINE_HEIGHT - 3, 3)
+    x = Scale(0, max(len(values) - 1, 1), 3, SPARKLINE_WIDTH - 5)
     points = [(x(i), y(value)) for i, value in enumerate(values)]
     return Sparkline(title, write_path(points), *points[-1], y(median))

@@ -22,8 +22,7 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
-from hpcverify.run.wire import Response
-from tests.doubles import CPU, context
+from tests.doubles import CPU, context, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
 
@@ -127,7 +126,7 @@ def codes(found: Iterable[CheckItem]) -> set[str]:
 
 def series(name: str, where: str, values: Sequence[float]) -> list[Sample]:
     """Make samples of one a second."""
-    return [Sample(float(t), name, "", where, v) for t, v in enumerate(values)]
+    return [Sample(name, v, "", where, float(t)) for t, v in enumerate(values)]
 
 
 def watch(*tracks: list[Sample]) -> Watch:
@@ -142,12 +141,12 @@ import msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry import nvml
 from hpcverify.telemetry.probe import probe
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks import nvlink, pcie
 from tests.doubles import context
 root = pathlib.Path(sys.argv[1])
 inventory = probe(root)
-print(encode(inventory).decode(), end="")
+print(msgspec.json.encode(inventory).decode())
 marks = msgspec.json.decode(sys.argv[3], type=tuple[CarryOver, ...])
 ctx = context(root.parent, inventory=inventory, carry_overs=marks)
 if sys.argv[2] == "pcie":
@@ -156,7 +155,7 @@ else:
     params = nvlink.NvlinkParams()
     found = nvlink.report_linkage(nvml.get_source().read_links(), ctx, params, root)
 for item in found:
-    print(encode(make_response(1, item)).decode(), end="")
+    print(encode_response(1, item).decode(), end="")
 """
 
 
@@ -165,5 +164,4 @@ def on_lab(lab: Lab, check: str, told: Iterable[CarryOver] = ()) -> tuple[Contex
     marked = msgspec.json.encode(list(told)).decode()
     first, *rest = lab.python(ON_LAB, check, marked).splitlines()
     ctx = context(lab.folder, inventory=msgspec.json.decode(first, type=Inventory))
-    replies = (msgspec.json.decode(line, type=Response) for line in rest)
-    return ctx, [r.item for r in replies if r.item is not None]
+    return ctx, read_items(rest)

@@ -26,14 +26,14 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.run.wire import Response
-from hpcverify.telemetry import problems
+from hpcverify.telemetry import problems, sysfs
 from hpcverify.telemetry.gpus import GpuAnswers
 from hpcverify.telemetry.probe import probe as probe_files
 from hpcverify.telemetry.reading import Reading
 from hpcverify_checks import ecc
+from hpcverify_checks.common.counters import Moment, compare_with_last_run
 from hpcverify_checks.ecc import CHECK, EccParams
-from tests.doubles import context
+from tests.doubles import context, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry import trees
 from tests.telemetry.nvml.test_survey import probe
@@ -44,10 +44,10 @@ MEASURE = """
 import os, sys, pathlib, msgspec
 from hpcverify.model import CarryOver
 from hpcverify.telemetry.probe import probe
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks import ecc
-from tests.doubles import context
+from tests.doubles import context, read_items
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
 ctx = context(root, inventory=probe(root), carry_overs=marks)
@@ -57,7 +57,7 @@ if later:
     scenario.with_suffix(".new").replace(scenario)
 ask = lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
 for found in ecc.read_counters(ctx, root, ask):
-    sys.stdout.buffer.write(encode(make_response(1, found)))
+    sys.stdout.buffer.write(encode_response(1, found))
 """
 
 
@@ -65,12 +65,17 @@ def measured(lab: Lab, later: str = "", marks: Iterable[CarryOver] = ()) -> list
     """Probe the node, bring about what comes *later*, and measure."""
     known = msgspec.json.encode(list(marks)).decode()
     lines = lab.python(MEASURE, known, later).splitlines()
-    replies = [msgspec.json.decode(line, type=Response) for line in lines]
-    return [r.item for r in replies if r.item is not None]
+    return read_items(lines)
 
 
 def marks_of(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
     return tuple(f for f in found if isinstance(f, CarryOver))
+
+
+def seen(count: int, name: str = "ecc.uncorrected.lifetime", ago: float = HOUR) -> CarryOver:
+    """Make what the last run, so many seconds *ago*, left of a counter of that GPU."""
+    then = Moment("", time.time() - ago)
+    return compare_with_last_run(context(Path()), "GPU-0", {name: count}, then).carry_over
 
 
 def observed(watch: Watch, ctx: Context) -> list[CheckItem]:
@@ -97,7 +102,7 @@ def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
     named = {name.replace("__", "."): value for name, value in values.items()}
     if mode is not None:
         named["ecc.mode"] = mode
-    readings = (Reading(name, "", "GPU-0", value) for name, value in named.items())
+    readings = (Reading(name, value, "", "GPU-0") for name, value in named.items())
     return GpuAnswers(answers={"GPU-0": tuple(readings)})
 
 
@@ -122,7 +127,7 @@ def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
 
 
 def counter(name: str, *values: float, period: float = 1.0) -> list[Sample]:
-    return [Sample(i * period, name, "", "GPU-0", v) for i, v in enumerate(values)]
+    return [Sample(name, v, "", "GPU-0", i * period) for i, v in enumerate(values)]
 
 
 def number(found: Iterable[CheckItem], name: str) -> float | None:
@@ -151,7 +156,7 @@ def test_the_host_is_read_and_nothing_forgotten_even_if_gpus_cannot_be_asked(
     def refuse() -> ecc.EccAnswers:
         raise Unable("no driver", Cause.MISCONFIGURED)
 
-    mark = CarryOver("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
+    mark = seen(7)
     root = trees.edac(tmp_path / "root", corrected=900)
     found: list[CheckItem] = []
     with pytest.raises(Unable):
@@ -182,10 +187,24 @@ def test_what_the_host_counted_in_the_same_boot_is_new_only_once(tmp_path: Path)
     assert judged(third)[0] is Verdict.WARN
 
 
+@pytest.mark.parametrize("old", ["7 1700000000 -", "{}", '{"boot": 3}'])
+def test_what_an_older_version_left_accuses_nobody(tmp_path: Path, old: str) -> None:
+    root = trees.edac(tmp_path / "root", uncorrected=3)
+    marks = [
+        CarryOver(name, old, where)
+        for name in ("counters", "ecc.uncorrected.lifetime", "ecc.host.uncorrected")
+        for where in ("GPU-0", "mc0/dimm1")
+    ]
+    answer = says(ecc__uncorrected__lifetime=9)
+    found = list(ecc.read_counters(a_gpu(tmp_path, *marks), root, lambda: answer))
+    assert judged(found)[0] is Verdict.WARN
+    assert ".since" not in str(found)
+
+
 def test_the_host_counts_from_zero_with_each_boot(tmp_path: Path) -> None:
-    root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {ecc.BOOT_ID_PATH: "one"})
+    root = trees.grow(trees.edac(tmp_path / "root", corrected=5), {sysfs.BOOT_ID_PATH: "one"})
     marks = marks_of(on_host(context(tmp_path), root))
-    trees.grow(root, {ecc.BOOT_ID_PATH: "two"})
+    trees.grow(root, {sysfs.BOOT_ID_PATH: "two"})
     found = on_host(context(tmp_path, carry_overs=marks), root)
     since = [
         f.value
@@ -264,7 +283,7 @@ def test_a_gust_in_a_short_run_warns_and_is_no_storm(tmp_path: Path) -> None:
 def test_the_memory_of_the_host_is_held_to_the_same_rates(
     tmp_path: Path, rate: float, verdict: str
 ) -> None:
-    samples = [Sample(float(t), "ecc.corrected", "", "mc0/dimm1", t * rate) for t in range(90)]
+    samples = [Sample("ecc.corrected", t * rate, "", "mc0/dimm1", float(t)) for t in range(90)]
     found = observed(Watch(start=0, end=90, samples=samples), a_gpu(tmp_path))
     found_verdict, remedy, _ = judged(found)
     assert found_verdict.value == verdict
@@ -286,7 +305,7 @@ def test_a_row_that_is_remapped_under_way_is_a_reason_to_run_again(tmp_path: Pat
 
 
 def test_the_host_and_its_gpus_have_rules_of_their_own(tmp_path: Path) -> None:
-    samples = [Sample(t, "ecc.uncorrected", "", "mc0/dimm1", t) for t in (0.0, 1.0)]
+    samples = [Sample("ecc.uncorrected", t, "", "mc0/dimm1", t) for t in (0.0, 1.0)]
     found = observed(Watch(start=0, end=1, samples=samples), a_gpu(tmp_path))
     verdict, remedy, why = judged(found)
     assert (verdict, remedy) == (Verdict.FAIL, Remedy.INSPECT)
@@ -329,7 +348,7 @@ def test_what_is_new_since_the_last_run_counts_once(
     tmp_path: Path, name: str, verdict: str, remedy: str
 ) -> None:
     answer = says(**{name: 8})
-    mark = CarryOver(name, f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+    mark = seen(7, name)
     found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
     assert [str(w) for w in judged(found)[:2]] == [f"Verdict.{verdict.upper()}", remedy]
     rerun = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), answer)
@@ -337,7 +356,7 @@ def test_what_is_new_since_the_last_run_counts_once(
 
 
 def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(tmp_path: Path) -> None:
-    mark = CarryOver("ecc.uncorrected.lifetime", f"7 {time.time() - HOUR:.0f} -", "GPU-0")
+    mark = seen(7)
     for count, expected in ((0, Verdict.PASS), (2, Verdict.FAIL)):
         answer = says(ecc__uncorrected__lifetime=count)
         found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
@@ -349,7 +368,7 @@ def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(tmp_path: P
 def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
     tmp_path: Path, errors: float, verdict: str
 ) -> None:
-    mark = CarryOver("ecc.corrected.lifetime", f"100 {time.time() - HOUR:.0f} -", "GPU-0")
+    mark = seen(100, "ecc.corrected.lifetime")
     answer = says(ecc__corrected__lifetime=100 + errors)
     found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
     assert judged(found)[0].value == verdict
@@ -358,13 +377,13 @@ def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
 
 
 def test_a_single_error_between_two_runs_in_a_row_is_no_rate(tmp_path: Path) -> None:
-    mark = CarryOver("ecc.corrected.lifetime", f"0 {time.time():.0f} -", "GPU-0")
+    mark = seen(0, "ecc.corrected.lifetime", ago=0)
     found = heard(tmp_path, a_gpu(tmp_path, mark), says(ecc__corrected__lifetime=1))
     assert judged(found)[0] is Verdict.PASS
 
 
 def test_counters_of_a_gpu_that_does_not_answer_are_not_forgotten(tmp_path: Path) -> None:
-    mark = CarryOver("ecc.uncorrected.lifetime", "7 1700000000 -", "GPU-0")
+    mark = seen(7)
     lost = Finding("gpu_lost", "GPU-0", "lost")
     found = heard(tmp_path, a_gpu(tmp_path, mark), GpuAnswers(findings=(lost,)))
     assert judged(found)[0] is Verdict.FAIL

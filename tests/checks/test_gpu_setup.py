@@ -27,12 +27,11 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
 from hpcverify_checks import gpu_setup
 from hpcverify_checks.gpu_setup import CHECK, GpuSetupParams, ProcessTable
-from tests.doubles import context
+from tests.doubles import context, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import probe
 from tests.telemetry.trees import grow
@@ -366,7 +365,7 @@ def test_a_process_lives_while_the_kernel_knows_it() -> None:
 
 
 def samples(name: str, values: Iterable[float]) -> Iterator[Sample]:
-    yield from (Sample(float(t), name, "", "GPU-0", v) for t, v in enumerate(values))
+    yield from (Sample(name, v, "", "GPU-0", float(t)) for t, v in enumerate(values))
 
 
 def watched(ctx: Context, **series: Iterable[float]) -> list[CheckItem]:
@@ -488,7 +487,7 @@ def test_a_run_without_samples_says_nothing(tmp_path: Path) -> None:
 MEASURE = """
 import sys, pathlib
 from hpcverify.telemetry.probe import probe
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks import gpu_setup
 from tests.doubles import context
@@ -498,7 +497,7 @@ host = gpu_setup.ProcessTable(proc=root / "proc", engine=10, alive=[42].__contai
 params = gpu_setup.GpuSetupParams(exclusive=sys.argv[2] == "True")
 ask = gpu_source.open_gpu_source(ctx).read_setup
 for found in gpu_setup.report_setup(ctx, params, ask, host, pause=lambda _: None):
-    sys.stdout.buffer.write(encode(make_response(1, found)))
+    sys.stdout.buffer.write(encode_response(1, found))
 """
 
 
@@ -507,8 +506,7 @@ def measured(lab: Lab, *, exclusive: bool = False, **environ: str) -> list[Check
     if not (lab.root / "proc/self").exists():
         a_host(lab.root)
     lines = lab.python(MEASURE, exclusive, **environ).splitlines()
-    replies = [msgspec.json.decode(line, type=Response) for line in lines]
-    return [r.item for r in replies if r.item is not None]
+    return read_items(lines)
 
 
 def test_a_healthy_board_passes_idle_and_under_load(tmp_path: Path, lab: Lab) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.check import judge
+from hpcverify.check import Params, judge
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -20,7 +20,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import problems
-from hpcverify_checks.inventory import CHECK, InventoryParams
+from hpcverify_checks.inventory import CHECK
 from tests.doubles import context
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
 from tests.telemetry.nvml.test_survey import probe
@@ -74,7 +74,7 @@ def compare(
     tmp_path: Path, now: Inventory, before: Inventory | None
 ) -> tuple[list[CheckItem], Cause]:
     ctx = context(tmp_path, inventory=now, previous=before)
-    found = list(CHECK.measure(ctx, InventoryParams()))
+    found = list(CHECK.measure(ctx, Params()))
     return found, judge(findings(found), (), CHECK.finding_rules).cause
 
 

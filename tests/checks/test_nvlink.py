@@ -13,7 +13,7 @@ from hpcverify.limits.specs import Spec
 from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Verdict
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify_checks import nvlink
-from hpcverify_checks.common.counters import LINKS_PER_BRIDGE
+from hpcverify_checks.common.parts import LINKS_PER_BRIDGE
 from hpcverify_checks.nvlink import CHECK, NvlinkParams
 from tests.checks.links import (
     BY_KEY,

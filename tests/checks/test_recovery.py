@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from hpcverify.check import Judgement, judge
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Remedy, Verdict
-from hpcverify.run.wire import Response
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
 from hpcverify_checks.recovery import CHECK, report_recovery
+from tests.doubles import read_items
 from tests.nvml_lab.nvmllab import Lab
 
 WELL = Recovery(
@@ -21,21 +20,19 @@ WELL = Recovery(
 MEASURE = """
 import sys, pathlib
 from hpcverify.model import Inventory, Part
-from hpcverify.run.wire import encode, make_response
+from hpcverify.run.wire import encode_response
 from hpcverify_checks.recovery import CHECK
 from tests.doubles import context
 gpu = Part("gpu", "GPU-0", "GPU 0", {"driver": "565"})
 ctx = context(pathlib.Path(sys.argv[1]), inventory=Inventory(parts=(gpu,)))
 for found in CHECK.measure(ctx, CHECK.params()):
-    sys.stdout.buffer.write(encode(make_response(1, found)))
+    sys.stdout.buffer.write(encode_response(1, found))
 """
 
 
 def measured(lab: Lab) -> list[CheckItem]:
     """Ask the GPUs of the lab, in a process of its own."""
-    lines = lab.python(MEASURE).splitlines()
-    replies = [msgspec.json.decode(line, type=Response) for line in lines]
-    return [r.item for r in replies if r.item is not None]
+    return read_items(lab.python(MEASURE).splitlines())
 
 
 def judged(found: list[CheckItem]) -> Judgement:

@@ -40,7 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry.blockdev import Mount
 from hpcverify.telemetry.smart import Health
-from hpcverify.units import UNIT_FACTORS
+from hpcverify.units import MIB, UNIT_FACTORS
 from hpcverify_checks.storage import (
     CHECK,
     StorageParams,
@@ -50,7 +50,7 @@ from hpcverify_checks.storage import (
     report_health,
     run_small_files,
 )
-from hpcverify_checks.storage.fio_runner import MIB, FaultError, FileExtent, Fio, FioReport
+from hpcverify_checks.storage.fio_runner import FaultError, FileExtent, Fio, FioReport
 from hpcverify_checks.storage.jobs import (
     cut_to_written,
     flush,

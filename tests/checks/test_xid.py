@@ -579,7 +579,7 @@ def test_a_node_without_gpus_is_skipped(tmp_path: Path) -> None:
 
 
 def observed(ctx: Context, root: Path, *events: tuple[float, int]) -> list[CheckItem]:
-    samples = [Sample(t, "xid", "", "GPU-1", float(number)) for t, number in events]
+    samples = [Sample("xid", float(number), "", "GPU-1", t) for t, number in events]
     return list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
 
 
@@ -612,7 +612,7 @@ def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
 def test_a_live_event_of_an_unknown_place_is_told(tmp_path: Path, place: str, number: int) -> None:
     ctx = context(tmp_path, inventory=BOARD)
     root = ring(tmp_path, record(0, line(number)))
-    samples = [Sample(5.0, "xid", "", place, float(number))]
+    samples = [Sample("xid", float(number), "", place, 5.0)]
     found = list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
     assert [where for _, where in findings(found)] == [place]
     assert judged(found)[0] > Verdict.PASS
@@ -620,7 +620,7 @@ def test_a_live_event_of_an_unknown_place_is_told(tmp_path: Path, place: str, nu
 
 def test_a_live_event_of_an_address_is_that_of_its_gpu(tmp_path: Path) -> None:
     ctx = context(tmp_path, inventory=BOARD)
-    samples = [Sample(5.0, "xid", "", ADDRESSES[1], x) for x in (79.0, 95.0)]
+    samples = [Sample("xid", x, "", ADDRESSES[1], 5.0) for x in (79.0, 95.0)]
     watch = Watch(start=0, end=600, samples=samples)
     found = list(xid.report_live_xids(watch, ctx, ring(tmp_path, record(0, line(79)))))
     assert findings(found) == [("xid_95", "GPU-1")]

@@ -61,4 +61,4 @@ def test_without_its_tool_it_is_an_error_that_names_it(site: Cli) -> None:
     (result,) = json.loads(done.stdout)["results"]
 
     assert done.returncode == 3
-    assert result["reason"] == "chronyc is not installed: install it"
+    assert result["reason"] == "chronyc is not installed: apt-get install chrony"

@@ -10,12 +10,12 @@ import msgspec
 
 from hpcverify.check import Context, Placement, Watch
 from hpcverify.limits.specs import find_spec
-from hpcverify.model import Device, Inventory, Result
+from hpcverify.model import CheckItem, Device, Inventory, Result
 from hpcverify.plan.config import Site
 from hpcverify.plan.suite import Step, load_suite, make_plan
 from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer
-from hpcverify.run.wire import Outcome, Response, make_response
+from hpcverify.run.wire import Outcome
 from hpcverify_checks.common.soak import StretchResult
 from hpcverify_checks.thermal import plan
 from hpcverify_checks.thermal.plan import LoadRecord
@@ -48,13 +48,12 @@ def judged(inventory: Inventory, watch: Watch, folder: Path) -> Iterator[Result]
 
 def _judged(step: Step, inventory: Inventory, watch: Watch, folder: Path) -> Result:
     assert step.check.observe is not None
-    replies: list[Response] = []
+    items: list[CheckItem] = []
     for where in _contexts(step, inventory, folder):
         if step.check.placement is Placement.ALL_DEVICES:
             _leave_account(watch, where)
-        found = step.check.observe(watch, where, step.params)
-        replies += [make_response(1, item) for item in found]
-    answer = Answer(responses=tuple(replies), outcome=Outcome())
+        items += step.check.observe(watch, where, step.params)
+    answer = Answer(items=tuple(items), outcome=Outcome())
     return conclude(step, {"observed": answer}, inventory, lambda _n, _w: (), 0.0)
 
 

@@ -38,6 +38,13 @@ def test_the_parameters_of_every_check_survive_the_wire(name: str) -> None:
     assert msgspec.convert(msgspec.to_builtins(params), type(params)) == params
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_check_is_given_the_parameters_that_it_takes(name: str) -> None:
+    check = load_check(name)
+
+    assert check.measure.__annotations__["params"] == check.params.__name__
+
+
 def test_listing_all_checks_loads_nothing_heavy() -> None:
     code = (
         "import sys; from hpcverify.plan.catalog import load_check, list_check_names;"

@@ -19,7 +19,7 @@ from hpcverify_reports.svg import (
     MAX_POINTS,
     STRIP_WIDTH,
     Chart,
-    LimitLine,
+    Tick,
     Trace,
     choose_round_steps,
     draw_chart,
@@ -38,7 +38,7 @@ def trace(values: list[float], label: str = "GPU 0") -> Trace:
     return Trace(label, tuple(map(float, range(len(values)))), tuple(values))
 
 
-def drawn(*traces: Trace, bounds: tuple[LimitLine, ...] = ()) -> Chart:
+def drawn(*traces: Trace, bounds: tuple[Tick, ...] = ()) -> Chart:
     made = draw_chart("clock", "MHz", traces, bounds)
     assert made is not None
     return made
@@ -105,7 +105,7 @@ def test_a_line_of_one_sample_is_a_dot() -> None:
 
 
 def test_a_limit_is_on_the_paper_though_far_from_the_values() -> None:
-    made = drawn(trace([20.0, 30.0]), bounds=(LimitLine(87.0, "limit 87 °C"),))
+    made = drawn(trace([20.0, 30.0]), bounds=(Tick(87.0, "limit 87 °C"),))
 
     assert made.y.end <= made.bounds[0].at <= made.y.start
 
@@ -142,7 +142,7 @@ def test_of_many_lines_the_extremes_and_the_accused_are_named() -> None:
     many = [trace([float(i)], f"core {i}") for i in range(128)]
     many[40] = Trace("core 40", (0.0,), (40.0,), flagged=True)
 
-    named = {label.text for line in drawn(*many).lines for label in line.label}
+    named = {line.label.text for line in drawn(*many).lines if line.label}
 
     assert named == {"core 0", "core 40", "core 127"}
 
@@ -155,7 +155,7 @@ def test_a_strip_shades_what_the_limit_forbids() -> None:
     assert start == 0
     assert made.bounds == f"M{width:g} 1v18"
     tick = float(made.ticks.removeprefix("M").split()[0])
-    assert made.icons[0].x < width < tick < STRIP_WIDTH
+    assert made.icons[0][0] < width < tick < STRIP_WIDTH
 
 
 def test_one_value_without_a_limit_makes_no_strip() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hpcverify.model import Cause, Measurement, Remedy, Verdict
 from hpcverify.run.executor import Answer
 from hpcverify.run.local import LocalExecutor
-from hpcverify.run.wire import Measure, Request, Task
+from hpcverify.run.wire import Measure, Task
 from hpcverify.run.worker import release_memory
 from tests.doubles import context
 from tests.fuse import silent_file_system
@@ -88,6 +88,7 @@ def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_
         ("segfault", Cause.CRASHED, "its worker killed by SIGSEGV"),
         ("exit", Cause.CRASHED, "its worker exited with 7"),
         ("other_unit", Cause.CRASHED, "measured in 's' and is declared in ''"),
+        ("wrong_type", Cause.CRASHED, "Expected `str`, got `int`"),
         ("no_finding", Cause.CRASHED, "a check may not yield None"),
     ],
 )
@@ -259,7 +260,7 @@ def searches(tmp_path: Path) -> int:
     gc.callbacks.append(note)
     gc.disable()
     try:
-        assert release_memory(Request(1, order(tmp_path, "steady")))
+        assert release_memory(order(tmp_path, "steady"))
     finally:
         gc.enable()
         gc.callbacks.remove(note)

@@ -33,15 +33,10 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
-from hpcverify.run.conclude import rejudge_result
+from hpcverify.run.conclude import judge_cut_short, rejudge_result
 from hpcverify.run.executor import Answer
-from hpcverify.run.orchestrator import (
-    NodeHistory,
-    Verification,
-    derive_seed,
-    extend_history,
-    judge_cut_short,
-)
+from hpcverify.run.history import NodeHistory, extend_history
+from hpcverify.run.orchestrator import Verification, derive_seed
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
 
@@ -178,7 +173,7 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
 
 def failed(cause: Cause, *items: CheckItem) -> Answer:
     outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=cause)
-    return Answer(responses=found(*items).responses, outcome=outcome)
+    return Answer(items=found(*items).items, outcome=outcome)
 
 
 def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -200,7 +195,7 @@ def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> N
 
 def skipped(reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> Answer:
     outcome = Outcome(verdict=Verdict.SKIP, reason=reason, cause=cause)
-    return Answer(responses=(), outcome=outcome)
+    return Answer(outcome=outcome)
 
 
 def test_skipped_on_every_device_is_a_skip(tmp_path: Path) -> None:
@@ -318,7 +313,7 @@ def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
     passive = msgspec.structs.replace(step(Placement.PASSIVE), name="p")
     answer = found(Measurement("speed", 11))
     ran = FakeExecutor(answers={"cpu": answer, "telemetry": answer})
-    no_part = Answer(responses=(), outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
+    no_part = Answer(outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
     skipped = FakeExecutor(answers={"cpu": no_part, "telemetry": answer})
 
     assert verified(tmp_path, ran, passive).passive is True
@@ -558,7 +553,7 @@ class Slow(InRounds):
 def ended(*items: CheckItem, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
     """Answer as a worker that found *items* and had not come to its end *after* s."""
     outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
-    return Answer(responses=found(*items).responses, outcome=outcome)
+    return Answer(items=found(*items).items, outcome=outcome)
 
 
 def of_two(

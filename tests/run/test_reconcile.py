@@ -24,8 +24,9 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.run.executor import Answer
+from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
-from hpcverify.run.orchestrator import NodeHistory, Verification
+from hpcverify.run.orchestrator import Verification
 from hpcverify.run.wire import Outcome, Reconcile
 from tests.doubles import CPU, FakeExecutor, SilentProgress, found
 
@@ -88,7 +89,7 @@ def asked(executor: FakeExecutor) -> list[Reconcile]:
 
 def broken(cause: Cause, verdict: Verdict = Verdict.ERROR) -> Answer:
     outcome = Outcome(verdict=verdict, reason="it broke", cause=cause)
-    return Answer(responses=(), outcome=outcome)
+    return Answer(outcome=outcome)
 
 
 def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
 
 def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    half = Answer(responses=found(good, BAD).responses, outcome=broken(Cause.CRASHED).outcome)
+    half = Answer(items=found(good, BAD).items, outcome=broken(Cause.CRASHED).outcome)
     made = result(node(gpu_0=found(good), telemetry=half), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert (made.measurements, made.findings) == ((good,), ())

@@ -9,7 +9,7 @@ import pytest
 
 from hpcverify.check import Context
 from hpcverify.model import Coverage, Device, Verdict
-from hpcverify.run.wire import Request, Response, Settle, decode
+from hpcverify.run.wire import Outcome, Request, Settle, decode_response
 from hpcverify.run.worker import WorkerServer
 from tests.doubles import context
 
@@ -22,11 +22,10 @@ def settled(name: str, *contexts: Context) -> list[Coverage]:
     told = io.BytesIO()
     task = Settle(timeout=9, name=name, packages=PACKAGES, contexts=contexts)
     WorkerServer(told).handle(Request(1, task))
-    replies = [decode(line, Response) for line in told.getvalue().splitlines()]
-    outcome = replies[-1].outcome
-    assert outcome is not None
+    *items, outcome = (decode_response(line)[1] for line in told.getvalue().splitlines())
+    assert isinstance(outcome, Outcome)
     assert outcome.verdict is Verdict.PASS, outcome.reason
-    return [r.item for r in replies if isinstance(r.item, Coverage)]
+    return [item for item in items if isinstance(item, Coverage)]
 
 
 @pytest.mark.parametrize("name", ["gpu_memory", "pcie_bandwidth", "p2p", "thermal"])

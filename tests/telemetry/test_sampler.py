@@ -27,10 +27,10 @@ class Counter:
     def read(self) -> Iterator[Reading]:
         """Yield the number of this round, and then fail if told to."""
         self.rounds += 1
-        yield Reading("round", "", "cpu", float(self.rounds))
+        yield Reading("round", float(self.rounds), "", "cpu")
         if self.fails:
             raise OSError("the device went away")
-        yield Reading("rest", "", "cpu", 0.0)
+        yield Reading("rest", 0.0, "", "cpu")
 
     def close(self) -> None:
         """Remember it."""
@@ -48,7 +48,7 @@ class Stuck:
         """Hang."""
         self.entered.set()
         self.let_go.wait(30)
-        yield Reading("late", "", "cpu", 1.0)
+        yield Reading("late", 1.0, "", "cpu")
 
     def close(self) -> None:
         """Have nothing to close."""

@@ -23,8 +23,8 @@ class Script:
         """Tell the next one."""
         temperature, utilization = self._values[0]
         self._values = self._values[1:] or self._values
-        yield Reading("temperature", "°C", "gpu", temperature)
-        yield Reading("utilization", "ratio", "gpu", utilization)
+        yield Reading("temperature", temperature, "°C", "gpu")
+        yield Reading("utilization", utilization, "ratio", "gpu")
 
     def close(self) -> None:
         """Let go of nothing."""

@@ -23,7 +23,7 @@ def test_no_spike_and_no_end_is_lost(values: list[float], points: int) -> None:
 
 
 def test_a_series_is_timed_from_the_start_of_the_check() -> None:
-    samples = [Sample(100.0 + i, "clock", "MHz", "cpu", 1.0) for i in range(3)]
+    samples = [Sample("clock", 1.0, "MHz", "cpu", 100.0 + i) for i in range(3)]
     series = build_series(samples, 99.0)
     assert series.t == (1.0, 2.0, 3.0)
     assert (series.name, series.unit, series.where) == ("clock", "MHz", "cpu")

@@ -8,7 +8,7 @@ in whatever order it is made, and a wrong one tells whose share is missing or do
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -286,38 +286,33 @@ class MessageBenchmark:
 
     def _run_steps(self, count: int, buffers: ReduceBuffers) -> MessageTimes:
         import torch
+        import torch.distributed as dist
 
         log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
         marks: list[tuple[Any, Any]] = []
         for row in log:
             torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
-            self._synchronize()
+            # Else the time of a step would hold what a peer still verifies of the last.
+            dist.all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
             self.reduce(buffers.message)
             marks.append((before, record_event(self.device)))
             buffers.verify(self.total, row)
         rows = log.tolist()  # waits for the last step
+        wrong = (
+            WrongReduction(
+                step, int(bad), int(first), value, (first % PATTERN_PERIOD + 1) * self.total
+            )
+            for step, (bad, first, value) in enumerate(rows)
+            if bad
+        )
         times = tuple(compute_elapsed(before, after) for before, after in marks)
-        return MessageTimes(self.size, times, count, self._find_first_wrong(rows))
+        return MessageTimes(self.size, times, count, next(wrong, None))
 
     @property
     def total(self) -> float:
         """What the sum must be, as a multiple of the pattern."""
         return 2.0**self.world - 1
-
-    def _synchronize(self) -> None:
-        # Else the time of a step would hold what a peer still verifies of the last.
-        import torch
-        import torch.distributed as dist
-
-        dist.all_reduce(torch.zeros(1, device=self.device))
-
-    def _find_first_wrong(self, rows: Sequence[Sequence[float]]) -> WrongReduction | None:
-        for step, (elements, index, found) in enumerate(rows):
-            if elements:
-                expected = (index % PATTERN_PERIOD + 1) * self.total
-                return WrongReduction(step, int(elements), int(index), found, expected)
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """
-What the checks of links share: counters from run to run, and which part is wired how.
+What is new in a counter: since the last run, and within a run.
 
 A counter of errors says little by what it shows; what counts is what was added since
-the last run. So a check leaves a `CounterSnapshot` as a mark: what its counters showed,
-when, and in which boot of the node. Counters start from zero with the driver or the
-node. One that was never read before has shown nothing new: it may be old what it shows.
+the last run. So a check leaves what its counters showed, when, and in which boot of the
+node, for the next run to compare. One that fell was reset, and what it shows is new.
+One that was never read before has shown nothing new: it may be old what it shows.
 """
 
 from __future__ import annotations
@@ -18,126 +18,64 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Context, Sample
-from hpcverify.limits.specs import Spec, find_spec
-from hpcverify.model import CarryOver, Part
+from hpcverify.model import CarryOver
 from hpcverify.telemetry import sysfs
+from hpcverify.units import HOUR_SECONDS
 
 SNAPSHOT_NAME = "counters"
-HOUR_SECONDS = 3600.0
-"""Seconds for which what was counted is kept together, however many runs there are."""
-
-LINKS_PER_BRIDGE = {
-    "a100-pcie-40gb": 4,
-    "a100-pcie-80gb": 4,
-    "a40": 4,
-    "h100-pcie-80gb": 4,
-    "h100-nvl-94gb": 4,
-    "h200-nvl": 6,
-}
-"""Parts (by `Spec.key`) that have NVLink only where a bridge is plugged, and how many
-links one carries: they take three for all their links, and an A40 one."""
-SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
-"""How the keys of parts begin that hang on their CPU by NVLink-C2C: PCIe is not how
-they come by their data, and their boards wire few lanes of it."""
-SINGLE_GPU_KEY_PREFIX = "gh200"
-"""How the keys of parts begin of which a node may have just one, with no NVLink."""
-MIN_LINKS_ALL_PAIRS = 12
-"""NVLinks from which every GPU of a node has some to every other: with fewer, some
-pairs have none (V100)."""
+"""Of the `CarryOver`s by which a part's counters go from run to run."""
 
 
-def find_part(ctx: Context, where: str) -> Part | None:
-    """Find the part *where* in the inventory."""
-    return next((p for p in ctx.inventory.parts if p.id == where), None)
+class Moment(Struct, frozen=True):
+    """When counters were read, and which boot of the node they began with."""
+
+    boot: str
+    """Empty for counters that are kept for the life of the part."""
+    seconds: float | None
+    """Since that boot, or since 1970; None if it is not known."""
+
+    def since(self, earlier: float | None) -> float | None:
+        """Give the seconds from *earlier* until now."""
+        return None if self.seconds is None or earlier is None else self.seconds - earlier
 
 
-def look_up_spec(ctx: Context, where: str) -> Spec | None:
-    """Find the data sheet of the part *where*, if it is a known one."""
-    found = find_part(ctx, where)
-    return find_spec(found) if found else None
+def read_moment(root: Path) -> Moment:
+    """Read when this is for counters that begin with the boot of the node."""
+    uptime = (sysfs.read_text(root / "proc/uptime") or "").partition(" ")[0]
+    return Moment(sysfs.read_boot_id(root), float(uptime) if uptime else None)
 
 
-def find_model(ctx: Context, where: str) -> str:
-    """Say which parts of the node *where* may be compared with: those of its name."""
-    found = find_part(ctx, where)
-    return found.facts.get("name", "") if found else ""
-
-
-def has_optional_links(sheet: Spec | None) -> bool:
-    """Whether a healthy part may have no NVLink active, whatever it could have."""
-    if sheet is None or not sheet.nvlink_links:
-        return True
-    return sheet.key in LINKS_PER_BRIDGE or sheet.key.startswith(SINGLE_GPU_KEY_PREFIX)
-
-
-def is_fully_linked(sheet: Spec | None) -> bool:
-    """Whether each GPU of a node of such parts has NVLink to each other one."""
-    if sheet is None or has_optional_links(sheet):
-        return False
-    return sheet.nvlink_links >= MIN_LINKS_ALL_PAIRS
-
-
-class CounterSnapshot(msgspec.Struct, frozen=True):
+class CounterSnapshot(Struct, frozen=True):
     """What counters showed at a moment, and what they counted in the hour before it."""
 
     boot: str
     uptime: float | None
-    """Seconds from the start of the node."""
+    """`Moment.seconds`."""
     counts: dict[str, int]
     """By name: whose it is and what it counts (``5 crc``); those at zero left out."""
     read: dict[str, str]
     """Of what is counted, whose counters were ever read: also those at zero."""
     window: float | None
-    """The uptime at the start of the hour; runs that come soon go on with the same."""
+    """When the hour began; runs that come soon go on with the same."""
     grown: dict[str, int]
     """What was added since the start of that hour."""
 
-    def has_read(self, name: str) -> bool:
-        """Whether the counter *name* was ever read, so that it can have grown."""
+    def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Say by how much each of *counts* grew, of those that were ever read."""
+        return {
+            name: int(compute_increase(self.counts.get(name, 0), count))
+            for name, count in counts.items()
+            if self._has_read(name)
+        }
+
+    def _has_read(self, name: str) -> bool:
         place, kind = _split_name(name)
         return place in self.read.get(kind, "").split()
 
-    def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Say by how much each of *counts* grew; one that was never read did not."""
-        new = {
-            name: compute_increase(self.counts.get(name, 0), count)
-            for name, count in counts.items()
-            if self.has_read(name)
-        }
-        return {name: count for name, count in new.items() if count}
-
 
 def _split_name(name: str) -> tuple[str, str]:
-    place, kind, *_ = name.split(" ")
+    place, kind, *_ = (*name.split(" "), "")
     return place, kind
-
-
-def take_snapshot(
-    ctx: Context, where: str, counts: Mapping[str, int], root: Path
-) -> CounterSnapshot:
-    """Note down *counts* as of now, and of what was not read now what it was."""
-    uptime = (sysfs.read_text(root / "proc/uptime") or "").partition(" ")[0]
-    boot = sysfs.read_text(root / "proc/sys/kernel/random/boot_id") or ""
-    now = float(uptime) if uptime else None
-    fresh = CounterSnapshot(boot, now, {}, {}, now, {})
-    before = _load_snapshot(ctx, where, boot) or fresh
-    window, grown = before.window, Counter(before.grown)
-    if _compute_gap(before.uptime, window) >= HOUR_SECONDS:
-        window, grown = before.uptime, Counter()
-    whole = {**before.counts, **counts}
-    return CounterSnapshot(
-        boot=boot,
-        uptime=now,
-        counts={name: count for name, count in whole.items() if count},
-        read=_merge_read(before.read, counts),
-        window=window,
-        grown=dict(grown + Counter(before.compute_increases(counts))),
-    )
-
-
-def _compute_gap(now: float | None, before: float | None) -> float:
-    """Say how many seconds are between two moments; forever if one is not known."""
-    return float("inf") if now is None or before is None else now - before
 
 
 def _merge_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -148,36 +86,40 @@ def _merge_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, st
     return {kind: " ".join(listed) for kind, listed in places.items()}
 
 
-def make_carry_over(noted: CounterSnapshot, where: str) -> CarryOver:
-    """Make the mark that `compute_growth` finds again."""
-    return CarryOver(SNAPSHOT_NAME, msgspec.json.encode(noted).decode(), where)
-
-
 class CounterDelta(Struct, frozen=True):
     """By how much counters grew in a time."""
 
     counts: Mapping[str, int]
-    """Only those that grew."""
+    """Of all that could be compared, those that did not grow among them."""
     seconds: float | None
+
+    @property
+    def grown(self) -> dict[str, int]:
+        """Those that grew."""
+        return {name: count for name, count in self.counts.items() if count}
 
     def compute_rate(self, count: float, per: float) -> float | None:
         """Say how much *count* is in a time of *per* seconds, or if it took less."""
-        if self.seconds is None:
-            return None
-        return count * per / max(self.seconds, per)
+        return None if self.seconds is None else count * per / max(self.seconds, per)
 
 
-class Growth(Struct, frozen=True):
-    """By how much counters grew since the last run, and in the hour."""
+class Growth(Struct, frozen=True, kw_only=True):
+    """By how much the counters of a part grew since the last run, and in the hour."""
 
     last: CounterDelta
     hour: CounterDelta
     from_last_run: bool
     """Since the last run; if not, since the driver or the node was started."""
+    restarted: bool
+    """Whether that was after the last run, which saw other counts."""
+    shown: Mapping[str, int]
+    """What the counters show; of what was not read now, what it showed when it was."""
+    carry_over: CarryOver
+    """What the next run compares with."""
 
     @property
-    def since(self) -> str:
-        """Say from when on."""
+    def start(self) -> str:
+        """From when on the growth counts."""
         return "the last run" if self.from_last_run else "the driver was started"
 
     def choose_delta(self, per: float) -> CounterDelta:
@@ -191,48 +133,89 @@ class Growth(Struct, frozen=True):
         return self.hour if soon else self.last
 
 
-def compute_growth(ctx: Context, now: CounterSnapshot, where: str) -> Growth:
-    """Compare *now* with what the last run noted, if the node still runs since then."""
-    before = _load_snapshot(ctx, where, now.boot)
-    if before is None:
-        whole = CounterDelta(now.counts, now.uptime)
-        return Growth(whole, whole, from_last_run=False)
+def compare_with_last_run(
+    ctx: Context, where: str, counts: Mapping[str, int], now: Moment
+) -> Growth:
+    """Compare the *counts* of the part *where* with what the last run saw."""
+    known = _load_snapshot(ctx, where)
+    fresh = CounterSnapshot(now.boot, now.seconds, {}, {}, now.seconds, {})
+    before = known if known and known.boot == now.boot else fresh
+    whole, new = {**before.counts, **counts}, before.compute_increases(counts)
+    window, grown = before.window, Counter(before.grown)
+    age = Moment("", before.uptime).since(window)
+    if age is None or age >= HOUR_SECONDS:
+        window, grown = before.uptime, Counter()
+    snapshot = CounterSnapshot(
+        boot=now.boot,
+        uptime=now.seconds,
+        counts={name: count for name, count in whole.items() if count},
+        read=_merge_read(before.read, counts),
+        window=window,
+        grown={name: count for name, count in (grown + Counter(new)).items() if count},
+    )
+    last, hour = (
+        (CounterDelta(whole, now.seconds),) * 2
+        if before is fresh
+        else (
+            CounterDelta(new, now.since(before.uptime)),
+            CounterDelta(snapshot.grown, now.since(window)),
+        )
+    )
+    return Growth(
+        last=last,
+        hour=hour,
+        from_last_run=before is not fresh,
+        restarted=known is not None and before is fresh,
+        shown=snapshot.counts,
+        carry_over=CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), where),
+    )
 
-    def compute_since(moment: float | None) -> float | None:
-        known = now.uptime is not None and moment is not None
-        return _compute_gap(now.uptime, moment) if known else None
 
-    last = CounterDelta(before.compute_increases(now.counts), compute_since(before.uptime))
-    return Growth(last, CounterDelta(now.grown, compute_since(now.window)), from_last_run=True)
-
-
-def _load_snapshot(ctx: Context, where: str, boot: str) -> CounterSnapshot | None:
-    mark = ctx.recall(SNAPSHOT_NAME, where)
-    if mark is None:
-        return None
+def _load_snapshot(ctx: Context, where: str) -> CounterSnapshot | None:
     try:
-        before = msgspec.json.decode(mark, type=CounterSnapshot)
-    except msgspec.MsgspecError:  # an older version wrote it another way
+        return msgspec.json.decode(ctx.recall(SNAPSHOT_NAME, where) or "", type=CounterSnapshot)
+    except msgspec.MsgspecError:  # there is none, or an older version wrote it another way
         return None
-    return before if before.boot == boot else None
 
 
-def compute_increase(before: float, after: float) -> int:
+def compute_increase(before: float, after: float) -> float:
     """Say what a counter counted; one that fell was reset, and starts from zero."""
-    return int(after - before if after >= before else after)
+    return after - before if after >= before else after
+
+
+def sum_increases(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """List when a counter was sampled and what it had counted since the first sample."""
+    kept = _drop_dips(samples)
+    steps = (compute_increase(a.value, b.value) for a, b in pairwise(kept))
+    return list(zip((s.t for s in kept), accumulate(steps, initial=0.0), strict=True))
 
 
 def find_peak_increase(samples: Sequence[Sample], seconds: float) -> int:
     """Find the most that a counter counted within any *seconds* of its *samples*."""
-    steps = [(b.t, compute_increase(a.value, b.value)) for a, b in pairwise(_drop_dips(samples))]
-    most = total = first = 0
-    for t, step in steps:
-        total += step
-        while t - steps[first][0] >= seconds:
-            total -= steps[first][1]
+    totals = sum_increases(samples)
+    most, first = 0.0, 0
+    for t, total in totals[1:]:
+        while t - totals[first + 1][0] >= seconds:
             first += 1
-        most = max(most, total)
-    return most
+        most = max(most, total - totals[first][1])
+    return int(most)
+
+
+def find_peak_rate(samples: Sequence[Sample], seconds: float, shortest: float) -> float:
+    """
+    Find the highest rate (1/s) over any *seconds*, or over all if it is less.
+
+    Less than *shortest* seconds count as that long.
+    """
+    totals = sum_increases(samples)
+    highest, first = 0.0, 0
+    for last in range(1, len(totals)):
+        t, total = totals[last]
+        while t - totals[first][0] > seconds and first < last - 1:
+            first += 1
+        then, before = totals[first]
+        highest = max(highest, (total - before) / max(t - then, shortest))
+    return highest
 
 
 def _drop_dips(samples: Sequence[Sample]) -> list[Sample]:

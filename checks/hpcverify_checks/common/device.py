@@ -177,6 +177,15 @@ def _time_product(dtype: str) -> float:
     return best
 
 
+def wait_for_device(*devices: torch.device) -> None:
+    """Wait until each GPU among *devices* has done all that was begun on it."""
+    import torch
+
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
 def require_memory(device: torch.device, needed: int) -> None:
     """Raise `Unable` unless *needed* bytes of the GPU's memory are free."""
     import torch
@@ -188,15 +197,6 @@ def require_memory(device: torch.device, needed: int) -> None:
             "are needed: end the processes that nvidia-smi lists",
             Cause.NO_SPACE,
         )
-
-
-def synchronize(*devices: torch.device) -> None:
-    """Wait until all *devices* have done what they were told to."""
-    import torch
-
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
 
 
 @contextmanager

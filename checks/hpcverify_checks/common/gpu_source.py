@@ -27,7 +27,7 @@ def open_gpu_source(ctx: Context) -> GpuSource:
         there = asked.list_devices().gpus
     except NotStartedError as exc:
         ruling = problems.PROBLEM_RULES[exc.code]
-        raise Unable(str(exc), ruling.cause, ruling.remedy) from exc
+        raise Unable(str(exc), ruling.cause, ruling.remedy, code=exc.code) from exc
     if not there:
         raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
     return asked
@@ -41,7 +41,7 @@ def require_gpus(ctx: Context) -> None:
     blocked = next(iter(problems.list_view_problems(ctx.inventory)), None)
     if blocked:
         ruling = problems.PROBLEM_RULES[blocked.code]
-        raise Unable(blocked.text, ruling.cause, ruling.remedy)
+        raise Unable(blocked.text, ruling.cause, ruling.remedy, code=blocked.code)
     if not gpus and not (ctx.previous and ctx.previous.of_kind("gpu")):
         raise Skip("no GPU on this node")
 

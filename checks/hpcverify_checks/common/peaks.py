@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcverify.check import Context
-from hpcverify.limits.specs import find_spec
 from hpcverify.telemetry import cpu
+from hpcverify_checks.common.parts import look_up_spec
 
 LANE_BITS = {"fp64": 64, "fp32": 32}
 """Bits of a lane."""
@@ -28,8 +28,7 @@ def find_peak(ctx: Context, dtype: str) -> Peak | None:
     """Find the dense peak of the part: of its data sheet, or derived for a CPU."""
     if ctx.device.kind == "cpu":
         return derive_peak(cpu.describe_cpu().facts, cpu.read_cpuinfo(), dtype)
-    part = next((p for p in ctx.inventory.parts if p.id == ctx.device.part), None)
-    spec = find_spec(part) if part else None
+    spec = look_up_spec(ctx, ctx.device.part)
     if spec is None or dtype not in spec.peaks:
         return None
     return Peak(spec.peaks[dtype], False, f"the data sheet of {spec.name}")  # noqa: FBT003 - named in the class

@@ -15,11 +15,10 @@ import msgspec
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify_checks.common.collective import RankGroup, file_of
+from hpcverify_checks.common.collective import POLL_SECONDS, RankGroup, file_of
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.02
 LOAD_TIMEOUT_SECONDS = 120.0
 """For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
 KILL_TIMEOUT_SECONDS = 5.0

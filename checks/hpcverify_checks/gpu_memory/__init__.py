@@ -32,7 +32,17 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Unable,
+    fail_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -43,6 +53,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import find_torch_device, require_memory
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
@@ -71,8 +82,6 @@ MAX_DESCRIBED_WORDS = 3
 ECC_ERROR_TEXT = "uncorrectable ECC error"
 """How CUDA words cudaErrorECCUncorrectable."""
 FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
-GIGA = 1e9
-GIB = 2**30
 
 
 class GpuMemoryParams(Params, frozen=True):
@@ -93,33 +102,25 @@ def applies(ctx: Context) -> None:
 def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
-    device, where = find_torch_device(ctx), ctx.device.part
-    yield from convert_memory_errors(where, _measure_gpu(device, where, ctx.seed, params))
+    device = find_torch_device(ctx)
+    yield from convert_memory_errors(ctx.device.part, _measure_gpu(device, ctx, params))
 
 
 def _measure_gpu(
-    device: torch.device, where: str, seed: int, params: GpuMemoryParams
+    device: torch.device, ctx: Context, params: GpuMemoryParams
 ) -> Iterator[CheckItem]:
-    require_own_memory(device)
+    import torch
+
+    if torch.cuda.get_device_properties(device).is_integrated:
+        raise Skip("this GPU has no memory of its own: it shares that of the host")
+    where = ctx.device.part
     require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
     timer = choose_timer(device)
     yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
     room = query_gpu_memory(device)
     memory = Memory(allocate_chunks(room))
-    yield from examine_memory(memory, where, room, seed, _make_deadline(params.seconds))
-
-
-def require_own_memory(device: torch.device) -> None:
-    """Raise `Skip` if the memory of the GPU is that of the host, which needs it."""
-    import torch
-
-    if torch.cuda.get_device_properties(device).is_integrated:
-        raise Skip("this GPU has no memory of its own: it shares that of the host")
-
-
-def _make_deadline(seconds: float) -> Callable[[], bool]:
-    end = perf_counter() + seconds
-    return lambda: perf_counter() >= end
+    end = perf_counter() + params.seconds
+    yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
 
 
 def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:
@@ -265,11 +266,10 @@ CHECK = Check(
             remedy=Remedy.FIX_CONFIGURATION,
             source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
         ),
-        "memory.*": Rule(
+        "memory.*": fail_outside(
             of_spec=0.85,
             of_siblings=0.95,
             of_baseline=0.9,
-            optional=True,
             source="hpcverify default: the memory clock of a healthy GPU is fixed",
         ),
     },

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.gpu_memory.march import WORD_BYTES, WORDS_PER_PIECE
+from hpcverify_checks.common.bits import WORD_BYTES
+from hpcverify_checks.gpu_memory.march import WORDS_PER_PIECE
 
 if TYPE_CHECKING:
     import torch
@@ -51,21 +52,16 @@ def allocate_chunks(
     reserve: int = RESERVE_BYTES,
 ) -> tuple[Tensor, ...]:
     """Allocate until less than *smallest* and the *reserve* is free."""
+    import torch
+
     chunks: list[Tensor] = []
     size = largest
     while size >= smallest:
-        chunk = _try_allocate(room, size) if room.free() - reserve >= size else None
-        if chunk is None:
+        if room.free() - reserve < size:
             size //= 2
-        else:
-            chunks.append(chunk)
+            continue
+        try:
+            chunks.append(room.allocate(size))
+        except torch.OutOfMemoryError:  # in pieces, or someone else was faster
+            size //= 2
     return tuple(chunks)
-
-
-def _try_allocate(room: DeviceMemory, size: int) -> Tensor | None:
-    import torch
-
-    try:
-        return room.allocate(size)
-    except torch.OutOfMemoryError:  # in pieces, or someone else was faster
-        return None

@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Finding, Remedy
-from hpcverify_checks.common.bits import WORD_BITS, mix_bits
+from hpcverify_checks.common.bits import WORD_BITS, WORD_BYTES, format_word, mix_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WORDS_PER_PIECE = 2**22
 """Words that one kernel handles: 32 MiB, so that the table stays in a large cache."""
-WORD_BYTES = 8
 PLAIN, INVERSE = 0, -1
 """With what a word of the background is XORed."""
 CHECKERBOARD = 0x5555_5555_5555_5555
@@ -196,7 +195,7 @@ class WrongPiece:
         return self.piece.start + self.word
 
     def describe_reread(self) -> str:
-        """Tell what the memory holds from what was lost on the way."""
+        """Say whether the memory holds what is wrong, or it was lost on the way."""
         if not self.reread[0]:
             return "right when read again: lost on the way, not in the cells"
         if self.reread == [self.words, self.word, self.xor]:
@@ -238,7 +237,10 @@ class MarchPass:
         for piece, row in zip(pieces, log.tolist(), strict=True):
             words, word, xor = row
             if words:
-                yield WrongPiece(piece, state, words, word, xor, self._compare_again(piece, state))
+                self.evict(piece.chunk)
+                again = self._make_log(1)
+                self.compare(piece, state, again[0])
+                yield WrongPiece(piece, state, words, word, xor, again[0].tolist())
 
     def evict(self, chunk: int) -> None:
         """Read so much else that no cache holds any of *chunk*: the first are large."""
@@ -249,12 +251,6 @@ class MarchPass:
         import torch
 
         return torch.zeros(rows, 3, dtype=torch.int64, device=self.table.device)
-
-    def _compare_again(self, piece: MemoryPiece, state: int) -> list[int]:
-        self.evict(piece.chunk)
-        row = self._make_log(1)
-        self.compare(piece, state, row[0])
-        return row[0].tolist()
 
     def is_table_intact(self) -> bool:
         """Whether the table is still what the host made."""
@@ -292,9 +288,9 @@ class MarchPass:
             "pattern": name,
             "offset": f"{wrong.place * WORD_BYTES:#x}",
             "chunk": str(wrong.piece.chunk),
-            "expected": _format_word(wanted),
-            "found": _format_word(wanted ^ wrong.xor),
-            "xor": _format_word(wrong.xor),
+            "expected": format_word(wanted),
+            "found": format_word(wanted ^ wrong.xor),
+            "xor": format_word(wrong.xor),
             "bits": bits,
             "wrong_words": f"{wrong.words} of {wrong.piece.words.numel()}",
             "again": wrong.describe_reread(),
@@ -306,10 +302,6 @@ class MarchPass:
             f"{evidence['expected']} (bits {bits}); {evidence['again']}"
         )
         return Finding("memory_corrupted", where, text, evidence)
-
-
-def _format_word(word: int) -> str:
-    return f"{word % 2**WORD_BITS:#018x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
     list_unused_dtypes,
@@ -70,7 +70,7 @@ from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
-    ReferenceCache,
+    References,
     list_families,
     prepare_each,
 )
@@ -92,8 +92,6 @@ MIN_HUNT_SHARE = 0.25
 """Of the time for a type: so much is hunted however long it took to prepare."""
 SIZE_STEP = 16
 """What sizes and depths are multiples of, for the sake of one-byte operands."""
-MAX_CORES = 64
-"""Cores at a time: past this, Python's lock is busier than the cores are."""
 WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
 """For many cores, and for one: with less for each, some wait for the next run."""
 
@@ -146,12 +144,12 @@ def check_exact_products(
     ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
 ) -> Iterator[CheckItem]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    chosen, library = list_families(device), ReferenceCache()
+    chosen, references = list_families(device), References()
     done: list[FamilyResult] = []
     for family in chosen:
         shape = choose_shape(family, device, params)
         draw = ctx.seed if params.fresh else 0
-        task = DeviceTask(ctx, family, shape, device, seams, draw, library)
+        task = DeviceTask(ctx, family, shape, device, seams, draw, references)
         done.append(FamilyResult(task))
         # At once: a part that errs may not live to tell of it later.
         for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):

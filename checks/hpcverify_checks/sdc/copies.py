@@ -32,7 +32,7 @@ from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Re
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import synchronize
+from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
@@ -168,7 +168,7 @@ class CopyPath:
             self.poison(piece)
         for piece in pieces:
             self.copy(self.target[piece.target_slice], self.source[piece.source_slice])
-        synchronize(self.source.device, self.target.device)
+        wait_for_device(self.source.device, self.target.device)
 
     def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
         """Make the copies, and count for each of them the words that are wrong."""

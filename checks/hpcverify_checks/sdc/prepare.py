@@ -77,18 +77,15 @@ class Reference:
     certificate: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceCache:
-    """The references that several types of operands share on one device."""
-
-    references: dict[tuple[ProductPlan, Shape], Reference] = field(default_factory=dict)
+References = dict[tuple[ProductPlan, Shape], Reference]
+"""What several types of operands share on one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask(ProductTask):
     """One type of operands with which to examine one device."""
 
-    library: ReferenceCache = field(default_factory=ReferenceCache)
+    references: References = field(default_factory=References)
 
     @property
     def first_core(self) -> int:
@@ -171,7 +168,7 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     for plan in task.family.make_plans(task.shape.depth):
         made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
         job = _make_unproven_job(task, made)
-        if key not in task.library.references:
+        if key not in task.references:
             host, reference = job.reference.cpu(), job.reference
             proof = prove_product(made, host, task.ctx.seed)
             if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
@@ -186,8 +183,8 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
                 yield PreparedPlan(failure=failure)
                 continue
             known = Reference(reference, compute_digest(host), proof.certificate)
-            task.library.references[key] = known
-        known = task.library.references[key]
+            task.references[key] = known
+        known = task.references[key]
         proven = replace(job, reference=known.product, digest=known.digest)
         yield PreparedPlan(proven, known.certificate, failure)
 
@@ -200,7 +197,7 @@ def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
     stored = partial(made.store, dtype, by_columns=task.family.by_columns)
     a, b = stored(task.device)
     first = task.make_output()
-    if (made.plan, made.shape) not in task.library.references:
+    if (made.plan, made.shape) not in task.references:
         poison(first)
         task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, 0), first))
     return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Context
 from hpcverify.model import CheckItem, Coverage
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_float32_precision
 from hpcverify_checks.common.exact import Shape
 from hpcverify_checks.common.product_loop import HARDWARE_SEAMS, ProductSeams, ProductTask
@@ -47,8 +47,6 @@ GPU_SHAPE = Shape(size=4096, depth=8192)
 SLOW_SHAPE = Shape(size=4096, depth=2048)
 """For the types without tensor cores, so that a product takes a few milliseconds."""
 SLOW_DTYPES = frozenset({"fp32", "fp64"})
-MAX_CORES = 64
-"""Cores at a time: past this, Python's lock is busier than the cores are."""
 WAVE_SHARE = 0.5
 PERIOD_SECONDS = (0.01, 0.04, 0.1)
 """Of the square waves: bursts of 5, 20 and 50 ms."""

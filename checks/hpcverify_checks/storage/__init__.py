@@ -26,7 +26,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Unable,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -39,11 +48,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import smart
+from hpcverify.units import MIB
 from hpcverify_checks.common.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.fio_runner import (
     CORRUPTION_ERRNOS,
-    MIB,
     FaultError,
     FileExtent,
     Fio,
@@ -109,7 +118,9 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     """Refuse what cannot be measured, load the disk, and ask it how it fared."""
     engine = fio_runner.find_engine()
     require_mounted(ctx)
-    require_space(ctx.scratch, compute_needed_bytes(params), space_of(ctx.scratch))
+    fullest = max(params.size_mib * MIB, params.checkpoint_mib * MIB, JOURNAL_BYTES)
+    needed = max(fullest, params.files * len(FILE_CONTENT))
+    require_space(ctx.scratch, needed, space_of(ctx.scratch))
     direct = require_writable(ctx.scratch)
     site = find_site(ctx.scratch, ctx.inventory, direct=direct)
     yield describe_site(site)
@@ -120,12 +131,6 @@ def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
     except FaultError as fault:
         yield explain_fault(fault, site)
     yield from report_health(before, smart.read(site.disk), site)
-
-
-def compute_needed_bytes(params: StorageParams) -> int:
-    """Say how many bytes lie in the scratch directory when it is fullest."""
-    mib = max(params.size_mib, params.checkpoint_mib)
-    return max(mib * MIB, JOURNAL_BYTES, params.files * len(FILE_CONTENT))
 
 
 def run_phases(
@@ -193,21 +198,15 @@ def _run_checkpoints(
             longest = max(longest, report.find_longest())
         _remove(room)
     for way, values in speeds.items():
-        yield from _report_repeats(site, f"checkpoint.{way}", t, values)
+        name, spread = f"checkpoint.{way}", statistics.stdev(values) / statistics.mean(values)
+        yield _make_measurement(site, name, statistics.median(values), "MB/s")
+        yield _make_measurement(site, f"{name}.cv", spread, "ratio")
+        yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
     yield _make_longest(site, "checkpoint", longest)
     yield site.make_covered(
         f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, "
         "flushed, read back and verified"
     )
-
-
-def _report_repeats(
-    site: ScratchSite, name: str, t: Sequence[float], values: Sequence[float]
-) -> Iterator[CheckItem]:
-    spread = statistics.stdev(values) / statistics.mean(values)
-    yield _make_measurement(site, name, statistics.median(values), "MB/s")
-    yield _make_measurement(site, f"{name}.cv", spread, "ratio")
-    yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
 
 
 def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckItem]:
@@ -331,54 +330,38 @@ SPEED_METRICS = {
 # The spread of checkpoints has no limit: a disk that others use, or that is shared with
 # the guests of other nodes, makes it as large as it likes.
 SPEED_RULES = {
-    "fsync.p99": Rule(
-        high=1000,
-        otherwise=Verdict.WARN,
-        optional=True,
-        source="hpcverify default: a hundred times what etcd asks of a disk",
+    "fsync.p99": warn_outside(
+        high=1000, source="hpcverify default: a hundred times what etcd asks of a disk"
     ),
+    **{f"{phase}.longest": fail_outside(high=30, source=LINUX_TIMEOUT_SOURCE) for phase in PHASES},
+    "remote.*.longest": warn_outside(high=30, source=LINUX_TIMEOUT_SOURCE),
     **{
-        f"{phase}.longest": Rule(high=30, optional=True, source=LINUX_TIMEOUT_SOURCE)
-        for phase in PHASES
-    },
-    "remote.*.longest": Rule(
-        high=30, otherwise=Verdict.WARN, optional=True, source=LINUX_TIMEOUT_SOURCE
-    ),
-    **{
-        name: Rule(of_baseline=0.5, otherwise=Verdict.WARN, optional=True)
+        name: warn_outside(of_baseline=0.5)
         for name in ("seq_*.bandwidth", "rand_*.iops", "checkpoint.write", "checkpoint.read")
     },
 }
 
 SMART_RULES = {
-    "smart.failing": Rule(
-        high=0, remedy=Remedy.REPLACE, optional=True, source="the disk's own prediction"
+    "smart.failing": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="the disk's own prediction"
     ),
-    "smart.critical_warning": Rule(
-        high=0, remedy=Remedy.REPLACE, optional=True, source="NVMe critical warning"
+    "smart.critical_warning": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="NVMe critical warning"
     ),
-    "smart.temperature_warning": Rule(
-        high=0, otherwise=Verdict.WARN, optional=True, source="NVMe critical warning, temperature"
-    ),
-    "smart.spare_margin": Rule(
-        low=0,
-        remedy=Remedy.REPLACE,
-        optional=True,
-        source="the disk's own threshold of spare blocks",
+    "smart.temperature_warning": warn_outside(high=0, source="NVMe critical warning, temperature"),
+    "smart.spare_margin": fail_outside(
+        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
     ),
     # Past 100 % too a disk may work: NVMe says that it is no sign of failure.
-    "smart.percentage_used": Rule(
-        high=80, otherwise=Verdict.WARN, optional=True, source="gcm check_blockdev"
-    ),
-    "smart.pending": Rule(high=0, otherwise=Verdict.WARN, optional=True),
-    "smart.uncorrectable": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
+    "smart.pending": warn_outside(high=0),
+    "smart.uncorrectable": warn_outside(high=0),
     # A sector that is remapped in time has lost nothing; the other three have.
-    "smart.reallocated.delta": Rule(high=0, otherwise=Verdict.WARN, optional=True),
+    "smart.reallocated.delta": warn_outside(high=0),
     **{
-        f"smart.{name}.delta": Rule(
+        f"smart.{name}.delta": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            optional=True,
             hard=True,
             source="hpcverify default: no new errors under our load",
         )

@@ -20,14 +20,15 @@ import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
+from hpcverify.units import MIB
 
-MIB = 2**20
 BLOCK_BYTES = MIB
 """What sequential streams move at a time."""
 SECTOR_BYTES = 4096
@@ -57,6 +58,9 @@ NO_THREAD_MESSAGES = ("failed to start", "pthread_create: ", "failed to create h
 
 MAX_OUTPUT_CHARACTERS = 300
 """Characters of what fio says that a reason can bear."""
+
+
+run_fio = partial(run_tool, package="fio")
 
 
 class FaultError(Exception):
@@ -162,7 +166,7 @@ class Fio:
             **options,
         }
         size = sum(extent.size for extent in extents)
-        done = run_tool(
+        done = run_fio(
             _build_command(settings, extents),
             timeout=seconds + GRACE_SECONDS + size / MIN_BYTES_PER_SECOND,
             cwd=self.folder,
@@ -178,18 +182,18 @@ def find_engine() -> str:
         Unable: fio is not installed, does not start, or has no such engine.
 
     """
-    done = run_tool(["fio", "--enghelp"], timeout=GRACE_SECONDS)
+    done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
-        said = _decode(done.stderr) or f"it ended with {done.returncode}"
+        said = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
         raise Unable(
             f"fio does not start ({said[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by hand; if "
             "that works, see ulimit -a of whoever started this run",
             Cause.MISCONFIGURED,
         )
-    listing = _decode(done.stdout).split()
-    for name in ENGINES:
-        if name in listing:
-            return name
+    listing = done.stdout.decode(errors="replace").split()
+    found = next((name for name in ENGINES if name in listing), None)
+    if found:
+        return found
     raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
 
 
@@ -229,7 +233,9 @@ def _parse_report(done: CompletedTool) -> FioReport:
     jobs: list[Mapping[str, Any]] = []
     if brace:
         jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
-    number = next((job["error"] for job in jobs if job["error"]), 0) or _parse_errno(said)
+    # What fails before the job starts is in no report, but only in what fio prints.
+    printed = re.search(r"\berr=(\d+)/", said)
+    number = next((job["error"] for job in jobs if job["error"]), printed and int(printed[1]))
     if number:
         raise FaultError(number, _summarize_output(said), {"fio": said.strip()[:2000]})
     if done.returncode or not jobs:
@@ -258,16 +264,6 @@ def _require_undisturbed(status: int, said: str) -> None:
             Cause.NO_RESOURCES,
             Remedy.INSPECT,
         )
-
-
-def _decode(output: bytes) -> str:
-    return output.decode(errors="replace").strip()
-
-
-def _parse_errno(said: str) -> int:
-    # What fails before the job starts is in no report, but only in what fio prints.
-    match = re.search(r"\berr=(\d+)/", said)
-    return int(match[1]) if match else 0
 
 
 def _summarize_output(said: str) -> str:

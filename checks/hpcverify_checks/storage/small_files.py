@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
@@ -39,15 +40,15 @@ def time_small_files(folder: Path, count: int) -> dict[str, CallTimes]:
         "stat": os.stat,
         "unlink": os.unlink,
     }
-    times = {name: CallTimes([_time_call(step, p) for p in paths]) for name, step in steps.items()}
+    times: dict[str, CallTimes] = {}
+    for name, step in steps.items():
+        clock = [perf_counter()]
+        for path in paths:
+            step(path)
+            clock.append(perf_counter())
+        times[name] = CallTimes([after - before for before, after in pairwise(clock)])
     folder.rmdir()
     return times
-
-
-def _time_call(step: Callable[[str], object], path: str) -> float:
-    start = perf_counter()
-    step(path)
-    return perf_counter() - start
 
 
 def _create(path: str) -> None:

@@ -12,6 +12,7 @@ from hpcverify.limits.specs import find_spec
 from hpcverify.model import CheckItem, Finding, Measurement
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.thinning import build_series
+from hpcverify_checks.common.counters import sum_increases
 from hpcverify_checks.thermal.plan import LoadRecord
 
 GAUGES = ("temperature", "clock", "throttled.hw_thermal", "event.hw_thermal")
@@ -212,15 +213,11 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
         span = max(times) - min(times) if times else 0.0
         if span:
             # Samples overrule only a counter that does not count at all.
-            seconds = _sum_increases(counted) or _sum_event_seconds(sampled)
+            growth = sum_increases(counted)[-1][1] if counted else 0.0
+            seconds = growth or _sum_event_seconds(sampled)
             yield Measurement(f"throttled.{cause}", seconds, "s", observed.where)
             share = Measurement(f"throttled.{cause}.share", seconds / span, "ratio", observed.where)
             yield share
-
-
-def _sum_increases(counter: Sequence[Sample]) -> float:
-    """Add up what a counter of seconds grew by; one that fell was reset."""
-    return sum(max(0.0, b.value - a.value) for a, b in pairwise(counter))
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:

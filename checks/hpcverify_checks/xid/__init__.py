@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Unable, Watch
+from hpcverify.check import LISTED, Check, Context, Metric, Params, Placement, Unable, Watch
 from hpcverify.model import (
     CarryOver,
     CheckItem,
@@ -40,6 +40,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import kernel_log, pci
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
+from hpcverify.units import DAY_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks.xid.policy import (
@@ -51,16 +52,11 @@ from hpcverify_checks.xid.policy import (
 )
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-DAY_SECONDS = 86400.0
 MAX_LINE_CHARACTERS = 240
 """Characters of a line that a reason can bear; the evidence has all of it."""
 
 
-class XidParams(Params, frozen=True):
-    """Nothing to set: what an Xid means is in the table."""
-
-
-def measure(ctx: Context, params: XidParams) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield what the drivers logged since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
@@ -104,7 +100,8 @@ def report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     places = group_by_part(log.messages, known)
     for where, found in places.items():
         counts[where] = len(found)
-        yield from make_findings(where, found)
+        for code in dict.fromkeys(event.row.code for event in found):
+            yield make_finding(where, [event for event in found if event.row.code == code])
     yield from report_unresolved(ctx, log, places)
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
@@ -153,14 +150,6 @@ def group_by_part(
     return places
 
 
-def make_findings(where: str, found: Sequence[Event]) -> Iterator[Finding]:
-    """Yield one finding for each code."""
-    grouped: dict[str, list[Event]] = {}
-    for event in found:
-        grouped.setdefault(event.row.code, []).append(event)
-    yield from (make_finding(where, group) for group in grouped.values())
-
-
 def report_older_lines(where: str, found: Sequence[Event]) -> Finding:
     """List what was logged long before anybody looked: by now it may be mended."""
     worst = max(found, key=lambda event: event.row.verdict)
@@ -203,16 +192,11 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
 
 def describe_row(row: XidRow) -> dict[str, str]:
     """Say what is known of an Xid, and who disagrees."""
-    facts = {
-        "mnemonic": row.mnemonic,
-        "nvidia": row.nvidia,
-        "others": row.others,
-        "disagreement": row.disagreement,
-    }
-    return {name: value for name, value in facts.items() if value}
+    names = ("mnemonic", "nvidia", "others", "disagreement")
+    return {name: getattr(row, name) for name in names if getattr(row, name)}
 
 
-def observe(watch: Watch, ctx: Context, params: XidParams) -> Iterator[CheckItem]:
+def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield what NVML told of while the node was under load."""
     yield from report_live_xids(watch, ctx, Path("/"))
 
@@ -231,21 +215,14 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = find_row(xid)
             if row.kind == "app":
-                yield report_own_load(where, xid, row, times)
+                count = count_occasions(times)
+                code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
+                what = "by hpcverify's own load, whose kernels are known to be good"
+                text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
+                yield Finding(code, where, text, describe_row(row))
             elif (where, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
                 yield Finding(row.code, where, text, describe_row(row))
-
-
-def report_own_load(where: str, xid: int, row: XidRow, times: Sequence[float]) -> Finding:
-    """Tell of a program's error that was our own program's."""
-    count = count_occasions(times)
-    text = (
-        f"{row.meaning}: Xid {xid} by hpcverify's own load, whose kernels are known "
-        f"to be good ({count} times)"
-    )
-    code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
-    return Finding(code, where, text, describe_row(row))
 
 
 def list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
@@ -265,11 +242,10 @@ CHECK = Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    params=XidParams,
     metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
     finding_rules={
         **build_finding_rules(),
-        "before_first_run": FindingRule(Verdict.PASS, Remedy.NONE),
+        "before_first_run": LISTED,
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
         "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     },

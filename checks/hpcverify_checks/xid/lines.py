@@ -49,6 +49,7 @@ LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
 """The first of three lines, which names the GPU; the last says that it is lost."""
 LINE_END_PATTERN = r"\n|\\x0a|#012"
 """Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
+SXID_CODES = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
 SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
 """How the lines begin that follow the one about an SXid."""
 
@@ -131,25 +132,28 @@ def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
         for e in found
         if e.xid != FALLEN_OFF_XID
         or e in told
-        or not any(e.where == t.where and _are_near(e, t) for t in told)
+        or not any(
+            e.where == t.where
+            and (e.time is None or t.time is None or abs(e.time - t.time) <= QUIET_SECONDS)
+            for t in told
+        )
     ]
-
-
-def _are_near(one: Event, other: Event) -> bool:
-    if one.time is None or other.time is None:
-        return True
-    return abs(one.time - other.time) <= QUIET_SECONDS
 
 
 def _parse_message(message: KernelMessage) -> Iterator[Event]:
     text = message.text
     if match := re.match(XID_PATTERN, text):
-        yield _make_xid_event(message, match)
+        xid, rest = int(match["xid"]), match["rest"]
+        details = {k: v for k, v in _parse_details(xid, rest) if v}
+        row = find_row(xid, *_list_signs(xid, rest))
+        yield _make_event(message, row, match["address"], xid, details)
     elif text.startswith("NVRM: Xid"):
         yield _make_event(message, load_rows()["xid_unparsed"])
     elif match := re.match(SXID_PATTERN, text):
         if not match["rest"].startswith(SXID_DETAIL_PREFIXES):
-            yield _make_sxid_event(message, match)
+            weight = match["rest"].partition(",")[0]
+            row = load_rows()[SXID_CODES.get(weight, "sxid_unknown")]
+            yield _make_event(message, row, match["address"], details={"sxid": match["xid"]})
     elif match := re.match(INIT_FAILED_PATTERN, text):
         yield _make_event(message, load_rows()["init_failed"], match["address"])
 
@@ -169,20 +173,6 @@ def _make_event(
         time=message.time,
         details=details or {},
     )
-
-
-def _make_sxid_event(message: KernelMessage, match: re.Match[str]) -> Event:
-    weight = match["rest"].partition(",")[0]
-    codes = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
-    row = load_rows()[codes.get(weight, "sxid_unknown")]
-    return _make_event(message, row, match["address"], details={"sxid": match["xid"]})
-
-
-def _make_xid_event(message: KernelMessage, match: re.Match[str]) -> Event:
-    xid, rest = int(match["xid"]), match["rest"]
-    details = {k: v for k, v in _parse_details(xid, rest) if v}
-    row = find_row(xid, *_list_signs(xid, rest))
-    return _make_event(message, row, match["address"], xid, details)
 
 
 def _list_signs(xid: int, rest: str) -> Iterator[str]:

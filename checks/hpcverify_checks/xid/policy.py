@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from hpcverify.model import FindingRule, Remedy, Verdict
@@ -47,24 +48,11 @@ class XidRow(Struct, frozen=True, kw_only=True):
 def load_rows() -> Mapping[str, XidRow]:
     """Read the table, by code."""
     text = TABLE_PATH.read_text(encoding="utf-8")
-    return {line["code"]: _parse_row(line) for line in csv.DictReader(text.splitlines())}
-
-
-def _parse_row(line: Mapping[str, str]) -> XidRow:
-    return XidRow(
-        code=line["code"],
-        xid=int(line["xid"]) if line["xid"] else None,
-        mnemonic=line["mnemonic"],
-        meaning=line["meaning"],
-        kind=line["kind"],
-        verdict=Verdict(line["verdict"]),
-        remedy=Remedy(line["remedy"]),
-        nvidia=line["nvidia"],
-        others=line["others"],
-        disagreement=line["disagreement"],
-        when=tuple(filter(None, line["when"].split("|"))),
-        source=line["source"],
+    values = (
+        {**line, "xid": line["xid"] or None, "when": [*filter(None, line["when"].split("|"))]}
+        for line in csv.DictReader(text.splitlines())
     )
+    return {row.code: row for row in msgspec.convert([*values], list[XidRow], strict=False)}
 
 
 @cache

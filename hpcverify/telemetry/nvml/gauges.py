@@ -83,7 +83,7 @@ class NvmlReader:
 
 
 def _make_trouble_reading(finding: Finding) -> Reading:
-    return Reading(finding.code, "", finding.where, 1.0)
+    return Reading(finding.code, 1.0, "", finding.where)
 
 
 def read_all(gpu: GpuQuery) -> list[Reading]:
@@ -94,7 +94,7 @@ def read_all(gpu: GpuQuery) -> list[Reading]:
 def read_gauges(gpu: GpuQuery) -> list[Reading]:
     """Read everything but the links, which take as long as all the rest."""
     found = [
-        Reading(name, unit, gpu.gpu.uuid, float(value))
+        Reading(name, float(value), unit, gpu.gpu.uuid)
         for name, unit, value in (*_read_calls(gpu), *_read_fields(gpu))
         if value is not None
     ]
@@ -106,7 +106,7 @@ def _read_link_errors(gpu: GpuQuery) -> Iterator[Reading]:
     if links:
         errors = [link.errors for link in links]
         total = sum(v for e in errors for k, v in e.items() if k not in BENIGN_LINK_ERRORS)
-        yield Reading("nvlink.errors", "", gpu.gpu.uuid, float(total))
+        yield Reading("nvlink.errors", float(total), "", gpu.gpu.uuid)
 
 
 def _read_calls(gpu: GpuQuery) -> Iterator[tuple[str, str, float | None]]:

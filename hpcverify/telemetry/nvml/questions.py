@@ -50,7 +50,7 @@ def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
     for bank in BANK_LEVELS if histogram else ():
         found[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
     return tuple(
-        Reading(name, "", gpu.gpu.uuid, value) for name, value in found.items() if value is not None
+        Reading(name, value, "", gpu.gpu.uuid) for name, value in found.items() if value is not None
     )
 
 

@@ -267,8 +267,8 @@ def test_under_what_load_a_core_was_wrong_is_said(tmp_path: Path) -> None:
 
 
 def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
-    samples = [Sample(t, "temperature", "°C", "cpu", 40.0 + t) for t in range(5)]
-    other = [Sample(0.0, "temperature", "°C", "GPU-1", 90.0)]
+    samples = [Sample("temperature", 40.0 + t, "°C", "cpu", t) for t in range(5)]
+    other = [Sample("temperature", 90.0, "°C", "GPU-1", 0.0)]
     watch = Watch(start=0, end=5, samples=samples + other)
     (item,) = sdc.observe(watch, context(tmp_path), QUICK)
     assert item == Coverage("cpu", "at 40 to 44 °C")

@@ -103,7 +103,7 @@ class Gpu:
                 **{f"event.{name}": float(bool(load)) for name in self.events},
             }
             for name, value in readings.items():
-                yield Sample(float(second), name, UNITS.get(name, ""), where, value)
+                yield Sample(name, value, UNITS.get(name, ""), where, float(second))
 
 
 UNITS = {
@@ -296,7 +296,7 @@ def test_a_gpu_that_idles_while_it_should_work_was_not_verified(tmp_path: Path) 
     lazy = Gpu(busy=0.3, watts=200, mhz=1980, efficiency=0.88)
     verdict, why, remedy = judged(tmp_path, alike(gpu2=lazy))
     assert (verdict, remedy) == (Verdict.ERROR, "rerun")
-    assert "GPU 2: loaded 0 < 0.9" in why
+    assert "GPU 2: loaded 0 % < 90 %" in why
 
 
 def test_the_energy_of_the_waves_is_not_that_of_steady_work(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_the_energy_of_the_waves_is_not_that_of_steady_work(tmp_path: Path) -> N
 
 def test_a_gpu_that_was_lost_in_the_soak_is_a_finding(tmp_path: Path) -> None:
     ctx = node(tmp_path, alike())[0]
-    lost = [Sample(float(t), "gpu_lost", "", "GPU-0", 1.0) for t in (50, 51)]
+    lost = [Sample("gpu_lost", 1.0, "", "GPU-0", float(t)) for t in (50, 51)]
     watch = Watch(start=0.0, end=LONG.end, samples=lost)
     found = thermal.observe(watch, ctx, ThermalParams())
     assert [f.code for f in found if isinstance(f, Finding)] == ["gpu_lost"]

@@ -67,7 +67,7 @@ def values(found: Iterable[CheckItem]) -> dict[str, float | None]:
 
 
 def samples(name: str, *readings: float, unit: str = "") -> list[Sample]:
-    return [Sample(float(t), name, unit, "G", v) for t, v in enumerate(readings)]
+    return [Sample(name, v, unit, "G", float(t)) for t, v in enumerate(readings)]
 
 
 def watching(*series: list[Sample]) -> Watch:
@@ -233,7 +233,7 @@ def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
 
 def test_instants_far_apart_in_thinned_samples_are_no_slowdown(tmp_path: Path) -> None:
     # The sampler keeps the extremes of older stretches: here, two instants meet.
-    old = [Sample(t, "event.hw_slowdown", "", "G", v) for t, v in THINNED]
+    old = [Sample("event.hw_slowdown", v, "", "G", t) for t, v in THINNED]
     clock = samples("clock", *[1755] * 30, unit="MHz")
     found = observed(watching(old, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_slowdown"] == 0

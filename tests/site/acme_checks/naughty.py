@@ -27,6 +27,8 @@ def measure(ctx: Context, params: NaughtyParams) -> Iterator[CheckItem]:
     (ctx.scratch / "file").write_bytes(bytes(2**20))
     if params.way == "other_unit":
         yield Measurement("after", 1.0, "s")
+    if params.way == "wrong_type":
+        yield Measurement("after", 1.0, where=cast("str", 7))
     if params.way == "no_finding":
         yield cast("CheckItem", None)
     WAYS[params.way](params.path)

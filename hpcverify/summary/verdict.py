@@ -1,0 +1,306 @@
+"""
+The verdict in words: what every output says of a run.
+
+Terminal, log, HTML, Markdown and JUnit ask here in which order the checks stand, which
+of them come of one cause, how many came out how, why, and what to do next. What a check
+counts as is `effective_verdict` throughout: a check in beta is never a failure, and
+the skip of a required check is never without consequence.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from hpcverify import check
+from hpcverify.model import (
+    Finding,
+    Inventory,
+    Measurement,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+    effective_verdict,
+)
+from hpcverify.summary.actions import (
+    INTERRUPTED_REASON,
+    Action,
+    list_actions,
+    list_complaints,
+    recall_gone_parts,
+)
+from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
+
+VERDICT_VERBS = {
+    Verdict.FAIL: "failed",
+    Verdict.ERROR: "could not be judged",
+    Verdict.WARN: "warned",
+    Verdict.PASS: "passed",
+    Verdict.SKIP: "skipped",
+}
+"""What checks did that came out so, as in "2 of 8 checks failed"."""
+REMEDY_SENTENCES = {
+    Remedy.NONE: "Nothing to do.",
+    Remedy.RERUN: "Run the check again before acting on it.",
+    Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
+    Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
+    Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
+    Remedy.RESET_GPU: "Drain the node and reset the GPU.",
+    Remedy.REBOOT: "Drain the node and reboot it.",
+    Remedy.REPLACE: "Take the part out of service and replace it.",
+    Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
+}
+"""What to do, where the part stands beside it."""
+REMEDY_STEPS = {
+    Remedy.NONE: "",
+    Remedy.RERUN: "run {checks} again",
+    Remedy.FIX_CHECKER: "fix the check {checks}",
+    Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
+    Remedy.INSPECT: "inspect {parts}",
+    Remedy.RESET_GPU: "drain the node and reset {parts}",
+    Remedy.REBOOT: "drain the node and reboot it",
+    Remedy.REPLACE: "replace {parts}",
+    Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
+}
+"""The same as a step that names the parts, in a line."""
+MAX_NAMED = 3
+"""Parts or checks that a line names; of more it gives the number."""
+MAX_LINE_CHARACTERS = 240
+"""Characters of a reason in a line of progress, or in a cell."""
+
+
+class CauseGroup(Struct, frozen=True, kw_only=True):
+    """A check by its worst round, and the checks that the same cause took with it."""
+
+    result: Result
+    also: tuple[Result, ...] = ()
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """All of them."""
+        return (self.result, *self.also)
+
+    def name_others(self) -> str:
+        """Name the other checks, with what each counts as where it differs; or nothing."""
+        mine = effective_verdict(self.result)
+        verdicts = [(other.check, effective_verdict(other)) for other in self.also]
+        return ", ".join(c if v is mine else f"{c} ({v.value})" for c, v in verdicts)
+
+
+def rank_results(results: Iterable[Result]) -> list[Result]:
+    """Order *results* by what they count as, then by how grave it is; skips come last."""
+    return sorted(results, key=_result_sort_key, reverse=True)
+
+
+def _result_sort_key(result: Result) -> tuple[bool, Verdict, int, float]:
+    verdict = effective_verdict(result)
+    distances = [j.distance for j in _list_deciding(result)] if verdict > Verdict.SKIP else []
+    strength = list(Remedy).index(result.remedy)
+    return verdict is not Verdict.SKIP, verdict, strength, max(distances, default=0.0)
+
+
+def rank_checks(run: Run) -> list[Result]:
+    """Order the checks of *run* by their worst rounds."""
+    return rank_results(choose_worst_rounds(run.results))
+
+
+def group_by_cause(run: Run) -> list[CauseGroup]:
+    """
+    Put together the checks of *run* that did not pass for one cause, the worst first.
+
+    A check stands behind another if all that decided it decided the other one too, as
+    when a lost GPU takes five checks with it. What was skipped is left out.
+    """
+    inventory = recall_gone_parts(run)
+    ranked = [r for r in rank_checks(run) if effective_verdict(r) is not Verdict.SKIP]
+    causes = {result.check: _list_causes(result, inventory) for result in ranked}
+    leader_of: dict[str, str] = {}
+    weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in ranked}
+    for name in sorted(weights, key=weights.__getitem__, reverse=True):
+        leaders = dict.fromkeys(leader_of.values())
+        covering = (leader for leader in leaders if causes[name] <= causes[leader])
+        leader_of[name] = next(covering, name) if causes[name] else name
+    groups: dict[str, list[Result]] = {}
+    for result in ranked:
+        groups.setdefault(leader_of[result.check], []).append(result)
+    return [
+        CauseGroup(
+            result=next(r for r in some if r.check == leader),
+            also=tuple(r for r in some if r.check != leader),
+        )
+        for leader, some in groups.items()
+    ]
+
+
+def _list_causes(result: Result, inventory: Inventory) -> frozenset[tuple[str, ...]]:
+    verdict = effective_verdict(result)
+    return frozenset(c.key for c in list_complaints(result, inventory) if c.verdict is verdict)
+
+
+def summarize_run(run: Run) -> str:
+    """Say in a sentence or two how the checks of *run* came out."""
+    verdicts = [effective_verdict(result) for result in choose_worst_rounds(run.results)]
+    if not verdicts:
+        return "No check was run: nothing is known about this node."
+    # An interrupted run is an ERROR of which none of its checks need be one.
+    leading = run.verdict if run.verdict in verdicts else max(verdicts)
+    count, total = verdicts.count(leading), len(verdicts)
+    checks = "check" if total == 1 else "checks"
+    counted = f"{count} {checks}" if count == total else f"{count} of {total} {checks}"
+    others = [
+        f"{verdicts.count(verdict)} {VERDICT_VERBS[verdict]}"
+        for verdict in (Verdict.ERROR, Verdict.WARN, Verdict.SKIP)
+        if verdict is not leading and verdict in verdicts
+    ]
+    nothing = ": nothing was verified" if leading is Verdict.SKIP else ""
+    told = (
+        f"{', '.join([f'{counted} {VERDICT_VERBS[leading]}', *others])}{nothing}",
+        "" if run.complete else INTERRUPTED_REASON,
+        explain_left_out(run),
+    )
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in told if text)
+
+
+def list_deciding_actions(run: Run) -> list[Action]:
+    """List what made the verdict of *run* calls for, the gravest first."""
+    return [action for action in list_actions(run) if action.verdict is run.verdict]
+
+
+def format_next_steps(run: Run) -> str:
+    """Say what to do about which parts, and how to check it then; nothing after a PASS."""
+    actions = list_deciding_actions(run)
+    if not actions:
+        return ""
+    steps = ", ".join(_format_step(action, run) for action in actions)
+    rerun_alone = [action.remedy for action in actions] == [Remedy.RERUN]
+    return f"{steps}{':' if rerun_alone else ', then:'} {write_rerun_command(run)}"
+
+
+def _format_step(action: Action, run: Run) -> str:
+    names = recall_gone_parts(run).format_names([part.where for part in action.parts])
+    if len(action.parts) > MAX_NAMED and not names.startswith("all "):
+        some = ", ".join(part.label for part in action.parts[:MAX_NAMED])
+        names = f"{some} (+{len(action.parts) - MAX_NAMED} more)"
+    checks = dict.fromkeys(name for part in action.parts for name in part.checks)
+    return REMEDY_STEPS[action.remedy].format(
+        parts="the node" if names == "node" else names,
+        checks=_name_checks(tuple(checks)) or "the suite",
+    )
+
+
+def _name_checks(checks: Sequence[str]) -> str:
+    if len(checks) > MAX_NAMED:
+        return f"{checks[0]} and {len(checks) - 1} more checks"
+    return ", ".join(checks)
+
+
+def write_rerun_command(run: Run) -> str:
+    """Write the command that runs again what did not pass; all, where not all has run."""
+    bad = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) >= Verdict.WARN]
+    return write_command(run.suite, [r.check for r in bad] if run.complete else ())
+
+
+def write_command(suite: str, checks: Sequence[str] = ()) -> str:
+    """Write the command that runs *suite*, or of it only *checks*."""
+    chosen = [word for name in checks for word in ("--check", name)]
+    return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])
+
+
+def explain_verdict(run: Run) -> str:
+    """
+    Say in one clause what made the verdict of *run*, the worst part first.
+
+    How much more there is stands before what may be cut off at the end of a line.
+    """
+    found = [
+        (part, complaint)
+        for action in list_deciding_actions(run)
+        for part in action.parts
+        for complaint in part.deciding
+    ]
+    if not found:
+        return ""
+    _, worst = found[0]
+    alike = [part.where for part, complaint in found if complaint.text == worst.text]
+    parts = recall_gone_parts(run).format_names(alike)
+    more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
+    return ": ".join(filter(None, (_name_checks(worst.checks), f"{parts}{more}", worst.text)))
+
+
+def list_clauses(result: Result, inventory: Inventory) -> list[str]:
+    """
+    List what speaks for the verdict of *result*, in the order of its reason.
+
+    Each is told as the engine told it. The reason holds them all, and cannot be taken
+    apart again: the text of one may have in it whatever comes between two.
+    """
+    if result.verdict is Verdict.PASS:
+        return []
+    short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
+    return [*(c.reason for c in _list_deciding(result, inventory)), *short]
+
+
+def _list_deciding(result: Result, inventory: Inventory | None = None) -> list[check.Judgement]:
+    items: list[Measurement | Finding] = [*result.measurements, *result.findings]
+    limits = [
+        limit
+        for limit in result.limits
+        if not result.shortfalls or any(check.applies(limit, i) for i in result.measurements)
+    ]
+    names = inventory.format_names if inventory else ", ".join
+    told = check.list_judgements(items, limits, result.rulings, names)
+    return check.sort_judgements(c for c in told if c.verdict is result.verdict)
+
+
+def summarize_reason(result: Result, inventory: Inventory) -> str:
+    """Give the reason of *result* in one clause, the worst part first, and count the others."""
+    first, *others = list_clauses(result, inventory) or [result.reason]
+    note = explain_weight(result)
+    told = (
+        shorten(first.removeprefix("node: ")),
+        f"(+{len(others)} more)" if others else "",
+        f"[{note}]" if note else "",
+    )
+    return " ".join(filter(None, told))
+
+
+def explain_group(group: CauseGroup, inventory: Inventory) -> str:
+    """Give the reason of *group* in one clause, with the other checks behind it."""
+    others = group.name_others()
+    reason = summarize_reason(group.result, inventory)
+    return "; also: ".join(filter(None, (reason, others)))
+
+
+def explain_weight(result: Result) -> str:
+    """Say why *result* counts as something else than its verdict; nothing if it does not."""
+    if effective_verdict(result) is result.verdict:
+        return ""
+    if result.verdict is Verdict.SKIP:
+        return "skipped, but required: counts as an error"
+    return "failed, but in beta: counts as a warning"
+
+
+def summarize_skips(run: Run) -> str:
+    """
+    Tell in one line what was skipped; nothing if nothing was.
+
+    It says the commonest reason; those of the other checks are in ``hpcverify show``.
+    """
+    reasons: dict[str, list[str]] = {}
+    for result in choose_worst_rounds(run.results):
+        if effective_verdict(result) is Verdict.SKIP:
+            reasons.setdefault(result.reason, []).append(result.check)
+    if not reasons:
+        return ""
+    reason, checks = max(reasons.items(), key=lambda told: len(told[1]))
+    others = [name for why, names in reasons.items() if why != reason for name in names]
+    line = f"{len(checks) + len(others)} skipped: {reason} ({', '.join(checks)})"
+    return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
+
+
+def shorten(text: str) -> str:
+    """Shorten *text* to what a line of progress or a cell has room for."""
+    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[: MAX_LINE_CHARACTERS - 1]}…"

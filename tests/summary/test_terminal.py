@@ -1,0 +1,102 @@
+"""What one sees of a run on a terminal: failures first, then speeds, then the rest."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
+from hpcverify.summary.terminal import Console, show_results
+from tests.doubles import a_result, a_run
+
+GPUS = tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(8))
+LIMIT = Limit(name="bf16.sustained", low=700e3, source="spec")
+WIDTHS = (60, 80, 100, 140)
+
+
+def gemm(slow: float = 730e3, **changes: object) -> Result:
+    """Measure eight GPUs, of which GPU 3 has the speed *slow*."""
+    rates = {gpu.id: 740e3 + i for i, gpu in enumerate(GPUS)} | {"gpu-3": slow}
+    measured = [
+        Measurement(f"bf16.{name}", value, unit, part)
+        for part, rate in rates.items()
+        for name, value, unit in (
+            ("sustained", rate, "GFLOP/s"),
+            ("of_peak", rate / 989e3, "ratio"),
+        )
+    ]
+    made = a_result("gemm", measurements=tuple(measured), limits=(LIMIT,), findings=())
+    return replace(made, **changes)
+
+
+def node(*results: Result) -> Run:
+    return a_run(results=results, inventory=Inventory(parts=GPUS))
+
+
+def shown(run: Run, width: int = 140, before: tuple[float, ...] = ()) -> list[str]:
+    """Print what came of *run* on a terminal of *width* columns."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False)
+    show_results(run, lambda _check: lambda _name, _part: before, console)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
+    head, line = shown(node(gemm()), before=(700e3, 1.0))
+
+    assert " ".join(head.split()) == "check measured speed slowest part share last run limit"
+    told = ("PASS", "gemm", "bf16.sustained", "730 TFLOP/s", "GPU 3 of 8", "73.8 % of peak")
+    assert [word for word in (*told, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
+
+
+def test_a_check_that_failed_shows_why_and_its_speed() -> None:
+    why, _, _, speed = shown(node(gemm(612e3, verdict=Verdict.FAIL)))
+
+    assert why == "FAIL  gemm  GPU 3: bf16.sustained 612000 GFLOP/s < 700000 (spec)"
+    assert speed.startswith("FAIL  gemm  bf16.sustained 612 TFLOP/s GPU 3 of 8")
+
+
+def test_failures_come_first_and_skips_last() -> None:
+    run = node(
+        a_result("ecc", verdict=Verdict.SKIP, reason="no GPU on this node"),
+        a_result("inventory", measurements=(), limits=()),
+        gemm(),
+        a_result("sdc", verdict=Verdict.FAIL, reason="wrong", findings=(), limits=()),
+    )
+    lines = [line.split()[:2] for line in shown(run) if line]
+
+    assert lines == [
+        ["FAIL", "sdc"],
+        ["check", "measured"],
+        ["PASS", "gemm"],
+        ["PASS", "inventory"],
+        ["1", "skipped:"],
+    ]
+
+
+def test_columns_that_nothing_is_known_for_are_left_out() -> None:
+    head, _ = shown(node(gemm()), width=100)
+
+    assert " ".join(head.split()) == "check measured speed slowest part share"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    long = a_result("pcie_bandwidth", verdict=Verdict.FAIL, reason="x" * 300, findings=())
+    storage = a_result(
+        "storage",
+        measurements=(Measurement("cached.seq_read.bandwidth", 819.0, "MB/s", "gpu-0"),),
+    )
+    lines = shown(node(long, gemm(), storage), width, (1.0,))
+
+    assert max(map(len, lines)) <= width
+    assert "GPU 3 of 8" in " ".join(" ".join(lines).split())
+
+
+def test_rounds_are_counted_before_the_worst_of_them() -> None:
+    failed = gemm(612e3, verdict=Verdict.FAIL, round=2)
+    why, *_ = shown(node(gemm(), failed))
+
+    assert why.startswith("FAIL  gemm  [1 fail (round 2), 1 pass] GPU 3: ")
