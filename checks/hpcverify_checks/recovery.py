@@ -56,13 +56,12 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
 def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
     """Yield what is to be done, by what was *heard*."""
     for uuid, recovery in heard.answers.items():
-        yield from report_action(uuid, recovery)
-        yield from report_repairs(uuid, recovery)
+        yield from _report_action(uuid, recovery)
+        yield from _report_repairs(uuid, recovery)
     yield from gpu_source.report_troubles(heard)
 
 
-def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
-    """Yield the action that the driver asks for, if it can say so."""
+def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
     if recovery.action is None:
         text = "whether it needs a reset cannot be known: drivers say so from R565 on"
         yield Coverage(uuid, text)
@@ -76,8 +75,7 @@ def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
         yield Finding("action_unknown", uuid, text)
 
 
-def report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
-    """Yield which repairs wait for a reset, and what cannot be repaired."""
+def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
     waiting = {
         "memory channel": recovery.channel_repair_pending,
         "TPC": recovery.tpc_repair_pending,

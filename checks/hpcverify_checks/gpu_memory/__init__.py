@@ -210,7 +210,7 @@ def examine_memory(
         march.require_canary(chance)
         if enough():
             break
-    yield from report_tally(memory, where, room, tally)
+    yield from _report_tally(memory, where, room, tally)
 
 
 def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
@@ -227,10 +227,9 @@ def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding
         yield Finding("memory_corrupted", where, text)
 
 
-def report_tally(
+def _report_tally(
     memory: Memory, where: str, room: DeviceMemory, tally: PassTally
 ) -> Iterator[CheckItem]:
-    """Say how much was tested, how, and how many words were wrong."""
     yield Measurement("covered", memory.size / room.total, "ratio", where)
     yield Measurement("passes", tally.passes.total(), "", where)
     yield Measurement("mismatches", tally.mismatches, "", where)
