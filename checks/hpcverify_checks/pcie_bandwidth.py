@@ -36,13 +36,12 @@ from hpcverify.check import (
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
 from hpcverify.units import GIGA
-from hpcverify_checks.common.bits import compute_digest
+from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
-    WORD_BYTES,
     Copy,
     WrongWords,
     compare_words,

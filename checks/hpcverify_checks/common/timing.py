@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -116,8 +115,3 @@ def time_on_gpu(step: Step, seconds: float) -> list[float]:
             events[-MAX_STEPS_AHEAD].synchronize()
     events[-1].synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def find_next_edge(now: float, period: float) -> float:
-    """Say when the load is next switched on: at a multiple of *period*."""
-    return (math.floor(now / period) + 1) * period

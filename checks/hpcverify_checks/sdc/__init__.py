@@ -1,20 +1,20 @@
 """
 Look for silent data corruption: products that must be right to the last bit.
 
-The operands are integers whose product is known exactly (see `_exact`), so a single
+The operands are integers whose product is known exactly (see `exact`), so a single
 changed bit in any output is found in the product in which it happens, and a healthy
 part cannot be accused. The reference is proven on the host and is not just the part's
 own first answer, with which a stuck unit would agree for ever. Several plans take
 turns in the same outputs, so that a tile which is not written shows, and the operands
 move through the lanes from one product to the next. The part itself compares, without
-waiting for the host; canaries prove that the comparison is awake (see `_hunt`). On a
-mismatch memory is told from arithmetic, and three repetitions tell persistent from
-intermittent (see `_mismatch`).
+waiting for the host; canaries prove that the comparison is awake (see `product_loop`).
+On a mismatch memory is told from arithmetic, and three repetitions tell persistent from
+intermittent (see `mismatch`).
 
 Integers toggle fewer wires than random numbers and draw less power. So a second part
 of the time goes to random numbers under square-wave load, compared with the part's
-own first answer and with those of the other parts (`_stress`, `_vote`), and a third
-to copies (`_copies`). A CPU is examined core by core, alone and all at once.
+own first product and with those of the other parts (`stress`, `vote`), and a third
+to copies (`copies`). A CPU is examined core by core, alone and all at once.
 
 No test of this kind covers all of a part: what is reported is what was covered.
 """
@@ -61,11 +61,12 @@ from hpcverify_checks.common.exact import (
     Shape,
     find_constant_bits,
 )
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
+from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.stats import compute_excluded_rate
-from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.common.vote import PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
-from hpcverify_checks.sdc.kernels import choose_comparison
-from hpcverify_checks.sdc.loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
@@ -368,15 +369,9 @@ CHECK = Check(
         "products": Metric(unit="", meaning="products compared with a proven one"),
         "checked_operations": Metric(unit="", meaning="operations in those products"),
         "disputed_words": Metric(
-            unit="", meaning="words in which all parts agree against the proof"
+            unit="", meaning="words in which all parts contradict the reference alike"
         ),
-        "stress.mismatched": Metric(
-            unit="", meaning="words that differed from the part's own first answer"
-        ),
-        "stress.disputed": Metric(
-            unit="", meaning="words in which all parts agree against their first answer"
-        ),
-        "stress.products": Metric(unit="", meaning="products compared with that"),
+        **SOAK_METRICS,
         "copied_bytes": Metric(unit="B", meaning="copied and compared"),
         "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
     },
@@ -389,26 +384,15 @@ CHECK = Check(
             source="an exact product has one right answer",
         ),
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
-        "stress.mismatched": Rule(
-            high=0,
-            remedy=Remedy.REPLACE,
-            optional=True,
-            hard=True,
-            source="the same product of the same part has the same bits",
-        ),
+        **SOAK_RULES,
         "copied_wrong_words": Rule(
             high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
         ),
     },
     finding_rules={
-        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        **PRODUCT_FINDING_RULES,
         "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
-        "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "answer": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

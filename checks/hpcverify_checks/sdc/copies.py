@@ -30,9 +30,12 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Remedy
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.bits import view_words
+from hpcverify_checks.common.bits import WORD_BYTES, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.transfers import WORD_BYTES, Copy, copy, make_pattern
+from hpcverify_checks.common.device import wait_for_device
+from hpcverify_checks.common.exact import HOST_DEVICE
+from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +55,6 @@ GUARD_FILL = 0xA5
 """What they hold."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""
-RERUNS = 3
-HOST_DEVICE = "cpu"
 
 CountUnequal = Callable[["Tensor", "Tensor"], "Tensor"]
 """Counts the words in which two rows of bytes differ: a scalar where they are."""
@@ -167,7 +168,7 @@ class CopyPath:
             self.poison(piece)
         for piece in pieces:
             self.copy(self.target[piece.target_slice], self.source[piece.source_slice])
-        wait_for_copy(self.source, self.target)
+        wait_for_device(self.source.device, self.target.device)
 
     def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
         """Make the copies, and count for each of them the words that are wrong."""
@@ -194,14 +195,6 @@ class CopyPath:
                 Cause.CHECKER,
                 Remedy.FIX_CHECKER,
             )
-
-
-def wait_for_copy(source: Tensor, target: Tensor) -> None:
-    """Wait for what a GPU was told to copy into the host's memory."""
-    import torch
-
-    if source.device.type == "cuda" and target.device.type == HOST_DEVICE:
-        torch.cuda.synchronize(source.device)
 
 
 @dataclass(slots=True)
@@ -336,19 +329,6 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
             break
 
 
-def rerun(way: CopyPath, piece: PlannedCopy) -> str:
-    """Say how often the copy is wrong again."""
-    again = 0
-    try:
-        for _ in range(RERUNS):
-            way.make_copies([piece])
-            again += bool(way.count_wrong(piece))
-    except RuntimeError as exc:  # as CUDA's: it must not hide what was found
-        return f"not possible: {exc}"
-    kind = "persistent" if again == RERUNS else "intermittent"
-    return f"{kind}: {again} of {RERUNS} reruns wrong"
-
-
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
 ) -> Finding:
@@ -364,7 +344,7 @@ def investigate_miscopy(
         "wrong_words": str(counts[number]),
         **trace_error(way, piece, remake_bytes(piece, seed)),
     }
-    evidence["reruns"] = rerun(way, piece)
+    evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
     text = (
         f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"

@@ -23,19 +23,17 @@ from hpcverify_checks.common.exact import (
     prove_by_freivalds,
     view_shifted,
 )
-from hpcverify_checks.sdc.digests import find_shipped
-from hpcverify_checks.sdc.evidence import investigate_corruption
-from hpcverify_checks.sdc.loop import (
-    HARDWARE_SEAMS,
+from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.product_loop import (
     ProductBench,
     ProductJob,
-    ProductSeams,
+    ProductTask,
     ShouldStop,
     WrongProduct,
-    count_outputs,
     hunt,
     poison,
 )
+from hpcverify_checks.sdc.digests import find_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -87,34 +85,10 @@ class ReferenceCache:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTask:
+class DeviceTask(ProductTask):
     """One type of operands with which to examine one device."""
 
-    ctx: Context
-    family: Family
-    shape: Shape
-    device: torch.device
-    seams: ProductSeams = HARDWARE_SEAMS
-    draw: int = 0
     library: ReferenceCache = field(default_factory=ReferenceCache)
-
-    def make_output(self) -> Tensor:
-        """Make room for one product."""
-        import torch
-
-        return torch.empty(
-            self.shape.size,
-            self.shape.size,
-            dtype=getattr(torch, self.family.output),
-            device=self.device,
-        )
-
-    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
-        """Make outputs for the part or core *where*."""
-        outputs = [self.make_output() for _ in range(count_outputs(len(jobs), self.device))]
-        return ProductBench(
-            where, self.family.name, jobs, tuple(outputs), self.ctx.seed, self.seams
-        )
 
     @property
     def first_core(self) -> int:

@@ -27,9 +27,16 @@ from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.dtypes import Family
 from hpcverify_checks.common.exact import Shape, view_shifted
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import (
+    HuntResult,
+    ProductBench,
+    ProductJob,
+    ProductSeams,
+    hunt,
+)
+from hpcverify_checks.common.vote import Accusation
 from hpcverify_checks.sdc import faults
-from hpcverify_checks.sdc.kernels import choose_comparison
-from hpcverify_checks.sdc.loop import HuntResult, ProductBench, ProductJob, ProductSeams, hunt
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
@@ -182,9 +189,8 @@ def _hunt_trial(bench: ProductBench) -> HuntResult:
 def _classify_result(outcome: PartResult, otherwise: str) -> tuple[str, str]:
     if outcome.corruption is None:
         return FOUND_NOTHING, otherwise
-    place = outcome.corruption.evidence["place"]
-    found = FOUND_MEMORY if place.startswith("memory") else FOUND_COMPUTE
-    return found, outcome.corruption.text
+    accused = outcome.corruption.data_as(Accusation)
+    return FOUND_MEMORY if accused.in_memory else FOUND_COMPUTE, outcome.corruption.text
 
 
 def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:

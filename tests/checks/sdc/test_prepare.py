@@ -25,10 +25,10 @@ from hpcverify_checks.common.dtypes import (
     multiply,
 )
 from hpcverify_checks.common.exact import Operands, ProductPlan, Shape, prove_by_freivalds
+from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick
-from hpcverify_checks.sdc.loop import ProductSeams
 from hpcverify_checks.sdc.prepare import ReferenceCache, prepare, prove_product
 from tests.checks.sdc.benches import SHAPE, a_task, once
 from tests.checks.sdc.universal import line, right_product, shipped

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify_checks.common.bits import make_integers, view_integers
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.sdc.kernels import load_kernels
+from hpcverify_checks.common.kernels import load_kernels
 
 if TYPE_CHECKING:
     import torch
