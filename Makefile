@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-all test-tools lint format bench schema faults sdc-table clean
+.PHONY: help verify test test-all test-tools lint format bench schema faults states sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -79,6 +79,10 @@ schema: $(BIN)/hpcverify
 # The page of faults follows the tests' table, and a test holds the two together too.
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
+
+# So does the table of a node's states in docs/design.md.
+states: $(VENV)/tests-installed
+	$(BIN)/python -m tests.fleet.states_page
 
 # So do the tables of what the sdc check finds: the trials are run for it.
 sdc-table: $(VENV)/tests-installed

@@ -74,7 +74,7 @@ def time_prologs(folder: Path) -> None:
     conf = settings(folder, "/bin/true")
     environment = {"SLURM_JOB_UID": "1000"}
     for what, text in GATE_FILES.items():
-        (folder / "standing").write_text(text)
+        (folder / "gate").write_text(text)
         prolog = (PROLOG, conf)
         more = median(
             lambda prolog=prolog: (
@@ -106,7 +106,7 @@ def passive(folder: Path) -> None:
         f'export NVML_LAB_SCENARIO={scenario}\nexec {HPCVERIFY} "$@"\n'
     )
     script.chmod(0o755)
-    (folder / "standing").write_text(GATE_FILES["a check that may refuse"])
+    (folder / "gate").write_text(GATE_FILES["a check that may refuse"])
     conf = settings(folder, str(script))
     environment = {"SLURM_JOB_UID": "1000", "SLURMD_NODENAME": "n1"}
     seconds((PROLOG, conf), environment)  # the first run of all makes the store

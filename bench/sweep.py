@@ -23,8 +23,8 @@ from pairs import compare
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.schedule import HOUR_S, plan_sweep  # noqa: E402 - as this
-from hpcverify.fleet.states import Node, State  # noqa: E402 - as this
+from hpcverify.fleet.schedule import plan_sweep  # noqa: E402 - as this
+from hpcverify.fleet.states import HOUR_S, Node, State  # noqa: E402 - as this
 from hpcverify.plan.config import Fleet  # noqa: E402 - below the path
 from hpcverify.slurm import Host  # noqa: E402 - as this
 from hpcverify.slurm.submit import JOB_NAME_PREFIX  # noqa: E402 - as this

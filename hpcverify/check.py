@@ -398,7 +398,7 @@ def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> lis
     return [
         Judgement(
             verdict=limit.otherwise,
-            reason=f"{subject} {sign} {format_quantity(bound, '')} ({limit.source})",
+            reason=f"{subject} {sign} {format_bound(bound, item.unit)} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
             hard=limit.hard,
@@ -461,11 +461,15 @@ FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """Print *value* to four digits or to the unit, with its unit; a ratio has none."""
+    """Print *value* to four digits or to the unit, with its unit; a ratio as % or x."""
     if value is None:
-        number = "not a number"
-    elif FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW:
-        number = f"{value:.0f}"
-    else:
-        number = f"{value:.4g}"
-    return number if unit == "ratio" else f"{number} {unit}".rstrip()
+        return f"not a number {unit}".rstrip()
+    if unit == "ratio":
+        return f"{value * 100:.4g} %" if abs(value) <= 1 else f"{value:.4g}x"
+    in_full = FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW
+    return f"{value:{'.0f' if in_full else '.4g'}} {unit}".rstrip()
+
+
+def format_bound(bound: float | None, unit: str) -> str:
+    """Print the bound of a value in *unit*, which stands beside it and is not repeated."""
+    return format_quantity(bound, unit if unit == "ratio" else "")

@@ -16,29 +16,37 @@ import click
 from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
 from hpcverify.summary.printable import make_printable
 
-COMMANDS = (
-    "run",
-    "gate",
-    "sweep",
-    "collect",
-    "admit",
-    "hold",
-    "repair",
-    "release",
-    "adopt",
-    "forget",
-    "breaker",
-    "show",
-    "history",
-    "nodes",
-    "report",
-    "judge",
-    "checks",
-    "suites",
-    "config",
-    "doctor",
-    "selftest",
-)
+COMMAND_GROUPS = {
+    "This node": {
+        "run": "Verify this node now.",
+        "show": "Show one run: results, measurements and limits.",
+        "history": "List the runs of a node.",
+        "report": "Write a report on a node, or on all nodes.",
+        "checks": "List the checks, or explain one of them.",
+        "suites": "List the suites.",
+        "gate": "Say whether jobs may run on this node, as the prolog asks.",
+    },
+    "Cluster": {
+        "nodes": "List the nodes and their states, worst first.",
+        "sweep": "Verify idle nodes through Slurm.",
+        "collect": "Collect runs from the spool, update node states and act on them.",
+        "admit": "Verify new nodes before they enter service; resume those that pass.",
+        "hold": "Take nodes out of service by hand.",
+        "repair": "Mark nodes as repaired: verify them and return them to service.",
+        "release": "Return nodes to service by hand.",
+        "adopt": "Adopt nodes that hpcverify drained, after the ledger was lost.",
+        "forget": "Forget nodes that are no longer in Slurm.",
+        "breaker": "Show or reset the circuit breaker; show which checks are suspect.",
+    },
+    "Set-up": {
+        "doctor": "Report what prevents a full verification of this node.",
+        "selftest": "Inject faults into the checks and verify that they are detected.",
+        "config": "Check the site's configuration.",
+        "judge": "Judge stored runs again by today's limits.",
+    },
+}
+"""The commands, in the order of the help, and what each does."""
+COMMANDS = tuple(name for group in COMMAND_GROUPS.values() for name in group)
 EXIT_UNVERIFIED = 3
 EXIT_UNREAD = 141
 """The status when nobody reads to the end what we print, as with ``| head``: that of a
@@ -132,33 +140,10 @@ class LazyGroup(click.Group):
         formatter: click.HelpFormatter,
     ) -> None:
         """List the commands without importing them: help must come at once."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMAND_SUMMARIES[name]) for name in COMMANDS])
-
-
-COMMAND_SUMMARIES = {
-    "run": "Verify this node, now.",
-    "gate": "Say whether the prolog lets jobs run on this node.",
-    "sweep": "Verify idle nodes through the scheduler.",
-    "collect": "Take in what nodes have found, judge, act.",
-    "admit": "Verify new hardware outside service, and let in what passes.",
-    "hold": "Take nodes out of service by hand.",
-    "repair": "Say that nodes were repaired: verify them, and let them back.",
-    "release": "Put nodes back into service by hand.",
-    "adopt": "Take back what bears our mark, after the ledger was lost.",
-    "forget": "Give up nodes that Slurm has no more.",
-    "breaker": "Show or reset the breaker; show which checks are doubted.",
-    "show": "Show one run: what was found, measured against what.",
-    "history": "List the runs of a node.",
-    "nodes": "List what is known of the nodes, worst first.",
-    "report": "Write a report on a node.",
-    "judge": "Judge stored runs again by today's limits.",
-    "checks": "List the checks.",
-    "suites": "List the suites.",
-    "config": "Check the site's configuration.",
-    "doctor": "Say what keeps this node from being verified in full.",
-    "selftest": "Inject faults into the checks, and see that they are found.",
-}
+        width = max(map(len, COMMANDS))
+        for group, commands in COMMAND_GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -169,8 +154,8 @@ def cli() -> None:
 
     \b
     Exit status: 0 pass or warn, 1 fail, 2 usage or configuration,
-    3 could not judge, 4 a scheduler or quarantine action did not take,
-    141 nobody read the output to its end (run: that of its verdict).
+    3 node could not be verified, 4 a scheduler or quarantine action failed,
+    141 the output was cut off, as by head (run: that of its verdict).
 
     \b
     Example:

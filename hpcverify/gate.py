@@ -1,10 +1,15 @@
 """
-What the controller says of a node, where the node's prolog reads it: a word in a file.
+The gate file of a node: what the controller says of it, where its prolog reads it.
 
-Plain text, for the prolog reads it in sh before any Python starts: ``ok``,
-``quarantined`` or ``hold``; until when that stands, in seconds since 1970; why; and
-the checks whose hard evidence may refuse a job here, separated by spaces. Whatever is
-missing, stale or unreadable lets the job run.
+Four lines of plain text, for the prolog reads them in sh before any Python starts:
+
+    ok, quarantined or hold
+    until when that stands, in seconds since 1970
+    why
+    the checks whose conclusive evidence may refuse a job here, separated by spaces
+
+`fleet.publish` writes it, slurm/hooks.sh and `print_gate` read it. Whatever is missing,
+stale or unreadable lets the job run.
 
 Nothing but the interpreter's own is imported, and little of it: `print_gate` is to take
 no longer than the interpreter itself.
@@ -30,9 +35,9 @@ DIGITS = frozenset("0123456789")
 CHECK_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_ ")
 """What the names of checks, in one line, are made of."""
 DEFAULT_STATE = "/var/lib/hpcverify"
-"""Also for an ordinary user: it is root's runs that leave the word there."""
-GATE_NAME = "standing"
-"""In the state directory of a node; in the spool the folder of all words."""
+"""Also for an ordinary user: it is root's runs that leave the file there."""
+GATE_NAME = "gate"
+"""A file in the state directory of a node; in the spool the folder of all gate files."""
 
 
 class JobGate:
@@ -80,12 +85,12 @@ class JobGate:
 
 
 def read(path: Path | str, now: float | None = None) -> JobGate | None:
-    """Read the word in *path*, unless it is missing, corrupt or stale at *now*."""
+    """Read the gate file *path*, unless it is missing, corrupt or stale at *now*."""
     text = _read_small_file(path)
-    word = None if text is None else parse(text)
-    if word is None or word.until <= (time.time() if now is None else now):
+    job_gate = None if text is None else parse(text)
+    if job_gate is None or job_gate.until <= (time.time() if now is None else now):
         return None
-    return word
+    return job_gate
 
 
 def _read_small_file(path: Path | str) -> str | None:
@@ -107,7 +112,7 @@ def _read_small_file(path: Path | str) -> str | None:
 
 
 def parse(text: str) -> JobGate | None:
-    """Make a word of the lines of a file, or nothing if they are not those of one."""
+    """Read *text* as a gate file; None: it is none."""
     verdict, until, reason, checks = [*text.split("\n"), "", "", ""][:4]
     if verdict not in GATE_VERDICTS or not 1 <= len(until) <= MAX_DIGITS:
         return None
@@ -119,7 +124,7 @@ def parse(text: str) -> JobGate | None:
 
 def write(path: Path, job_gate: JobGate) -> None:
     """
-    Write *word* to *path*, whole or not at all.
+    Write *job_gate* to *path*, whole or not at all.
 
     Raises:
         OSError: it cannot be written.
@@ -150,11 +155,11 @@ def fetch(spool: Path, state: Path, node: str) -> bool:
     source = spool / GATE_NAME / node
     if "/" in node or not _is_trusted(source):
         return False
-    word = read(source)
-    if word is None:
+    job_gate = read(source)
+    if job_gate is None:
         return False
     try:
-        write(state / GATE_NAME, word)
+        write(state / GATE_NAME, job_gate)
     except OSError:  # a full disk keeps nobody from verifying
         return False
     return True
@@ -171,17 +176,17 @@ def _is_trusted(source: Path) -> bool:
 
 
 def find_gate_path() -> str:
-    """Say where the word on this node is."""
+    """Say where the gate file of this node is."""
     return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{GATE_NAME}"
 
 
 def print_gate(path: str) -> int:
-    """Print what the word in *path* means for jobs; return 0 if they may run, or 1."""
-    word = read(path)
-    if word is None:
-        print(f"ok: {path} holds no valid word of the controller, so jobs run")  # noqa: T201 - the answer
+    """Print what the gate file *path* means for jobs; return 0 if they may run, or 1."""
+    job_gate = read(path)
+    if job_gate is None:
+        print(f"ok: {path} is no valid gate file, so jobs run")  # noqa: T201 - the answer
         return 0
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(word.until))
-    because = f": {word.reason}" if word.reason else ""
-    print(f"{word.verdict} until {until}{because}")  # noqa: T201 - the answer
-    return int(word.refuses_jobs)
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(job_gate.until))
+    because = f": {job_gate.reason}" if job_gate.reason else ""
+    print(f"{job_gate.verdict} until {until}{because}")  # noqa: T201 - the answer
+    return int(job_gate.refuses_jobs)

@@ -57,7 +57,7 @@ read_files() {
     flock -w "$READ_S" 8 || return 1
     # shellcheck disable=SC2094 # only its time stamp is read
     timeout -s KILL "$READ_S" find "$LOCKS/seen" "$settings" \
-        "$HPCVERIFY_STATE/standing" -prune -type f -user 0 ! -perm /022 \
+        "$HPCVERIFY_STATE/gate" -prune -type f -user 0 ! -perm /022 \
         \( -path "$LOCKS/seen" -printf '%T@\n' -o -path "$settings" -print -o \
         -size -9 -exec cat {} \; \) >"$LOCKS/seen" 2>/dev/null
     [ $? -lt 124 ] || return 1 # killed: 137

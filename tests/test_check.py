@@ -135,6 +135,21 @@ def test_the_strongest_remedy_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
+    [(0.018441, "1.844 %"), (0.0, "0 %"), (1.0, "100 %"), (2.1391, "2.139x"), (-0.5, "-50 %")],
+)
+def test_a_ratio_is_a_share_or_a_multiple(value: float, text: str) -> None:
+    assert format_quantity(value, "ratio") == text
+
+
+def test_a_ratio_is_compared_with_its_limit_in_the_same_form() -> None:
+    slow = Measurement("input.share", 0.2, "ratio", "cpu")
+    limit = Limit(name="input.share", high=0.1, source="spec")
+
+    assert judge([slow], [limit], {}).reason == "cpu: input.share 20 % > 10 % (spec)"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
     [(0.123456, "0.1235 s"), (12345.6, "12346 s"), (1e20, "1e+20 s"), (None, "not a number s")],
 )
 def test_a_quantity_is_short_and_has_its_unit(value: float | None, text: str) -> None:

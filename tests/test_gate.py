@@ -19,29 +19,29 @@ BAD = JobGate("quarantined", LATER, "GPU 3: lost", ("inventory", "xid"))
     "word", [BAD, JobGate("ok", LATER), JobGate("hold", LATER, "for the vendor")]
 )
 def test_what_is_written_is_read(tmp_path: Path, word: JobGate) -> None:
-    write(tmp_path / "standing", word)
+    write(tmp_path / "gate", word)
 
-    assert read(tmp_path / "standing") == word
+    assert read(tmp_path / "gate") == word
 
 
 def test_the_file_is_plain_text_of_four_lines(tmp_path: Path) -> None:
-    write(tmp_path / "standing", BAD)
+    write(tmp_path / "gate", BAD)
 
-    text = (tmp_path / "standing").read_text()
+    text = (tmp_path / "gate").read_text()
     assert text == f"quarantined\n{LATER}\nGPU 3: lost\ninventory xid\n"
 
 
 def test_equal_words_are_one(tmp_path: Path) -> None:
-    write(tmp_path / "standing", BAD)
+    write(tmp_path / "gate", BAD)
 
-    assert {read(tmp_path / "standing"), BAD} == {BAD}
+    assert {read(tmp_path / "gate"), BAD} == {BAD}
 
 
 @pytest.mark.parametrize(("after", "stands"), [(-1, True), (0, False), (1, False)])
 def test_a_word_stands_until_its_expiry(tmp_path: Path, after: float, *, stands: bool) -> None:
-    write(tmp_path / "standing", JobGate("hold", int(NOW)))
+    write(tmp_path / "gate", JobGate("hold", int(NOW)))
 
-    assert (read(tmp_path / "standing", NOW + after) is not None) == stands
+    assert (read(tmp_path / "gate", NOW + after) is not None) == stands
 
 
 CORRUPT = {
@@ -61,9 +61,9 @@ CORRUPT = {
 
 @pytest.mark.parametrize("content", CORRUPT.values(), ids=CORRUPT)
 def test_what_is_corrupt_says_nothing(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "standing").write_bytes(content)
+    (tmp_path / "gate").write_bytes(content)
 
-    assert read(tmp_path / "standing", now=0.0) is None
+    assert read(tmp_path / "gate", now=0.0) is None
 
 
 def test_what_is_no_file_of_its_own_says_nothing(tmp_path: Path) -> None:
@@ -77,73 +77,73 @@ def test_what_is_no_file_of_its_own_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reason_is_one_line_of_printable_text_that_fits(tmp_path: Path) -> None:
-    write(tmp_path / "standing", JobGate("hold", LATER, "a\nok\x1b[2J\u2028\0b" + "ü" * 5000))
+    write(tmp_path / "gate", JobGate("hold", LATER, "a\nok\x1b[2J\u2028\0b" + "ü" * 5000))
 
-    found = read(tmp_path / "standing")
+    found = read(tmp_path / "gate")
     assert found is not None
     assert found.reason.startswith("a ok [2J  bü")
     assert found.until == LATER
 
 
 def test_names_that_no_check_can_have_are_not_taken_over(tmp_path: Path) -> None:
-    (tmp_path / "standing").write_text("ok\n99999999999\n\ninventory $(reboot)\n")
+    (tmp_path / "gate").write_text("ok\n99999999999\n\ninventory $(reboot)\n")
 
-    assert read(tmp_path / "standing") == JobGate("ok", 99999999999)
+    assert read(tmp_path / "gate") == JobGate("ok", 99999999999)
 
 
 def test_no_folder_is_made_for_a_spool_whose_mount_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        gate.write(tmp_path / "gone/standing/n1", gate.JobGate("ok", 1, "", ()))
+        gate.write(tmp_path / "gone/gate/n1", gate.JobGate("ok", 1, "", ()))
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_fails_leaves_the_old_word_and_nothing_else(tmp_path: Path) -> None:
-    write(tmp_path / "standing", BAD)
+    write(tmp_path / "gate", BAD)
     with pytest.raises(UnicodeEncodeError):
-        write(tmp_path / "standing", JobGate("\ud800", LATER))
+        write(tmp_path / "gate", JobGate("\ud800", LATER))
 
-    assert read(tmp_path / "standing") == BAD
-    assert [p.name for p in tmp_path.iterdir()] == ["standing"]
+    assert read(tmp_path / "gate") == BAD
+    assert [p.name for p in tmp_path.iterdir()] == ["gate"]
 
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
     (tmp_path / "spool").mkdir()
-    write(tmp_path / "spool/standing/n1", BAD)
-    (tmp_path / "spool/standing").chmod(0o755)
+    write(tmp_path / "spool/gate/n1", BAD)
+    (tmp_path / "spool/gate").chmod(0o755)
     return tmp_path / "spool"
 
 
 def test_a_node_takes_over_the_word_to_it(tmp_path: Path, spool: Path) -> None:
     assert fetch(spool, tmp_path / "state", "n1")
-    assert read(tmp_path / "state/standing") == BAD
+    assert read(tmp_path / "state/gate") == BAD
 
 
-@pytest.mark.parametrize("node", ["n2", "../standing/n1", "", "."])
+@pytest.mark.parametrize("node", ["n2", "../gate/n1", "", "."])
 def test_without_a_word_to_it_a_node_keeps_what_it_has(
     tmp_path: Path, spool: Path, node: str
 ) -> None:
-    write(tmp_path / "state/standing", JobGate("ok", LATER))
+    write(tmp_path / "state/gate", JobGate("ok", LATER))
 
     assert not fetch(spool, tmp_path / "state", node)
-    assert read(tmp_path / "state/standing") == JobGate("ok", LATER)
+    assert read(tmp_path / "state/gate") == JobGate("ok", LATER)
 
 
 def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    (spool / "standing").chmod(0o757)
+    (spool / "gate").chmod(0o757)
 
     assert not fetch(spool, tmp_path / "state", "n1")
 
 
 def test_a_word_by_another_user_is_not_believed(tmp_path: Path, spool: Path) -> None:
-    os.chown(spool / "standing/n1", 4242, 4242)
+    os.chown(spool / "gate/n1", 4242, 4242)
 
     assert not fetch(spool, tmp_path / "state", "n1")
 
 
 def test_a_stale_word_stays_in_the_spool(tmp_path: Path, spool: Path) -> None:
-    write(spool / "standing/n1", JobGate("quarantined", 1))
+    write(spool / "gate/n1", JobGate("quarantined", 1))
 
     assert not fetch(spool, tmp_path / "state", "n1")
 
@@ -159,5 +159,5 @@ def test_the_word_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> 
     default = gate.find_gate_path()
     monkeypatch.setenv("HPCVERIFY_STATE", "/scratch/state")
 
-    assert default == "/var/lib/hpcverify/standing"
-    assert gate.find_gate_path() == "/scratch/state/standing"
+    assert default == "/var/lib/hpcverify/gate"
+    assert gate.find_gate_path() == "/scratch/state/gate"

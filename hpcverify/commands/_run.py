@@ -24,9 +24,11 @@ from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_hard_evidence
 from hpcverify.run.folders import temporary_folder
+from hpcverify.run.gather import TELEMETRY_WORKER
+from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
-from hpcverify.run.orchestrator import TELEMETRY_WORKER, NodeHistory, Verification
+from hpcverify.run.orchestrator import Verification
 from hpcverify.run.process import ForkedWorker
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording
@@ -60,15 +62,15 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     strict: bool
     force: bool
     accept_parts: bool
-    spool: str | None = None
-    wait: float = 0.0
+    spool: str | None
+    wait: float
     """Seconds for which another run may hold the node."""
-    fail_closed: tuple[str, ...] | None = None
+    fail_closed: tuple[str, ...] | None
     """The checks whose hard evidence is all that the exit status tells of, if so."""
 
 
 def carry_out(request: RunRequest, early: ForkedWorker) -> int:
-    """Verify this node as *wish* says, with the worker *early*; return the status."""
+    """Verify this node as *request* says, with the worker *early*; return the status."""
     site = load_site()
     suite = load_suite(request.suite)
     early.preload_checks(request.checks or (entry.name for entry in suite.check))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 
-from hpcverify.commands._reason import REASON_TYPE
+from hpcverify.commands._controller import UNDER_VERIFICATION, decide, make_controller
+from hpcverify.commands._options import reason_option
+from hpcverify.fleet import transitions
 
 
 @click.command("admit")
 @click.argument("hostlist")
 @click.option("--suite", default="burnin", show_default=True, help="What to pass.")
-@click.option(
-    "--reason", default="new", show_default=True, type=REASON_TYPE, help="For the audit log."
-)
+@reason_option("For the audit log.", default="new")
 def command(hostlist: str, suite: str, reason: str) -> None:
     """
     Verify the nodes of HOSTLIST outside service, and let in what passes.
@@ -27,25 +28,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n[17-32]
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import choose_status, decide, make_controller, record_decision
-    from hpcverify.errors import ActionError
-    from hpcverify.fleet.states import Hold, Node, State
-
     acting = make_controller()
     acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
-
-    def admit(node: Node) -> None:
-        if node.desired_hold is Hold.DRAIN:
-            raise ActionError(
-                f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …"
-            )
-        kept = {"state": State.VERIFYING, "enforced": True, "suite": suite}
-        last = acting.ledger.read_last_ticket_number()
-        record_decision(
-            acting, node, "admit", reason, **kept, hard=False, run="", not_before_ticket=last
-        )
-
-    kept, refused = decide(acting, hostlist, admit)
-    if kept:
-        click.echo(f"{kept}: under verification; hpcverify collect goes on with it")
-    sys.exit(choose_status(acting, refused))
+    admit = partial(transitions.admit, suite=suite)
+    sys.exit(decide(acting, hostlist, reason, admit, UNDER_VERIFICATION))

@@ -1,4 +1,4 @@
-"""``hpcverify adopt``: take back what bears our mark when the ledger is lost."""
+"""``hpcverify adopt``: take back our holds when the ledger is lost."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import sys
 
 import click
 
-from hpcverify.commands._reason import REASON_TYPE
+from hpcverify.cli import say
+from hpcverify.commands._controller import (
+    UNDER_VERIFICATION,
+    choose_status,
+    make_controller,
+    make_decision,
+    refuse_unknown,
+)
+from hpcverify.commands._options import reason_option
+from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
+from hpcverify.fleet.states import State
+from hpcverify.plan import catalog
+from hpcverify.slurm.hostlist import expand, fold
 
 
 @click.command("adopt")
 @click.argument("hostlist", required=False)
-@click.option(
-    "--reason",
-    default="the ledger was lost",
-    show_default=True,
-    type=REASON_TYPE,
-    help="For the audit log.",
-)
+@reason_option("For the audit log.", default="the ledger was lost")
 def command(hostlist: str | None, reason: str) -> None:
     """
-    Take back the nodes that bear our mark and that the ledger does not know.
+    Take back the nodes that carry a hold of hpcverify unknown to the ledger.
 
     For when fleet.sqlite is lost and there is no backup. A node that we had drained is
     quarantined again for the reason that stands on it; one that we had reserved is
@@ -32,18 +38,6 @@ def command(hostlist: str | None, reason: str) -> None:
       hpcverify adopt
       hpcverify adopt n[17-19] --reason "the disk of ctl1 died"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.cli import say
-    from hpcverify.commands._acting import (
-        choose_status,
-        identify_caller,
-        make_controller,
-        refuse_unknown,
-    )
-    from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
-    from hpcverify.fleet.states import State
-    from hpcverify.plan import catalog
-    from hpcverify.slurm.hostlist import expand, fold
-
     acting = make_controller()
     asked = expand(hostlist) if hostlist else []
     with acting.hold_lock():
@@ -52,24 +46,24 @@ def command(hostlist: str | None, reason: str) -> None:
         unowned = find_unowned(there, acting.ledger)
         strangers = [name for name in asked if name not in unowned]
         for name in strangers:
-            say(f"{name}: nothing there bears our mark, or it is ours already")
+            say(f"{name}: it carries no hold of hpcverify, or the ledger knows it")
         chosen = asked or [
             name for name, seen in unowned.items() if not is_taken_over(seen, acting.ledger)
         ]
         checks = set(catalog.list_check_names(acting.site.packages))
-        suite, by = acting.site.fleet.suite, identify_caller()
+        suite, decision = acting.site.fleet.suite, make_decision(acting, reason)
         nodes = [
-            adopt(unowned[name], acting.ledger, checks, suite=suite, person=by, why=reason)
+            adopt(unowned[name], acting.ledger, checks, suite, decision)
             for name in chosen
             if name in unowned
         ]
         acting.reconcile()
     for state, told in (
         (State.QUARANTINED, "quarantined; hpcverify repair verifies and releases them"),
-        (State.VERIFYING, "under verification; hpcverify collect goes on with it"),
+        (State.VERIFYING, UNDER_VERIFICATION),
     ):
         if names := [node.name for node in nodes if node.state is state]:
             click.echo(f"{fold(names)}: {told}")
     if not (nodes or strangers):
-        click.echo("nothing bears our mark that is not known")
+        click.echo("the ledger knows every hold of hpcverify")
     sys.exit(choose_status(acting, len(strangers)))

@@ -1,4 +1,4 @@
-"""``hpcverify breaker``: see why nobody is acted on, and act again."""
+"""``hpcverify breaker``: see why failures are not acted on, and reset it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import time
 
 import click
 
-from hpcverify.commands._reason import REASON_TYPE
+from hpcverify.commands._controller import identify_caller
+from hpcverify.commands._options import reason_option
+from hpcverify.errors import ActionError
+from hpcverify.fleet.breaker import find_doubts
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.plan.config import load_site, state_dir
+from hpcverify.slurm.hostlist import fold
 
 
 @click.group("breaker", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """
-    Say whether the breaker is tripped, and which checks are doubted, and why.
+    Say whether the breaker is tripped, and which checks are in doubt, and why.
 
     \b
     Examples:
@@ -22,29 +28,18 @@ def command(ctx: click.Context) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if ctx.invoked_subcommand is not None:
         return
-    from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.fleet.ledger import Ledger
-    from hpcverify.plan.config import load_site, state_dir
-
     ledger = Ledger(state_dir())
     why = ledger.read_trip_reason()
-    reset = "act again with: hpcverify breaker reset --reason …"
+    reset = "reset with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
     for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
-        click.echo(f"doubted: {doubt.text}")
+        click.echo(f"in doubt: {doubt.text}")
 
 
 @command.command("reset")
-@click.option("--reason", required=True, type=REASON_TYPE, help="What it was.")
+@reason_option("What it was.")
 def reset(reason: str) -> None:
     """Act again, on what is found from now on: what failed before is left alone."""
-    from hpcverify.commands._acting import identify_caller
-    from hpcverify.errors import ActionError
-    from hpcverify.fleet.brakes import find_doubts
-    from hpcverify.fleet.ledger import Ledger
-    from hpcverify.plan.config import load_site, state_dir
-    from hpcverify.slurm.hostlist import fold
-
     ledger = Ledger(state_dir())
     if not ledger.read_trip_reason():
         doubts = find_doubts(ledger, load_site().quarantine, time.time())
@@ -58,4 +53,4 @@ def reset(reason: str) -> None:
             f"--nodes {nodes}"
         )
     ledger.reset(identify_caller(), reason)
-    click.echo("acting again, on what is found from now on")
+    click.echo("reset: failures found from now on count")

@@ -1,45 +1,151 @@
-"""``hpcverify checks``: what there is to run."""
+"""``hpcverify checks``: what there is to run, and what one check does."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
 import click
 import msgspec
+from rich.text import Text
 
+from hpcverify.check import Check, Params, Placement, Rule, format_quantity
+from hpcverify.model import FindingRule, Maturity, Remedy
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import load_site
-from hpcverify.summary.terminal import Console, print_table
+from hpcverify.plan.suite import Step, load_suite, make_plan
+from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.summary.wording import format_duration
+
+DEFAULT_SUITE = "quick"
+PLACES = {
+    Placement.PASSIVE: "reads what is there and loads nothing",
+    Placement.NODE: "loads the node, but none of its devices",
+    Placement.DEVICES: "loads all devices of one kind at the same time",
+    Placement.ALL_DEVICES: "loads all devices at the same time",
+    Placement.DEVICES_ALONE: "loads one device after the other",
+}
+REFERENCES = {
+    "of_spec": "what good parts reach of the data sheet",
+    "of_siblings": "the median of like parts in the node",
+    "of_baseline": "the median of the node's earlier runs",
+}
+"""What the fractions of a `Rule` are fractions of."""
 
 
 @click.command("checks")
+@click.argument("check", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, as_json: bool) -> None:
+def command(check: str | None, *, as_json: bool) -> None:
     """
-    List the checks: what each is for, and what it measures.
+    List the checks, or explain CHECK: what it measures, its limits and their source.
+
+    Parameters and limits are those of ``hpcverify run --check CHECK`` on this node.
 
     \b
-    Example:
+    Examples:
+      hpcverify checks
+      hpcverify checks gemm
       hpcverify checks --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    packages = load_site().packages
-    found = {name: load_check(name, packages) for name in sorted(set(list_check_names(packages)))}
+    site = load_site()
+    if check is not None:
+        (step,) = make_plan(load_suite(DEFAULT_SUITE), site, (check,)).steps
+        if as_json:
+            _print_json(describe_check(check, step.check, step.params, step.rules))
+        else:
+            explain_check(step, Console(highlight=False))
+        return
+    names = sorted(set(list_check_names(site.packages)))
+    found = {name: load_check(name, site.packages) for name in names}
     if as_json:
-        rows = [
-            {
-                "name": name,
-                "summary": check.summary,
-                "placement": check.placement.value,
-                "maturity": check.maturity.value,
-                "timeout": check.timeout,
-                "params": msgspec.to_builtins(check.params()),
-                "metrics": {n: m.unit for n, m in check.metrics.items()},
-                "rules": msgspec.to_builtins(dict(check.rules)),
-            }
-            for name, check in found.items()
-        ]
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=1))
+        _print_json([describe_check(n, c, c.params(), c.rules) for n, c in found.items()])
         return
     print_table(
         Console(highlight=False),
         ("check", "what it is for"),
         [(name, check.summary) for name, check in found.items()],
     )
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1))
+
+
+def describe_check(
+    name: str, check: Check[Any], params: Params, rules: Mapping[str, Rule]
+) -> dict[str, Any]:
+    """Make of a check with its *params* and *rules* what is printed as JSON."""
+    return {
+        "name": name,
+        "summary": check.summary,
+        "description": read_description(check),
+        "placement": check.placement.value,
+        "maturity": check.maturity.value,
+        "timeout": check.timeout,
+        "params": msgspec.to_builtins(params),
+        "metrics": {n: m.unit for n, m in check.metrics.items()},
+        "meanings": {n: m.meaning for n, m in check.metrics.items()},
+        "rules": msgspec.to_builtins(dict(rules)),
+        "finding_rules": msgspec.to_builtins(dict(check.finding_rules)),
+    }
+
+
+def read_description(check: Check[Any]) -> str:
+    """Give the first paragraph of the docstring of the check's module."""
+    module = sys.modules[check.measure.__module__]
+    return (inspect.getdoc(module) or "").partition("\n\n")[0]
+
+
+def explain_check(step: Step, console: Console) -> None:
+    """Print what a check does, what it measures, and what it is judged by."""
+    check = step.check
+    console.print(Text.assemble((step.name, "bold"), f": {check.summary}"))
+    console.print(Text(read_description(check)))
+    facts = [PLACES[check.placement], f"at most {format_duration(step.timeout)}"]
+    facts += ["in beta: never more than a warning"] if check.maturity is Maturity.BETA else []
+    console.print(Text("; ".join(facts)))
+    params = [(n, str(v)) for n, v in msgspec.structs.asdict(step.params).items()]
+    metrics = [(n, m.unit, m.meaning) for n, m in check.metrics.items()]
+    rules = [
+        (n, format_rule(rule, unit), render_badge(rule.otherwise), rule.source)
+        for n, rule in step.rules.items()
+        for unit in [getattr(check.find_metric(n), "unit", "")]
+    ]
+    findings = [
+        (code, render_badge(rule.verdict), format_remedy(rule))
+        for code, rule in check.finding_rules.items()
+    ]
+    for head, rows in (
+        (("parameter", "value"), params),
+        (("measurement", "unit", "meaning"), metrics),
+        (("limit on", "healthy", "else", "source"), rules),
+        (("finding", "verdict", "what to do"), findings),
+    ):
+        if rows:
+            console.print()
+            print_table(console, head, rows)
+
+
+def format_rule(rule: Rule, unit: str) -> str:
+    """Say what a healthy value is by *rule*."""
+    told = [
+        f"{sign} {format_quantity(bound, unit)}"
+        for sign, bound in ((">=", rule.low), ("<=", rule.high))
+        if bound is not None
+    ]
+    told += [
+        f"{'>=' if fraction <= 1 else '<='} {fraction:g} x {reference}"
+        for name, reference in REFERENCES.items()
+        if (fraction := getattr(rule, name)) is not None
+    ]
+    return " and ".join(told)
+
+
+def format_remedy(rule: FindingRule) -> str:
+    """Say what to do about a finding, and whether no rerun can take it back."""
+    if rule.remedy is Remedy.NONE:
+        return ""
+    return rule.remedy.replace("_", " ") + (" (conclusive evidence)" if rule.hard else "")

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from hpcverify.commands._controller import make_controller, report_brakes
+
 
 @click.command("collect")
 def command() -> None:
@@ -13,15 +15,13 @@ def command() -> None:
     Take in finished runs from the spool, judge them, and act on the nodes.
 
     What was killed in between goes on where it was: run it as often as you like.
-    Exit status 4 while the breaker is tripped or a check is doubted: failures are not
+    Exit status 4 while the breaker is tripped or a check is in doubt: failures are not
     acted on then.
 
     \b
     Example:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._acting import make_controller, report_brakes
-
     acting = make_controller()
     with acting.hold_lock():
         acting.reconcile()

@@ -18,9 +18,9 @@ from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.records.store import Store
+from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
-from hpcverify.run.orchestrator import probe_node
 from hpcverify.summary.printable import make_printable
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
+from pathlib import Path
 
 import click
 
-from hpcverify.commands._reason import REASON_TYPE
+from hpcverify.cli import say
+from hpcverify.commands._controller import (
+    choose_status,
+    identify_caller,
+    make_controller,
+    refuse_unknown,
+)
+from hpcverify.commands._options import reason_option
+from hpcverify.errors import ActionError, StoreError
+from hpcverify.fleet.controller import Controller
+from hpcverify.records import spool
+from hpcverify.slurm.hostlist import expand, fold
 
 
 @click.command("forget")
 @click.argument("hostlist")
-@click.option(
-    "--reason", default="removed", show_default=True, type=REASON_TYPE, help="For the log."
-)
+@reason_option("For the log.", default="removed")
 def command(hostlist: str, reason: str) -> None:
     """
     Forget nodes that were removed or renamed: Slurm must not have them any more.
@@ -25,17 +36,6 @@ def command(hostlist: str, reason: str) -> None:
     Example:
       hpcverify forget n[17-32] --reason "rack 4 was sold"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.cli import say
-    from hpcverify.commands._acting import (
-        choose_status,
-        identify_caller,
-        make_controller,
-        refuse_unknown,
-    )
-    from hpcverify.errors import ActionError, StoreError
-    from hpcverify.fleet.forget import forget, list_known_nodes
-    from hpcverify.slurm.hostlist import expand, fold
-
     acting = make_controller()
     names = expand(hostlist)
     gone: list[str] = []
@@ -54,3 +54,30 @@ def command(hostlist: str, reason: str) -> None:
     if gone:
         click.echo(f"{fold(gone)}: forgotten; their runs stay: hpcverify history NODE")
     sys.exit(choose_status(acting, len(names) - len(gone)))
+
+
+def list_known_nodes(acting: Controller) -> set[str]:
+    """Name the nodes that anything is known of: in the ledger, the store, the spool."""
+    ran = {entry.node for entry in acting.store.list_newest()}
+    return {
+        *acting.ledger.list_nodes(),
+        *(ran - acting.ledger.list_forgotten().keys()),
+        *spool.list_homes(Path(acting.site.fleet.spool)),
+    }
+
+
+def forget(name: str, acting: Controller, there: Collection[str], person: str, reason: str) -> None:
+    """
+    Forget *name*, on the word of *person*: whoever is killed in between asks again.
+
+    Raises:
+        ActionError: the node is *there* still, at the scheduler.
+        SlurmError: a job of ours there could not be cancelled.
+        StoreError: its folder in the spool holds what is not to be deleted.
+
+    """
+    if name in there:
+        raise ActionError(f"{name}: Slurm has it still: take it out of slurm.conf first")
+    acting.dispatcher.cancel_verification(name)
+    spool.remove_home(Path(acting.site.fleet.spool), name)
+    acting.ledger.forget(name, person, reason)

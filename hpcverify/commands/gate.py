@@ -23,7 +23,7 @@ def command(spool: Path | None) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
-    It reads what the controller last said of the node, from the file "standing" in
+    It reads what the controller last said of the node, from the file "gate" in
     $HPCVERIFY_STATE (/var/lib/hpcverify): a file that is missing, stale or unreadable
     lets jobs run. Exit status: 0 they may, 1 they are refused.
 

@@ -14,7 +14,7 @@ from hpcverify.summary.terminal import Console, print_table
 from hpcverify.summary.verdict import explain_verdict
 from hpcverify.summary.wording import format_duration
 
-MIN_WIDE_COLUMNS = 100
+MIN_WIDE_COLUMNS = 120
 """Columns from which there is room for the time, which the id of a run says too."""
 
 

@@ -1,48 +1,40 @@
-"""``hpcverify run``: verify this node, now."""
+"""``hpcverify run``: verify this node now."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 
 @click.command("run")
-@click.option("--suite", default="quick", show_default=True, help="What to run.")
-@click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this; repeatable.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the run; - prints it.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the report.")
+@click.option("--suite", default="quick", show_default=True, help="The suite to run.")
+@click.option(
+    "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
+)
+@click.option("--json", "json_file", metavar="FILE", help="Write the run document; - prints it.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the report as HTML.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
-@click.option("--force", is_flag=True, help="Run though others use the GPUs.")
-@click.option("--accept-parts", is_flag=True, help="Take today's parts as the reference.")
+@click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
+@click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
 @click.option("--spool", metavar="DIR", help="Leave a copy for the controller.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="For how long another run may hold the node.",
+    help="How long to wait for another run on this node.",
 )
 @click.option(
     "--fail-closed",
     metavar="NAMES",
-    help="Exit with 1 on hard evidence from these checks alone, else with 0.",
+    callback=lambda _ctx, _param, names: None if names is None else tuple(names.split()),
+    help="Exit with 1 on conclusive evidence from these checks alone, else with 0.",
 )
-def command(
-    suite: str,
-    checks: tuple[str, ...],
-    json_file: str | None,
-    html_file: str | None,
-    *,
-    strict: bool,
-    force: bool,
-    accept_parts: bool,
-    spool: str | None,
-    wait: float,
-    fail_closed: str | None,
-) -> None:
+def command(**options: Any) -> None:
     """
-    Verify this node, now.
+    Verify this node now.
 
     \b
     Examples:
@@ -54,16 +46,4 @@ def command(
     from hpcverify.commands._run import RunRequest, carry_out
     from hpcverify.run import early
 
-    wish = RunRequest(
-        suite=suite,
-        checks=checks,
-        json_file=json_file,
-        html_file=html_file,
-        strict=strict,
-        force=force,
-        accept_parts=accept_parts,
-        spool=spool,
-        wait=wait,
-        fail_closed=None if fail_closed is None else tuple(fail_closed.split()),
-    )
-    sys.exit(carry_out(wish, early.take_worker()))
+    sys.exit(carry_out(RunRequest(**options), early.take_worker()))

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import click
 import msgspec
+from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import applies, format_quantity
-from hpcverify.errors import ConfigError
-from hpcverify.model import Measurement, Result, Run
+from hpcverify.check import Judgement, applies, format_bound, format_quantity, list_judgements
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import (
+    Coverage,
+    Finding,
+    Limit,
+    Measurement,
+    Result,
+    Run,
+    Series,
+    Shortfall,
+    Verdict,
+    effective_verdict,
+)
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
@@ -20,8 +34,10 @@ from hpcverify.summary.rounds import (
     group_by_check,
 )
 from hpcverify.summary.terminal import (
+    NARROW_COLUMNS,
     Console,
     print_table,
+    render_badge,
     render_conclusion,
     render_headline,
     show_results,
@@ -29,9 +45,23 @@ from hpcverify.summary.terminal import (
 from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
+Fact = Finding | Coverage | Shortfall
+Item = Measurement | Fact
+MEASUREMENT_HEADS = ("measurement", "part", "value", "limit", "source")
+WITHIN_LIMITS = Text("ok", style="green")
+
 
 @click.command("show")
 @click.argument("run", default="last")
+@click.option("--failed", is_flag=True, help="Only what did not pass.")
+@click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this; repeatable.")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    metavar="PART",
+    help='Only this part, by its id or name ("GPU 3"); repeatable.',
+)
 @click.option(
     "--round",
     "number",
@@ -39,32 +69,47 @@ from hpcverify.summary.wording import format_bounds
     help="Only this round; the worst of each check when left out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
-def command(run: str, number: int | None, *, as_json: bool) -> None:
+def command(
+    run: str,
+    checks: tuple[str, ...],
+    parts: tuple[str, ...],
+    number: int | None,
+    *,
+    failed: bool,
+    as_json: bool,
+) -> None:
     """
     Show RUN: its id, the start of it, or "last".
+
+    Each value stands beside its limit; those outside come first, with the verdict.
 
     \b
     Examples:
       hpcverify show
-      hpcverify show last --round 3
+      hpcverify show --failed
+      hpcverify show last --check gemm --part "GPU 3"
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     store = Store(state_dir())
     found = store.load(run)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
-        return
     shown = found if number is None else keep_round(found, number)
-    rounds = group_by_check(shown.results)
+    shown = keep_checks(shown, checks) if checks else shown
+    shown = keep_parts(shown, find_parts(shown, parts)) if parts else shown
+    shown = keep_failed(shown) if failed else shown
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1))
+        return
     console = Console(highlight=False)
-    show_results(shown, store.make_earlier_lookup(found), console)
-    for result in rank_checks(shown):
+    if not (checks or parts or failed):
+        show_results(shown, store.make_earlier_lookup(found), console)
         console.print()
-        console.print(render_headline(result))
+    rounds = group_by_check(shown.results)
+    for result in rank_checks(shown):
+        console.print(render_headline(replace(result, reason="") if parts else result))
         if len(rounds[result.check]) > 1:
             console.print(describe_round(result, rounds[result.check]))
         show_details(result, found, console)
-    console.print()
+        console.print()
     console.print(render_conclusion(found))
 
 
@@ -79,7 +124,77 @@ def keep_round(run: Run, number: int) -> Run:
     results = tuple(r for r in run.results if r.round == number)
     if not results:
         raise ConfigError(f"run {run.id} has {count_rounds(run)} rounds, and no {number}")
-    return msgspec.structs.replace(run, results=results)
+    return replace(run, results=results)
+
+
+def keep_checks(run: Run, names: Sequence[str]) -> Run:
+    """
+    Leave of *run* the results of the checks *names*.
+
+    Raises:
+        UnknownNameError: the run has no such check.
+
+    """
+    known = {result.check for result in run.results}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("check of this run", name, known)
+    return replace(run, results=tuple(r for r in run.results if r.check in names))
+
+
+def find_parts(run: Run, names: Sequence[str]) -> set[str]:
+    """
+    Find the ids of the parts *names*, each an id or a label, whole or up to " (".
+
+    Raises:
+        UnknownNameError: nothing in *run* is about such a part.
+
+    """
+    ids = dict.fromkeys(item.where for result in run.results for item in _list_items(result))
+    aliases: dict[str, set[str]] = {}
+    for where in [*(part.id for part in run.inventory.parts), *ids]:
+        label = run.inventory.find_label(where)
+        for alias in (where, label, label.partition(" (")[0]):
+            aliases.setdefault(alias.casefold(), set()).add(where)
+    for name in names:
+        if name.casefold() not in aliases:
+            known = {run.inventory.find_label(where).partition(" (")[0] for where in ids}
+            raise UnknownNameError("part", name, known)
+    return set[str]().union(*(aliases[name.casefold()] for name in names))
+
+
+def keep_parts(run: Run, ids: Collection[str]) -> Run:
+    """Leave of *run* what is about the parts *ids*."""
+    narrowed = [_keep_items(result, lambda item: item.where in ids) for result in run.results]
+    return replace(run, results=tuple(r for r in narrowed if any(_list_items(r))))
+
+
+def keep_failed(run: Run) -> Run:
+    """Leave of *run* the checks that did not pass, and what speaks against their parts."""
+    failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
+    return replace(run, results=tuple(_keep_items(r, partial(_is_bad, r)) for r in failed))
+
+
+def _is_bad(result: Result, item: Item | Series) -> bool:
+    return judge_item(item, result).verdict > Verdict.SKIP
+
+
+def _list_items(result: Result) -> Iterator[Item]:
+    yield from result.shortfalls
+    yield from result.findings
+    yield from result.coverage
+    yield from result.measurements
+
+
+def _keep_items(result: Result, keep: Callable[[Item | Series], bool]) -> Result:
+    return replace(
+        result,
+        shortfalls=tuple(filter(keep, result.shortfalls)),
+        findings=tuple(filter(keep, result.findings)),
+        coverage=tuple(filter(keep, result.coverage)),
+        measurements=tuple(filter(keep, result.measurements)),
+        series=tuple(filter(keep, result.series)),
+    )
 
 
 def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
@@ -90,27 +205,61 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
+def judge_item(item: Item | Series, result: Result) -> Judgement:
+    """Judge *item* as *result* did; of several limits that it breaks the worst counts."""
+    if isinstance(item, Shortfall):
+        return Judgement(verdict=Verdict.ERROR, distance=math.inf)
+    if isinstance(item, Coverage | Series):
+        return Judgement(verdict=Verdict.PASS)
+    made = list_judgements([item], find_limits(item, result), result.rulings)
+    return max(made, key=_judgement_sort_key, default=Judgement(verdict=Verdict.PASS))
+
+
+def _judgement_sort_key(judgement: Judgement) -> tuple[Verdict, float]:
+    return judgement.verdict, judgement.distance
+
+
+def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
+    """Find the limits that *item* was held against."""
+    return [x for x in result.limits if isinstance(item, Measurement) and applies(x, item)]
+
+
 def show_details(result: Result, run: Run, console: Console) -> None:
-    """Print what was covered, every fact and every measurement with its limit."""
-    for covered in result.coverage:
-        label = run.inventory.find_label(covered.where)
-        console.print(f"  {label}: {covered.text}", markup=False)
-    for finding in result.findings:
-        label = run.inventory.find_label(finding.where)
-        console.print(f"  {label}: {finding.text} [{finding.code}]", markup=False)
-    rows = [format_row(item, result, run) for item in result.measurements]
-    if rows:
-        head = ("measurement", "part", "value", "limit", "source")
-        print_table(console, head, rows)
+    """Print every fact and every measurement with its limit, the worst first."""
+    judged = [(judge_item(item, result), item) for item in _list_items(result)]
+    judged.sort(key=lambda pair: _judgement_sort_key(pair[0]), reverse=True)
+    rows: list[tuple[Text, tuple[str, ...]]] = []
+    for judgement, item in judged:
+        bad = judgement.verdict > Verdict.SKIP
+        badge = render_badge(judgement.verdict) if bad else Text()
+        if isinstance(item, Measurement):
+            within = WITHIN_LIMITS if find_limits(item, result) else Text()
+            rows.append((badge if bad else within, format_row(item, result, run)))
+        else:
+            console.print(Text(" ").join([Text(" "), *filter(None, [badge]), describe(item, run)]))
+    if rows and console.width < NARROW_COLUMNS:
+        lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
+        print_table(console, ("", "measured"), lines)
+    elif rows:
+        print_table(console, ("", *MEASUREMENT_HEADS), [(badge, *cells) for badge, cells in rows])
+
+
+def describe(item: Fact, run: Run) -> Text:
+    """Say what *item* says, and of which part."""
+    if isinstance(item, Shortfall):
+        return Text(item.reason)
+    code = f" [{item.code}]" if isinstance(item, Finding) else ""
+    return Text(f"{run.inventory.find_label(item.where)}: {item.text}{code}")
 
 
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     """Print a measurement beside the limits that it was held against."""
-    limits = [limit for limit in result.limits if applies(limit, item)]
+    limits = find_limits(item, result)
+    format_value = partial(format_bound, unit=item.unit)
     return (
         item.name,
         run.inventory.find_label(item.where),
         format_quantity(item.value, item.unit),
-        "; ".join(format_bounds(limit) or "too noisy" for limit in limits),
+        "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),
     )

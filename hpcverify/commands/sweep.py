@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
+from collections.abc import Collection
 
 import click
+import msgspec
+from msgspec import Struct
+
+from hpcverify.cli import say
+from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
+from hpcverify.errors import ActionError, ConfigError, SlurmError
+from hpcverify.fleet.controller import Controller
+from hpcverify.model import Verdict
+from hpcverify.plan.config import Site
+from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify.run.stop import StopFlag, stop_on_signals
+from hpcverify.slurm import Host
+from hpcverify.slurm.hostlist import expand, fold
+from hpcverify.summary.terminal import Console, print_table
+
+POLL_S = 0.1
+"""Between looks at whether we are to end."""
+TURN_INTERVAL_S = 1.5
+"""Between turns; what they ask Slurm is paced besides."""
+MAX_AWAY_S = 600.0
+"""For how long a Slurm that does not answer is waited for."""
+EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+
+
+class SweepRequest(Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line."""
+
+    suite: str
+    hostlist: str
+    limit: int | None
 
 
 @click.command("sweep")
@@ -22,19 +55,199 @@ def command(
     Nodes that failed or came back go first, then those never verified, then those
     verified longest ago. Each gets a job that gives way to anybody. To end the sweep
     does not end the jobs: `hpcverify collect` takes in what they find. Exit status 4
-    while the breaker is tripped or a check is doubted.
+    while the breaker is tripped or a check is in doubt.
 
     \b
     Examples:
       hpcverify sweep --dry-run
       hpcverify sweep --nodes n[1-64] --limit 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._sweep import SweepRequest, carry_out
-
-    wish = SweepRequest(suite=suite or "", hostlist=hostlist or "", limit=limit)
+    request = SweepRequest(suite=suite or "", hostlist=hostlist or "", limit=limit)
     if dry_run:
-        from hpcverify.commands._sweep import show_plan
-
-        show_plan(wish, as_json=as_json)
+        show_plan(request, as_json=as_json)
     else:
-        sys.exit(carry_out(wish))
+        sys.exit(carry_out(request))
+
+
+def show_plan(request: SweepRequest, *, as_json: bool) -> None:
+    """Print whom a sweep would verify now, and whom it passes over."""
+    acting = make_controller()
+    suite = request.suite or acting.site.fleet.suite
+    acting.dispatcher.compute_job_minutes(suite)
+    warn_if_passive(suite, acting.site)
+    hosts = acting.slurm.list_hosts()
+    refuse_unknown(_expand_hostlist(request), hosts)
+    plan = acting.plan(hosts, only=_expand_hostlist(request), limit=request.limit)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        return
+    click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
+    rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
+    rows += [("-", node, why) for node, why in plan.passed_over]
+    print_table(Console(highlight=False), ("", "node", "why"), rows)
+
+
+def carry_out(request: SweepRequest) -> int:
+    """Verify who is idle, until all had their turn; return the status."""
+    acting = make_controller()
+    with stop_on_signals() as stop:
+        sweep = Sweep(acting, request, stop)
+        acting.dispatcher.compute_job_minutes(sweep.suite)  # what is wrong with it shows now
+        warn_if_passive(sweep.suite, acting.site)
+        while not stop() and sweep.run_turn():
+            _wait(stop)
+    if stop():
+        left = len(sweep.list_under_way())
+        say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
+        return 3
+    return sweep.choose_exit_status()
+
+
+def warn_if_passive(suite: str, site: Site) -> None:
+    """Say so if *suite* has passive checks only."""
+    if not any(step.is_active for step in make_plan(load_suite(suite), site).steps):
+        say(
+            f"suite {suite} has passive checks only: to pass it is no full pass, and "
+            "makes no node healthy"
+        )
+
+
+class Sweep:
+    """Goes from turn to turn, with as many nodes at once as may be."""
+
+    def __init__(self, acting: Controller, request: SweepRequest, stop: StopFlag) -> None:
+        """Begin."""
+        self.acting = acting
+        self.stop = stop
+        self.limit = request.limit
+        self.suite = request.suite or acting.site.fleet.suite
+        self.only = _expand_hostlist(request)
+        self.tickets: dict[str, int] = {}
+        self._began = False
+        self._passed_over: tuple[tuple[str, str], ...] = ()
+        """Node and reason, in the last plan."""
+        self._refusal = ""
+        """Why the last one that could not be ordered could not."""
+        self._last_under_way: Collection[str] = ()
+        """Who was at it after the last turn: others may take in what they find."""
+        self._away_since = 0.0
+
+    def run_turn(self) -> bool:
+        """Take a turn; return whether there is more to do."""
+        try:
+            with self.acting.hold_lock():
+                if not self._began:
+                    self.acting.reconcile()
+                    self._submit()
+                elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:
+                    self.acting.act()
+                    self._submit()
+                self._began = True
+                self._last_under_way = self.list_under_way()
+        except SlurmError as exc:
+            return self._wait_for_slurm(exc)
+        self._away_since = 0.0
+        return bool(self.list_under_way())
+
+    def _wait_for_slurm(self, exc: SlurmError) -> bool:
+        """Wait for a scheduler that is away for a while: what runs goes on."""
+        now = time.monotonic()
+        if not self._away_since:
+            self._away_since = now
+            say(f"{exc}; waiting for it, nothing is done meanwhile")
+        if now - self._away_since > MAX_AWAY_S:
+            raise exc
+        return True
+
+    def _submit(self) -> None:
+        """Order as many verifications as there is room for."""
+        limit = None
+        if self.limit is not None:
+            limit = self.limit - len(self.list_under_way())
+            if limit <= 0:
+                return
+        hosts = self.acting.slurm.list_hosts()
+        if not self._began:  # what is there now may well go away later
+            refuse_unknown(self.only, hosts)
+        plan = self.acting.plan(hosts, only=self.only, done=self.tickets.keys(), limit=limit)
+        self._passed_over = plan.passed_over
+        ordered: list[str] = []
+        for pick in plan.chosen:
+            if self.stop() or self._is_in_vain():
+                break
+            if self._order(hosts[pick.node]):
+                ordered.append(pick.node)
+        if ordered:
+            say(f"verifying {fold(ordered)}")
+        elif plan.chosen and self._is_in_vain(len(plan.chosen)):
+            raise ActionError(f"no verification could be ordered: {self._refusal}")
+
+    def _is_in_vain(self, enough: int = 4) -> bool:
+        """Whether not one was ordered of so many: it is not about the nodes, then."""
+        return not any(self.tickets.values()) and len(self.tickets) >= enough
+
+    def _order(self, host: Host) -> bool:
+        """
+        Have *host* verified; what is amiss with it alone costs it its turn alone.
+
+        Raises:
+            SlurmError: Slurm is away.
+
+        """
+        try:
+            ticket = self.acting.dispatcher.order_verification(host, self.suite)
+        except (SlurmError, ConfigError) as exc:
+            if isinstance(exc, SlurmError):
+                self.acting.backend.read_holds()  # if it answers, it was about this node
+            self._refusal = f"{host.name}: {exc}"
+            say(self._refusal)
+            self.tickets[host.name] = 0
+            return False
+        self.tickets[host.name] = ticket.number
+        return True
+
+    def list_under_way(self) -> Collection[str]:
+        """Name the nodes that are still at it, the reruns of suspects among them."""
+        busy = {ticket.node for ticket in self.acting.ledger.list_open_tickets()}
+        return busy & {name for name, number in self.tickets.items() if number}
+
+    def _explain_nobody_due(self) -> str:
+        """Say why nobody was due, the most common reasons first."""
+        reasons = Counter(why for _, why in self._passed_over)
+        told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
+        return f"no node was due ({'; '.join(told)})"
+
+    def choose_exit_status(self) -> int:
+        """Count what came of it, and choose the exit status."""
+        nodes = self.acting.ledger.list_nodes()
+        ended = self.acting.ledger.find_tickets(self.tickets.values())
+        found = [
+            Verdict(nodes[t.node].verdict)
+            for t in ended
+            if t.run and t.node in nodes and nodes[t.node].last_run_at >= t.made
+        ]
+        told = [
+            f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found
+        ]
+        silent = len(self.tickets) - len(found)
+        told += [f"{silent} without a verdict"] if silent else []
+        count = len(self.tickets)
+        them = "1 node" if count == 1 else f"{count} nodes"
+        click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
+        worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
+        not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()
+        return not_acted_on or worst or (3 if silent else 0)
+
+
+MAX_REASONS = 5
+"""That are told of why nobody was due."""
+
+
+def _expand_hostlist(request: SweepRequest) -> set[str]:
+    return set(expand(request.hostlist)) if request.hostlist else set()
+
+
+def _wait(stop: StopFlag) -> None:
+    until = time.monotonic() + TURN_INTERVAL_S
+    while not stop() and time.monotonic() < until:
+        time.sleep(POLL_S)

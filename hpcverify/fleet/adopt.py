@@ -15,24 +15,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from msgspec.structs import replace
-
 from hpcverify.fleet.holds import (
     HoldReading,
     apply_reading,
     format_reason,
     make_hold_id,
-    parse_hold_id,
     read_hold_history,
 )
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import Node
+from hpcverify.fleet.transitions import Decision, adopt_drain, adopt_reservation
 
 ADOPTION_OUTCOME = "adopted: it stood already"
 """The outcome of a write that nobody needed to make."""
 _FAILED_CHECK_PATTERN = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
 _OWED_CHECKS_PATTERN = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*")
-"""How a reason names the checks that failed: see `policy`."""
+"""How a reason names the checks that failed: see `transitions`."""
 
 
 def find_unowned(there: Mapping[str, HoldReading], ledger: Ledger) -> dict[str, HoldReading]:
@@ -63,40 +61,31 @@ def _parse_named_checks(reason: str) -> Iterator[str]:
 
 
 def adopt(
-    seen: HoldReading, ledger: Ledger, checks: Collection[str], *, suite: str, person: str, why: str
+    seen: HoldReading, ledger: Ledger, checks: Collection[str], suite: str, decision: Decision
 ) -> Node:
     """
-    Take back the node that is *seen*, for *person*; return it as it is now.
+    Take back the node that is *seen*, on a person's *decision*; return it as it is now.
 
     *checks* are all that there are: one that is drained has to pass those that its
     reason names. One that is only reserved is to pass *suite*. What an older ledger
     knows that it owes, it owes still.
     """
     known = ledger.read_node(seen.node)
-    node = replace(
-        known,
-        since=ledger.clock(),
-        hard=False,
-        run="",
-        enforced=True,
-        foreign="",
-        not_before_ticket=ledger.read_last_ticket_number(),
-    )
-    if seen.drained and seen.hold_id:
-        said = seen.reason.removeprefix(parse_hold_id(seen.reason)).strip()
-        act, reason = "drain", seen.reason
-        quarantined = {"state": State.QUARANTINED, "reason": said, "by": ""}
+    drained = seen.drained and bool(seen.hold_id)
+    if drained:
+        said = seen.reason.removeprefix(seen.hold_id).strip()
         named = (name for name in _parse_named_checks(said) if name in checks)
         failed = tuple(dict.fromkeys((*named, *known.checks)))
-        node = replace(node, hold_id=seen.hold_id, checks=failed, **quarantined)
+        act, reason = "drain", seen.reason
+        node = adopt_drain(known, decision, seen.hold_id, said, failed)
     else:
-        mark = make_hold_id()
-        act, reason = "reserve", format_reason(mark, why)
-        suite = (known.suite or suite) if known.checks else suite
-        kept = {"state": State.VERIFYING, "reason": why, "by": person, "suite": suite}
-        node = replace(node, hold_id=mark, **kept)
+        hold_id = make_hold_id()
+        act, reason = "reserve", format_reason(hold_id, decision.reason)
+        owed = known.suite if known.checks else ""
+        node = adopt_reservation(known, decision, hold_id, owed or suite)
     # The node first: a hold that we own and do not want would be taken back.
-    ledger.put(node, "adopt", f"{why}: {node.state}: {node.reason}", person)
+    detail = f"{decision.reason}: {node.state}: {node.reason}"
+    ledger.put(node, "adopt", detail, decision.by)
     intent = ledger.record_intent(node.name, act, reason, seen.reason)
     ledger.record_outcome(intent, ADOPTION_OUTCOME, seen.reason if seen.drained else "")
     return node

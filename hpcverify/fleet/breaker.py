@@ -11,23 +11,19 @@ is held harder than before, and what was held stays so unless it passes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
-from msgspec.structs import replace
+from msgspec import Struct
 
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import HOUR_S
 from hpcverify.plan.config import Quarantine
 
 MIN_ALLOWANCE = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
 MIN_FAILING_NODES = 3
 """Nodes that have to fail a check before it can be its fault."""
-NOT_ACTED_ON_PREFIX = " (not acted on: "
-"""Stands in a reason before why nobody acts on it."""
-HELD_NO_HARDER_PREFIX = " (held no harder than before: "
-"""Stands in a reason before why a node that we hold is not held harder."""
-HOLD_STRENGTHS = {Hold.NONE: 0, Hold.RESERVATION: 1, Hold.DRAIN: 2}
 
 
 def compute_allowance(eligible: int, policy: Quarantine) -> int:
@@ -77,7 +73,7 @@ def predict_doubt_end(answers: Iterable[tuple[float, bool]], policy: Quarantine)
     """
     ordered = sorted(answers)
     ran, failed = len(ordered), sum(bad for _, bad in ordered)
-    window = timedelta(hours=policy.window_hours).total_seconds()
+    window = policy.window_hours * HOUR_S
     ends = 0.0
     for at, bad in ordered:
         if not _fails_widely(failed, ran, policy):
@@ -90,31 +86,47 @@ def _fails_widely(failed: int, ran: int, policy: Quarantine) -> bool:
     return failed >= MIN_FAILING_NODES and failed > policy.check_share * ran
 
 
-def restrain_hold(before: Node, after: Node, why: str) -> Node:
-    """
-    Say what becomes of a node that *why* forbids to hold harder than *before*.
+class Doubt(Struct, frozen=True, kw_only=True):
+    """A check that fails too widely to be believed."""
 
-    In service, it shows what was found, and stays there; held, a state that no failure
-    brings, is what it would be and not what was found. What our reservation keeps stays
-    in it until it passes, fails when nothing forbids to act on that, or is let go for
-    a doubt (`policy.release_if_doubted`). Its `after` stays too, or another rerun would
-    be due at once. Hard evidence stays hard.
-    """
-    if HOLD_STRENGTHS[after.desired_hold] <= HOLD_STRENGTHS[before.desired_hold]:
-        return after
-    if before.desired_hold is Hold.NONE:
-        told = f"{after.reason}{NOT_ACTED_ON_PREFIX}{why})"
-        if after.state is not State.HELD:
-            return replace(after, enforced=False, reason=told)
-    else:
-        told = f"{after.reason}{HELD_NO_HARDER_PREFIX}{why})"
-    return replace(
-        before,
-        state=State.SUSPECT if before.is_reserved_overdue else before.state,
-        reason=told,
-        checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
-        hard=before.hard or after.hard,
-        run=after.run,
-        last_run_at=after.last_run_at,
-        verdict=after.verdict,
-    )
+    check: str
+    why: str
+    """On how many of how many nodes it fails."""
+    nodes: tuple[str, ...]
+    """Where it fails."""
+    until: float
+    """When the doubt ends if nothing new is found: seconds since 1970."""
+
+    @property
+    def text(self) -> str:
+        """Say which check, how widely it fails, and until when that counts."""
+        ends = datetime.fromtimestamp(self.until, UTC)
+        return (
+            f"{self.why}; no node is held for it alone until {ends:%Y-%m-%d %H:%M} "
+            "UTC, or until it fails on fewer"
+        )
+
+
+def find_doubts(ledger: Ledger, policy: Quarantine, now: float) -> list[Doubt]:
+    """List the checks that are in doubt at *now*, by name."""
+    since = now - policy.window_hours * HOUR_S
+    doubts: list[Doubt] = []
+    for check, why in sorted(find_doubted_checks(ledger.read_outcomes(since), policy).items()):
+        answers = ledger.list_answers(check, since)
+        doubts.append(
+            Doubt(
+                check=check,
+                why=why,
+                nodes=tuple(sorted(node for _, node, failed in answers if failed)),
+                until=predict_doubt_end([(at, bad) for at, _, bad in answers], policy),
+            )
+        )
+    return doubts
+
+
+def describe_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[str]:
+    """Yield a line for each reason why failures are not acted on now."""
+    if why := ledger.read_trip_reason():
+        yield f"THE BREAKER IS TRIPPED, and no node is held for a failure: {why}"
+    for doubt in find_doubts(ledger, policy, now):
+        yield f"A CHECK IS IN DOUBT: {doubt.text}"

@@ -1,19 +1,24 @@
 """
-One controller for a spool: its claim lies in it, and another one leaves it alone.
+One controller acts: a claim in the spool, and a lock beside the ledger.
 
 Two controllers would each take runs that the other ordered, and write each other's
-words. The claim names the ledger and the host. The same ledger may go on on another
+gate files. The claim names the ledger and the host. The same ledger may go on on another
 host; the host that it left may not, for it has only a copy.
 
-The lock beside the ledger keeps two commands of one state directory apart. So only the
-first claim of a spool is ever raced for: by a link, which one of the two can make.
+The lock keeps two commands of one state directory apart, and is gone with its holder.
+So only the first claim of a spool is ever raced for: by a link, which one of the two
+can make.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +28,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify import gate
-from hpcverify.errors import ActionError, StoreError
+from hpcverify.errors import ActionError, StoreError, UnverifiedError
 from hpcverify.fleet.ledger import Ledger
 
 CLAIM_FILE_NAME = ".claim"
@@ -31,6 +36,12 @@ CLAIM_FILE_NAME = ".claim"
 MAX_CLAIM_BYTES = 4096
 REFRESH_S = 60.0
 """Between notes of the last turn: a sweep takes a turn every other second."""
+MAX_WAIT_S = 600.0
+"""A turn takes seconds, and minutes where many nodes are to be held, since Slurm is not
+asked more than once a second."""
+NOTICE_AFTER_S = 3.0
+"""After which we say that we wait."""
+POLL_S = 0.05
 
 Moment = Annotated[float, Meta(ge=0, lt=datetime(9999, 12, 31, tzinfo=UTC).timestamp())]
 """Seconds since 1970, of a year that can be printed."""
@@ -133,7 +144,7 @@ def _read(path: Path) -> Claim | None:
 
 def _build_unreadable_error(path: Path) -> ActionError:
     return ActionError(
-        f"{path} does not say which controller has the spool; nothing was done: if no "
+        f"{path} is not a valid claim of the spool; nothing was done: if no "
         f"other one acts, rm {path}"
     )
 
@@ -160,4 +171,49 @@ def write_claim(path: Path, claim: Claim, *, first: bool) -> bool:
             new.unlink()
     except OSError as exc:
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+    return True
+
+
+@contextmanager
+def hold_controller_lock(
+    path: Path, say: Callable[[str], None], max_wait: float = MAX_WAIT_S
+) -> Generator[None]:
+    """
+    Hold the lock at *path*, and say so if it has to be waited for.
+
+    Raises:
+        UnverifiedError: another controller holds it all the while.
+        StoreError: the file cannot be made or opened.
+
+    """
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+    try:
+        _acquire(lock, path, say, max_wait)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _acquire(lock: int, path: Path, say: Callable[[str], None], max_wait: float) -> None:
+    began, told = time.monotonic(), False
+    while not _try_acquire(lock):
+        waited = time.monotonic() - began
+        if waited > max_wait:
+            raise UnverifiedError(
+                f"another hpcverify holds {path} for {max_wait:g} s: see who with fuser {path}"
+            )
+        if waited > NOTICE_AFTER_S and not told:
+            say("another hpcverify acts on the fleet: waiting for it")
+            told = True
+        time.sleep(POLL_S)
+
+
+def _try_acquire(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True

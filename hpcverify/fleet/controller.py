@@ -20,8 +20,8 @@ from socket import gethostname
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, HpcverifyError, SlurmError, SpoolError, StoreError
-from hpcverify.fleet import claim
-from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubted_checks
+from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
+from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.holds import (
     MAX_CLOCK_SKEW_S,
     HoldBackend,
@@ -34,19 +34,28 @@ from hpcverify.fleet.holds import (
     settle,
     take_over_hook_drain,
 )
-from hpcverify.fleet.intake import DAY_S, HOUR_S, Intake, JudgedRun
-from hpcverify.fleet.ledger import Ledger, NodeChange
-from hpcverify.fleet.lock import hold_controller_lock
+from hpcverify.fleet.intake import Intake, JudgedRun
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
 from hpcverify.fleet.orders import Dispatcher, look_up_uid
 from hpcverify.fleet.publish import publish_job_gates
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
-from hpcverify.fleet.states import Hold, Node, State, add_return, compute_elapsed
+from hpcverify.fleet.states import (
+    DAY_S,
+    HOUR_S,
+    Hold,
+    Node,
+    NodeChange,
+    State,
+    add_return,
+    compute_elapsed,
+)
 from hpcverify.fleet.transitions import (
     explains_refusal,
     keep_until_verified,
     quarantine_refused,
     release_if_doubted,
+    reserve_overdue,
 )
 from hpcverify.model import Run
 from hpcverify.plan.config import Site
@@ -96,7 +105,7 @@ class Controller:
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
             try:
-                claim.take_claim(spool_path, self.ledger, gethostname(), self.clock())
+                take_claim(spool_path, self.ledger, gethostname(), self.clock())
             except StoreError as exc:  # the spool is away: a node can still be held
                 if str(exc) not in self._errors:
                     self._record_error(str(exc))
@@ -164,7 +173,7 @@ class Controller:
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is doubted: {doubts[check]}")
+            self.say(f"a check is in doubt: {doubts[check]}")
         self.notifier.notify()
 
     # -- what was found
@@ -207,7 +216,7 @@ class Controller:
     def _report(self, judged: JudgedRun) -> None:
         old, new = judged.before, judged.after
         if (old.state, old.desired_hold) != (new.state, new.desired_hold):
-            because = f": {new.reason}" if new.reason else ""
+            because = f": {new.full_reason}" if new.reason else ""
             self.say(f"{new.name}: {old.state} -> {_describe_state(judged)}{because}")
 
     def _prune(self, nodes: Collection[str]) -> None:
@@ -222,7 +231,7 @@ class Controller:
 
     def _take_over_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
         """
-        Make Slurm's own drain ours where a run or a word of ours explains it.
+        Make Slurm's own drain ours where a run or a gate file of ours explains it.
 
         Return how those nodes are held after that.
         """
@@ -242,26 +251,24 @@ class Controller:
         if in_doubt or self._trip_if_too_many(node.name):
             return False
         now = self.clock()
-        past = self.ledger.count_quarantines(
-            node.name, now - self.site.quarantine.lemon_days * DAY_S
-        )
+        since = now - self.site.quarantine.repeat_days * DAY_S
+        past = self.ledger.count_quarantines(node.name, since)
         gone = quarantine_refused(node, there.reason, self.site, now, past)
-        self.ledger.put(gone, gone.state.value, gone.reason, held=True)
-        self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.reason}")
+        self.ledger.put(gone, gone.state.value, gone.full_reason, held=True)
+        self.say(f"{node.name}: {node.state} -> {gone.state}: {gone.full_reason}")
         return True
 
     def _take_over_hook_drain(self, there: HoldReading, changed: dict[str, HoldReading]) -> None:
         node = self.ledger.read_node(there.node)
         adopted = take_over_hook_drain(node, there, self.backend, self.ledger)
         if adopted.hold_id:
-            self.ledger.put(adopted, "adopted", there.reason)
+            self.ledger.put(adopted, "took over hook drain", there.reason)
         changed[there.node] = self.backend.read_hold(there.node)
 
     def find_doubts(self) -> Mapping[str, str]:
         """Name the checks that fail too widely to be believed, and say how widely."""
-        policy = self.site.quarantine
-        since = self.clock() - policy.window_hours * HOUR_S
-        return find_doubted_checks(self.ledger.read_outcomes(since), policy)
+        doubts = find_doubts(self.ledger, self.site.quarantine, self.clock())
+        return {doubt.check: doubt.why for doubt in doubts}
 
     def _trip_if_too_many(self, name: str) -> bool:
         """Whether to hold one node more is one too many."""
@@ -348,7 +355,7 @@ class Controller:
             if not 0 < known[name].missing_since <= now:
                 missing = replace(known[name], missing_since=now)
                 told = "the scheduler's answer did not name it"
-                yield NodeChange(node=missing, what="missing", detail=told)
+                yield NodeChange(node=missing, what="not listed by Slurm", detail=told)
 
     def _confirm_lost_holds(self, lost: Iterable[Node]) -> None:
         """Let the nodes be whose hold somebody else has lifted, if it is still so."""
@@ -397,7 +404,8 @@ class Controller:
             return
         lasting = self.ledger.read_last_write_time(node.name) + SLURMCTLD_SAVE_S
         if node.hold_confirmed_at < lasting < self.clock():
-            self.ledger.put(replace(node, hold_confirmed_at=self.clock()), "stands", node.hold_id)
+            confirmed = replace(node, hold_confirmed_at=self.clock())
+            self.ledger.put(confirmed, "hold confirmed", node.hold_id)
 
     def _may_have_lost_hold(self, node: Node, began: Callable[[], float]) -> bool:
         """
@@ -424,7 +432,7 @@ class Controller:
             if doubts and node.state is State.SUSPECT and node.enforced
         ]
         self.ledger.put_all(
-            NodeChange(node=node, what="let go", detail=node.reason)
+            NodeChange(node=node, what="released (check in doubt)", detail=node.full_reason)
             for node in freed
             if not node.enforced
         )
@@ -447,16 +455,9 @@ class Controller:
         )
         suite = self.site.fleet.suite
         for node in due[: max(0, room)]:
-            kept = replace(
-                node,
-                state=State.VERIFYING,
-                since=now,
-                reason=f"has not passed for {days:g} days: kept free for its turn",
-                enforced=True,
-                suite=(node.suite or suite) if node.owed_checks else suite,
-                not_before_ticket=self.ledger.read_last_ticket_number(),
-            )
-            self.ledger.put(kept, "kept free")
+            last = self.ledger.read_last_ticket_number()
+            kept = reserve_overdue(node, suite, days, now, last)
+            self.ledger.put(kept, "reserved (overdue)")
             self._try(node.name, partial(self._settle_one, kept))
 
     def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
@@ -512,23 +513,23 @@ def _describe_state(judged: JudgedRun) -> str:
     if node.enforced or not node.checks:
         return str(node.state)
     if not judged.evidence.ticket:
-        return f"{node.state} (not ordered by us: first in the next sweep)"
+        return f"{node.state} (not ordered by the controller: first in the next sweep)"
     return f"{node.state} (observed only)"
 
 
 def _describe_change(before: Node, after: Node) -> tuple[str, str]:
     """Say in the audit log what settling has made of a node."""
     if after.foreign and after.foreign != before.foreign:
-        return "external", after.foreign
+        return "held by others", after.foreign
     if before.foreign and not after.foreign:
-        return "let go", f"no longer held by others: {before.foreign}"
+        return "let go by others", f"it was held: {before.foreign}"
     if after.hold_id and not before.hold_id:
-        return "held", f"{after.hold_id} {after.reason}"
+        return "held", f"{after.hold_id} {after.full_reason}"
     if before.hold_id and not after.hold_id:
-        return "released", after.reason
+        return "released", after.full_reason
     if before.missing_since and not after.missing_since:
-        return "named again", "the scheduler's answer names it"
-    return after.state.value, after.reason
+        return "listed again", "the scheduler's answer names it"
+    return after.state.value, after.full_reason
 
 
 def needs_no_settling(node: Node, seen: HoldReading) -> bool:

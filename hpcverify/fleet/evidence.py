@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.fleet.ledger import Ticket
+from hpcverify.fleet.states import Ticket
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Site

@@ -30,12 +30,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import Hold, Node
+from hpcverify.fleet.transitions import explain_return, give_up_hold
 
 MAX_WRITTEN_REASON_CHARS = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
 
-NO_REASON_SUFFIX = "and nobody said why"
+NO_REASON_SUFFIX = "no reason given"
 """Ends what is told of a hold that has no reason."""
 
 DRAIN = "drain"
@@ -97,7 +98,7 @@ class HoldReading(Struct, frozen=True, kw_only=True):
     """Our reservation stands."""
 
 
-class Intent(Struct, frozen=True, kw_only=True):
+class Intent(Struct, frozen=True):
     """A write to the scheduler, as the book has it."""
 
     number: int
@@ -363,9 +364,9 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
     if seen.unavailable and not seen.drained:
         return replace(node, foreign=foreign)  # our hold is looked for once that ends
     if node.hold_id and node.desired_hold is not Hold.NONE:
-        return _give_up_hold(node, foreign)
+        return give_up_hold(node, foreign)
     if node.foreign and not foreign and node.owed_checks and not node.has_returned:
-        return _explain_return(replace(node, foreign=""), node.reason)
+        return explain_return(replace(node, foreign=""), node.full_reason)
     return replace(node, hold_id="", foreign=foreign)
 
 
@@ -376,24 +377,6 @@ def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
     if seen.reserved and not reserved:  # of a ledger that is lost, or another one
         return f"reserved in our name, {NO_REASON_SUFFIX}"
     return ""
-
-
-def _give_up_hold(node: Node, foreign: str) -> Node:
-    """Make *node* one that somebody else has taken out of our hands."""
-    was = f"it was {node.state}: {node.reason}"
-    node = replace(node, state=State.UNVERIFIED, by="", enforced=False, hold_id="", foreign=foreign)
-    if foreign:
-        told = f"somebody else took it over ({foreign}); {was}"
-        return replace(node, reason=told)
-    if node.owed_checks:
-        return _explain_return(node, was)
-    return replace(node, reason=f"somebody else let it go; {was}")
-
-
-def _explain_return(node: Node, was: str) -> Node:
-    """Say of *node* that nobody has verified it since it failed; *was* tells more."""
-    failed = f"not verified since: failed {', '.join(node.owed_checks)}"
-    return replace(node, reason=f"returned to service by somebody else, {failed}; {was}")
 
 
 def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str:
@@ -434,7 +417,7 @@ def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldRea
 def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
     """Take the write *act* to *node* that is due since it was *seen*."""
     keeper, name = hand.backend, node.name
-    said = f"{node.by}: {node.reason}" if node.by else node.reason
+    said = f"{node.by}: {node.full_reason}" if node.by else node.full_reason
     reason = format_reason(node.hold_id or make_hold_id(), said)
     match act:
         case "drain":

@@ -89,7 +89,7 @@ class ScriptBackend:
         done = self._run_script(*words)
         said = done.stderr.decode(errors="replace").strip().split("\n")[0]
         if done.returncode != 0:
-            why = said or f"exit status {done.returncode}, and not a word why"
+            why = said or f"exit status {done.returncode}, without an error message"
             raise ActionError(f"{self.script} {' '.join(words[:2])}: {why}")
         return done.stdout.decode(errors="replace")
 

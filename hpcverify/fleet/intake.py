@@ -11,21 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpcverify.fleet.breaker import explain_trip, find_doubted_checks, restrain_hold
+from hpcverify.fleet.breaker import explain_trip, find_doubted_checks
 from hpcverify.fleet.evidence import Evidence, extract_evidence
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import Hold, Node
-from hpcverify.fleet.transitions import FAILED_STATES, apply_evidence
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
+from hpcverify.fleet.transitions import apply_evidence, restrain_hold
 from hpcverify.model import Run
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
-
-DAY_S = timedelta(days=1).total_seconds()
-HOUR_S = timedelta(hours=1).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Intake:
         brake = f"the breaker tripped: {tripped}" if tripped else ""
         for evidence in found:
             before = nodes.get(evidence.node, Node(name=evidence.node))
-            past = self.ledger.count_quarantines(before.name, now - policy.lemon_days * DAY_S)
+            past = self.ledger.count_quarantines(before.name, now - policy.repeat_days * DAY_S)
             node = apply_evidence(before, evidence, self.site, now, past)
             if why := _explain_doubt(evidence, node, doubts) or brake:
                 node = restrain_hold(before, node, why)
@@ -109,9 +105,11 @@ class Intake:
     def _record(self, each: JudgedRun) -> None:
         changed = each.after.state is not each.before.state
         moved = changed or each.newly_held
-        told = "verified" if each.evidence.conclusive else "cut short"
-        told *= bool(each.evidence.ticket)  # a hook's run moves nothing
-        what = each.after.state.value if moved else told
+        what = ""  # a hook's run that moves nothing is no news
+        if moved:
+            what = each.after.state.value
+        elif each.evidence.ticket:
+            what = "verified" if each.evidence.conclusive else "incomplete"
         if moved and not each.after.enforced and each.evidence.failures:
             what = f"{what} (observed)"
         self.ledger.record_judgment(
@@ -119,7 +117,7 @@ class Intake:
             each.evidence.run,
             each.evidence.failed_by_check,
             what,
-            f"run {each.evidence.run}: {each.after.reason or each.after.verdict}",
+            f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
             ticket=each.evidence.ticket,
             held=each.newly_held,
         )

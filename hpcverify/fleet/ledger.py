@@ -13,18 +13,17 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.holds import Intent
-from hpcverify.fleet.states import Node
+from hpcverify.fleet.states import DAY_S, Node, NodeChange, Ticket
 from hpcverify.fleet.transition_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
@@ -34,7 +33,6 @@ from hpcverify.fleet.transition_log import (
     Transition,
     TransitionKind,
     build_transition,
-    get_shown_state,
 )
 from hpcverify.model import Run
 from hpcverify.records.sqlite import migrate, read_version, transaction
@@ -57,8 +55,8 @@ create table outcomes (
 create table holds (at real not null, node text not null);
 create table intents (
     number integer primary key autoincrement, at real not null, node text not null,
-    act text not null, reason text not null, before text not null,
-    outcome text not null default ''
+    act text not null, reason text not null, reason_before text not null,
+    outcome text not null default '', drain_after text
 );
 create table facts (name text primary key, value text not null);
 create table audit (
@@ -74,23 +72,6 @@ begin select raise(abort, 'the audit log is not shortened'); end;
 create trigger audit_grows before insert on audit
 when exists (select 1 from audit where number = new.number)
 begin select raise(abort, 'the audit log is not rewritten'); end;
-""",
-    # Which drain stood after a write. Of those made before this was kept, its outcome
-    # tells in words. And a node that one answer had left out was no stranger's.
-    """
-alter table intents add column stood text;
-update intents set stood = case
-    when instr(outcome, 'drained') = 0 then ''
-    when act = 'drain' and instr(outcome, reason) > 0 then reason
-    when instr(outcome, before) > 0 then before
-    else '' end
-where outcome <> '';
-update nodes set record = cast(
-    json_replace(cast(record as text), '$.foreign', '') as blob)
-where json_extract(cast(record as text), '$.foreign')
-    = 'the scheduler has no such node any more';
-""",
-    """
 create table transitions (
     number integer primary key autoincrement, at real not null, record blob not null,
     tries integer not null default 0
@@ -101,8 +82,6 @@ LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 CONTROLLER_ACTOR = "hpcverify"
 """The actor of what no person did."""
-DAY_S = timedelta(days=1).total_seconds()
-"""By which clocks may be apart."""
 BREAKER_RETENTION_S = 90 * DAY_S
 """What the breaker counts is kept for so long, beyond any window of use."""
 MAX_RUN_AGE_S = 14 * DAY_S
@@ -125,43 +104,10 @@ NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("int
 IDENTITY_FACT = "identity"
 HOST_FACT = "host"
 BEGAN_FACT = "began"
+SET_FACT = "insert or replace into facts values (?, ?)"
 
 
-class Ticket(Struct, frozen=True, kw_only=True):
-    """
-    The order for one verification of a node, by which its run is known again.
-
-    Numbers rise in the order in which they were given out, which is all that decides
-    what came after what: the clocks of nodes do not matter.
-    """
-
-    number: int
-    node: str
-    token: str
-    """Nobody but the job and the controller knows it."""
-    purpose: str
-    """sweep, confirm, return or admission."""
-    suite: str
-    made: float
-    job: int
-    """0: whether the scheduler took it is not known yet."""
-    ended: float
-    """0: it is under way."""
-    ending: str
-    run: str
-
-
-class NodeChange(Struct, frozen=True, kw_only=True):
-    """A node as it is from now on, and what was done about it."""
-
-    node: Node
-    what: str
-    detail: str = ""
-    lost: bool = False
-    """Whether it has lost the hold that we had on it."""
-
-
-class AuditEntry(Struct, frozen=True, kw_only=True):
+class AuditEntry(Struct, frozen=True):
     """A line of the audit log."""
 
     when: float
@@ -183,8 +129,7 @@ class Ledger:
             self.path.touch(mode=0o600)  # the tokens are in it
         except PermissionError as exc:
             raise StoreError(
-                f"the books of the fleet, {self.path}, are for their owner alone: be "
-                "root, or who it is"
+                f"the ledger {self.path} is readable by its owner only: be that user, or root"
             ) from exc
         except OSError as exc:
             raise StoreError(
@@ -201,18 +146,14 @@ class Ledger:
 
     def list_nodes(self) -> dict[str, Node]:
         """List the nodes that anything is known of, by name."""
-        with self._open_database() as db:
-            rows = db.execute("select record from nodes order by name").fetchall()
+        rows = self._select("select record from nodes order by name")
         found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
         return {node.name: node for node in found}
 
     def read_node(self, name: str) -> Node:
         """Read what is known of *name*, which may be nothing."""
         with self._open_database() as db:
-            row = db.execute("select record from nodes where name = ?", (name,)).fetchone()
-        if row is None:
-            return Node(name=name)
-        return msgspec.json.decode(row[0], type=Node)
+            return _read_node(db, name)
 
     def put(
         self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
@@ -285,15 +226,11 @@ class Ledger:
 
     def is_judged(self, run: str) -> bool:
         """Whether *run* has been acted on, or was found not to call for it."""
-        with self._open_database() as db:
-            found = db.execute("select 1 from judged where run = ?", (run,)).fetchone()
-        return found is not None
+        return bool(self._select("select 1 from judged where run = ?", run))
 
     def read_judged_time(self, run: str) -> float:
         """Say when *run* was judged, 0 if it was not."""
-        with self._open_database() as db:
-            row = db.execute("select at from judged where run = ?", (run,)).fetchone()
-        return 0.0 if row is None else float(row[0])
+        return float(self._select("select total(at) from judged where run = ?", run)[0][0])
 
     def explain_untimely(self, run: Run) -> str:
         """
@@ -327,21 +264,15 @@ class Ledger:
                 "update tickets set ended = ?, ending = ? where node = ? and ended = 0",
                 (now, FORGOTTEN_STATE, node),
             )
-            _set_fact(db, FORGOTTEN_FACT_PREFIX + node, repr(now))
+            db.execute(SET_FACT, (FORGOTTEN_FACT_PREFIX + node, repr(now)))
             self._add_audit_line(db, node, "forget", reason, actor)
-            told = self._make_transition(
-                TransitionKind.NODE, get_shown_state(known), FORGOTTEN_STATE, reason
-            )
-            self._queue_transition(db, replace(told, node=node, by=actor))
+            states = known.shown_state, FORGOTTEN_STATE
+            self._queue_transition(db, TransitionKind.NODE, states, reason, node=node, by=actor)
 
     def list_forgotten(self) -> dict[str, float]:
         """Say when nodes were last forgotten: what ran there before is not shown."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "select substr(name, ?), value from facts where name glob ?",
-                (len(FORGOTTEN_FACT_PREFIX) + 1, f"{FORGOTTEN_FACT_PREFIX}*"),
-            ).fetchall()
-        return {node: float(at) for node, at in rows}
+        rows = self._select("select name, value from facts where name glob 'forgotten:*'")
+        return {name.removeprefix(FORGOTTEN_FACT_PREFIX): float(at) for name, at in rows}
 
     # -- tickets
 
@@ -353,12 +284,11 @@ class Ledger:
                 " values (?, ?, ?, ?, ?) returning *",
                 (node, secrets.token_hex(16), purpose, suite, self.clock()),
             )
-            return _build_ticket(made.fetchone())
+            return Ticket(*made.fetchone())
 
     def record_job(self, ticket: Ticket, job: int) -> None:
         """Write down the scheduler's number for it."""
-        with self._open_database(write=True) as db:
-            db.execute("update tickets set job = ? where number = ?", (job, ticket.number))
+        self._execute("update tickets set job = ? where number = ?", job, ticket.number)
 
     def close_ticket(self, ticket: Ticket, ending: str) -> None:
         """Write down what became of it; the first word stands."""
@@ -384,7 +314,7 @@ class Ledger:
         """Find the ticket of *node* with *token*, if we gave it out."""
         if not token:
             return None
-        found = self._select_tickets("where node = ? and token = ?", (node, token))
+        found = self._select_tickets("where node = ? and token = ?", node, token)
         return found[0] if found else None
 
     def find_last_ended(self) -> dict[str, Ticket]:
@@ -395,14 +325,11 @@ class Ledger:
 
     def read_last_ticket_number(self) -> int:
         """Say the number of the newest ticket."""
-        with self._open_database() as db:
-            row = db.execute("select max(number) from tickets").fetchone()
-        return row[0] or 0
+        return self._select("select max(number) from tickets")[0][0] or 0
 
-    def _select_tickets(self, where: str, values: tuple[Any, ...] = ()) -> list[Ticket]:
-        with self._open_database() as db:
-            rows = db.execute(f"select * from tickets {where}", values).fetchall()  # noqa: S608 - our own words
-        return [_build_ticket(row) for row in rows]
+    def _select_tickets(self, where: str, *values: Any) -> list[Ticket]:
+        rows = self._select(f"select * from tickets {where}", *values)  # noqa: S608 - our own words
+        return [Ticket(*row) for row in rows]
 
     # -- intents, as `backend.settle` writes them
 
@@ -410,7 +337,7 @@ class Ledger:
         """Write down what is about to be done, and the reason that stands there now."""
         with self._open_database(write=True) as db:
             made = db.execute(
-                "insert into intents (at, node, act, reason, before) values (?, ?, ?, ?, ?)",
+                "insert into intents (at, node, act, reason, reason_before) values (?, ?, ?, ?, ?)",
                 (self.clock(), node, act, reason, before),
             )
             assert made.lastrowid is not None  # noqa: S101 - narrows the type
@@ -423,7 +350,7 @@ class Ledger:
         """
         with self._open_database(write=True) as db:
             row = db.execute(
-                "update intents set outcome = ?, stood = ? where number = ?"
+                "update intents set outcome = ?, drain_after = ? where number = ?"
                 " returning node, act, reason",
                 (text, drain_after, intent),
             ).fetchone()
@@ -437,31 +364,22 @@ class Ledger:
 
     def list_intents(self, node: str) -> list[Intent]:
         """List every write to *node* that was ever meant to be made, in order."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "select number, act, reason, before, stood, at from intents"
-                " where node = ? order by number",
-                (node,),
-            ).fetchall()
-        names = Intent.__struct_fields__
-        return [Intent(**dict(zip(names, row, strict=True))) for row in rows]
+        rows = self._select(
+            "select number, act, reason, reason_before, drain_after, at from intents"
+            " where node = ? order by number",
+            node,
+        )
+        return [Intent(*row) for row in rows]
 
     def has_given_hold_id(self, node: str, mark: str) -> bool:
         """Whether a write of ours was ever meant to put *mark* on *node*."""
-        with self._open_database() as db:
-            found = db.execute(
-                "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1",
-                (node, mark),
-            ).fetchone()
-        return found is not None
+        given = "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1"
+        return bool(self._select(given, node, mark))
 
     def read_last_write_time(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""
-        with self._open_database() as db:
-            row = db.execute(
-                "select max(at) from intents where node = ? and act <> ?", (node, FOUND_ACT)
-            )
-            return float(row.fetchone()[0] or 0)
+        last = "select max(at) from intents where node = ? and act <> ?"
+        return float(self._select(last, node, FOUND_ACT)[0][0] or 0)
 
     # -- the breaker
 
@@ -471,11 +389,8 @@ class Ledger:
 
         What is dated in the future, by a clock that has been set back, does not count.
         """
-        with self._open_database() as db:
-            rows = db.execute(
-                "select distinct node from holds where at > ? and at <= ?", (since, self.clock())
-            )
-            return {node for (node,) in rows}
+        newly = "select distinct node from holds where at > ? and at <= ?"
+        return {node for (node,) in self._select(newly, since, self.clock())}
 
     def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
         """
@@ -483,13 +398,9 @@ class Ledger:
         `list_newly_held`.
         """
         found: dict[str, dict[str, bool]] = {}
-        with self._open_database() as db:
-            rows = db.execute(
-                "select name, node, failed from outcomes where at > ? and at <= ?",
-                (since, self.clock()),
-            )
-            for name, node, failed in rows:
-                found.setdefault(name, {})[node] = bool(failed)
+        lately = "select name, node, failed from outcomes where at > ? and at <= ?"
+        for name, node, failed in self._select(lately, since, self.clock()):
+            found.setdefault(name, {})[node] = bool(failed)
         return found
 
     def read_trip_reason(self) -> str:
@@ -499,24 +410,20 @@ class Ledger:
     def trip(self, why: str) -> None:
         """Act on nobody any more, until a person says so."""
         with self._open_database(write=True) as db:
-            _set_fact(db, BREAKER_FACT, why)
+            db.execute(SET_FACT, (BREAKER_FACT, why))
             self._add_audit_line(db, "", "breaker tripped", why)
-            told = self._make_transition(
-                TransitionKind.BREAKER, BREAKER_CLOSED, BREAKER_TRIPPED, why
-            )
-            self._queue_transition(db, told)
+            states = BREAKER_CLOSED, BREAKER_TRIPPED
+            self._queue_transition(db, TransitionKind.BREAKER, states, why)
 
     def reset(self, actor: str, reason: str) -> None:
         """Act again, on what is found from now on: what was before counts no more."""
         with self._open_database(write=True) as db:
-            _set_fact(db, BREAKER_FACT, "")
+            db.execute(SET_FACT, (BREAKER_FACT, ""))
             db.execute("delete from holds")
             db.execute("delete from outcomes")
             self._add_audit_line(db, "", "breaker reset", reason, actor)
-            told = self._make_transition(
-                TransitionKind.BREAKER, BREAKER_TRIPPED, BREAKER_CLOSED, reason
-            )
-            self._queue_transition(db, replace(told, by=actor))
+            states = BREAKER_TRIPPED, BREAKER_CLOSED
+            self._queue_transition(db, TransitionKind.BREAKER, states, reason, by=actor)
 
     def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
         """Write down which checks are in doubt now, and why; name the new ones."""
@@ -525,20 +432,12 @@ class Ledger:
         if not new and not over:
             return []
         with self._open_database(write=True) as db:
-            _set_fact(db, DOUBTS_FACT, msgspec.json.encode(dict(doubts)).decode())
+            db.execute(SET_FACT, (DOUBTS_FACT, msgspec.json.encode(dict(doubts)).decode()))
             for check in sorted(new):
-                self._add_audit_line(db, "", "check doubted", doubts[check])
-                told = self._make_transition(
-                    TransitionKind.CHECK, CHECK_TRUSTED, CHECK_DOUBTED, doubts[check]
-                )
-                self._queue_transition(db, replace(told, checks=(check,)))
+                self._add_doubt(db, check, CHECK_TRUSTED, CHECK_DOUBTED, doubts[check])
             for check in sorted(over):
                 why = f"{check} fails on few enough nodes again"
-                self._add_audit_line(db, "", "check trusted", why)
-                told = self._make_transition(
-                    TransitionKind.CHECK, CHECK_DOUBTED, CHECK_TRUSTED, why
-                )
-                self._queue_transition(db, replace(told, checks=(check,)))
+                self._add_doubt(db, check, CHECK_DOUBTED, CHECK_TRUSTED, why)
         return sorted(new)
 
     def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
@@ -546,49 +445,40 @@ class Ledger:
         List when which node last ran *check*, and whether it failed; as
         `list_newly_held`.
         """
-        with self._open_database() as db:
-            rows = db.execute(
-                "select at, node, failed from outcomes"
-                " where name = ? and at > ? and at <= ? order by at",
-                (check, since, self.clock()),
-            ).fetchall()
+        rows = self._select(
+            "select at, node, failed from outcomes"
+            " where name = ? and at > ? and at <= ? order by at",
+            *(check, since, self.clock()),
+        )
         return [(at, node, bool(failed)) for at, node, failed in rows]
 
     # -- what the site's own program is told
 
     def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
         """List transitions that nobody was told of, the least often tried first."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "select number, record from transitions order by tries, number limit ?", (limit,)
-            ).fetchall()
+        oldest = "select number, record from transitions order by tries, number limit ?"
+        rows = self._select(oldest, limit)
         return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
 
     def remove_transition(self, number: int) -> None:
         """Take a transition off the queue: somebody was told."""
-        with self._open_database(write=True) as db:
-            db.execute("delete from transitions where number = ?", (number,))
+        self._execute("delete from transitions where number = ?", number)
 
     def count_failed_delivery(self, number: int) -> None:
         """Write down that to tell it was tried once more, in vain."""
-        with self._open_database(write=True) as db:
-            db.execute("update transitions set tries = tries + 1 where number = ?", (number,))
+        self._execute("update transitions set tries = tries + 1 where number = ?", number)
 
     def drop_old_transitions(self, before: float) -> int:
         """Drop the transitions from *before* that time; say how many there were."""
-        stale = "from transitions where at < ?"
-        with self._open_database() as db:
-            row = db.execute(f"select count(*) {stale}", (before,)).fetchone()
-        if row[0]:
-            with self._open_database(write=True) as db:
-                db.execute(f"delete {stale}", (before,))
-        return int(row[0])
+        ((stale,),) = self._select("select count(*) from transitions where at < ?", before)
+        if stale:
+            self._execute("delete from transitions where at < ?", before)
+        return int(stale)
 
     def read_fact(self, name: str) -> str:
         """Read the fact *name*, empty if it was never set."""
-        with self._open_database() as db:
-            row = db.execute("select value from facts where name = ?", (name,)).fetchone()
-        return "" if row is None else str(row[0])
+        rows = self._select("select value from facts where name = ?", name)
+        return str(rows[0][0]) if rows else ""
 
     def read_seed(self) -> int:
         """Give the fleet's own number, made once, by which turns are spread out."""
@@ -603,8 +493,7 @@ class Ledger:
         now = self.clock()
         began = float(self._get_or_set_fact(BEGAN_FACT, repr(now)))
         if began > now:
-            with self._open_database(write=True) as db:
-                _set_fact(db, BEGAN_FACT, repr(now))
+            self._execute(SET_FACT, BEGAN_FACT, repr(now))
         return min(began, now)
 
     def read_identity(self) -> str:
@@ -618,29 +507,25 @@ class Ledger:
     def record_host(self, host: str) -> None:
         """Write down which host the controller acts on."""
         if host != self.read_host():
-            with self._open_database(write=True) as db:
-                _set_fact(db, HOST_FACT, host)
+            self._execute(SET_FACT, HOST_FACT, host)
 
     def _get_or_set_fact(self, name: str, value: str) -> str:
         """Make *value* the fact *name*, unless it has one; give what it is."""
         if known := self.read_fact(name):
             return known
-        with self._open_database(write=True) as db:
-            db.execute("insert or ignore into facts values (?, ?)", (name, value))
+        self._execute("insert or ignore into facts values (?, ?)", name, value)
         return self.read_fact(name)
 
     # -- the audit log
 
     def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
         """Read the log, of *node* or of all, the newest first."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "select at, actor, node, what, detail from audit"
-                " where ?1 is null or node = ?1 order by number desc limit ?2",
-                (node, limit),
-            ).fetchall()
-        names = AuditEntry.__struct_fields__
-        return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+        rows = self._select(
+            "select at, actor, node, what, detail from audit"
+            " where ?1 is null or node = ?1 order by number desc limit ?2",
+            *(node, limit),
+        )
+        return [AuditEntry(*row) for row in rows]
 
     def add_audit_line(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
         """Add a line to the log."""
@@ -649,40 +534,42 @@ class Ledger:
 
     def count_quarantines(self, node: str, since: float) -> int:
         """Count how often *node* was quarantined since then; as `list_newly_held`."""
-        with self._open_database() as db:
-            row = db.execute(
-                "select count(*) from audit where node = ? and at > ? and at <= ?"
-                " and what in ('quarantined', 'lemon')",
-                (node, since, self.clock()),
-            ).fetchone()
-        return int(row[0])
+        often = (
+            "select count(*) from audit where node = ? and at > ? and at <= ?"
+            " and what in ('quarantined', 'repeat offender')"
+        )
+        return int(self._select(often, node, since, self.clock())[0][0])
 
     def _record_found_drain(self, db: Connection, node: str, drain_reason: str) -> None:
         db.execute(
-            "insert into intents (at, node, act, reason, before, outcome, stood)"
+            "insert into intents (at, node, act, reason, reason_before, outcome, drain_after)"
             " values (?, ?, ?, '', '', 'as it is', ?)",
             (self.clock(), node, FOUND_ACT, drain_reason),
         )
 
     def _put(self, db: Connection, node: Node) -> None:
-        row = db.execute("select record from nodes where name = ?", (node.name,)).fetchone()
-        known = msgspec.json.decode(row[0], type=Node) if row else Node(name=node.name)
-        if changed := build_transition(known, node, self.clock()):
-            self._queue_transition(db, changed)
+        if changed := build_transition(_read_node(db, node.name), node, self.clock()):
+            _queue(db, changed)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
 
-    def _make_transition(
-        self, kind: TransitionKind, before: str, after: str, why: str
-    ) -> Transition:
-        return Transition(kind=kind, at=self.clock(), before=before, after=after, reason=why)
+    def _add_doubt(self, db: Connection, check: str, before: str, after: str, why: str) -> None:
+        self._add_audit_line(db, "", f"check {after}", why)
+        self._queue_transition(db, TransitionKind.CHECK, (before, after), why, checks=(check,))
 
-    def _queue_transition(self, db: Connection, changed: Transition) -> None:
-        """Have the site's own program told, in the write that makes the change."""
-        db.execute(
-            "insert into transitions (at, record) values (?, ?)",
-            (changed.at, msgspec.json.encode(changed)),
+    def _queue_transition(
+        self,
+        db: Connection,
+        kind: TransitionKind,
+        states: tuple[str, str],
+        reason: str,
+        **more: Any,
+    ) -> None:
+        before, after = states
+        changed = Transition(
+            kind=kind, at=self.clock(), before=before, after=after, reason=reason, **more
         )
+        _queue(db, changed)
 
     def _add_audit_line(
         self, db: Connection, node: str, what: str, detail: str, actor: str = ""
@@ -692,6 +579,14 @@ class Ledger:
             (self.clock(), actor or CONTROLLER_ACTOR, node, what, detail),
         )
 
+    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._open_database() as db:
+            return db.execute(query, values).fetchall()
+
+    def _execute(self, statement: str, *values: Any) -> None:
+        with self._open_database(write=True) as db:
+            db.execute(statement, values)
+
     @contextmanager
     def _open_database(self, *, write: bool = False) -> Generator[Connection]:
         damaged = "bring it back from a backup; without it nothing is released by itself"
@@ -699,12 +594,9 @@ class Ledger:
             yield db
 
 
-def _build_ticket(row: tuple[Any, ...]) -> Ticket:
-    columns = (
-        *("number", "node", "token", "purpose", "suite"),
-        *("made", "job", "ended", "ending", "run"),
-    )
-    return Ticket(**dict(zip(columns, row, strict=True)))
+def _read_node(db: Connection, name: str) -> Node:
+    row = db.execute("select record from nodes where name = ?", (name,)).fetchone()
+    return msgspec.json.decode(row[0], type=Node) if row else Node(name=name)
 
 
 def _format_run_prefix(when: float) -> str:
@@ -712,5 +604,7 @@ def _format_run_prefix(when: float) -> str:
     return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
-def _set_fact(db: Connection, name: str, value: str) -> None:
-    db.execute("insert or replace into facts values (?, ?)", (name, value))
+def _queue(db: Connection, changed: Transition) -> None:
+    """Have the site's own program told, in the write that makes the change."""
+    record = msgspec.json.encode(changed)
+    db.execute("insert into transitions (at, record) values (?, ?)", (changed.at, record))

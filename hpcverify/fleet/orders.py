@@ -15,13 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from msgspec.structs import replace
-
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.holds_slurm import RESERVATION_FORMAT
-from hpcverify.fleet.ledger import Ledger, Ticket
-from hpcverify.fleet.states import Hold, Node, State, compute_elapsed
-from hpcverify.fleet.transitions import Purpose
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.states import Hold, Node, State, Ticket, compute_elapsed
+from hpcverify.fleet.transitions import Purpose, end_turn
 from hpcverify.plan.config import Fleet, Site
 from hpcverify.plan.suite import load_suite
 from hpcverify.slurm import Host, Job, Partition
@@ -123,7 +121,7 @@ class Dispatcher:
             and ticket.job in {0, going[_name_job(ticket)].id}
         ]
         if strays:
-            self.say(f"ending {len(strays)} of our jobs that nobody waits for any more")
+            self.say(f"cancelling {len(strays)} verification jobs that nobody waits for")
             self.slurm.cancel(*strays)
 
     def _close_if_ended(self, ticket: Ticket, job: Job | None) -> bool:
@@ -148,9 +146,7 @@ class Dispatcher:
         """Let a node go that was kept free for its turn, and had it in vain."""
         node = self.ledger.read_node(ticket.node)
         if node.is_reserved_overdue and node.enforced and ticket.number > node.not_before_ticket:
-            free = {"state": State.UNVERIFIED, "enforced": False, "reason": why}
-            now = replace(node, since=self.clock(), **free)
-            self.ledger.put(now, "turn over", why)
+            self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
         """Whether a job goes on for Slurm alone, which once killed forgot its end."""

@@ -15,14 +15,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError
-from hpcverify.fleet import transition_log
-from hpcverify.fleet.states import REPAIR_ADVICE, Node, State, is_gone, needs_repair
+from hpcverify.fleet.states import (
+    DAY_S,
+    FAILED_STATES,
+    HOUR_S,
+    OTHERS_STATE,
+    REPAIR_ADVICE,
+    Node,
+    State,
+    is_gone,
+    needs_repair,
+)
 from hpcverify.model import Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
 
-DAY_S = 86400.0
 DEFAULT_OVERDUE_S = 7 * DAY_S
 """Seconds without a full pass that stand out, if the site names no number of days: a
 nightly sweep has had seven turns by then."""
@@ -31,27 +39,22 @@ GONE_REASON = "the scheduler has no such node any more"
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a run that failed is told, where no full pass came after it."""
 NEVER = "never"
-EXTERNAL_STATE = transition_log.EXTERNAL_STATE
-FAILED_STATES = frozenset({State.SUSPECT, State.QUARANTINED, State.LEMON})
-"""What a node is in because it failed."""
 STATE_RANKS = {
     word: rank
     for rank, word in enumerate(
         (
             State.HEALTHY,
-            EXTERNAL_STATE,
+            OTHERS_STATE,
             State.VERIFYING,
             State.UNVERIFIED,
             State.HELD,
             State.SUSPECT,
             State.QUARANTINED,
-            State.LEMON,
+            State.REPEAT_OFFENDER,
         )
     )
 }
 """How much a state asks for somebody's time, which is not the order of its life."""
-STATE_LABELS = {State.LEMON: "repeat offender", EXTERNAL_STATE: "held by someone else"}
-"""States whose names in the ledger are not what a person would say."""
 OUTCOME_LABELS = {
     Verdict.FAIL: "failed",
     Verdict.ERROR: "could not be judged",
@@ -60,7 +63,7 @@ OUTCOME_LABELS = {
     None: "without a run",
 }
 """What came of a node, the worst first."""
-_AGE_UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
+_AGE_UNITS = ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min"))
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
@@ -68,7 +71,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
     node: Node
     state: str
-    """That of the node, or external."""
+    """That of the node, or held by others."""
     verdict: Verdict | None
     """Of its last run that came to its end; None: there is none."""
     attention: bool
@@ -91,9 +94,8 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     @property
     def state_label(self) -> str:
         """The state in words, and whether it is acted on."""
-        word = STATE_LABELS.get(self.state, self.state)
         observed = self.node.state in FAILED_STATES and not self.node.enforced
-        return f"{word} (observed only)" if observed else word
+        return f"{self.state} (observed only)" if observed else self.state
 
     @property
     def outcome(self) -> Verdict | None:
@@ -156,7 +158,7 @@ def build_overview(
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     rows = [
         _build_row(
-            _annotate(nodes[name], now)
+            _mark_gone(nodes[name], now)
             if name in nodes
             else _build_unknown_node(name, entries.get(name)),
             entries.get(name),
@@ -215,7 +217,7 @@ def count_states(rows: Iterable[NodeRow]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
     ordered = sorted(counts, key=lambda state: STATE_RANKS[state], reverse=True)
-    return ", ".join(f"{counts[state]} {STATE_LABELS.get(state, state)}" for state in ordered)
+    return ", ".join(f"{counts[state]} {state}" for state in ordered)
 
 
 def count_outcomes(rows: Iterable[NodeRow]) -> str:
@@ -262,15 +264,12 @@ def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
     return tuple(newest[check] for check in sorted(newest))
 
 
-def _annotate(node: Node, now: float) -> Node:
-    """Add to what the ledger says of *node* what follows from it at *now*."""
-    if needs_repair(node, now) and REPAIR_ADVICE not in node.reason:
-        told = f"{REPAIR_ADVICE}; {node.reason}" if node.reason else REPAIR_ADVICE
-        node = replace(node, reason=told)
-    if is_gone(node, now):
-        was = f"; it was {node.state}: {node.reason}" if node.reason else ""
-        node = replace(node, foreign=f"{GONE_REASON}{was}")
-    return node
+def _mark_gone(node: Node, now: float) -> Node:
+    """Show a node that the scheduler has no more as one that others hold."""
+    if not is_gone(node, now):
+        return node
+    was = f"; it was {node.state}: {node.full_reason}" if node.reason else ""
+    return replace(node, foreign=f"{GONE_REASON}{was}")
 
 
 def _build_unknown_node(name: str, entry: RunEntry | None) -> Node:
@@ -296,14 +295,14 @@ def _build_row(
     lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
     return NodeRow(
         node=node,
-        state=transition_log.get_shown_state(node),
+        state=node.shown_state,
         verdict=verdict,
         attention=node.state in FAILED_STATES
         or bool(node.owed_checks)
-        or node.reason.startswith(REPAIR_ADVICE)
+        or needs_repair(node, now)
         or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=max(node.last_pass_at, node.first_seen_at) < now - long,
-        why=_choose_reason(node, entry, said, len(lately)),
+        why=_choose_reason(node, entry, said, len(lately), now),
         heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,
         known=known,
@@ -313,14 +312,17 @@ def _build_row(
 
 
 def _choose_reason(
-    node: Node, entry: RunEntry | None, said: tuple[LastResult, ...], failures: int
+    node: Node, entry: RunEntry | None, said: tuple[LastResult, ...], failures: int, now: float
 ) -> str:
     """Choose what explains the row best: who holds it, why we do, what went wrong."""
     worst = max(said, key=cap_verdict, default=None)
     if node.foreign:
         return node.foreign
-    if node.reason:
-        return f"{node.reason} (by {node.by})" if node.by else node.reason
+    reason = node.full_reason
+    if needs_repair(node, now) and REPAIR_ADVICE not in reason:
+        reason = f"{REPAIR_ADVICE}; {reason}" if reason else REPAIR_ADVICE
+    if reason:
+        return f"{reason} (by {node.by})" if node.by else reason
     if worst is not None and cap_verdict(worst) >= Verdict.WARN:
         return f"{worst.check}: {worst.reason}"
     if entry is not None and entry.verdict >= Verdict.WARN:

@@ -1,4 +1,4 @@
-"""The controller's word for each node, which its prolog goes by: left in the spool."""
+"""Writes the gate file of each node, which its prolog goes by, into the spool."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from hpcverify import gate
 from hpcverify.errors import StoreError
 from hpcverify.fleet.evidence import list_suppressions
-from hpcverify.fleet.intake import HOUR_S
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import HOUR_S, Hold, Node, State
 from hpcverify.fleet.transitions import list_refusing_checks
 from hpcverify.plan.config import Site
 
@@ -19,13 +18,13 @@ def publish_job_gates(
     nodes: Mapping[str, Node], site: Site, tripped: str, doubts: Collection[str], now: float
 ) -> None:
     """
-    Leave a word for each of *nodes*, at *now*; *tripped* says why the breaker is.
+    Write the gate files of *nodes*, at *now*; *tripped* says why the breaker is.
 
     One that says the same is written anew once half of its time is over. No check
     refuses a job that is among the *doubts*, or is suppressed on that node.
 
     Raises:
-        StoreError: some could not be left; the others were.
+        StoreError: some could not be written; the others were.
 
     """
     folder = Path(site.fleet.spool) / gate.GATE_NAME
@@ -44,7 +43,7 @@ def publish_job_gates(
 
 
 def _write_job_gate(path: Path, said: gate.JobGate) -> list[str]:
-    """Write a word; return what is to be said if that is not possible."""
+    """Write a gate file; return what is to be said if that is not possible."""
     try:
         gate.write(path, said)
     except OSError as exc:
@@ -53,7 +52,7 @@ def _write_job_gate(path: Path, said: gate.JobGate) -> list[str]:
 
 
 def _choose_expiry(old: gate.JobGate, now: float, until: int) -> int:
-    """Say until when a word may stand as it is, if it says the same."""
+    """Say until when a gate file may stand as it is, if it says the same."""
     # One that stands for longer than any of now was left by a clock that was ahead.
     return old.until if (now + until) / 2 <= old.until <= until else until
 
@@ -62,7 +61,7 @@ def build_job_gate(
     node: Node, site: Site, tripped: str, silent: Collection[str], until: int
 ) -> gate.JobGate:
     """
-    Make the word for *node*: with the breaker *tripped* it refuses nobody.
+    Make the gate of *node*: with the breaker *tripped* it refuses nobody.
 
     Else the checks may that the site lists for that, but for those that are *silent*.
     """
@@ -72,4 +71,4 @@ def build_job_gate(
     if node.desired_hold is not Hold.DRAIN:
         return gate.JobGate(gate.OK, until, "", checks)
     verdict = gate.HOLD if node.state is State.HELD else gate.QUARANTINED
-    return gate.JobGate(verdict, until, node.reason, checks)
+    return gate.JobGate(verdict, until, node.full_reason, checks)

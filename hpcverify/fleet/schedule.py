@@ -15,13 +15,18 @@ from math import ceil, inf
 
 from msgspec import Struct
 
-from hpcverify.fleet.ledger import Ticket
-from hpcverify.fleet.states import Hold, Node, State, compute_elapsed, is_watched
+from hpcverify.fleet.states import (
+    DAY_S,
+    HOUR_S,
+    Hold,
+    Node,
+    State,
+    Ticket,
+    compute_elapsed,
+    is_watched,
+)
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
-
-HOUR_S = 3600.0
-DAY_S = 86400.0
 
 LOST_RETRY_S = 600.0
 """Between verifications of a node whose job ended without a document."""
@@ -165,7 +170,7 @@ def _explain_hold(node: Node) -> str:
     if node.foreign:
         return f"is held by others: {node.foreign}"
     if node.desired_hold is Hold.DRAIN:
-        return f"is {node.state}: {node.reason}"
+        return f"is {node.state}: {node.full_reason}"
     return ""
 
 
@@ -199,7 +204,7 @@ def _explain_fresh(node: Node, window: float, now: float) -> str:
     """Say when *node* got its answer, if that is less than *window* seconds ago."""
     if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
         return f"passed {_format_duration(now - node.last_pass_at)} ago"
-    judged = node.state in (State.QUARANTINED, State.LEMON)
+    judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
         return f"failed {_format_duration(now - node.last_run_at)} ago, which is observed only"
     return ""
@@ -209,7 +214,7 @@ def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     """Say when *node* was last tried, if that is too short a while ago."""
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_format_duration(now - last.ended)} ago, without an answer that settles it"
+    return f"was tried {_format_duration(now - last.ended)} ago, without a conclusive result"
 
 
 def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:
@@ -224,7 +229,7 @@ def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:
     """
     ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
     if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
-        rank, why = 0, f"{node.state}: {node.reason or 'a verification is due'}"
+        rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
     elif is_watched(node, now):
         back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
         rank, why = 1, f"came back to service {back} ago"

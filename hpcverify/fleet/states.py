@@ -1,12 +1,10 @@
 """
-The life of a node, as values and pure rules.
+A node and its states, as values and pure rules.
 
-    unverified ─> verifying ─> healthy ─FAIL→ suspect ─confirmed, or hard evidence→
-    quarantined ─repair→ verifying ─full pass→ healthy
-
-A state says what is wanted; how a node is held to it (`Hold`) follows from the state
-alone, so that a controller that died in between simply goes on. What somebody else
-holds (`Node.foreign`) is shown as external, whatever its state, and never touched.
+A state says what is wanted, and how a node is held (`Hold`) follows from the state
+alone: a controller that died in between simply goes on. How a node gets from one state
+to the next is in `transitions`. A node that somebody else holds (`Node.foreign`) is
+shown as held by others, whatever its state, and never touched.
 """
 
 from __future__ import annotations
@@ -16,6 +14,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 
 
 class State(StrEnum):
@@ -31,8 +32,14 @@ class State(StrEnum):
     HELD = "held"
     """By a person, through `hpcverify hold`, or until one decides."""
     QUARANTINED = "quarantined"
-    LEMON = "lemon"
+    REPEAT_OFFENDER = "repeat offender"
     """Quarantined too often: only a named person releases it."""
+
+
+FAILED_STATES = frozenset({State.SUSPECT, State.QUARANTINED, State.REPEAT_OFFENDER})
+"""The states of a node that failed."""
+OTHERS_STATE = "held by others"
+"""Shown in place of its state for a node that somebody else holds."""
 
 
 class Hold(StrEnum):
@@ -44,6 +51,34 @@ class Hold(StrEnum):
     RESERVATION = "reservation"
     """Only our verification runs there."""
 
+    @property
+    def strength(self) -> int:
+        """How much it keeps off a node, to be compared."""
+        return [Hold.NONE, Hold.RESERVATION, Hold.DRAIN].index(self)
+
+
+class Caveat(StrEnum):
+    """How the hold of a node differs from what its reason alone would call for."""
+
+    NONE = ""
+    SPARED = "spared"
+    """In service all the same: the breaker is tripped, or its checks are in doubt."""
+    NOT_TIGHTENED = "not_tightened"
+    """Held as before, and for the same causes no harder."""
+    WAITS = "waits"
+    """Held until a run can judge what this one could not."""
+    CONCLUSIVE = "conclusive"
+    """Held for conclusive evidence that was not acted on when it was found."""
+
+
+CAVEAT_TEXTS = {
+    Caveat.NONE: "{reason}",
+    Caveat.SPARED: "{reason} (not acted on: {why})",
+    Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
+    Caveat.WAITS: "{reason} (not judged yet: {why})",
+    Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
+}
+
 
 HOLD_BY_STATE = {
     State.HEALTHY: Hold.NONE,
@@ -52,11 +87,11 @@ HOLD_BY_STATE = {
     State.SUSPECT: Hold.RESERVATION,
     State.HELD: Hold.DRAIN,
     State.QUARANTINED: Hold.DRAIN,
-    State.LEMON: Hold.DRAIN,
+    State.REPEAT_OFFENDER: Hold.DRAIN,
 }
 
 
-WATCH_S = 7 * 86400.0
+WATCH_S = 7 * DAY_S
 """
 For how long a node that came back to service is the first to be verified again.
 
@@ -67,8 +102,8 @@ again within a day and 31 % within a week; of all nodes 0.4 % and 2.9 %.
 MAX_RETURNS = 2
 """Returns within `WATCH_S` after which a person should repair the node."""
 REPAIR_ADVICE = "came back to service twice within 7 days: have a person repair it"
-"""What is said of such a node."""
-GONE_AFTER_S = 3600.0
+"""Said of such a node."""
+GONE_AFTER_S = HOUR_S
 """For how long no answer of the scheduler may name a node until it is shown as gone.
 A single answer may leave a node out; collected every ten minutes, six have to."""
 
@@ -96,7 +131,10 @@ class Node(Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """When it came into this state."""
     reason: str = ""
-    """Why, in one sentence that an operator can act on."""
+    """Why, in one sentence that an operator can act on; see `full_reason`."""
+    caveat: Caveat = Caveat.NONE
+    caveat_why: str = ""
+    """What keeps the node from being held, or judged, as its reason calls for."""
     by: str = ""
     """The person who put it there, if a person did."""
     enforced: bool = False
@@ -123,7 +161,7 @@ class Node(Struct, frozen=True, kw_only=True):
     """The last run of ours that came to its end, whatever the verdict."""
     verdict: str = ""
     """Of that run."""
-    lemon: bool = False
+    repeat_offender: bool = False
     """Whether only a named person lets it go, whatever it passes."""
     flakes: int = 0
     """How often a rerun took back what had failed."""
@@ -133,6 +171,19 @@ class Node(Struct, frozen=True, kw_only=True):
     """Since when the scheduler's answers have not named it; 0: the last one did."""
     returned_at: tuple[float, ...] = ()
     """When it came back to service after it had failed: the last two times."""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason with what qualifies it, as an operator reads it."""
+        judged = self.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
+        often = judged and needs_repair(self, self.since) and REPAIR_ADVICE not in self.reason
+        reason = f"{self.reason} (it {REPAIR_ADVICE})" if often else self.reason
+        return CAVEAT_TEXTS[self.caveat].format(reason=reason, why=self.caveat_why)
+
+    @property
+    def shown_state(self) -> str:
+        """The state as an operator sees it."""
+        return OTHERS_STATE if self.foreign else self.state.value
 
     @property
     def is_reserved_overdue(self) -> bool:
@@ -174,3 +225,37 @@ def needs_repair(node: Node, now: float) -> bool:
 def is_gone(node: Node, now: float) -> bool:
     """Whether the scheduler has not named *node* for so long that it is gone."""
     return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S
+
+
+class Ticket(Struct, frozen=True):
+    """
+    The order for one verification of a node, by which its run is known again.
+
+    Numbers rise in the order in which they were given out, which is all that decides
+    what came after what: the clocks of nodes do not matter.
+    """
+
+    number: int
+    node: str
+    token: str
+    """Nobody but the job and the controller knows it."""
+    purpose: str
+    """sweep, confirm, return or admission."""
+    suite: str
+    made: float
+    job: int
+    """0: whether the scheduler took it is not known yet."""
+    ended: float
+    """0: it is under way."""
+    ending: str
+    run: str
+
+
+class NodeChange(Struct, frozen=True, kw_only=True):
+    """A node as it is from now on, and what was done about it."""
+
+    node: Node
+    what: str
+    detail: str = ""
+    lost: bool = False
+    """Whether it has lost the hold that we had on it."""

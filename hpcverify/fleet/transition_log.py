@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from hpcverify.fleet.states import Node
 
-EXTERNAL_STATE = "external"
-"""The state shown of a node that somebody else holds."""
 FORGOTTEN_STATE = "forgotten"
 """What becomes of a node that Slurm has no more and a person gave up."""
 BREAKER_CLOSED, BREAKER_TRIPPED = "closed", "tripped"
@@ -52,28 +50,19 @@ class Transition(Struct, frozen=True, kw_only=True):
     """The id of the run that is the evidence."""
 
 
-def get_shown_state(node: Node) -> str:
-    """Name the state of *node* as an operator sees it."""
-    return EXTERNAL_STATE if node.foreign else str(node.state)
-
-
 def build_transition(before: Node, after: Node, at: float) -> Transition | None:
     """Say what changed of a node for whoever watches it, if anything did."""
-    if _get_visible_state(before) == _get_visible_state(after):
+    if (before.shown_state, before.enforced) == (after.shown_state, after.enforced):
         return None
     return Transition(
         kind=TransitionKind.NODE,
         at=at,
         node=after.name,
-        before=get_shown_state(before),
-        after=get_shown_state(after),
-        reason=after.foreign or after.reason,
+        before=before.shown_state,
+        after=after.shown_state,
+        reason=after.foreign or after.full_reason,
         by=after.by,
         enforced=after.enforced,
         checks=after.checks,
         run=after.run,
     )
-
-
-def _get_visible_state(node: Node) -> tuple[str, bool]:
-    return get_shown_state(node), node.enforced

@@ -1,5 +1,10 @@
 """
-What a run makes of a node: pure, and the one place that decides.
+What becomes of a node: one table of all transitions, and the one place that makes them.
+
+Each function here is something that happens: a run, a person's decision, what somebody
+else did to our hold, a brake on all of that. It gives the node as it is then; `_enter`
+looks the new state up in `TRANSITIONS`, and nothing else sets one. docs/design.md shows
+the same table.
 
 A run counts for something only with a ticket of the controller's: it is how we know
 that it was made by our own job, on that node, after what was decided before. A run
@@ -11,24 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.fleet.breaker import HELD_NO_HARDER_PREFIX, NOT_ACTED_ON_PREFIX
+from hpcverify.errors import ActionError
 from hpcverify.fleet.evidence import Evidence, Failure, is_enforced, list_suppressed_checks
-from hpcverify.fleet.states import REPAIR_ADVICE, Hold, Node, State, add_return, needs_repair
+from hpcverify.fleet.states import (
+    FAILED_STATES,
+    HOLD_BY_STATE,
+    Caveat,
+    Hold,
+    Node,
+    NodeChange,
+    State,
+    add_return,
+)
 from hpcverify.plan.config import Site
 
-FAILED_STATES = (State.SUSPECT, State.QUARANTINED, State.LEMON)
-"""What a node is in because it failed."""
 MAX_REASON_CHARS = 900
 """Characters of a reason: it comes from a node, and is written down with each step."""
-NOT_JUDGED_PREFIX = " (not judged yet: "
-"""Stands in a reason before what kept a node from being judged."""
-REPEAT_SUFFIX = f" (it {REPAIR_ADVICE})"
-"""Ends the reason of a node that fails again after that."""
-HARD_EVIDENCE_PREFIX = "hard evidence, which no rerun takes back: "
-"""Begins the reason of a node that was spared, and is not any more."""
 
 
 class Purpose(StrEnum):
@@ -42,11 +50,108 @@ class Purpose(StrEnum):
     ADMISSION = "admission"
 
 
+class NodeEvent(StrEnum):
+    """What can happen to a node, in the words of docs/design.md."""
+
+    FAILURE = "fails a check"
+    UNORDERED_FAILURE = "fails a check in a run that the controller did not order"
+    CONFIRMED_FAILURE = "fails the rerun, or on conclusive evidence, or its prolog refused a job"
+    REPEATED_FAILURE = "the same, quarantined too often before"
+    PASS = "passes what it failed; if that is nothing, a full pass"  # noqa: S105 - a verdict
+    PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
+    UNDECIDED = "passes, but what it failed had no turn, or it is a repeat offender"
+    UNJUDGED = "could not be judged, for a cause in `drain_errors`"
+    SPARED = "the breaker is tripped, or its checks are in doubt"
+    OVERDUE = "has not passed for `overdue_days`"
+    TURN_END = "the turn of an overdue node ends without a pass"
+    HOLD = "`hpcverify hold`"
+    RELEASE = "`hpcverify release`"
+    REPAIR = "`hpcverify repair`"
+    ADMISSION = "`hpcverify admit`"
+    ADOPTED_DRAIN = "`hpcverify adopt`: a drain of ours"
+    ADOPTED_RESERVATION = "`hpcverify adopt`: a reservation of ours"
+    LOST_HOLD = "somebody else lifts or takes over our hold"
+    OWED_RETURN = "somebody else puts it back unverified, with `verify_returned`"
+
+
+class Effect(StrEnum):
+    """Whether a node is held as its new state says."""
+
+    HELD = "as the new state says"
+    SITE = "the same, if the site enforces the check"
+    FREE = "not held"
+
+
+class StateRule(Struct, frozen=True):
+    """What an event makes of a node that is in one of the states *before*."""
+
+    before: frozenset[State]
+    after: State | None
+    """None: the state stays."""
+    effect: Effect
+
+
+ALL_STATES = frozenset(State)
+IN_SERVICE_STATES = frozenset(s for s, hold in HOLD_BY_STATE.items() if hold is Hold.NONE)
+DRAINED_STATES = frozenset(s for s, hold in HOLD_BY_STATE.items() if hold is Hold.DRAIN)
+RESERVED_STATES = frozenset({State.SUSPECT, State.VERIFYING})
+
+TRANSITIONS = {
+    NodeEvent.FAILURE: StateRule(
+        ALL_STATES - {State.QUARANTINED, State.REPEAT_OFFENDER}, State.SUSPECT, Effect.SITE
+    ),
+    NodeEvent.UNORDERED_FAILURE: StateRule(IN_SERVICE_STATES, State.SUSPECT, Effect.FREE),
+    NodeEvent.CONFIRMED_FAILURE: StateRule(ALL_STATES, State.QUARANTINED, Effect.SITE),
+    NodeEvent.REPEATED_FAILURE: StateRule(ALL_STATES, State.REPEAT_OFFENDER, Effect.SITE),
+    NodeEvent.PASS: StateRule(ALL_STATES - {State.HEALTHY, State.HELD}, State.HEALTHY, Effect.FREE),
+    NodeEvent.PASSIVE_PASS: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
+    NodeEvent.UNDECIDED: StateRule(RESERVED_STATES, State.HELD, Effect.HELD),
+    NodeEvent.UNJUDGED: StateRule(IN_SERVICE_STATES | {State.SUSPECT}, State.HELD, Effect.HELD),
+    NodeEvent.SPARED: StateRule(FAILED_STATES, None, Effect.FREE),
+    NodeEvent.OVERDUE: StateRule(IN_SERVICE_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.TURN_END: StateRule(frozenset({State.VERIFYING}), State.UNVERIFIED, Effect.FREE),
+    NodeEvent.HOLD: StateRule(ALL_STATES, State.HELD, Effect.HELD),
+    NodeEvent.RELEASE: StateRule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
+    NodeEvent.REPAIR: StateRule(DRAINED_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.ADMISSION: StateRule(ALL_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.ADOPTED_DRAIN: StateRule(ALL_STATES, State.QUARANTINED, Effect.HELD),
+    NodeEvent.ADOPTED_RESERVATION: StateRule(ALL_STATES, State.VERIFYING, Effect.HELD),
+    NodeEvent.LOST_HOLD: StateRule(ALL_STATES - IN_SERVICE_STATES, State.UNVERIFIED, Effect.FREE),
+    NodeEvent.OWED_RETURN: StateRule(frozenset({State.UNVERIFIED}), State.SUSPECT, Effect.HELD),
+}
+
+
+def _enter(
+    node: Node, event: NodeEvent, now: float, *, enforced: bool = False, **changes: Any
+) -> Node:
+    """
+    Give *node* after *event*; *enforced* is what the site says, where that matters.
+
+    Raises:
+        ValueError: the table has no such transition, which is a mistake of ours.
+
+    """
+    rule = TRANSITIONS[event]
+    if node.state not in rule.before:
+        raise ValueError(f"{node.name} is {node.state}: not for the event {event.name}")
+    entered: dict[str, Any] = {
+        "state": rule.after or node.state,
+        "since": now,
+        "enforced": rule.effect is Effect.HELD or (rule.effect is Effect.SITE and enforced),
+        "caveat": Caveat.NONE,
+        "caveat_why": "",
+    }
+    return replace(node, **(entered | changes))
+
+
+# -- what a run found
+
+
 def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
     """
     Say what *node* is after *found*; *past* is how often it was quarantined lately.
 
-    Whether it may be acted on is for the breaker to say, after this.
+    Whether a brake keeps that from being acted on is for `restrain_hold`, after this.
     """
     if not found.ticket:
         return _judge_without_ticket(node, found, now)
@@ -54,7 +159,10 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
         return node
     node = replace(node, last_run_at=now, verdict=found.verdict.value)
     node = _judge(node, found, site, now, past)
-    return _end_turn(node, now) if node.is_reserved_overdue else node
+    if not node.is_reserved_overdue:
+        return node
+    owed = f"; not verified since: failed {', '.join(node.checks)}" if node.checks else ""
+    return end_turn(node, f"was verified without a full pass{owed}", now)
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
@@ -65,46 +173,6 @@ def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> No
     if found.is_clean or _clears(found, node):
         return _handle_pass(node, found, now)
     return _handle_not_judged(node, found, site, now)
-
-
-def _end_turn(node: Node, now: float) -> Node:
-    """Let a node go whose turn brought no pass: others wait for theirs."""
-    told = "had its turn, which brought no full pass"
-    if node.checks:
-        told += f"; not verified since: failed {', '.join(node.checks)}"
-    state = State.UNVERIFIED
-    return replace(node, state=state, since=now, reason=told, enforced=False)
-
-
-def keep_until_verified(node: Node, now: float, last: int) -> Node:
-    """
-    Keep *node*, which somebody else put back into service, until it has passed.
-
-    A pass acquits it of hard evidence as well, for it may have been repaired; *last* is
-    the newest ticket, and only a later one counts.
-    """
-    return replace(
-        node,
-        state=State.SUSPECT,
-        since=now,
-        enforced=True,
-        hard=False,
-        not_before_ticket=max(node.not_before_ticket, last),
-    )
-
-
-def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
-    """
-    Let a suspect go whose every failed check is among the *doubts*.
-
-    Others that failed as much are in service. It stays a suspect, and is the first to
-    be verified again. Hard evidence is kept until somebody has looked into the doubt.
-    """
-    if node.hard or not node.checks or not doubts.keys() >= set(node.checks):
-        return node
-    why = "; ".join(doubts[check] for check in node.checks)
-    reason = f"{_strip_asides(node)}{NOT_ACTED_ON_PREFIX}{why})"
-    return replace(node, enforced=False, reason=reason)
 
 
 def _clears(found: Evidence, node: Node) -> bool:
@@ -118,20 +186,14 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     in_service = node.desired_hold is Hold.NONE
     if not (found.conclusive and found.failures and in_service):
         return node
-    if node.state in (State.HEALTHY, State.UNVERIFIED):
-        return _move(node, State.SUSPECT, now, found)
+    failure = _describe_failures(node, found)
+    if node.state in IN_SERVICE_STATES:
+        return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
     hard = {f.check for f in found.failures if f.hard}
-    known = node.hard and hard.issubset(node.checks)
-    return _add_hard_evidence(node, found) if hard and not known else node
-
-
-def _add_hard_evidence(node: Node, found: Evidence) -> Node:
-    """
-    Add hard evidence to what *node* failed before, and is in service nevertheless.
-
-    Its prolog may refuse a job for that, see `explains_refusal`.
-    """
-    told = _move(node, node.state, node.since, found)
+    if not hard or (node.hard and hard.issubset(node.checks)):
+        return node
+    # Beside what it failed before: its prolog may refuse a job, see `explains_refusal`.
+    told = replace(node, **failure)
     return replace(
         told,
         reason=f"{told.reason}; {node.reason}"[:MAX_REASON_CHARS],
@@ -139,43 +201,12 @@ def _add_hard_evidence(node: Node, found: Evidence) -> Node:
     )
 
 
-def list_refusing_checks(site: Site) -> tuple[str, ...]:
-    """Name the checks whose hard evidence has a prolog refuse a job."""
-    return tuple(c for c in site.quarantine.fail_closed if is_enforced([c], site))
-
-
-def explains_refusal(node: Node, site: Site) -> bool:
-    """Whether *node* failed what its prolog refuses a job for, acted on or not."""
-    listed = not set(list_refusing_checks(site)).isdisjoint(node.checks)
-    return node.state in FAILED_STATES and node.hard and listed
-
-
-def quarantine_refused(node: Node, told: str, site: Site, now: float, past: int) -> Node:
-    """
-    Quarantine *node* for what its prolog refused a job for, which Slurm *told*.
-
-    *past* is how often it was quarantined lately.
-    """
-    reason = f"{told}: {_strip_asides(node)}"[:MAX_REASON_CHARS]
-    gone = _quarantine(replace(node, reason=reason), site, now, past)
-    return replace(gone, enforced=True)
-
-
-def _strip_asides(node: Node) -> str:
-    """Give the reason of *node* without what was said of not acting on it."""
-    because = node.reason
-    for aside in (NOT_ACTED_ON_PREFIX, HELD_NO_HARDER_PREFIX, NOT_JUDGED_PREFIX, REPEAT_SUFFIX):
-        because, _, _ = because.partition(aside)
-    return because.removeprefix(HARD_EVIDENCE_PREFIX)
-
-
-def _quarantine(node: Node, site: Site, now: float, past: int) -> Node:
-    """Quarantine *node*; as a lemon, if that is once too often."""
-    lemon = node.lemon or past + 1 >= site.quarantine.lemon_quarantines
-    state = State.LEMON if lemon else State.QUARANTINED
-    often = REPEAT_SUFFIX if needs_repair(node, now) else ""
-    because = node.reason.partition(REPEAT_SUFFIX)[0][: MAX_REASON_CHARS - len(often)]
-    return replace(node, state=state, since=now, lemon=lemon, reason=because + often)
+def _quarantine(
+    node: Node, site: Site, now: float, past: int, *, enforced: bool, **changes: Any
+) -> Node:
+    repeated = node.repeat_offender or past + 1 >= site.quarantine.repeat_quarantines
+    event = NodeEvent.REPEATED_FAILURE if repeated else NodeEvent.CONFIRMED_FAILURE
+    return _enter(node, event, now, enforced=enforced, repeat_offender=repeated, **changes)
 
 
 def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
@@ -189,30 +220,35 @@ def _quarantine_on_hard_evidence(
     node: Node, found: Evidence, site: Site, now: float, past: int
 ) -> Node:
     """Quarantine it at last, whatever *found* says, if the site still acts on that."""
-    gone = _quarantine(_add_failures(node, found, node.checks), site, now, past)
-    return replace(
-        gone,
-        reason=f"{HARD_EVIDENCE_PREFIX}{gone.reason}"[:MAX_REASON_CHARS],
+    failed = _add_failures(node, found, node.checks)
+    return _quarantine(
+        failed,
+        site,
+        now,
+        past,
+        enforced=is_enforced(failed.checks, site) or _is_requested_by_person(node),
         by="",
-        enforced=is_enforced(gone.checks, site) or _is_requested_by_person(node),
         not_before_ticket=max(node.not_before_ticket, found.ticket),
+        caveat=Caveat.CONCLUSIVE,
     )
 
 
 def _add_failures(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
     """Add what failed to the checks that are *kept*, and each new one to the reason."""
-    new = tuple(f for f in found.failures if f.check not in node.checks)
+    new = [_format_failure(f) for f in found.failures if f.check not in node.checks]
     failed = tuple(f.check for f in found.failures)
     return replace(
         node,
-        reason="; ".join((_strip_asides(node), *map(_format_failure, new)))[:MAX_REASON_CHARS],
+        reason="; ".join((node.reason, *new))[:MAX_REASON_CHARS],
+        caveat=Caveat.NONE,
+        caveat_why="",
         checks=tuple(dict.fromkeys((*kept, *failed))),
         run=found.run if failed else node.run,
     )
 
 
 def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
-    if node.state in (State.QUARANTINED, State.LEMON, State.HELD):
+    if node.state in DRAINED_STATES:
         if node.enforced:  # it is out of service already
             return node
         confirmed = node.state is not State.HELD
@@ -222,12 +258,11 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
     still = tuple(c for c in node.checks if c not in found.settled_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
         return _add_failures(node, found, still)
-    kept = _is_requested_by_person(node)  # it was out of service, and stays so
+    failure = _describe_failures(node, found)
     if not (confirmed or any(f.hard for f in found.failures)):
-        suspect = _move(node, State.SUSPECT, now, found)
-        return replace(suspect, enforced=acted_on)
-    gone = _quarantine(_move(node, node.state, now, found), site, now, past)
-    return replace(gone, enforced=acted_on or kept)
+        return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on, **failure)
+    kept = _is_requested_by_person(node)  # it was out of service, and stays so
+    return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
 
 
 def _format_failure(failure: Failure) -> str:
@@ -255,24 +290,22 @@ def _must_pass(node: Node) -> bool:
     return _is_kept_suspect(node) or _is_requested_by_person(node)
 
 
-def _move(node: Node, state: State, now: float, found: Evidence) -> Node:
+def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
+    """Give the fields of *node* that *found* changes, apart from its state."""
     settled = found.settled_checks if found.ticket else frozenset[str]()
     failed = tuple(f.check for f in found.failures)
     owed = tuple(c for c in node.owed_checks if c not in settled.union(failed))
     told = [*map(_format_failure, found.failures)]
     told += [f"not verified since: failed {', '.join(owed)}"] if owed else []
-    return replace(
-        node,
-        state=state,
-        since=now,
-        reason="; ".join(told)[:MAX_REASON_CHARS],
-        by="",
-        checks=(*failed, *owed),
-        hard=any(f.hard for f in found.failures),
-        run=found.run,
-        suite=found.suite if found.ticket else node.suite,
-        not_before_ticket=max(node.not_before_ticket, found.ticket),
-    )
+    return {
+        "reason": "; ".join(told)[:MAX_REASON_CHARS],
+        "by": "",
+        "checks": (*failed, *owed),
+        "hard": any(f.hard for f in found.failures),
+        "run": found.run,
+        "suite": found.suite if found.ticket else node.suite,
+        "not_before_ticket": max(node.not_before_ticket, found.ticket),
+    }
 
 
 def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
@@ -293,7 +326,7 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
             node = _clear_suspect(node, found, now, told)
         case State.VERIFYING if found.suite == node.suite and (found.is_full_pass or node.by):
             node = _return_to_service(node, found, now, told)
-        case State.QUARANTINED | State.LEMON if not node.enforced:
+        case State.QUARANTINED | State.REPEAT_OFFENDER if not node.enforced:
             node = _make_healthy(node, now, told)
         case _:
             pass
@@ -322,10 +355,10 @@ def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
     if not found.unanswered_checks.keys().isdisjoint(node.checks):
         return _note_not_judged(node, found)
     left = ", ".join(check for check in node.checks if check not in found.settled_checks)
-    return replace(
+    return _enter(
         node,
-        state=State.HELD,
-        since=now,
+        NodeEvent.UNDECIDED,
+        now,
         reason=(
             f"passed {found.suite}, but {left}, which it had failed, had no turn in "
             "it: repair it with a suite that has them, or release it by force"
@@ -343,48 +376,286 @@ def _note_not_judged(node: Node, found: Evidence) -> Node:
         if check in found.unanswered_checks
     ]
     why = "; ".join(told) or "every check was skipped"
-    because = node.reason.partition(NOT_JUDGED_PREFIX)[0][: MAX_REASON_CHARS // 2]
-    return replace(node, reason=f"{because}{NOT_JUDGED_PREFIX}{why}"[: MAX_REASON_CHARS - 1] + ")")
+    return replace(node, caveat=Caveat.WAITS, caveat_why=why[:MAX_REASON_CHARS])
 
 
 def _return_to_service(node: Node, found: Evidence, now: float, told: str) -> Node:
-    """Let a node back that was kept for verification; a lemon waits for a person."""
-    if not node.lemon or node.is_reserved_overdue:
-        back = add_return(node, now) if node.checks else node
-        back = _make_healthy(back, now, told)
-        if not found.passive:
-            return back
-        why = f"{told}, which loads nothing: not verified in full"
-        return replace(back, state=State.UNVERIFIED, reason=why)
-    waits = f"{told}; a lemon is released by a person only"
-    return replace(node, state=State.HELD, since=now, reason=waits, checks=())
+    """Let a node back that was kept for verification; a person lets a repeat offender."""
+    if node.repeat_offender and not node.is_reserved_overdue:
+        waits = f"{told}; a repeat offender is released by a person only"
+        return _enter(node, NodeEvent.UNDECIDED, now, reason=waits, checks=())
+    back = add_return(node, now) if node.checks else node
+    if not found.passive:
+        return _make_healthy(back, now, told)
+    why = f"{told}, which loads nothing: not verified in full"
+    return _make_healthy(back, now, why, NodeEvent.PASSIVE_PASS)
 
 
-def _make_healthy(node: Node, now: float, reason: str) -> Node:
-    return replace(
-        node,
-        state=State.HEALTHY,
-        since=now,
-        reason=reason,
-        by="",
-        checks=(),
-        hard=False,
-        enforced=False,
-    )
+def _make_healthy(node: Node, now: float, reason: str, event: NodeEvent = NodeEvent.PASS) -> Node:
+    return _enter(node, event, now, reason=reason, by="", checks=(), hard=False)
 
 
 def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> Node:
     """Leave it as it is, unless the site has it held for such a cause."""
     told = [text for cause, text in found.unjudged if cause in site.quarantine.drain_errors]
-    if not told or node.state not in (State.HEALTHY, State.UNVERIFIED, State.SUSPECT):
+    if not told or node.state not in TRANSITIONS[NodeEvent.UNJUDGED].before:
         return _note_not_judged(node, found) if _must_pass(node) else node
-    return replace(
+    return _enter(
         node,
-        state=State.HELD,
-        since=now,
+        NodeEvent.UNJUDGED,
+        now,
         reason=f"could not be judged: {'; '.join(told)}"[:MAX_REASON_CHARS],
         by="",
-        enforced=True,
         run=found.run,
         not_before_ticket=max(node.not_before_ticket, found.ticket),
     )
+
+
+# -- what its prolog refused a job for
+
+
+def list_refusing_checks(site: Site) -> tuple[str, ...]:
+    """Name the checks whose hard evidence has a prolog refuse a job."""
+    return tuple(c for c in site.quarantine.fail_closed if is_enforced([c], site))
+
+
+def explains_refusal(node: Node, site: Site) -> bool:
+    """Whether *node* failed what its prolog refuses a job for, acted on or not."""
+    listed = not set(list_refusing_checks(site)).isdisjoint(node.checks)
+    return node.state in FAILED_STATES and node.hard and listed
+
+
+def quarantine_refused(node: Node, told: str, site: Site, now: float, past: int) -> Node:
+    """
+    Quarantine *node* for what its prolog refused a job for, which Slurm *told*.
+
+    *past* is how often it was quarantined lately.
+    """
+    reason = f"{told}: {node.reason}"[:MAX_REASON_CHARS]
+    return _quarantine(node, site, now, past, enforced=True, reason=reason)
+
+
+# -- what the brakes keep from being acted on
+
+
+def restrain_hold(before: Node, after: Node, why: str) -> Node:
+    """
+    Say what becomes of a node that *why* forbids to hold harder than *before*.
+
+    In service, it shows what was found, and stays there; held, a state that no failure
+    brings, is what it would be and not what was found. What our reservation keeps stays
+    in it until it passes, fails when nothing forbids to act on that, or is let go for
+    a doubt (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun
+    would be due at once. Hard evidence stays hard.
+    """
+    if after.desired_hold.strength <= before.desired_hold.strength:
+        return after
+    free = before.desired_hold is Hold.NONE
+    if free and after.state in FAILED_STATES:
+        return _spare(after, why)
+    if before.is_reserved_overdue:
+        before = _enter(before, NodeEvent.FAILURE, before.since, enforced=True)
+    return replace(
+        before,
+        reason=after.reason,
+        caveat=Caveat.SPARED if free else Caveat.NOT_TIGHTENED,
+        caveat_why=why,
+        checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
+        hard=before.hard or after.hard,
+        run=after.run,
+        last_run_at=after.last_run_at,
+        verdict=after.verdict,
+    )
+
+
+def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
+    """
+    Let a suspect go whose every failed check is among the *doubts*.
+
+    Others that failed as much are in service. It stays a suspect, and is the first to
+    be verified again. Hard evidence is kept until somebody has looked into the doubt.
+    """
+    if node.hard or not node.checks or not doubts.keys() >= set(node.checks):
+        return node
+    return _spare(node, "; ".join(doubts[check] for check in node.checks))
+
+
+def _spare(node: Node, why: str) -> Node:
+    return _enter(node, NodeEvent.SPARED, node.since, caveat=Caveat.SPARED, caveat_why=why)
+
+
+# -- the turn of a node that has not passed for long
+
+
+def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) -> Node:
+    """
+    Keep *node* for the verification that is overdue since *days*.
+
+    It runs *suite*, or the one that it failed in; only a ticket after *last* counts.
+    """
+    return _enter(
+        node,
+        NodeEvent.OVERDUE,
+        now,
+        reason=f"has not passed for {days:g} days: reserved until it is verified",
+        suite=(node.suite or suite) if node.owed_checks else suite,
+        not_before_ticket=last,
+    )
+
+
+def end_turn(node: Node, reason: str, now: float) -> Node:
+    """Let a node go whose turn brought no pass: others wait for theirs."""
+    return _enter(node, NodeEvent.TURN_END, now, reason=reason)
+
+
+# -- what somebody else did
+
+
+def give_up_hold(node: Node, foreign: str) -> Node:
+    """Let go of *node*, whose hold somebody else lifted, or took over for *foreign*."""
+    was = f"it was {node.state}: {node.full_reason}"
+    told = f"somebody else took it over ({foreign})" if foreign else "somebody else let it go"
+    lost: dict[str, Any] = {"reason": f"{told}; {was}", "by": "", "hold_id": "", "foreign": foreign}
+    node = _enter(node, NodeEvent.LOST_HOLD, node.since, **lost)
+    return explain_return(node, was) if node.owed_checks and not foreign else node
+
+
+def explain_return(node: Node, was: str) -> Node:
+    """Say of *node* that nobody has verified it since it failed; *was* tells more."""
+    failed = f"not verified since: failed {', '.join(node.owed_checks)}"
+    return replace(node, reason=f"returned to service by somebody else, {failed}; {was}")
+
+
+def keep_until_verified(node: Node, now: float, last: int) -> Node:
+    """
+    Keep *node*, which somebody else put back into service, until it has passed.
+
+    A pass acquits it of hard evidence as well, for it may have been repaired; *last* is
+    the newest ticket, and only a later one counts.
+    """
+    after = max(node.not_before_ticket, last)
+    return _enter(node, NodeEvent.OWED_RETURN, now, hard=False, not_before_ticket=after)
+
+
+# -- what a person decides
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """Who decided, why and when; only a run with a ticket after *last_ticket* counts."""
+
+    by: str
+    reason: str
+    at: float
+    last_ticket: int
+
+
+def hold(node: Node, decision: Decision) -> NodeChange:
+    """
+    Take *node* out of service.
+
+    Raises:
+        ActionError: it is held already.
+
+    """
+    if node.desired_hold is Hold.DRAIN:
+        raise ActionError(f"{node.name} is held already: {node.full_reason}")
+    return _decide(node, NodeEvent.HOLD, decision, "hold")
+
+
+def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChange:
+    """
+    Put *node* back into service; with *force* though it has not passed.
+
+    Raises:
+        ActionError: it is in service, or has not passed what it failed.
+
+    """
+    failed = node.checks or node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
+    if not node.enforced:
+        raise ActionError(f"{node.name} is {node.state} and not out of service")
+    if failed and not force:
+        raise ActionError(
+            f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
+            f"hpcverify repair {node.name} --reason … verifies and releases it"
+        )
+    if failed or node.repeat_offender:
+        node = add_return(node, decision.at)
+    what = "release by force" if failed else "release"
+    return _decide(
+        node, NodeEvent.RELEASE, decision, what, repeat_offender=False, hard=False, checks=()
+    )
+
+
+def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -> NodeChange:
+    """
+    Have *node*, which was repaired, pass *suite* before it goes back.
+
+    Without one that is the suite that it failed in, or else *default*.
+
+    Raises:
+        ActionError: it is not out of service.
+
+    """
+    if node.desired_hold is not Hold.DRAIN:
+        raise ActionError(
+            f"{node.name} is {node.state} and not out of service, nothing to "
+            f"repair; to verify it now: hpcverify sweep --nodes {node.name}"
+        )
+    suite = suite or node.suite or default
+    return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
+
+
+def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
+    """
+    Have *node*, which is new, pass *suite* before any job sees it.
+
+    Raises:
+        ActionError: it is out of service, and may need a repair.
+
+    """
+    if node.desired_hold is Hold.DRAIN:
+        raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
+    return _decide(node, NodeEvent.ADMISSION, decision, "admit", hard=False, run="", suite=suite)
+
+
+def _decide(
+    node: Node, event: NodeEvent, decision: Decision, what: str, **changes: Any
+) -> NodeChange:
+    decided = _enter(
+        node,
+        event,
+        decision.at,
+        reason=decision.reason,
+        by=decision.by,
+        not_before_ticket=decision.last_ticket,
+        **changes,
+    )
+    return NodeChange(node=decided, what=what, detail=decision.reason)
+
+
+def adopt_drain(
+    node: Node, decision: Decision, hold_id: str, reason: str, failed: tuple[str, ...]
+) -> Node:
+    """Take back the drain *hold_id* of *node*, of which only its *reason* is left."""
+    told = {"reason": reason, "by": "", "checks": failed}
+    return _adopt(node, NodeEvent.ADOPTED_DRAIN, decision, hold_id, told)
+
+
+def adopt_reservation(node: Node, decision: Decision, hold_id: str, suite: str) -> Node:
+    """Take back our reservation of *node*, and have it pass *suite* there."""
+    told = {"reason": decision.reason, "by": decision.by, "suite": suite}
+    return _adopt(node, NodeEvent.ADOPTED_RESERVATION, decision, hold_id, told)
+
+
+def _adopt(
+    node: Node, event: NodeEvent, decision: Decision, hold_id: str, told: dict[str, Any]
+) -> Node:
+    last = decision.last_ticket
+    own: dict[str, Any] = {
+        "hard": False,
+        "run": "",
+        "foreign": "",
+        "hold_id": hold_id,
+        "not_before_ticket": last,
+    }
+    return _enter(node, event, decision.at, **(own | told))

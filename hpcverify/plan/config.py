@@ -107,9 +107,9 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     check_share: Share = 0.3
     """Of the nodes that ran a check: more that fail it within the window, and at
     least three, accuse the check."""
-    lemon_quarantines: Count = 3
-    lemon_days: Annotated[float, Meta(gt=0)] = 28
-    """So many quarantines within so many days make a lemon."""
+    repeat_quarantines: Count = 3
+    repeat_days: Annotated[float, Meta(gt=0)] = 28
+    """So many quarantines within so many days make a repeat offender."""
     verify_returned: bool = False
     """Whether a node that we had drained, and that somebody else put back into
     service, is kept from jobs until it has passed."""

@@ -41,7 +41,7 @@ NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """What a node's directory can be called."""
 DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
 """What a document is called: by the id of the run, as `orchestrator` makes it."""
-RESERVED_NAMES = frozenset({"standing"})
+RESERVED_NAMES = frozenset({"gate"})
 """Directories of the spool that are no node's."""
 ASIDE_PREFIX = ".refused."
 """What is put before the name of a file that is not looked at again."""
@@ -161,13 +161,13 @@ def gather(
     """
     Yield the runs that lie in the *spool*, the oldest of each node first.
 
-    They must be of root or of the user *owner*. A run whose id is *known* was taken
-    in to the end before: it is removed, and not looked at again. One that is
-    *untimely* is refused, for the reason that this gives.
+    They must be of root or of the user *owner*. A run whose id *is_known* was taken in
+    before: it is removed, and not read again. One for which *explain_untimely* gives a
+    reason is refused with it.
 
-    A directory that cannot be read is refused, and the others have their turn. So it
-    is told, too, where what was taken in cannot be removed: it keeps nothing that is
-    new from being found, until `SpoolQuota.entries` of it lie there.
+    A directory that cannot be read is refused, and the others have their turn. One from
+    which a document cannot be removed is reported too: new runs are found all the same,
+    until `SpoolQuota.entries` documents lie there.
 
     Raises:
         SpoolError: it cannot be read, or anybody can rename what is in it.

@@ -78,6 +78,22 @@ def _is_transient(exc: sqlite3.OperationalError) -> bool:
     return code is not None and code & 0xFF in TRANSIENT_ERRORS
 
 
+def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int) -> None:
+    """
+    Create the tables of *script*, which are of *version*, unless they are there.
+
+    Raises:
+        StoreError: there are those of a later version.
+        DamagedError: there are those of an earlier one.
+
+    """
+    at = read_version(db)
+    if 0 < at < version:
+        raise DamagedError(f"{path} is of version {at}, which this hpcverify does not read")
+    if not _is_current(at, path, version):
+        _run_script(db, script, version)
+
+
 def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> None:
     """
     Bring the tables of *path* to the version that *migrations* lead to.
@@ -87,16 +103,24 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
 
     """
     at = read_version(db)
-    if at > len(migrations):
+    if not _is_current(at, path, len(migrations)):
+        _run_script(db, "".join(migrations[at:]), len(migrations))
+
+
+def _is_current(at: int, path: Path, version: int) -> bool:
+    if at > version:
         raise StoreError(
-            f"{path} is of version {at}, this hpcverify knows {len(migrations)}: "
+            f"{path} is of version {at}, this hpcverify knows {version}: "
             "upgrade hpcverify, or set HPCVERIFY_STATE"
         )
-    for statement in migrations[at:]:
-        # One by one: `executescript` would commit what was begun.
-        for part in filter(str.strip, statement.split(";\n")):
-            db.execute(part)
-    db.execute(f"pragma user_version = {len(migrations)}")
+    return at == version
+
+
+def _run_script(db: sqlite3.Connection, script: str, version: int) -> None:
+    # One by one: `executescript` would commit what was begun.
+    for statement in filter(str.strip, script.split(";\n")):
+        db.execute(statement)
+    db.execute(f"pragma user_version = {version}")
 
 
 def read_version(db: sqlite3.Connection) -> int:

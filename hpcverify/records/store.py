@@ -1,14 +1,13 @@
 """
 The index over all runs: SQLite, by hand, one writer.
 
-The documents beside it are the truth; the store can be deleted and is built again
-from them. Opening it brings its tables to this version and takes in the documents
-that it does not know yet, each exactly once by the run's id. One that turns out to be
-damaged is set aside, and built anew.
+The documents beside it are the truth: the index can be deleted and is built again from
+them. Opening it indexes the documents that are new, each exactly once by the run's id.
+An index that is damaged, or of an earlier version, is set aside and built again.
 
-What is newest goes by the time in the runs, since documents may be taken in in any
-order; but a run that is dated after now, because the clock was ahead, is older than all
-others.
+Which run is the newest goes by the time in the runs, since documents may be indexed in
+any order. A run that is dated after now, because the clock was ahead, counts as older
+than all others.
 """
 
 from __future__ import annotations
@@ -31,81 +30,29 @@ from hpcverify.limits.resolve import PastValues
 from hpcverify.model import CarryOver, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
-from hpcverify.records.sqlite import count_free_bytes, migrate, read_version, transaction, vacuum
-from hpcverify.summary.rounds import (
-    choose_worst_rounds,
-    compute_medians,
-    count_rounds,
-    group_by_check,
+from hpcverify.records.sqlite import (
+    count_free_bytes,
+    create_tables,
+    read_version,
+    transaction,
+    vacuum,
+)
+from hpcverify.records.tables import (
+    IF_NEWER_CLAUSE,
+    INDEX_VERSION,
+    NEWEST_FIRST_CLAUSE,
+    REFERENCE_CLAUSE,
+    TABLES,
+    find_reference,
+    find_surplus,
+    insert_carry_overs,
+    insert_run,
+    save_mtime,
 )
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
-MIGRATIONS = (
-    """
-    create table runs (
-        id text primary key, node text not null, suite text not null,
-        started text not null, seconds real not null, verdict text not null,
-        complete integer not null, inventory blob not null
-    );
-    create index runs_by_node on runs (node, started);
-    create table results (
-        run text not null references runs (id), name text not null,
-        verdict text not null, reason text not null, cause text not null,
-        remedy text not null, seconds real not null
-    );
-    create index results_by_run on results (run);
-    create table measurements (
-        run text not null references runs (id), name text not null,
-        metric text not null, part text not null, value real, unit text not null
-    );
-    create index measurements_by_metric on measurements (name, metric, part);
-    """,
-    """
-    create table taken_in (changed integer not null);
-    """,
-    # Marks by run, as they were while this was being built, grew without end.
-    """
-    drop table if exists marks;
-    create table marks (
-        node text not null, name text not null, mark text not null,
-        part text not null, value text not null,
-        primary key (node, name, mark, part)
-    );
-    """,
-    # In the index too, so that to count them needs no row of the table.
-    """
-    alter table runs add column rounds integer not null default 1;
-    drop index if exists runs_by_node;
-    create index runs_by_node on runs (node, started, rounds);
-    """,
-    # From which run each mark is, and what is deleted is found without a scan.
-    """
-    alter table marks add column run text not null default '';
-    create index measurements_by_run on measurements (run);
-    """,
-    # By run first: what a run adds lies on a dozen pages, and not one value on each.
-    """
-    drop index measurements_by_metric;
-    drop index measurements_by_run;
-    create index measurements_by_run on measurements (run, name, metric, part);
-    """,
-    # What each run weighs; of those from before it is not known, and counts as nothing.
-    """
-    alter table runs add column bytes integer not null default 0;
-    drop index if exists runs_by_node;
-    create index runs_by_node on runs (node, started, rounds, bytes);
-    """,
-)
-"""
-What brings the tables from one version to the next.
-
-Of a run of several rounds `results` has the worst one of each check, and `measurements`
-the median of each value, so that it counts as one run among the others.
-"""
-PRUNE_SLACK_DIVISOR = 50
-"""`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
 MAX_PRUNED_RUNS = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
 BATCH_DOCUMENTS = 50
@@ -120,27 +67,10 @@ Bytes of a node's documents that `prune` leaves. On eight GPUs one of the prolog
 0.1 MB and a round of all checks 1 MB, so that this is two hundred nights and four
 burn-ins as long as any can be.
 """
-MAX_CARRY_OVER_RUNS = 16
-"""
-Runs that `prune` spares for a mark. A check leaves all of its marks in each run, so
-that these are few: the last of each check, and one for each time that parts were taken
-out for good.
-"""
 MAX_BASELINE_RUNS = 30
 """Runs that a baseline looks back on."""
 MAX_CLOCK_AHEAD = timedelta(minutes=10)
 """How far after now a run may be dated, by a clock that is put right now and then."""
-NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
-"""Of ``:now``, what is dated after it comes last."""
-REFERENCE_CLAUSE = (
-    "from runs join results r on r.run = runs.id where node = :node"
-    " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
-    f" {NEWEST_FIRST_CLAUSE} limit 1"
-)
-IF_NEWER_CLAUSE = (
-    "where excluded.run <= :ahead and (marks.run > :ahead or marks.run <= excluded.run)"
-)
-"""The id of a run begins with its date: from ``:ahead`` on, it is after now."""
 RUN_IDS_QUERY = "select id from runs"
 TAKEN_IN_QUERY = "select changed from taken_in"
 LAST_RUN = "last"
@@ -202,9 +132,10 @@ class Store:
 
     def _open(self) -> None:
         self._inode = self._read_inode()
-        at = self._run_transaction(read_version)
-        if at != len(MIGRATIONS):  # to write it again would wait for the disk
-            self._run_transaction(lambda db: migrate(db, self.path, MIGRATIONS), write=True)
+        if self._run_transaction(read_version) != INDEX_VERSION:  # to write waits for the disk
+            self._run_transaction(
+                lambda db: create_tables(db, self.path, TABLES, INDEX_VERSION), write=True
+            )
         self._inode = self._inode or self._read_inode()
         self.index_new()
 
@@ -282,13 +213,13 @@ class Store:
         if new:  # so that `save` does not take the rest for known
             self._seen_mtime = 0
         seen = 0 if new or complaints else changed
-        self._run_transaction(lambda db: _save_mtime(db, seen), write=True)
+        self._run_transaction(lambda db: save_mtime(db, seen), write=True)
 
     def _insert_all(self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]) -> None:
         """Index *runs*, which may be older than what is known."""
         for run, size in runs:
-            _insert_run(db, run, size)
-            _insert_carry_overs(db, run, IF_NEWER_CLAUSE, self._format_latest_id())
+            insert_run(db, run, size)
+            insert_carry_overs(db, run, IF_NEWER_CLAUSE, self._format_latest_id())
 
     def _format_latest_time(self) -> str:
         """Write the time after which no run can be dated as `list_runs` has it."""
@@ -312,11 +243,11 @@ class Store:
         size = _read_size(self.get_document_path(run.id))
 
         def index(db: sqlite3.Connection) -> None:
-            _insert_run(db, run, size)
-            _insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
+            insert_run(db, run, size)
+            insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
             # If nobody else has put anything there since we looked, nothing is new.
             if before == self._seen_mtime:
-                _save_mtime(db, self.documents.stat().st_mtime_ns)
+                save_mtime(db, self.documents.stat().st_mtime_ns)
 
         self._run_transaction(index, write=True)
 
@@ -329,15 +260,15 @@ class Store:
         max_pruned: int = MAX_PRUNED_RUNS,
     ) -> int:
         """
-        Delete the oldest runs of *node* beyond *keep* or *room* bytes; say how many.
+        Delete the oldest runs of *node* beyond *keep* runs or *max_bytes*; count them.
 
-        No more than *most* of them: the next call goes on.
+        At most *max_pruned* of them: the next call goes on.
 
         Those of the suite that has the most go first, so that a prolog's runs do not
-        drive out the night's. Never those in *spare*, nor the one of the
-        `load_previous_inventory` inventory. Beyond *keep*, those of the
-        `load_carry_overs` stay as well, up to `MAX_CARRY_OVER_RUNS`; a mark whose run
-        is deleted is forgotten.
+        drive out the night's. Those in *spare* stay, and the run that
+        `load_previous_inventory` reads. Beyond *keep*, the runs that `load_carry_overs`
+        reads stay as well, up to `MAX_CARRY_OVER_RUNS`; a mark whose run is deleted is
+        forgotten.
 
         Raises:
             StoreError: a document is there still, and the index as it was.
@@ -345,9 +276,7 @@ class Store:
         """
         now = self._format_latest_time()
         spent = self._run_transaction(
-            lambda db: (
-                _find_surplus(db, node, keep, max_bytes, now) - _find_reference(db, node, now)
-            )
+            lambda db: find_surplus(db, node, keep, max_bytes, now) - find_reference(db, node, now)
         )
         oldest = sorted(spent.difference(spare))[:max_pruned]
         if not oldest:
@@ -358,7 +287,7 @@ class Store:
             for run in oldest:
                 self._delete_run(db, node, run)
             if before == self._seen_mtime:
-                _save_mtime(db, self.documents.stat().st_mtime_ns)
+                save_mtime(db, self.documents.stat().st_mtime_ns)
 
         self._run_transaction(forget, write=True)
         return len(oldest)
@@ -591,54 +520,6 @@ class Store:
         return self._run_transaction(lambda db: [v for (v,) in db.execute(query, wanted)])
 
 
-def _find_surplus(db: sqlite3.Connection, node: str, keep: int, room: int, now: str) -> set[str]:
-    """Name the runs of *node* that are too many, or too heavy."""
-    count, weight = db.execute(
-        "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
-    ).fetchone()
-    spent: set[str] = set()
-    if count > keep + keep // PRUNE_SLACK_DIVISOR:
-        spent |= _find_beyond_quota(db, node, "1", keep, now) - _find_carry_over_runs(db, node, now)
-    if weight > room + room // PRUNE_SLACK_DIVISOR:
-        spent |= _find_beyond_quota(db, node, "bytes", room, now)
-    return spent
-
-
-def _find_beyond_quota(
-    db: sqlite3.Connection, node: str, cost: str, room: int, now: str
-) -> set[str]:
-    """
-    Name the runs of *node* for which there is no *room*, each having its *cost*.
-
-    Room is given to the newest of each suite in turn, to the one that had least first.
-    """
-    rows = db.execute(
-        "select id from (select id, sum(cost) over (order by share, started > :now,"  # noqa: S608 - our own words
-        "   started desc rows unbounded preceding) used"
-        f" from (select id, started, {cost} cost, sum({cost}) over (partition by suite"
-        f"   {NEWEST_FIRST_CLAUSE} rows unbounded preceding) share"
-        "   from runs where node = :node)) where used > :room",
-        {"node": node, "room": room, "now": now},
-    )
-    return {run for (run,) in rows}
-
-
-def _find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Name the run of the inventory that the next of *node* compares itself with."""
-    rows = db.execute(f"select runs.id {REFERENCE_CLAUSE}", {"node": node, "now": now})
-    return {run for (run,) in rows}
-
-
-def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Name the runs of the marks of *node*, the newest of them."""
-    rows = db.execute(
-        "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
-        f" {NEWEST_FIRST_CLAUSE} limit :most",
-        {"node": node, "most": MAX_CARRY_OVER_RUNS, "now": now},
-    )
-    return {run for (run,) in rows}
-
-
 def _read_size(path: Path) -> int:
     """Say how many bytes a document has."""
     try:
@@ -657,12 +538,6 @@ def _build_structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]
     return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
 
 
-def _save_mtime(db: sqlite3.Connection, changed: int) -> None:
-    """Note when the directory had changed last, of which all is taken in."""
-    db.execute("delete from taken_in")
-    db.execute("insert into taken_in values (?)", (changed,))
-
-
 def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
     """Read those of *paths* that hold whole runs, each with its size in bytes."""
     for path in paths:
@@ -678,62 +553,3 @@ def _read_run(path: Path) -> Run:
     if run.id != path.stem:
         raise StoreError(f"{path} holds run {run.id}: name it so, or move it away")
     return run
-
-
-def _insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
-    inserted = db.execute(
-        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            run.id,
-            run.node,
-            run.suite,
-            run.started.isoformat(),
-            run.seconds,
-            run.verdict.value,
-            run.complete,
-            msgspec.json.encode(run.inventory),
-            max(1, count_rounds(run)),
-            size,
-        ),
-    )
-    if not inserted.rowcount:  # another process was faster
-        return
-    db.executemany(
-        "insert into results values (?, ?, ?, ?, ?, ?, ?)",
-        [
-            (run.id, r.check, r.verdict.value, r.reason, r.cause, r.remedy, r.seconds)
-            for r in choose_worst_rounds(run.results)
-        ],
-    )
-    db.executemany(
-        "insert into measurements values (?, ?, ?, ?, ?, ?)",
-        [
-            (run.id, check, m.name, m.where, m.value, m.unit)
-            for check, rounds in group_by_check(run.results).items()
-            for m in compute_medians(rounds)
-        ],
-    )
-
-
-def _insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
-    """Remember the marks of *run*, in place of those *where* that holds."""
-    if not run.complete:
-        return
-    last = {(r.check, m.name, m.where): m.value for r in run.results for m in r.marks}
-    db.executemany(
-        "insert into marks values (:node, :name, :mark, :part, :value, :run)"  # noqa: S608 - our own words
-        " on conflict (node, name, mark, part)"
-        f" do update set value = excluded.value, run = excluded.run {where}",
-        [
-            {
-                "node": run.node,
-                "name": check,
-                "mark": mark,
-                "part": part,
-                "value": value,
-                "run": run.id,
-                "ahead": ahead,
-            }
-            for (check, mark, part), value in last.items()
-        ],
-    )

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcverify.check import Judgement, Rule, applies, combine_judgements, judge, list_judgements
+from hpcverify.check import (
+    JudgedItem,
+    Judgement,
+    Rule,
+    applies,
+    combine_judgements,
+    judge,
+    list_judgements,
+)
 from hpcverify.limits.resolve import PastValues, resolve
 from hpcverify.model import (
     CarryOver,
@@ -151,6 +159,40 @@ def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
     told = list_judgements(found, result.limits, result.rulings, inventory.format_names)
     return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
+
+
+def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
+    """
+    Say what counts of a check whose workers *cut* had their end with the budget.
+
+    That is no ERROR where an earlier round had been to the end. What was found until
+    then counts if it is bad; half a check passes nothing, and is no result.
+    """
+    others = any(short.where not in cut for short in result.shortfalls)
+    if others or result.verdict is Verdict.FAIL:
+        return result
+    limits = [limit for limit in result.limits if _applies_to_part_result(limit, result)]
+    found: list[JudgedItem] = [*result.measurements, *result.findings]
+    told = judge(found, limits, result.rulings, inventory.format_names)
+    if told.verdict is Verdict.PASS:
+        return None
+    short = Coverage("node", "cut short: the suite's time was used up")
+    return msgspec.structs.replace(
+        result,
+        verdict=told.verdict,
+        reason=told.reason,
+        cause=told.cause,
+        remedy=told.remedy,
+        coverage=(*result.coverage, short),
+        limits=tuple(limits),
+        shortfalls=(),
+    )
+
+
+def _applies_to_part_result(limit: Limit, result: Result) -> bool:
+    """Whether *limit* holds for half a check: not if it says how much is enough."""
+    decides = limit.otherwise is not Verdict.ERROR and not limit.noisy
+    return decides and _is_measured(limit, result)
 
 
 def build_not_run_result(

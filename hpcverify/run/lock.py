@@ -63,7 +63,7 @@ class LockWait:
     """Waits for another run to end."""
 
     def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
-        """Wait so many *seconds* in all, unless we are *stopped*."""
+        """Wait *seconds* in all, unless *should_stop* says so."""
         self.deadline = time.monotonic() + seconds
         self.should_stop = should_stop
         self.waited = False
@@ -89,7 +89,7 @@ def node_lock(
     """
     Hold the node for as long as the block runs; say how we came by it.
 
-    *wait* is how many seconds another run may still hold it, unless we are *stopped*.
+    *wait* is how many seconds another run may still hold it, unless *should_stop* says so.
     When that is over, root goes on beside a process of another user that holds it.
 
     Raises:

@@ -96,4 +96,4 @@ def _find_error_line(done: CompletedTool) -> str:
         lines = said.decode(errors="replace").split("\n")
         if lines := [line.strip() for line in lines if line.strip()]:
             return lines[which]
-    return f"exit status {done.returncode}, and not a word why"
+    return f"exit status {done.returncode}, without an error message"

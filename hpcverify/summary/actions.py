@@ -132,7 +132,8 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     """Yield every part that *run* complains of, in the order of the inventory."""
     inventory = recall_gone_parts(run)
     by_part: dict[str, list[Complaint]] = {}
-    for complaint in _merge_complaints([*_list_run_complaints(run), *_list_result_complaints(run)]):
+    found = [c for result in run.results for c in list_complaints(result, inventory)]
+    for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
         by_part.setdefault(complaint.where, []).append(complaint)
     places = {part.id: place for place, part in enumerate(inventory.parts)}
     for where in sorted(by_part, key=lambda where: places.get(where, len(places))):
@@ -223,10 +224,22 @@ def _build_complaint(
         name=name,
         text=text,
         verdict=cap_beta_verdict(told.verdict, result.maturity),
-        remedy=Remedy.INSPECT if told.remedy is Remedy.NONE else told.remedy,
+        remedy=effective_remedy(told.verdict, told.remedy, result),
         key=(where, text),
         distance=told.distance,
     )
+
+
+def effective_remedy(verdict: Verdict, remedy: Remedy, result: Result) -> Remedy:
+    """Say what a complaint of *result* calls for: in beta to inspect, never to replace."""
+    capped = cap_beta_verdict(verdict, result.maturity) is not verdict
+    return Remedy.INSPECT if capped or remedy is Remedy.NONE else remedy
+
+
+def find_common_remedy(result: Result, inventory: Inventory) -> Remedy | None:
+    """Say what all complaints of *result* call for; None if they differ in that."""
+    remedies = {complaint.remedy for complaint in list_complaints(result, inventory)}
+    return None if len(remedies) > 1 else next(iter(remedies), Remedy.NONE)
 
 
 def _summarize_as_complaint(result: Result, verdict: Verdict) -> Complaint:
@@ -235,11 +248,6 @@ def _summarize_as_complaint(result: Result, verdict: Verdict) -> Complaint:
     remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
     told = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
     return _build_complaint(result, "node", result.cause.value, told, Inventory())
-
-
-def _list_result_complaints(run: Run) -> Iterator[Complaint]:
-    for result in run.results:
-        yield from list_complaints(result, run.inventory)
 
 
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:

@@ -1,5 +1,5 @@
 """
-What may be shown on a terminal.
+What may be shown, on a terminal as on a page.
 
 Names of nodes, GPUs and drivers, and what other programs say, were written by others: a
 control character in them could clear the screen, set its title, or forge a line.
@@ -7,11 +7,26 @@ control character in them could clear the screen, set its title, or forge a line
 
 from __future__ import annotations
 
-REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+import re
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
+"""Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
+_CONTROL_PICTURES = 0x2400
+_DELETE = 0x7F
 
 
-def make_printable(text: str) -> str:
-    """Put a sign for each character of *text*, of any lines, that gives an order."""
+def make_printable(value: object) -> str:
+    """Show what cannot be printed as a picture of it, or as a white question mark."""
+    text = str(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else REPLACEMENT_CHARACTER for c in text)
+    return _UNPRINTABLE.sub(lambda found: _substitute(ord(found[0])), text)
+
+
+def _substitute(code: int) -> str:
+    if code < 0x20:  # noqa: PLR2004 - the first printable character, a space
+        return chr(_CONTROL_PICTURES + code)
+    return "\u2421" if code == _DELETE else "\ufffd"

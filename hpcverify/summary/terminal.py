@@ -94,8 +94,7 @@ class LiveProgress:
             auto_refresh=False,
             transient=True,
         )
-        looking = "looking at the hardware"
-        self._task = self._bar.add_task(looking, total=None, times="")
+        self._task = self._bar.add_task("reading the inventory", total=None, times="")
 
     def __enter__(self) -> Self:
         """Begin to draw."""

@@ -176,7 +176,7 @@ def format_next_steps(run: Run) -> str:
         return ""
     steps = ", ".join(_format_step(action, run) for action in actions)
     rerun_alone = [action.remedy for action in actions] == [Remedy.RERUN]
-    return f"{steps}{':' if rerun_alone else ', then'} {write_rerun_command(run)}"
+    return f"{steps}{':' if rerun_alone else ', then:'} {write_rerun_command(run)}"
 
 
 def _format_step(action: Action, run: Run) -> str:

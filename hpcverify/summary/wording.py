@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
-from hpcverify.check import applies, compute_margin, format_quantity
+from hpcverify.check import applies, compute_margin, format_bound, format_quantity
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary.actions import recall_gone_parts
@@ -41,7 +42,8 @@ def format_duration(seconds: float) -> str:
         (60, "min", "s", 1),
     ):
         if whole >= size:
-            return f"{whole // size} {big} {whole % size // per} {small}"
+            rest = whole % size // per
+            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - tenths matter below
 
 
@@ -112,15 +114,14 @@ def find_tightest(result: Result) -> tuple[Measurement, Limit] | None:
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
-def _format_number(value: float) -> str:
-    return format_quantity(value, "")
-
-
-def format_bounds(limit: Limit, format_value: Callable[[float], str] = _format_number) -> str:
-    """Print a limit as a range; *told* prints a number of it."""
-    low = None if limit.low is None else f">= {format_value(limit.low)}"
-    high = None if limit.high is None else f"<= {format_value(limit.high)}"
-    return " and ".join(filter(None, (low, high)))
+def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
+    """Print the range that *limit* admits; *format_value* prints a bound of it."""
+    if limit.low is not None and limit.high is not None:
+        low, high = format_value(limit.low), format_value(limit.high)
+        return f"= {low}" if low == high else f"{low} to {high}"
+    if limit.low is not None:
+        return f"≥ {format_value(limit.low)}"
+    return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
 def format_cells(group: CauseGroup, run: Run) -> list[str]:
@@ -140,7 +141,8 @@ def format_cells(group: CauseGroup, run: Run) -> list[str]:
         value, in_words = (f"{figure.format_value(item.value or 0.0)}{share}", figure.format_value)
     elif pair := find_tightest(result):
         item, limit = pair
-        value, in_words = format_quantity(item.value, item.unit), _format_number
+        value = format_quantity(item.value, item.unit)
+        in_words = partial(format_bound, unit=item.unit)
     else:
         return [_describe_coverage(result), "", ""]
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "

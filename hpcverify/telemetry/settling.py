@@ -27,7 +27,7 @@ def settle(
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[float, list[str]]:
     """
-    Wait until all parts are cool and idle, or for *patience* seconds.
+    Wait until all parts are cool and idle, for *timeout* seconds at most.
 
     Returns how long that took, and the ids of the parts that are not there yet.
     """

@@ -8,6 +8,7 @@ words but for their numbers.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,11 @@ class Sighting:
 
     row: NodeRow
     result: LastResult | None
+
+    @property
+    def reason(self) -> str:
+        """What was found."""
+        return self.row.why if self.result is None else self.result.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +79,27 @@ class Fault:
 def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
     """Bring equal faults of *rows* together; the worst and the most frequent first."""
     groups: dict[tuple[Verdict, str, str, Remedy], list[Sighting]] = {}
-    ran: dict[str, int] = {}
+    ran: Counter[str] = Counter()
     for row in rows:
+        ran.update(one.check for one in row.said)
         for one in row.said:
-            ran[one.check] = ran.get(one.check, 0) + 1
             if cap_verdict(one) >= Verdict.WARN:
                 key = (cap_verdict(one), one.check, extract_topic(one.reason), one.remedy)
                 groups.setdefault(key, []).append(Sighting(row, one))
         if row.attention and row.worst < Verdict.ERROR:
-            verdict = row.outcome or Verdict.ERROR
-            key = (verdict, "", extract_topic(row.why), Remedy.RERUN)
+            key = (row.outcome or Verdict.ERROR, "", extract_topic(row.why), Remedy.RERUN)
             groups.setdefault(key, []).append(Sighting(row, None))
     faults = [
         Fault(
             verdict=verdict,
             checks=(check,),
-            topic=about,
-            metric=parse_metric(_get_reason(some[0])),
+            topic=topic,
+            metric=parse_metric(some[0].reason),
             remedy=remedy,
             sightings=tuple(some),
-            nodes_checked=ran.get(check, 0),
+            nodes_checked=ran[check],
         )
-        for (verdict, check, about, remedy), some in groups.items()
+        for (verdict, check, topic, remedy), some in groups.items()
     ]
     return tuple(sorted(_merge(faults), key=lambda f: (f.verdict, len(f.sightings)), reverse=True))
 
@@ -109,10 +114,6 @@ def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
         alike.setdefault(key, []).append(fault)
     for some in alike.values():
         yield replace(some[0], checks=tuple(f.checks[0] for f in some))
-
-
-def _get_reason(sighting: Sighting) -> str:
-    return sighting.row.why if sighting.result is None else sighting.result.reason
 
 
 def parse_metric(reason: str) -> str:

@@ -13,9 +13,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
-    DAY_S,
-    EXTERNAL_STATE,
-    FAILED_STATES,
     NEVER,
     NodeRow,
     Overview,
@@ -29,11 +26,13 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
-from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time, make_anchor
+from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
 
 MAX_NODE_ROWS = 2000
@@ -64,7 +63,7 @@ Links = Mapping[tuple[str, str], str]
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
-    "lemon": Verdict.FAIL,
+    "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
     "suspect": Verdict.WARN,
     "healthy": Verdict.PASS,
@@ -221,7 +220,7 @@ def write_lede(fleet: Overview) -> str:
     """Say what else an operator has to know, in whole sentences."""
     rows = fleet.rows
     if not rows:
-        return "Neither the controller nor a run has reported one."
+        return "Neither the controller nor any run has reported a node."
     days = f"in the last {fleet.overdue_days:g} days"
     told = (
         (
@@ -231,8 +230,8 @@ def write_lede(fleet: Overview) -> str:
         ),
         (
             sum(row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows),
-            "failed node is in service: the controller did not order its run",
-            "failed nodes are in service: the controller did not order their runs",
+            "failed node is in service: the controller did not start its run",
+            "failed nodes are in service: the controller did not start their runs",
         ),
         (
             sum(bool(row.failures) and not row.attention for row in rows),
@@ -251,8 +250,8 @@ def write_lede(fleet: Overview) -> str:
         ),
         (
             sum(not row.known for row in rows),
-            "node is not known to the controller: only runs of its own are",
-            "nodes are not known to the controller: only runs of their own are",
+            "node is unknown to the controller: only runs started on the node are shown",
+            "nodes are unknown to the controller: only runs started on the nodes are shown",
         ),
     )
     sentences = [f"{n} {one if n == 1 else many}." for n, one, many in told if n]
@@ -325,7 +324,7 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     yield "New in the last 24 h", _name_newly_failed(fleet)
     yield "Automatic draining", "paused" if fleet.tripped else "not paused"
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
-    yield "Made", _format_epoch(fleet.made)
+    yield "Generated", _format_epoch(fleet.made)
 
 
 def _name_newly_failed(fleet: Overview) -> str:
@@ -418,15 +417,15 @@ def _fold_column(subject: str, column: Sequence[Square | None]) -> Square | None
     worst = max(there, key=lambda square: square.verdict)
     alike = sum(square.verdict is worst.verdict for square in there)
     word = ICONS[worst.verdict].word
-    told = f"{subject}: {word} on {alike} of {len(there)}, as {worst.title}"
+    told = f"{subject}: {word} on {alike} of {len(there)}, e.g. {worst.title}"
     return Square(worst.verdict, worst.href, told)
 
 
 def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
     count = len(fault.sightings)
     hint = (
-        f"On {count} of {fault.nodes_checked or count} nodes: look for a common cause first, as "
-        "an image, a driver, a setting, or a limit that is too strict."
+        f"On {count} of {fault.nodes_checked or count} nodes: look for a common cause first, such "
+        "as an image, a driver, a setting, or a limit that is too strict."
     )
     return FaultRow(
         icon=ICONS[fault.verdict],
@@ -448,7 +447,7 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
         page=_find_page(row, links),
         href="" if one is None else _link_check(one, links),
         state=", since ".join(filter(None, (row.state_label, _format_since(row, now)))),
-        found=_cut(row.why if one is None else one.reason, REASON_CHARACTERS),
+        found=_cut(sighting.reason, REASON_CHARACTERS),
         seen_at=_format_age(row.node.last_run_at if one is None else one.started.timestamp(), now),
     )
 
@@ -460,7 +459,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
         "held",
         "Out of service",
         "Taken out of service by hpcverify, or only marked so in observe mode.",
-        [r for r in rows if r.state not in (*IN_SERVICE_STATES, EXTERNAL_STATE)],
+        [r for r in rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)],
         links,
         columns={
             "State": lambda r: r.state_label,
@@ -471,9 +470,9 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     )
     yield _build_list(
         "others",
-        "Held by someone else",
-        "Somebody else took these out of service. hpcverify leaves them alone.",
-        [r for r in rows if r.state == EXTERNAL_STATE],
+        "Drained by someone else",
+        "hpcverify does not touch these.",
+        [r for r in rows if r.state == OTHERS_STATE],
         links,
         columns={
             "Why": lambda r: r.node.foreign,
@@ -483,21 +482,19 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     yield _build_list(
         "lately",
         f"Failed {FAILURE_WINDOW}",
-        "The newest results passed, but no full pass that the controller ordered came "
-        "after the failure.",
+        "The newest results passed, but the node has had no full pass since the failure.",
         sorted((r for r in rows if r.failures and not r.attention), key=lambda r: -r.failures),
         links,
         columns={
             "Failed runs": lambda r: str(r.failures),
-            "The last one": lambda r: _format_age(r.failed, now),
+            "Last failure": lambda r: _format_age(r.failed, now),
             "State": lambda r: r.state_label,
         },
     )
     yield _build_list(
         "unverified",
         f"No full pass in the last {fleet.overdue_days:g} days",
-        "A full pass is a run of all checks that the controller ordered. The longest "
-        "ago comes first.",
+        "A full pass is a run of all checks, started by the controller. Oldest first.",
         sorted((r for r in rows if r.overdue), key=lambda r: r.node.last_pass_at),
         links,
         columns={
@@ -509,11 +506,11 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     yield _build_list(
         "flaky",
         "Failures not reproduced",
-        "A second run passed. Often on one node: a part may be about to fail. On many "
-        "nodes: a limit may be too strict.",
+        "A second run passed. If one node has many, a part may be about to fail; if many "
+        "nodes have some, a limit may be too strict.",
         sorted((r for r in rows if r.node.flakes), key=lambda r: -r.node.flakes),
         links,
-        columns={"How often": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
+        columns={"Count": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
     )
 
 
@@ -553,7 +550,7 @@ def _describe_newest_run(row: NodeRow, now: float) -> str:
     verdict = row.verdict or row.worst
     began = max((one.started.timestamp() for one in row.said), default=row.node.last_run_at)
     told = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
-    return told if row.known and row.verdict else f"{told}, not ordered by the controller"
+    return told if row.known and row.verdict else f"{told}, not started by the controller"
 
 
 def _format_more(left: int) -> str:

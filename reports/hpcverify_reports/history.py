@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hpcverify.check import applies
 from hpcverify.model import Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.judged import Labeler
-from hpcverify_reports.labels import ICONS, Icon, format_duration, format_time, format_with_unit
+from hpcverify_reports.labels import ICONS, Icon, format_time, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) ->
         name=name,
         part=label(where),
         spark=draw_sparkline(
-            f"{len(values)} runs, the last one {format_with_unit(last, unit)}", values, median
+            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
         ),
         median=format_with_unit(median, unit),
         spread=format_with_unit(float(row["spread"]), unit),

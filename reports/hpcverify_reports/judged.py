@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hpcverify.check import Judgement, applies, judge
-from hpcverify.model import Finding, Limit, Measurement, Result, Verdict
+from hpcverify.model import (
+    Finding,
+    FindingRule,
+    Limit,
+    Measurement,
+    Remedy,
+    Result,
+    Verdict,
+)
+from hpcverify.summary.wording import format_bounds
 from hpcverify_reports.labels import format_number
 
+UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
+"""What a finding means whose code has no rule."""
 Labeler = Callable[[str], str]
 """Turns the id of a part into what a person calls it."""
 
@@ -61,7 +72,7 @@ def list_accused(result: Result) -> tuple[str, ...]:
     ruled = [
         finding.where
         for finding in result.findings
-        if judge_finding(finding, result) > Verdict.SKIP
+        if find_rule(finding, result).verdict > Verdict.SKIP
     ]
     return tuple(dict.fromkeys([*broken, *ruled]))
 
@@ -73,19 +84,11 @@ def find_unmet_limits(result: Result) -> Iterator[Limit]:
             yield limit
 
 
-def judge_finding(finding: Finding, result: Result) -> Verdict:
-    """Say how *finding* was ruled; one that nobody ruled on is an ERROR."""
-    ruling = result.rulings.get(finding.code)
-    return Verdict.ERROR if ruling is None else ruling.verdict
+def find_rule(finding: Finding, result: Result) -> FindingRule:
+    """Find how *finding* was ruled; one that nobody ruled on is an ERROR."""
+    return result.rulings.get(finding.code, UNKNOWN_FINDING_RULE)
 
 
 def format_range(limit: Limit) -> str:
     """Print the range that *limit* admits."""
-    low, high = format_number(limit.low), format_number(limit.high)
-    if limit.low is None and limit.high is None:
-        return "any number"
-    if limit.low is None:
-        return f"≤ {high}"
-    if limit.high is None:
-        return f"≥ {low}"
-    return f"= {low}" if limit.low == limit.high else f"{low} to {high}"
+    return format_bounds(limit, format_number) or "any number"

@@ -1,5 +1,5 @@
 """
-The closed vocabulary of the reports: verdicts, causes, remedies, times.
+What reports call verdicts, causes, facts and times.
 
 A verdict is told three times over, by shape, by word and by colour, so that it
 survives a grey printer and an eye that takes red for green.
@@ -7,26 +7,13 @@ survives a grey printer and an eye that takes red for green.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from hpcverify.check import format_quantity
-from hpcverify.model import Cause, Remedy, Verdict
-
-REMEDY_SENTENCES = {
-    Remedy.NONE: "Nothing to do.",
-    Remedy.RERUN: "Run the check again before acting on it.",
-    Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
-    Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
-    Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
-    Remedy.RESET_GPU: "Drain the node and reset the GPU.",
-    Remedy.REBOOT: "Drain the node and reboot it.",
-    Remedy.REPLACE: "Take the part out of service and replace it.",
-    Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
-}
-"""One imperative sentence for each remedy."""
+from hpcverify.model import Cause, Verdict
+from hpcverify.summary.printable import make_printable
 
 CAUSE_SENTENCES = {
     Cause.NONE: "",
@@ -114,26 +101,6 @@ INFO_ICON = Icon(
 )
 """The sign of a finding without a verdict of its own: counters, what was changed."""
 
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-    "\ud800-\udfff\ufffe\uffff]"
-)
-"""Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
-
-_CONTROL_PICTURES = 0x2400
-_DELETE = 0x7F
-
-
-def make_printable(value: object) -> str:
-    """Show what cannot be printed as a picture of it, or as a white question mark."""
-    return _UNPRINTABLE.sub(lambda found: _substitute(ord(found[0])), str(value))
-
-
-def _substitute(code: int) -> str:
-    if code < 0x20:  # noqa: PLR2004 - the first printable character, a space
-        return chr(_CONTROL_PICTURES + code)
-    return "\u2421" if code == _DELETE else "\ufffd"
-
 
 def format_number(value: float | None) -> str:
     """Print *value* without its unit, in no more room than a column has."""
@@ -175,18 +142,3 @@ def format_time(when: datetime) -> str:
     """Print a time of day in UTC; what names no zone is taken to be UTC."""
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def format_duration(seconds: float) -> str:
-    """Print a length of time in the two units that matter, as in ``2 min 41 s``."""
-    whole = round(seconds)
-    if whole < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for size, big, small, per in (
-        (86400, "d", "h", 3600),
-        (3600, "h", "min", 60),
-        (60, "min", "s", 1),
-    ):
-        if whole >= size:
-            return f"{whole // size} {big} {whole % size // per} {small}"
-    return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - tenths matter below

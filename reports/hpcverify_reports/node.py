@@ -8,13 +8,12 @@ source, and how to measure it again. The same run gives the same bytes.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import FORMER_LABEL, list_clauses
+from hpcverify.summary.actions import recall_gone_parts
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -22,18 +21,25 @@ from hpcverify.summary.rounds import (
     count_rounds,
     format_tally,
     group_by_check,
-    sort_results,
 )
-from hpcverify_reports.headline import list_decisive_results, write_lede
+from hpcverify.summary.verdict import (
+    REMEDY_SENTENCES,
+    CauseGroup,
+    group_by_cause,
+    list_clauses,
+    rank_results,
+    summarize_run,
+    write_command,
+    write_rerun_command,
+)
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import History, build_history
 from hpcverify_reports.judged import Labeler
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
-    REMEDY_SENTENCES,
     Icon,
-    format_duration,
     format_time,
     make_anchor,
 )
@@ -121,27 +127,29 @@ def render(
     *history* are earlier runs of the same node; *repetitions* say how often the parts
     that fail have failed before.
     """
-    label = _make_labeler(run)
+    label = recall_gone_parts(run).find_label
     sections = {
         check: _build_section(rounds, run, label)
         for check, rounds in group_by_check(run.results).items()
     }
-    ordered = sort_results(choose_worst_rounds(run.results))
-    blamed = [r.check for r in ordered if effective_verdict(r) >= Verdict.WARN]
-    skipped = [r.check for r in ordered if effective_verdict(r) is Verdict.SKIP]
+    bad = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
+    decisive = [g for g in bad if effective_verdict(g.result) is run.verdict]
+    skipped = [
+        r.check for r in choose_worst_rounds(run.results) if effective_verdict(r) is Verdict.SKIP
+    ]
     page = NodePage(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
-        lede=write_lede(run),
-        reasons=tuple(_list_reasons(run))[:MAX_REASONS],
+        lede=summarize_run(run),
+        reasons=tuple(_build_reason(g, run) for g in decisive[:MAX_REASONS]),
         groups=group_demanded(run, repetitions),
         milder=group_milder(run),
         no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
         speeds=tuple(_list_speeds(run, label)) if run.verdict < Verdict.ERROR else (),
         facts=tuple(_list_facts(run)),
-        why=_merge_alike([sections[check] for check in blamed]),
+        why=tuple(_build_card(g, sections) for g in bad),
         skipped=tuple(sections[check] for check in skipped),
         checks=tuple(sections.values()),
         history=build_history(run, history, label),
@@ -149,23 +157,11 @@ def render(
         problems=tuple(build_finding(f, label) for f in run.inventory.problems),
         sensors=tuple(_group_sensors(run.inventory)),
         command=write_command(run.suite),
-        rerun_command=write_command(run.suite, blamed) if blamed else "",
+        rerun_command=write_rerun_command(run) if bad else "",
         versions=tuple(run.versions.items()),
         id=run.id,
     )
     return render_page("node.html.j2", page=page)
-
-
-def _make_labeler(run: Run) -> Labeler:
-    """Name every part as people do; one that is gone as it was called before."""
-    gone = {
-        finding.where: finding.evidence[FORMER_LABEL]
-        for result in run.results
-        for finding in result.findings
-        if FORMER_LABEL in finding.evidence
-    }
-    labels = gone | {part.id: part.label for part in run.inventory.parts}
-    return lambda where: labels.get(where, where)
 
 
 def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Section:
@@ -174,7 +170,7 @@ def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Sectio
     made = build_section(worst, run.inventory, label)
     if len(rounds) == 1:
         return made
-    others = sort_results(r for r in rounds if r is not worst)
+    others = rank_results(r for r in rounds if r is not worst)
     shown = sorted(others[:MAX_OTHER_ROUNDS], key=lambda r: r.round)
     left = len(others) - len(shown)
     return replace(
@@ -186,38 +182,25 @@ def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Sectio
     )
 
 
-def _merge_alike(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Bring checks together that complain of the very same, as of one lost GPU."""
-    alike: dict[object, list[Section]] = {}
-    for one in sections:
-        reason = one.findings or one.reason
-        said = (one.icon, one.badges, reason, one.cause, one.next)
-        alike.setdefault(one.id if one.complaints else said, []).append(one)
-    return tuple(
-        replace(first, same_checks=tuple((other.id, other.check) for other in others))
-        for first, *others in alike.values()
+def _build_card(group: CauseGroup, sections: Mapping[str, Section]) -> Section:
+    """Show a check that did not pass, and name those that the same cause took with it."""
+    links = tuple((make_anchor(r.check), r.check) for r in group.also)
+    return replace(sections[group.result.check], same_checks=links)
+
+
+def _build_reason(group: CauseGroup, run: Run) -> ReasonLine:
+    """Tell what decided a verdict, of several checks that owe it to one cause once."""
+    first, *others = list_clauses(group.result, recall_gone_parts(run)) or [group.result.reason]
+    return ReasonLine(
+        checks=tuple((make_anchor(r.check), r.check) for r in group.results),
+        text=first.removeprefix("node: ") or CAUSE_SENTENCES[group.result.cause],
+        more=len(others),
     )
-
-
-def _list_reasons(run: Run) -> Iterator[ReasonLine]:
-    """Yield what decided the verdict; what several checks say alike comes once."""
-    alike: dict[str, list[Result]] = {}
-    more: dict[str, set[str]] = {}
-    for result in list_decisive_results(run):
-        # A skip, which counts where the check is required, has a reason and no
-        # complaint.
-        first, *others = list_clauses(result, run.inventory) or [result.reason]
-        text = first.removeprefix("node: ") or CAUSE_SENTENCES[result.cause]
-        alike.setdefault(text, []).append(result)
-        more.setdefault(text, set()).update(others)
-    for text, results in alike.items():
-        checks = tuple((make_anchor(r.check), r.check) for r in results)
-        yield ReasonLine(checks, text, len(more[text]))
 
 
 def _list_speeds(run: Run, label: Labeler) -> Iterator[Speed]:
     for result in choose_worst_rounds(run.results):
-        for figure in choose_figures(result):
+        for figure in choose_figures(result, run.inventory):
             yield Speed(
                 href=make_anchor(result.check),
                 name=f"{figure.check} {figure.name}",
@@ -230,8 +213,8 @@ def _write_notes(figure: Figure, label: Labeler) -> Iterator[str]:
     if figure.share:
         yield figure.share
     if figure.parts > 1:
-        least = figure.format_value(figure.slowest.value or 0.0)
-        yield f"median of {figure.parts}; least: {label(figure.slowest.where)} {least}"
+        slowest = figure.format_value(figure.slowest.value or 0.0)
+        yield f"median of {figure.parts}; slowest: {label(figure.slowest.where)} {slowest}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:
@@ -256,9 +239,3 @@ def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
         alike.setdefault(tuple(sorted(names)), []).append(where)
     for some, places in alike.items():
         yield name_parts(filter(None, places), inventory), ", ".join(some)
-
-
-def write_command(suite: str, checks: Sequence[str] = ()) -> str:
-    """Write the command line that runs *suite*, or of it only *checks*, again."""
-    chosen = [word for check in checks for word in ("--check", check)]
-    return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])

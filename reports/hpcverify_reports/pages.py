@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hpcverify_reports.labels import make_printable
+from hpcverify.summary.printable import make_printable
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
 """A time, or how long ago it was."""

@@ -6,9 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcverify.model import Run, Verdict
-from hpcverify.summary.actions import Action, AffectedPart, Complaint, list_actions
+from hpcverify.summary.actions import (
+    Action,
+    AffectedPart,
+    Complaint,
+    list_actions,
+    recall_gone_parts,
+)
 from hpcverify.summary.exclusions import Repetition, list_ruled_out
-from hpcverify_reports.labels import ICONS, REMEDY_SENTENCES, Icon, format_time
+from hpcverify.summary.verdict import REMEDY_SENTENCES, list_deciding_actions
+from hpcverify_reports.labels import ICONS, Icon, format_time
 from hpcverify_reports.sections import Fact
 
 Repetitions = Mapping[str, Repetition]
@@ -68,7 +75,7 @@ class ActionGroup:
 
 def group_demanded(run: Run, past: Repetitions) -> tuple[ActionGroup, ...]:
     """Lay out what made the verdict of *run*, the gravest first."""
-    return tuple(_build_group(a, run, past) for a in list_actions(run) if a.verdict is run.verdict)
+    return tuple(_build_group(action, run, past) for action in list_deciding_actions(run))
 
 
 def group_milder(run: Run) -> tuple[ActionGroup, ...]:
@@ -91,16 +98,9 @@ def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
     return ActionGroup(
         icon=ICONS[action.verdict],
         action=REMEDY_SENTENCES[action.remedy],
-        names=_name_affected(action, run),
+        names=recall_gone_parts(run).format_names([part.where for part in action.parts]),
         rows=tuple(_build_row(part, run, past.get(part.where)) for part in action.parts),
     )
-
-
-def _name_affected(action: Action, run: Run) -> str:
-    known = {part.id for part in run.inventory.parts}
-    there = [part.where for part in action.parts if part.where in known]
-    gone = [part.label for part in action.parts if part.where not in known]
-    return ", ".join(filter(None, (run.inventory.format_names(there), *gone)))
 
 
 def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> AffectedRow:

@@ -19,14 +19,16 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import list_complaints
+from hpcverify.summary.actions import effective_remedy, find_common_remedy
+from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.wording import format_duration
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
     Labeler,
+    find_rule,
     find_unmet_limits,
     format_range,
-    judge_finding,
     judge_measurements,
     list_accused,
 )
@@ -34,9 +36,8 @@ from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
     INFO_ICON,
-    REMEDY_SENTENCES,
     Icon,
-    format_duration,
+    format_unit,
     format_with_unit,
     label_fact,
     make_anchor,
@@ -133,19 +134,20 @@ def build_section(
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     broken = _list_complaints(result, everything, label, place)
-    findings = [(judge_finding(f, result), f) for f in result.findings]
+    findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
+    remedy = find_common_remedy(result, inventory)
     return Section(
         id=place,
         check=result.check,
         round=result.round,
-        icon=ICONS[result.verdict],
+        icon=ICONS[verdict],
         is_open=verdict >= Verdict.WARN,
         badges=tuple(_list_badges(result)),
         took=format_duration(result.seconds),
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
-        next="" if has_mixed_remedies(result, inventory) else REMEDY_SENTENCES[result.remedy],
+        next=REMEDY_SENTENCES[remedy] if remedy else "",
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
         findings=tuple(_build_judged_finding(f, ruled, result, label) for ruled, f in findings),
@@ -165,16 +167,11 @@ def format_param(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def has_mixed_remedies(result: Result, inventory: Inventory) -> bool:
-    """Whether the complaints of *result* call for different things."""
-    return len({c.remedy for c in list_complaints(result, inventory)}) > 1
-
-
 def _list_badges(result: Result) -> Iterator[str]:
     if result.maturity is Maturity.BETA:
-        yield "beta: never quarantines"
+        yield "beta: cannot drain the node"
     if result.required and result.verdict is Verdict.SKIP:
-        yield "required: counts as an error"
+        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
@@ -196,9 +193,9 @@ def _list_complaints(
             name=one.item.name,
             value=format_with_unit(one.item.value, one.item.unit),
             strip=axes[one.item.name],
-            bound=format_range(limit),
+            bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(judgement.remedy),
+            remedy=REMEDY_SENTENCES[effective_remedy(judgement.verdict, judgement.remedy, result)],
         )
         for judgement, limit, one in broken
     ]
@@ -207,21 +204,17 @@ def _list_complaints(
         ComplaintRow(
             icon=ICONS[Verdict.ERROR],
             href=place,
-            part=label(limit.where) if limit.where else "every part",
+            part=label(limit.where) if limit.where else "all parts",
             name=limit.name,
             value="not measured",
             strip=None,
             bound=format_range(limit),
             source=limit.source,
-            remedy=_write_remedy(Remedy.FIX_CHECKER),
+            remedy=REMEDY_SENTENCES[Remedy.FIX_CHECKER],
         )
         for limit in unmet
     ]
     return rows
-
-
-def _write_remedy(remedy: Remedy) -> str:
-    return "" if remedy is Remedy.NONE else REMEDY_SENTENCES[remedy]
 
 
 def _build_judged_finding(
@@ -230,8 +223,8 @@ def _build_judged_finding(
     """Lay out a finding; one that passed has no verdict and no remedy of its own."""
     if verdict is Verdict.PASS:
         return build_finding(finding, label, INFO_ICON)
-    rule = result.rulings.get(finding.code)
-    return build_finding(finding, label, ICONS[verdict], _write_remedy(rule.remedy) if rule else "")
+    remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
+    return build_finding(finding, label, ICONS[verdict], REMEDY_SENTENCES[remedy])
 
 
 def build_finding(
@@ -259,7 +252,7 @@ def cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ruled = ((f.where, judge_finding(f, result)) for f in result.findings)
+    ruled = ((f.where, find_rule(f, result).verdict) for f in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for where, verdict in (
         *((covered.where, None) for covered in result.coverage),

@@ -93,25 +93,18 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class LineLabel:
-    """A line's name at the right edge, and the path from the line to it."""
-
-    text: str
-    x: float
-    y: float
-    leader_path: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One part's line; its *path* is in tenths of a pixel."""
+    """One part's line, and its name at the right edge; paths in tenths of a pixel."""
 
     name: str
     path: str
     hue: str
     width: float
     weight: int
-    label: LineLabel | None
+    label: Tick | None
+    """At which height its name stands, if it has one."""
+    leader_path: str
+    """From the line to its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,24 +237,16 @@ def _draw_lines(
     places = dict(zip((d.place for d in named), space_labels(wanted, y.end, y.start), strict=True))
     for d in sorted(drawn, key=lambda d: d.trace.flagged):
         at = places.get(d.place)
+        points = [(x(t), y(value)) for t, value in d.points]
         yield ChartLine(
             name=d.trace.label,
-            path=write_path([(x(t), y(v)) for t, v in d.points]),
-            hue=HUES[d.place % len(HUES)] if at is not None else HUES[-1],
+            path=write_path(points),
+            hue=HUES[-1] if at is None else HUES[d.place % len(HUES)],
             width=2.2 if d.trace.flagged else 1.1,
             weight=700 if d.trace.flagged else 400,
-            label=None if at is None else _place_label(d, at, x, y),
+            label=None if at is None else Tick(at, d.label),
+            leader_path="" if at is None else write_path([points[-1], (x.end + 11, at)]),
         )
-
-
-def _place_label(drawn: DrawnTrace, at: float, x: Scale, y: Scale) -> LineLabel:
-    end_x, end_y = x(drawn.end[0]), y(drawn.end[1])
-    return LineLabel(
-        text=drawn.label,
-        x=x.end + 14,
-        y=at,
-        leader_path=f"M{end_x:g} {end_y:g}L{x.end + 11:g} {at:g}",
-    )
 
 
 def space_labels(wanted: Sequence[float], low: float, high: float) -> list[float]:

@@ -8,36 +8,30 @@ from datetime import UTC
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import (
-    Cause,
-    FindingRule,
-    Inventory,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-    effective_verdict,
-)
-from hpcverify.summary.actions import summarize_reason
+from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.summary.actions import effective_remedy, find_common_remedy, recall_gone_parts
+from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import (
     choose_worst_round,
-    choose_worst_rounds,
     format_round_count,
     format_tally,
     group_by_check,
-    sort_results,
 )
-from hpcverify_reports.headline import write_lede
-from hpcverify_reports.judged import format_range, judge_measurements
-from hpcverify_reports.labels import (
-    CAUSE_SENTENCES,
-    ICONS,
+from hpcverify.summary.verdict import (
     REMEDY_SENTENCES,
-    format_duration,
-    format_time,
-    format_with_unit,
-    make_printable,
+    CauseGroup,
+    explain_group,
+    explain_weight,
+    format_next_steps,
+    group_by_cause,
+    rank_checks,
+    summarize_reason,
+    summarize_run,
+    write_rerun_command,
 )
+from hpcverify.summary.wording import format_duration
+from hpcverify_reports.judged import find_rule, format_range, judge_measurements
+from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time, format_with_unit
 from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
@@ -46,12 +40,9 @@ from hpcverify_reports.remedies import (
     group_demanded,
     group_milder,
 )
-from hpcverify_reports.sections import has_mixed_remedies
 
 _JUNIT_ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$]|:(?=//))")
-DEFAULT_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
-"""What a finding means whose code no ruling names."""
 _VERDICT_CHARACTERS = {
     Verdict.PASS: "✓",
     Verdict.SKIP: "\N{EN DASH}",
@@ -71,8 +62,9 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     machine, and for each part what to do, how to find it, and why; *past* says how
     often it has failed.
     """
+    inventory = recall_gone_parts(run)
     cases = [
-        *(_build_case(some, run.inventory) for some in group_by_check(run.results).values()),
+        *(_build_case(some, inventory) for some in group_by_check(run.results).values()),
         *_build_run_case(run),
     ]
     suite = ET.Element(
@@ -107,6 +99,8 @@ def _list_properties(run: Run) -> Iterator[tuple[str, str]]:
     yield "run", run.id
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
+    yield "summary", summarize_run(run)
+    yield "next", format_next_steps(run) or REMEDY_SENTENCES[Remedy.NONE]
     if run.rounds > 1:
         yield "rounds", format_round_count(run)
         yield "left_out", run.left_out
@@ -157,9 +151,9 @@ def _build_case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
             case,
             kind,
             type=result.cause.value or result.remedy.value,
-            message=make_printable(result.reason),
+            message=make_printable(summarize_reason(result, inventory)),
         ).text = details
-    elif result.verdict is Verdict.WARN:
+    elif effective_verdict(result) is Verdict.WARN:
         ET.SubElement(case, "system-out").text = details
     return case
 
@@ -172,19 +166,22 @@ def _build_run_case(run: Run) -> Iterator[ET.Element]:
         case,
         _JUNIT_ELEMENTS[run.verdict],
         type=Cause.INTERRUPTED.value if not run.complete else run.verdict.value,
-        message=make_printable(write_lede(run)),
+        message=make_printable(summarize_run(run)),
     )
     yield case
 
 
 def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
     """Tell all that was found, and what to do where it is the same for all of it."""
-    yield f"{ICONS[result.verdict].word}: {result.reason}"
+    yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
+    if weight := explain_weight(result):
+        yield weight
     if result.cause is not Cause.NONE:
         yield CAUSE_SENTENCES[result.cause]
-    mixed = has_mixed_remedies(result, inventory)
-    if result.remedy is not Remedy.NONE and not mixed:
-        yield f"Next: {REMEDY_SENTENCES[result.remedy]}"
+    remedy = find_common_remedy(result, inventory)
+    mixed = remedy is None
+    if remedy not in (None, Remedy.NONE):
+        yield f"Next: {REMEDY_SENTENCES[remedy]}"
     for one in judge_measurements(result):
         for limit, judgement in one.broken_limits:
             value = format_with_unit(one.item.value, one.item.unit)
@@ -194,8 +191,8 @@ def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
                 f"{_format_difference(judgement.verdict, judgement.remedy, result, mixed=mixed)}"
             )
     for finding in result.findings:
-        ruling = result.rulings.get(finding.code, DEFAULT_FINDING_RULE)
-        apart = _format_difference(ruling.verdict, ruling.remedy, result, mixed=mixed)
+        rule = find_rule(finding, result)
+        apart = _format_difference(rule.verdict, rule.remedy, result, mixed=mixed)
         yield f"{finding.where}: {finding.code}: {finding.text}{apart}"
         yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
@@ -205,8 +202,8 @@ def _format_difference(verdict: Verdict, remedy: Remedy, result: Result, *, mixe
     if verdict is Verdict.PASS:
         return ""
     milder = f" ({ICONS[verdict].word})" if verdict < result.verdict else ""
-    own = mixed and remedy is not Remedy.NONE
-    return f"{milder}: {REMEDY_SENTENCES[remedy]}" if own else milder
+    own = REMEDY_SENTENCES[effective_remedy(verdict, remedy, result)]
+    return f"{milder}: {own}" if mixed else milder
 
 
 def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
@@ -217,14 +214,17 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     failed.
     """
     rounds = group_by_check(run.results)
-    worst = sort_results(choose_worst_rounds(run.results))
-    rows = "".join(_format_row(r, rounds[r.check], run.inventory) for r in worst)
+    inventory = recall_gone_parts(run)
+    skipped = [r for r in rank_checks(run) if effective_verdict(r) is Verdict.SKIP]
+    groups = [*group_by_cause(run), *(CauseGroup(result=r) for r in skipped)]
+    rows = "".join(_format_row(g, rounds[g.result.check], inventory) for g in groups)
     table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, format_round_count(run))))
     demanded = group_demanded(run, past)
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
+    again = f"Then: {escape(write_rerun_command(run))}\n\n" if demanded else ""
     seen = group_milder(run)
     more = "Also seen. No part below has failed.\n\n" if seen else ""
     named = describe_machine(run)
@@ -232,9 +232,9 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     tails = "".join(f"{_format_heading(g)}{_format_parts(g)}" for g in seen)
     return (
         f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
-        f"{escape(write_lede(run))}\n\n"
+        f"{escape(summarize_run(run))}\n\n"
         f"{idle}"
-        f"{heads}{more}{tails}{table}"
+        f"{heads}{again}{more}{tails}{table}"
         f"{f'Machine: {escape(named)}. ' if named else ''}"
         f"Suite {escape(suite)}, {escape(format_time(run.started))}, "
         f"{format_duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
@@ -254,8 +254,8 @@ def _format_parts(group: ActionGroup) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def _format_row(result: Result, rounds: Sequence[Result], inventory: Inventory) -> str:
-    reason = summarize_reason(result, inventory)
+def _format_row(group: CauseGroup, rounds: Sequence[Result], inventory: Inventory) -> str:
+    result, reason = group.result, explain_group(group, inventory)
     verdict = effective_verdict(result)
     several = f"{len(rounds)} rounds: {format_tally(rounds)}" if len(rounds) > 1 else ""
     why = ". ".join(filter(None, (several, reason or CAUSE_SENTENCES[result.cause])))

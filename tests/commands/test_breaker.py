@@ -39,7 +39,7 @@ def test_a_doubt_is_told_with_how_widely_and_until_when(cli: Cli) -> None:
     first, doubt = cli("breaker").stdout.splitlines()
 
     assert first == "not tripped"
-    assert doubt.startswith("doubted: gemm fails on 4 of the 10 nodes that ran it: ")
+    assert doubt.startswith("in doubt: gemm fails on 4 of the 10 nodes that ran it: ")
     assert f"no node is held for it alone until {ends:%Y-%m-%d %H:}" in doubt
 
 
@@ -56,7 +56,7 @@ def test_a_reset_says_what_a_doubt_needs_instead(cli: Cli) -> None:
 
 def test_a_reset_of_a_tripped_breaker_ends_its_doubts_as_well(cli: Cli) -> None:
     failing(cli, 4, 10).trip("9 of 40 nodes")
-    assert cli("breaker").stdout.startswith("tripped: 9 of 40 nodes; act again with")
+    assert cli("breaker").stdout.startswith("tripped: 9 of 40 nodes; reset with")
 
     assert cli("breaker", "reset", "--reason", "image 41").returncode == 0
 

@@ -17,7 +17,7 @@ LATER = 99_999_999_999
 
 @pytest.mark.parametrize(("verdict", "status"), [("ok", 0), ("quarantined", 1), ("hold", 1)])
 def test_gate_exits_and_speaks_as_the_word_says(cli: Cli, verdict: str, status: int) -> None:
-    write(cli.state / "standing", JobGate(verdict, LATER, "GPU 3: lost"))
+    write(cli.state / "gate", JobGate(verdict, LATER, "GPU 3: lost"))
     done = cli("gate")
 
     assert done.returncode == status
@@ -29,13 +29,13 @@ def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:
     done = cli("gate")
 
     assert done.returncode == 0
-    assert f"{cli.state}/standing holds no valid word" in done.stdout
+    assert f"{cli.state}/gate is no valid gate file" in done.stdout
 
 
 def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
-    write(cli.state / "standing", JobGate("hold", LATER, "fan"))
-    write(tmp_path / "spool" / "standing" / cli.node, JobGate("ok", LATER))
+    write(cli.state / "gate", JobGate("hold", LATER, "fan"))
+    write(tmp_path / "spool" / "gate" / cli.node, JobGate("ok", LATER))
 
     assert cli("gate").returncode == 1
     assert cli("gate", "--spool", f"{tmp_path}/spool").returncode == 0
@@ -44,7 +44,7 @@ def test_with_a_spool_gate_asks_there_first(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_stale_word_refuses_nobody(cli: Cli) -> None:
-    write(cli.state / "standing", JobGate("quarantined", 1))
+    write(cli.state / "gate", JobGate("quarantined", 1))
 
     assert cli("gate").returncode == 0
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.overview import DAY_S
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.model import Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
-from hpcverify.summary.wording import MAX_LINE_CHARACTERS
+from hpcverify.summary.verdict import MAX_LINE_CHARACTERS
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
 from tests.reports.dom import Dom

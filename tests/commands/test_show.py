@@ -7,7 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.cli import COMMANDS
+from hpcverify.model import Finding, FindingRule, Inventory, Limit, Measurement, Part, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from tests.cli import Cli
@@ -50,6 +51,56 @@ def test_checks_are_listed_the_sites_own_among_them(cli: Cli) -> None:
 
     assert {"gemm", "sdc", "thermal", "ecc", "allreduce", "storage", "inventory"} < (listed.keys())
     assert listed["steady"]["metrics"] == {"level": "ms"}
+
+
+def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> None:
+    cli.site('[limits.gemm]\n"*.sustained" = { of_siblings = 0.95 }')
+    text = cli("checks", "gemm").stdout
+
+    assert "Measure what a part computes" in text
+    assert "burst_seconds" in text
+    assert "median time of a product" in text
+    assert ">= 0.95 x the median of like parts" in " ".join(text.split())
+    assert "site.toml" in text
+    assert "something else may load the node" in " ".join(text.split())
+
+
+def test_the_findings_of_a_check_are_explained(cli: Cli) -> None:
+    lines = words(cli("checks", "recovery").stdout)
+
+    assert ["drain_p2p", "WARN", "inspect"] in lines
+
+
+def test_one_check_is_explained_as_json(cli: Cli) -> None:
+    told = json.loads(cli("checks", "grave", "--json").stdout)
+
+    assert told["name"] == "grave"
+    assert told["description"] == "Find what no rerun could take back."
+    assert told["params"] == {"wrong": True}
+    assert told["finding_rules"]["wrong_word"]["verdict"] == "fail"
+
+
+def test_every_check_can_be_explained(cli: Cli) -> None:
+    for told in json.loads(cli("checks", "--json").stdout):
+        assert told["description"], told["name"]
+        assert told["meanings"].keys() == told["metrics"].keys()
+
+
+def test_a_check_that_is_not_there_is_not_explained(cli: Cli) -> None:
+    done = cli("checks", "gem")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "hpcverify: no check is called 'gem'; did you mean gemm?\n",
+    )
+
+
+def test_the_commands_are_grouped_by_whom_they_concern(cli: Cli) -> None:
+    lines = cli("--help").stdout.splitlines()
+    places = [lines.index(head) for head in ("This node:", "Cluster:", "Set-up:")]
+
+    assert places == sorted(places)
+    assert set(COMMANDS) < {line.split()[0] for line in lines if line.startswith("  ")}
 
 
 def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
@@ -160,3 +211,94 @@ def test_history_is_one_line_a_run_the_worst_part_first(cli: Cli, columns: str) 
     assert max(map(len, lines)) <= int(columns)
     (failed,) = (line for line in lines if "FAIL" in line)
     assert "gemm: GPU 3 +23 more: rate 5" in failed
+
+
+GPUS = tuple(Part("gpu", f"GPU-{i}", f"GPU {i} (…{i})") for i in range(3))
+
+
+@pytest.fixture
+def sick(cli: Cli) -> Cli:
+    """Have one run in the store in which GPU 1 is slow and ran out of one thing."""
+    rates = [Measurement("rate", v, "GB/s", gpu.id) for v, gpu in zip((9, 5, 8), GPUS, strict=True)]
+    others = [Measurement("heat", 50.0, "", gpu.id) for gpu in GPUS]
+    slow = a_result(
+        verdict=Verdict.FAIL,
+        reason="GPU 1 (…1): rate 5 GB/s < 7 (spec)",
+        measurements=(*others, *rates),
+        limits=(Limit(name="rate", low=7, source="spec"),),
+        findings=(Finding("gone", "GPU-1", "it is gone"), Finding("seen", "GPU-0", "was seen")),
+        rulings={"gone": FindingRule(Verdict.FAIL), "seen": FindingRule(Verdict.PASS)},
+    )
+    run = a_run(
+        node=cli.node,
+        verdict=Verdict.FAIL,
+        results=(a_result("ecc", measurements=(), findings=()), slow),
+        inventory=Inventory(parts=GPUS),
+    )
+    documents.write(run, Store(cli.state).get_document_path(run.id))
+    return cli
+
+
+def words(text: str) -> list[list[str]]:
+    """Split what was printed into lines and these into words."""
+    return [line.split() for line in text.splitlines() if line]
+
+
+def test_show_marks_what_is_outside_its_limit_and_puts_it_first(sick: Cli) -> None:
+    shown = words(sick("show", "--check", "gemm").stdout)
+
+    assert shown[1][:2] == ["FAIL", "GPU"]
+    assert "[gone]" in shown[1]
+    rows = [line for line in shown if "rate" in line or "heat" in line][1:]
+    assert [line[0] for line in rows] == ["FAIL", *["heat"] * 3, "ok", "ok"]
+
+
+def test_show_can_be_told_to_show_only_what_failed(sick: Cli) -> None:
+    text = sick("show", "--failed").stdout
+    document = json.loads(sick("show", "--failed", "--json").stdout)
+    (result,) = document["results"]
+
+    assert "ecc" not in text
+    assert "heat" not in text
+    assert "[seen]" not in text
+    assert [(m["name"], m["where"]) for m in result["measurements"]] == [("rate", "GPU-1")]
+    assert document["verdict"] == "fail"
+
+
+@pytest.mark.parametrize("part", ["GPU-2", "GPU 2 (…2)", "GPU 2", "gpu 2"])
+def test_show_can_be_told_to_show_one_part(sick: Cli, part: str) -> None:
+    (result,) = json.loads(sick("show", "--part", part, "--json").stdout)["results"]
+
+    assert {m["where"] for m in result["measurements"]} == {"GPU-2"}
+    assert "GPU 1" not in sick("show", "--part", part).stdout.rpartition("\n\n")[0]
+
+
+def test_the_filters_of_show_can_be_repeated_and_combined(sick: Cli) -> None:
+    arguments = ("--part", "GPU 0", "--part", "GPU 1", "--check", "gemm", "--check", "ecc")
+    both = json.loads(sick("show", *arguments, "--json").stdout)["results"]
+    (failed,) = json.loads(sick("show", *arguments, "--failed", "--json").stdout)["results"]
+
+    assert {m["where"] for r in both for m in r["measurements"]} == {"GPU-0", "GPU-1"}
+    assert {m["where"] for m in failed["measurements"]} == {"GPU-1"}
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "there"),
+    [("--check", "xid", "there are ecc, gemm"), ("--part", "nvme7n1", "there are GPU 0, GPU 1")],
+)
+def test_a_filter_that_fits_nothing_names_what_there_is(
+    sick: Cli, option: str, name: str, there: str
+) -> None:
+    done = sick("show", option, name)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert name in done.stderr
+    assert there in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_show_is_not_wider_than_the_terminal(sick: Cli, columns: str) -> None:
+    sick.environment["COLUMNS"] = columns
+
+    assert max(map(len, sick("show").stdout.splitlines())) <= int(columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.commands._sweep import warn_if_passive
+from hpcverify.commands.sweep import warn_if_passive
 from hpcverify.plan.config import Site
 
 

@@ -11,6 +11,7 @@ from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
 from hpcverify.fleet.holds import HoldReading, apply_reading, parse_hold_id, read_hold_history
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.transitions import Decision
 
 CHECKS = {"gemm", "sdc", "storage"}
 REASON = "hpcverify[aa11bb] gemm: GPU 3 is slow"
@@ -31,8 +32,9 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def taken(seen: HoldReading, ledger: Ledger) -> Node:
-    why = "the disk died"
-    return adopt(seen, ledger, CHECKS, suite="idle", person="ada", why=why)
+    last = ledger.read_last_ticket_number()
+    decision = Decision(by="ada", reason="the disk died", at=ledger.clock(), last_ticket=last)
+    return adopt(seen, ledger, CHECKS, "idle", decision)
 
 
 def test_only_what_bears_our_mark_is_found(ledger: Ledger) -> None:
@@ -56,7 +58,7 @@ def test_a_drain_is_taken_back_for_the_reason_that_stands_there(ledger: Ledger) 
     [
         ("gemm: GPU 3 is slow; sdc: node: a wrong word", ("gemm", "sdc")),
         ("Prolog error: sdc: a wrong word", ("sdc",)),
-        ("hard evidence, which no rerun takes back: sdc: wrong", ("sdc",)),
+        ("conclusive evidence, which no rerun can take back: sdc: wrong", ("sdc",)),
         ("gemm: slow; not verified since: failed sdc, storage", (*("gemm", "sdc"), "storage")),
         ("gemm: slow; unknown_check: bad", ("gemm",)),
         ("bob: ask me about sdc", ()),

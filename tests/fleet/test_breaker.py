@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from hpcverify.fleet.breaker import (
     compute_allowance,
     explain_trip,
     find_doubted_checks,
     predict_doubt_end,
-    restrain_hold,
 )
-from hpcverify.fleet.states import HOLD_BY_STATE, Hold, Node, State
 from hpcverify.plan.config import Quarantine
 
 POLICY = Quarantine(share=0.1, cap=8, check_share=0.3)
@@ -81,57 +78,3 @@ def test_a_doubt_ends_when_too_few_failures_are_left_in_the_window(
     at = [(hour * HOURS, failed) for hour, failed in answers]
 
     assert predict_doubt_end(at, POLICY) == hours * HOURS
-
-
-def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
-    """Make one whose state is acted on, or is not."""
-    return Node(name="n1", state=state, enforced=enforced, by=by, not_before_ticket=5)
-
-
-FOUND = [State.SUSPECT, State.QUARANTINED, State.LEMON]
-
-
-@pytest.mark.parametrize("found", FOUND)
-def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) -> None:
-    before = a_node(State.HEALTHY, enforced=False)
-
-    node = restrain_hold(before, a_node(found, enforced=True), "it tripped")
-
-    assert (node.state, node.desired_hold) == (found, Hold.NONE)
-    assert node.reason.endswith("(not acted on: it tripped)")
-
-
-@pytest.mark.parametrize(
-    ("state", "by", "becomes"),
-    [
-        (State.SUSPECT, "", State.SUSPECT),
-        (State.VERIFYING, "", State.SUSPECT),
-        (State.VERIFYING, "ada", State.VERIFYING),
-    ],
-)
-def test_who_is_in_our_reservation_stays_there(state: State, by: str, becomes: State) -> None:
-    before = a_node(state, enforced=True, by=by)
-
-    node = restrain_hold(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
-
-    assert (node.state, node.by, node.not_before_ticket) == (becomes, by, 5)
-    assert node.desired_hold is Hold.RESERVATION
-
-
-@pytest.mark.parametrize("before", HOLD_BY_STATE)
-def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
-    found = a_node(State.HEALTHY, enforced=True)
-
-    assert restrain_hold(a_node(before, enforced=True), found, "it tripped") is found
-
-
-@pytest.mark.parametrize("evidence", [(True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("by", ["", "ada"])
-def test_hard_evidence_is_kept_while_nobody_acts_on_it(
-    evidence: tuple[bool, bool], by: str
-) -> None:
-    old, new = evidence
-    before = replace(a_node(State.VERIFYING, enforced=True, by=by), hard=old)
-    after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
-
-    assert restrain_hold(before, after, "it tripped").hard is any(evidence)

@@ -219,7 +219,8 @@ def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(room: Room
     assert shown() == "quarantined: sdc: a wrong word"
     room.collect(times=2)
     assert shown() == (
-        "external: the scheduler has no such node any more; it was quarantined: sdc: a wrong word"
+        "held by others: the scheduler has no such node any more; "
+        "it was quarantined: sdc: a wrong word"
     )
     room.slurm.nodes["n2"] = away
     room.collect()
@@ -543,7 +544,7 @@ def test_while_the_breaker_is_tripped_nobody_is_taken_back(room: Room) -> None:
 
 
 def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room) -> None:
-    room.policy = {"lemon_quarantines": 9}
+    room.policy = {"repeat_quarantines": 9}
     for _ in range(2):
         room.quarantine("n2")
         room.slurm.resume("n2")
@@ -576,7 +577,7 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: 
     assert room.slurm.reserved == set()
     node = room.node("n1")
     assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.NONE)
-    assert node.reason == (
+    assert node.full_reason == (
         "sdc: a wrong word (not acted on: sdc fails on 3 of the 3 nodes that ran it: "
         "suspect the check, the driver or the image)"
     )
@@ -593,7 +594,7 @@ def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_p
     room.collect(times=2)
 
     assert room.slurm.reserved == {"n1"}
-    assert "(held no harder than before: sdc fails on 3" in room.node("n1").reason
+    assert "(held no harder than before: sdc fails on 3" in room.node("n1").full_reason
 
 
 # -- jobs that nobody waits for

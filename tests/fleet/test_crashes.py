@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands._acting import make_controller
-from hpcverify.commands._sweep import Sweep, SweepRequest
+from hpcverify.commands._controller import make_controller
+from hpcverify.commands.sweep import Sweep, SweepRequest
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import SLURMCTLD_SAVE_S
-from hpcverify.fleet.ledger import Ledger, Ticket
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.orders import MAX_SUBMISSION_DELAY_S
 from hpcverify.fleet.schedule import LOST_RETRY_S
+from hpcverify.fleet.states import Ticket
 from hpcverify.run.stop import StopFlag
 from hpcverify.slurm.command import run_command
 from tests.fleet.cluster import SITE, Fleet
@@ -332,7 +333,7 @@ def test_a_controller_killed_while_it_adopts_a_drain_lets_nobody_back(
 def test_a_hold_that_lasted_and_is_gone_was_lifted_by_somebody(fleet: Fleet) -> None:
     assert fleet("hold", "n2", "--reason", "fan").returncode == 0
     Doom(fleet, "never", ahead=SLURMCTLD_SAVE_S + 1).survived()
-    assert audited(fleet, "stands") == ["n2"]
+    assert audited(fleet, "hold confirmed") == ["n2"]
     fleet.cluster.stop("slurmctld")
     fleet.cluster.start("slurmctld")
     fleet.cluster.until(lambda: fleet.host("n2").state == "IDLE")

@@ -90,14 +90,14 @@ def test_its_folder_in_the_spool_goes_with_what_was_refused_there(tmp_path: Path
     home = tmp_path / "n1"
     home.mkdir()
     (home / ".refused.x.json").touch()
-    (tmp_path / "standing").mkdir()
-    (tmp_path / "standing" / "n1").write_text("ok\n1\n\n\n")
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "gate" / "n1").write_text("ok\n1\n\n\n")
     (tmp_path / "n2").mkdir()
 
     remove_home(tmp_path, "n1")
 
     assert list_homes(tmp_path) == ["n2"]
-    assert list((tmp_path / "standing").iterdir()) == []
+    assert list((tmp_path / "gate").iterdir()) == []
     remove_home(tmp_path, "n1")  # whoever is killed in between asks again
 
 

@@ -142,7 +142,7 @@ def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: 
     assert room.is_now("n1") == KEPT
     node = room.ledger.read_node("n1")
     told = "held no harder than before: the breaker tripped: 3 of 4 nodes"
-    assert told in node.reason
+    assert told in node.full_reason
     assert (node.run, node.checks) == (again.id, ("gemm", "sdc"))
     # Nothing moved since its last verification: no rerun is due at once.
     assert room.ledger.read_last_ticket_number() > node.not_before_ticket
@@ -219,7 +219,7 @@ def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Roo
     for found in (bad(), GOOD, GOOD):
         room.take(room.run("n1", found))
         assert room.is_now("n1") == KEPT
-    assert room.ledger.read_node("n1").reason.count("held no harder") == 1
+    assert room.ledger.read_node("n1").full_reason.count("held no harder") == 1
     room.ledger.reset("ada", "image 41")
 
     room.take(room.run("n1", GOOD))
@@ -318,7 +318,7 @@ def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None
 
     assert room.held() == set()
     assert room.ledger.read_trip_reason() == ""
-    assert "gemm fails on 4 of the 10 nodes" in room.ledger.read_node("n1").reason
+    assert "gemm fails on 4 of the 10 nodes" in room.ledger.read_node("n1").full_reason
 
 
 def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -> None:
@@ -338,7 +338,7 @@ def test_a_suspect_whose_check_is_in_doubt_is_held_no_harder(room: Room) -> None
     room.take(room.run("n1", bad(hard=False)), eligible=100)
 
     assert (room.is_now("n1"), room.is_now("n2")) == (KEPT, OUT)
-    assert "gemm fails on 3 of the 3 nodes" in room.ledger.read_node("n1").reason
+    assert "gemm fails on 3 of the 3 nodes" in room.ledger.read_node("n1").full_reason
     room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
     room.take(room.run("n1", bad(hard=False)), eligible=100)
     assert room.is_now("n1") == OUT  # nobody doubts it any more
@@ -419,17 +419,17 @@ def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
     assert room.ledger.read_outcomes(0) == {}
 
 
-def test_a_lemon_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
+def test_a_repeat_offender_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
     became: list[State] = []
     for _ in range(3):
         room.take(room.run("n1", bad()))
         became.append(room.ledger.read_node("n1").state)
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
-    assert became == [State.QUARANTINED, State.QUARANTINED, State.LEMON]
+    assert became == [State.QUARANTINED, State.QUARANTINED, State.REPEAT_OFFENDER]
 
 
-def test_quarantines_by_a_clock_that_was_ahead_make_no_lemon(room: Room) -> None:
+def test_quarantines_by_a_clock_that_was_ahead_make_no_repeat_offender(room: Room) -> None:
     for now in (NOW + 1e8, NOW + 1e8, NOW):
         room.now = now
         room.take(room.run("n1", bad()))

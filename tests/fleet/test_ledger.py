@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.ledger import (
-    BREAKER_RETENTION_S,
-    DAY_S,
-    MAX_RUN_AGE_S,
-    MIGRATIONS,
-    Ledger,
-    NodeChange,
-    Ticket,
-)
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger
+from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.model import Run
 from tests.doubles import a_run
 
@@ -133,12 +123,12 @@ def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
     assert told(ledger, ticket).run == "r1"
 
 
-def test_quarantines_are_counted_whether_lemon_or_not_and_no_others(
+def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
     ledger: Ledger, clock: Clock
 ) -> None:
     ledger.put(N1, "quarantined")
     clock.now += HOUR
-    for what in ("lemon", "quarantined (observed)", "healthy"):
+    for what in ("repeat offender", "quarantined (observed)", "healthy"):
         ledger.put(N1, what)
     ledger.put(Node(name="n2"), "quarantined")
 
@@ -348,49 +338,14 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Ledger(tmp_path / "file" / "state")
 
 
-# -- what an older version has left
-
-
-def test_what_an_older_ledger_knew_of_drains_and_of_absent_nodes_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.sqlite"
-    reason = "hpcverify[aa11bb] slow"
-    gone = Node(name="n2", foreign="the scheduler has no such node any more")
-    drained = f"it is drained ({reason})"
-    rows = [
-        ("drain", reason, "", drained),
-        ("reserve", reason, reason, f"it is reserved and drained ({reason})"),
-        ("resume", "", reason, "it is reserved"),
-        ("drain", "hpcverify[cc22dd] x", "", ""),
-    ]
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(MIGRATIONS[0])
-        for row in rows:
-            db.execute(
-                "insert into intents (at, node, act, reason, before, outcome)"
-                " values (1, 'n1', ?, ?, ?, ?)",
-                row,
-            )
-        for node in (gone, Node(name="n3", foreign="bad fan")):
-            record = msgspec.json.encode(node)
-            db.execute("insert into nodes values (?, ?)", (node.name, record))
-        db.execute("pragma user_version = 1")
-        db.commit()
-
-    ledger = Ledger(tmp_path)
-
-    assert [i.drain_after for i in ledger.list_intents("n1")] == [reason, reason, "", None]
-    assert ledger.read_node("n2") == Node(name="n2")
-    assert ledger.read_node("n3").foreign == "bad fan"
-
-
 def test_many_changes_are_one_and_each_has_its_line(ledger: Ledger) -> None:
     nodes = [Node(name=f"n{i}", foreign="works") for i in range(3)]
 
-    ledger.put_all(NodeChange(node=node, what="external") for node in nodes)
+    ledger.put_all(NodeChange(node=node, what="held by others") for node in nodes)
     ledger.put_all([])
 
     assert list(ledger.list_nodes().values()) == nodes
-    assert [entry.what for entry in ledger.read_audit()] == ["external"] * 3
+    assert [entry.what for entry in ledger.read_audit()] == ["held by others"] * 3
 
 
 def test_a_node_is_met_once(again: Callable[[], Ledger], clock: Clock) -> None:

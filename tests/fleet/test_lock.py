@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import StoreError, UnverifiedError
-from hpcverify.fleet.lock import NOTICE_AFTER_S, hold_controller_lock
+from hpcverify.fleet.claim import NOTICE_AFTER_S, hold_controller_lock
 
 FORK = multiprocessing.get_context("fork")
 

@@ -41,7 +41,7 @@ def lose_the_ledger(fleet: Fleet) -> None:
 
 def words(fleet: Fleet) -> dict[str, bytes]:
     """Read what the controller left in its folder of the spool."""
-    folder = fleet.spool / "standing"
+    folder = fleet.spool / "gate"
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -109,7 +109,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     lose_the_ledger(fleet)
 
     assert fleet("collect").returncode == 0
-    assert fleet.shown("n1") == ("external", reason)
+    assert fleet.shown("n1") == ("held by others", reason)
     done = fleet("adopt", "--reason", "the disk of ctl1 died")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
     fleet.collected()
     assert fleet.node("n1").state == fleet.node("n3").state == "healthy"
     assert held(fleet) == {"n2"}
-    assert fleet("adopt").stdout == "nothing bears our mark that is not known\n"
+    assert fleet("adopt").stdout == "the ledger knows every hold of hpcverify\n"
 
 
 # -- nodes that are gone
@@ -219,7 +219,7 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(fleet: Fl
     for command in ("collect", "sweep"):
         done = fleet(command)
         assert done.returncode == 4, done.stderr
-        assert "THE BREAKER IS TRIPPED and nobody is acted on: 3 of 4" in done.stderr
+        assert "THE BREAKER IS TRIPPED, and no node is held for a failure: 3 of 4" in done.stderr
     (tripped,) = [each for each in told(fleet) if each["event"] == "breaker"]
     assert tripped["after"] == "tripped"
 
@@ -233,13 +233,13 @@ def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(fleet: Flee
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
     swept(fleet, "n1", "n2", "n3")
-    assert "a check is doubted: told fails on 3 of the 3" in fleet("collect").stderr
+    assert "a check is in doubt: told fails on 3 of the 3" in fleet("collect").stderr
 
     for command in ("collect", "sweep"):
         done = fleet(command)
         assert done.returncode == 4, done.stderr
-        assert "A CHECK IS DOUBTED: told fails on 3 of the " in done.stderr
-    assert "doubted: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
+        assert "A CHECK IS IN DOUBT: told fails on 3 of the " in done.stderr
+    assert "in doubt: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
     (doubted,) = [each for each in told(fleet) if each["event"] == "check"]
     assert (doubted["after"], doubted["checks"]) == ("doubted", ["told"])
 

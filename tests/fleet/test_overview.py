@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.fleet.overview import (
-    DAY_S,
     DEFAULT_OVERDUE_S,
     Overview,
     build_overview,
@@ -21,7 +20,7 @@ from hpcverify.fleet.overview import (
     guess_rack,
     make_natural_key,
 )
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.model import Remedy, Verdict
 from tests.reports.fleets import NOW, bad, said, well
 
@@ -35,12 +34,12 @@ def order(fleet: Overview) -> list[str]:
 
 
 def test_what_needs_attention_comes_first_and_then_the_longest_unverified() -> None:
-    states = (State.HEALTHY, State.LEMON, State.SUSPECT, State.QUARANTINED)
+    states = (State.HEALTHY, State.REPEAT_OFFENDER, State.SUSPECT, State.QUARANTINED)
     nodes = [Node(name=state, state=state, last_pass_at=NOW) for state in states]
     some = [well("n2"), replace(well("n1"), last_pass_at=NOW - DAY_S), Node(name="new")]
 
     assert order(of(*nodes, *some)) == [
-        *("lemon", "quarantined", "suspect"),
+        *("repeat offender", "quarantined", "suspect"),
         *("new", "n1", "n2", "healthy"),
     ]
 
@@ -60,7 +59,7 @@ def test_who_holds_a_node_explains_it_whatever_its_state() -> None:
 
     (row,) = of(node).rows
 
-    assert (row.state, row.why) == ("external", "theirs")
+    assert (row.state, row.why) == ("held by others", "theirs")
 
 
 @pytest.mark.parametrize("enforced", [True, False])
@@ -70,7 +69,7 @@ def test_only_what_failed_and_is_not_acted_on_is_observed_only(
 ) -> None:
     (row,) = of(Node(name="n1", state=state, enforced=enforced)).rows
 
-    failed = state in (State.SUSPECT, State.QUARANTINED, State.LEMON)
+    failed = state in (State.SUSPECT, State.QUARANTINED, State.REPEAT_OFFENDER)
     assert ("observed only" in row.state_label) == (failed and not enforced)
 
 

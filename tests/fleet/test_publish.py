@@ -43,7 +43,7 @@ def node(state: State, **changes: Any) -> Node:
         (State.VERIFYING, "ok"),
         (State.HELD, "hold"),
         (State.QUARANTINED, "quarantined"),
-        (State.LEMON, "quarantined"),
+        (State.REPEAT_OFFENDER, "quarantined"),
     ],
 )
 def test_a_word_refuses_where_a_drain_is_wanted(site: Site, state: State, verdict: str) -> None:

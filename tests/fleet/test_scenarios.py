@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.fleet.ledger import Ticket
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import Node, State, Ticket
 from tests.fleet.cluster import Fleet
 from tests.fleet.conftest import a_site
 
@@ -193,7 +192,7 @@ def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
 
     assert held(fleet) == set()
     assert "suspect the check" in fleet.node("n1").reason
-    assert fleet("breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
+    assert fleet("breaker").stdout.startswith("not tripped\nin doubt: told fails on 3")
 
 
 def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fleet) -> None:
@@ -240,7 +239,7 @@ def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(flee
         fleet("repair", "n1", "--reason", "reseated")
         fleet.collected()
         assert fleet.drained() == {"n1"}
-    assert fleet.node("n1").state == "lemon"
+    assert fleet.node("n1").state == "repeat offender"
     steps = [act for act in acts(fleet, "n1") if act in ACTS]
     assert steps == ["drain", *2 * ("reserve", "resume", "drain", "unreserve")]
     assert state(fleet, job) == "PENDING"
@@ -251,7 +250,7 @@ def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(flee
     assert (fleet.node("n1").state, fleet.drained()) == ("held", {"n1"})
 
     assert fleet("release", "n1", "--reason", "it is another one").returncode == 0
-    assert (fleet.node("n1").lemon, held(fleet)) == (False, set())
+    assert (fleet.node("n1").repeat_offender, held(fleet)) == (False, set())
     runs(fleet, job)
 
 
@@ -526,7 +525,7 @@ def test_nodes_that_are_not_due_are_told_why(asked: Fleet) -> None:
     asked.cluster.slurm.drain("n1", "fan")
     try:
         done = asked("sweep", "--nodes", "n1")
-        assert done.stdout == "0 nodes: nobody was due (1 is held by others: fan)\n"
+        assert done.stdout == "0 nodes: no node was due (1 is held by others: fan)\n"
         assert "partition batch has PreemptMode=OFF" in done.stderr
     finally:
         asked.cluster.slurm.resume("n1")
@@ -551,7 +550,7 @@ def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
 
     assert asked("collect").returncode == 0
 
-    told = "external", "the scheduler has no such node any more"
+    told = "held by others", "the scheduler has no such node any more"
     assert asked.shown("n9") == told
     assert asked.node("n9") == bad  # should it come back, it is found so
 

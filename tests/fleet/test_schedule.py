@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcverify.fleet.ledger import Ticket
 from hpcverify.fleet.schedule import (
-    DAY_S,
-    HOUR_S,
     JITTER_SHARE,
     LOST_RETRY_S,
     RETRY_S,
@@ -21,7 +18,7 @@ from hpcverify.fleet.schedule import (
     is_rerun_due,
     plan_sweep,
 )
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import DAY_S, HOUR_S, Node, State, Ticket
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 
@@ -180,14 +177,14 @@ def test_a_node_is_fresh_only_while_nothing_was_found_of_it(state: State) -> Non
     assert chosen(plan_sweep(hosts(1), known, (), ALL, NOW)) == ["n1"]
 
 
-@pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON])
+@pytest.mark.parametrize("state", [State.QUARANTINED, State.REPEAT_OFFENDER])
 def test_what_failed_and_is_observed_only_is_no_nodes_work_round_the_clock(state: State) -> None:
     made = plan_sweep(hosts(1), nodes(passed("n1", 1, state=state)), (), ALL, NOW)
 
     assert made.passed_over == (("n1", "failed 1 h ago, which is observed only"),)
 
 
-@pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON])
+@pytest.mark.parametrize("state", [State.QUARANTINED, State.REPEAT_OFFENDER])
 def test_what_is_observed_only_is_verified_before_what_is_well(state: State) -> None:
     known = nodes(passed("n1", 300), passed("n3", 21, state=state, reason="sdc failed"))
 

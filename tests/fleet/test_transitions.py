@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.evidence import extract_evidence
-from hpcverify.fleet.ledger import Ticket
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
     apply_evidence,
     explains_refusal,
     keep_until_verified,
     quarantine_refused,
+    restrain_hold,
 )
 from hpcverify.model import (
     Cause,
@@ -35,6 +35,7 @@ NOW = 1_800_000_000.0
 ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
 OUT = (State.QUARANTINED, Hold.DRAIN)
+REPEATED = (State.REPEAT_OFFENDER, Hold.DRAIN)
 HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)}
 
 
@@ -198,7 +199,7 @@ def test_without_a_ticket_nothing_is_ever_let_back(state: State) -> None:
     assert what_becomes(before, run_of(a_result()), None) == before
 
 
-OBSERVED = [State.SUSPECT, State.QUARANTINED, State.LEMON]
+OBSERVED = [State.SUSPECT, State.QUARANTINED, State.REPEAT_OFFENDER]
 CLOSED = Site(quarantine=Quarantine(enforce=("sdc",), fail_closed=("sdc", "gemm")))
 
 
@@ -250,14 +251,14 @@ def test_a_check_that_is_not_enforced_or_not_listed_explains_no_refusal() -> Non
 def test_who_refused_a_job_is_quarantined_and_a_lemon_stays_one() -> None:
     seen = {"enforced": False, "reason": "sdc: a wrong word"}
     suspect = in_state(State.SUSPECT, **seen)
-    before = in_state(State.LEMON, lemon=True, **seen)
+    before = in_state(State.REPEAT_OFFENDER, repeat_offender=True, **seen)
 
     node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 1)
     lemon = quarantine_refused(before, "Prolog error", ENFORCING, NOW, 0)
 
-    assert (node.state, node.desired_hold, node.lemon) == (*OUT, False)
+    assert (node.state, node.desired_hold, node.repeat_offender) == (*OUT, False)
     assert node.reason == "Prolog error: sdc: a wrong word"
-    assert (lemon.state, lemon.desired_hold) == (State.LEMON, Hold.DRAIN)
+    assert (lemon.state, lemon.desired_hold) == (State.REPEAT_OFFENDER, Hold.DRAIN)
 
 
 def test_who_refused_a_job_once_too_often_is_a_lemon() -> None:
@@ -265,7 +266,11 @@ def test_who_refused_a_job_once_too_often_is_a_lemon() -> None:
 
     node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 2)
 
-    assert (node.state, node.desired_hold, node.lemon) == (State.LEMON, Hold.DRAIN, True)
+    assert (node.state, node.desired_hold, node.repeat_offender) == (
+        State.REPEAT_OFFENDER,
+        Hold.DRAIN,
+        True,
+    )
 
 
 def test_a_ticket_that_was_used_by_another_run_counts_for_nothing() -> None:
@@ -316,7 +321,7 @@ def test_a_new_node_that_fails_stays_out_even_where_the_site_only_observes() -> 
     assert what_becomes(before, run_of(failed()), site=OBSERVING).desired_hold is Hold.DRAIN
 
 
-@pytest.mark.parametrize("state", [State.QUARANTINED, State.LEMON, State.HELD])
+@pytest.mark.parametrize("state", [State.QUARANTINED, State.REPEAT_OFFENDER, State.HELD])
 def test_what_is_out_of_service_is_not_let_back_by_a_pass_alone(state: State) -> None:
     node = what_becomes(in_state(state), run_of(a_result()))
 
@@ -330,7 +335,7 @@ def test_too_many_quarantines_make_a_lemon_which_waits_for_a_person() -> None:
     repaired = replace(lemon, state=State.VERIFYING, by="ann")
     passed = what_becomes(repaired, run_of(a_result("gemm")), ticket(9))
 
-    assert lemon.state is State.LEMON
+    assert lemon.state is State.REPEAT_OFFENDER
     assert (passed.state, passed.desired_hold) == (State.HELD, Hold.DRAIN)
 
 
@@ -392,7 +397,7 @@ NO_ANSWER = Site(
     ],
 )
 def test_a_turn_is_over_whatever_it_brought(found: Result) -> None:
-    kept = in_state(State.VERIFYING, checks=("acme",), hard=True, lemon=True)
+    kept = in_state(State.VERIFYING, checks=("acme",), hard=True, repeat_offender=True)
 
     node = what_becomes(kept, run_of(found), site=NO_ANSWER)
 
@@ -408,7 +413,7 @@ def test_a_turn_that_brought_only_a_suppressed_failure_is_no_pass() -> None:
 
 
 def test_a_turn_that_brought_a_pass_makes_a_node_healthy() -> None:
-    node = what_becomes(in_state(State.VERIFYING, lemon=True), run_of(a_result()))
+    node = what_becomes(in_state(State.VERIFYING, repeat_offender=True), run_of(a_result()))
 
     assert (node.state, node.desired_hold, node.last_pass_at) == (State.HEALTHY, Hold.NONE, NOW)
 
@@ -500,7 +505,7 @@ def test_what_was_not_judged_keeps_a_repaired_node_out_and_is_told(
     again = what_becomes(node, run, ticket(6), site=PCIE_KNOWN)
 
     assert (node.state, node.by, node.last_pass_at) == (State.VERIFYING, "ann", 1.0)
-    assert node.reason == f"new riser (not judged yet: {told})"
+    assert node.full_reason == f"new riser (not judged yet: {told})"
     assert again == node
 
 
@@ -515,7 +520,7 @@ def test_a_check_that_failed_and_gives_no_answer_now_keeps_its_node_out(found: R
     node = what_becomes(REPAIRED, run_of(a_result("gemm"), found))
 
     assert (node.state, node.by) == (State.VERIFYING, "ann")
-    assert node.reason == "new riser (not judged yet: pcie: no such part)"
+    assert node.full_reason == "new riser (not judged yet: pcie: no such part)"
 
 
 def test_a_node_of_which_nothing_was_verified_does_not_come_back() -> None:
@@ -524,7 +529,7 @@ def test_a_node_of_which_nothing_was_verified_does_not_come_back() -> None:
     node = what_becomes(new, run_of(skipped("smart")))
 
     assert (node.state, node.desired_hold) == (State.VERIFYING, Hold.RESERVATION)
-    assert node.reason == "new (not judged yet: every check was skipped)"
+    assert node.full_reason == "new (not judged yet: every check was skipped)"
 
 
 @pytest.mark.parametrize(
@@ -546,7 +551,7 @@ def test_a_required_check_that_was_skipped_acquits_no_suspect() -> None:
     node = what_becomes(suspect, run_of(skipped("pcie", required=True)))
 
     assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.RESERVATION)
-    assert node.reason == "pcie: slow (not judged yet: pcie: no such part)"
+    assert node.full_reason == "pcie: slow (not judged yet: pcie: no such part)"
 
 
 XID = Site(quarantine=Quarantine(enforce=("xid",)))
@@ -582,13 +587,17 @@ def test_another_failure_that_is_enforced_confirms_a_suspicion() -> None:
     assert (node.state, node.desired_hold) == OUT
 
 
-BRAKED = "sdc: a wrong word (not acted on: the breaker tripped: 3 of 4)"
+BRAKED = {
+    "reason": "sdc: a wrong word",
+    "caveat": Caveat.NOT_TIGHTENED,
+    "caveat_why": "the breaker tripped: 3 of 4",
+}
 KEPT = [(State.SUSPECT, ""), (State.VERIFYING, "ann")]
 
 
 def spared(state: State, by: str, **changes: Any) -> Node:
     """Make a node with hard evidence that the brakes kept us from acting on."""
-    kept = {"checks": ("sdc",), "hard": True, "reason": BRAKED, "run": "a", **changes}
+    kept = {"checks": ("sdc",), "hard": True, "run": "a", **BRAKED, **changes}
     return in_state(state, by=by, **kept)
 
 
@@ -601,7 +610,9 @@ def test_hard_evidence_that_was_not_acted_on_is_taken_back_by_no_rerun(
 
     assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
     assert (node.checks, node.run, node.not_before_ticket) == (("sdc",), "a", 5)
-    assert node.reason == ("hard evidence, which no rerun takes back: sdc: a wrong word")
+    assert node.full_reason == (
+        "conclusive evidence, which no rerun can take back: sdc: a wrong word"
+    )
 
 
 @pytest.mark.parametrize(("state", "by"), KEPT)
@@ -614,14 +625,19 @@ def test_hard_evidence_stays_beside_what_is_found_later_enforced_or_not(
 
     assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
     assert (node.checks, node.run) == (("sdc", "gemm"), "b")
-    assert node.reason.endswith(": sdc: a wrong word; gemm: too slow")
+    assert node.full_reason.endswith(": sdc: a wrong word; gemm: too slow")
 
 
 def test_hard_evidence_of_a_node_that_is_braked_again_is_told_once() -> None:
-    told = "hard evidence, which no rerun takes back: "
-    node = spared(State.SUSPECT, "", reason=f"{told}{BRAKED}")
+    out = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")))
+    braked = restrain_hold(spared(State.SUSPECT, ""), out, "the breaker tripped: 4 of 4")
+    assert braked.full_reason == (
+        "sdc: a wrong word (held no harder than before: the breaker tripped: 4 of 4)"
+    )
 
-    assert what_becomes(node, run_of(a_result("sdc"))).reason.count(told) == 1
+    again = what_becomes(braked, run_of(a_result("sdc")), ticket(6))
+
+    assert again.full_reason.count("conclusive evidence, which no rerun can take back: ") == 1
 
 
 def test_hard_evidence_that_a_site_enforces_no_more_only_shows() -> None:
@@ -635,7 +651,7 @@ def test_hard_evidence_that_a_site_enforces_no_more_only_shows() -> None:
 def test_hard_evidence_makes_a_lemon_like_any_other() -> None:
     node = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")), past=2)
 
-    assert (node.state, node.lemon) == (State.LEMON, True)
+    assert (node.state, node.repeat_offender) == (State.REPEAT_OFFENDER, True)
 
 
 def test_hard_evidence_that_is_suppressed_meanwhile_is_not_acted_on() -> None:
@@ -766,4 +782,58 @@ def test_the_reason_of_a_quarantine_says_who_came_back_twice_within_a_week(
     gone = what_becomes(node, run_of(corrupt()))
 
     assert (gone.state, gone.desired_hold) == OUT
-    assert gone.reason.endswith("have a person repair it)") is told
+    assert gone.full_reason.endswith("have a person repair it)") is told
+
+
+# -- what the brakes keep from being acted on
+
+
+def a_node(state: State, *, enforced: bool, by: str = "") -> Node:
+    """Make one whose state is acted on, or is not."""
+    return Node(name="n1", state=state, enforced=enforced, by=by, not_before_ticket=5)
+
+
+@pytest.mark.parametrize("found", OBSERVED)
+def test_who_is_in_service_is_shown_as_found_and_stays_in_service(found: State) -> None:
+    before = a_node(State.HEALTHY, enforced=False)
+
+    node = restrain_hold(before, a_node(found, enforced=True), "it tripped")
+
+    assert (node.state, node.desired_hold) == (found, Hold.NONE)
+    assert node.full_reason.endswith("(not acted on: it tripped)")
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "becomes"),
+    [
+        (State.SUSPECT, "", State.SUSPECT),
+        (State.VERIFYING, "", State.SUSPECT),
+        (State.VERIFYING, "ada", State.VERIFYING),
+    ],
+)
+def test_who_is_in_our_reservation_stays_there(state: State, by: str, becomes: State) -> None:
+    before = a_node(state, enforced=True, by=by)
+
+    node = restrain_hold(before, a_node(State.QUARANTINED, enforced=True), "it tripped")
+
+    assert (node.state, node.by, node.not_before_ticket) == (becomes, by, 5)
+    assert node.desired_hold is Hold.RESERVATION
+
+
+@pytest.mark.parametrize("before", HOLD_BY_STATE)
+def test_a_hold_that_gets_no_harder_is_as_it_was_found(before: State) -> None:
+    found = a_node(State.HEALTHY, enforced=True)
+
+    assert restrain_hold(a_node(before, enforced=True), found, "it tripped") is found
+
+
+@pytest.mark.parametrize("evidence", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("by", ["", "ada"])
+def test_hard_evidence_is_kept_while_nobody_acts_on_it(
+    evidence: tuple[bool, bool], by: str
+) -> None:
+    old, new = evidence
+    before = replace(a_node(State.VERIFYING, enforced=True, by=by), hard=old)
+    after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
+
+    assert restrain_hold(before, after, "it tripped").hard is any(evidence)

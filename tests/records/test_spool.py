@@ -137,7 +137,7 @@ def test_the_callers_umask_is_as_it_was(tmp_path: Path) -> None:
     assert os.umask(before) == 0o027
 
 
-@pytest.mark.parametrize("node", ["", "..", "a/b", "standing", "<b>n1</b>", "n" * 300])
+@pytest.mark.parametrize("node", ["", "..", "a/b", "gate", "<b>n1</b>", "n" * 300])
 def test_a_name_that_can_be_no_directory_is_refused(tmp_path: Path, node: str) -> None:
     with pytest.raises(StoreError, match="can have no directory"):
         deposit(a_run(node=node), tmp_path)
@@ -174,8 +174,8 @@ def test_a_spool_in_which_anybody_can_rename_is_refused(home: Path) -> None:
 
 
 def test_the_folder_of_words_and_what_is_being_written_are_no_runs(home: Path) -> None:
-    (home.parent / "standing").mkdir()
-    write(home.parent / "standing", b"ok\n", "n1")
+    (home.parent / "gate").mkdir()
+    write(home.parent / "gate", b"ok\n", "n1")
     write(home, b"{", f".{ID}.json.123")
 
     assert look(home.parent) == ([], [])

@@ -20,7 +20,8 @@ from hpcverify.errors import NoRunsError, ReplacedError, StoreError, UnknownName
 from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
-from hpcverify.records.store import MAX_CARRY_OVER_RUNS, MIGRATIONS, Store
+from hpcverify.records.store import Store
+from hpcverify.records.tables import MAX_CARRY_OVER_RUNS
 from tests.doubles import INVENTORY, a_result, a_run
 
 
@@ -461,19 +462,19 @@ def test_an_inventory_that_one_round_refused_is_no_reference(tmp_path: Path) -> 
     assert store.load_previous_inventory("n1") is None
 
 
-def test_a_store_from_before_there_were_rounds_is_brought_to_this_version(tmp_path: Path) -> None:
-    old = MIGRATIONS[:3]
-    with sqlite3.connect(tmp_path / "store.sqlite") as db:
-        for statement in ";".join(old).split(";"):
-            db.execute(statement)
-        row = ("old", "n1", "quick", "2026-01-01T00:00:00Z", 1.0, "pass", 1, b"")
-        db.execute("insert into runs values (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        db.execute(f"pragma user_version = {len(old)}")
+def test_an_index_of_an_earlier_version_is_built_again_from_the_documents(tmp_path: Path) -> None:
+    path = keep(tmp_path, burn_in(2, 1.0, 2.0)).path
+    with sqlite3.connect(path) as db:
+        db.execute("drop table marks")
+        db.execute("pragma user_version = 3")
     db.close()
-    store = keep(tmp_path, burn_in(2, 1.0, 2.0))
+    store = Store(tmp_path)
 
-    assert [(e.id, e.rounds) for e in store.list_runs()][1:] == [("old", 1)]
-    assert store.count_runs("n1") == 3
+    assert [entry.rounds for entry in store.list_runs()] == [2]
+    (told,) = store.warnings
+    assert "store.sqlite is of version 3" in told
+    assert "it is now" in told
+    assert Store(tmp_path).warnings == []
 
 
 def days(state: Path, *numbers: int, suite: str = "quick") -> Store:

@@ -78,7 +78,7 @@ def sick() -> dict[str, Node]:
             ),
             Node(
                 name=name_of(17),
-                state=State.LEMON,
+                state=State.REPEAT_OFFENDER,
                 enforced=True,
                 since=NOW - 6 * DAY,
                 reason="sdc: quarantined 3 times within 28 days",

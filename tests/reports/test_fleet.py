@@ -52,7 +52,7 @@ def drawn(shown: Overview) -> list[Block]:
 
 
 def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
-    head = dom().text.split("Every check on every node", maxsplit=1)[0]
+    head = dom().text.split("Check results by node", maxsplit=1)[0]
 
     assert "3 of 64 nodes failed, 1 could not be judged" in head
     assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
@@ -86,7 +86,7 @@ def test_a_fleet_that_is_verified_and_well_is_green() -> None:
 
     assert (laid.headline, laid.icon.key) == ("All 2 nodes passed", "pass")
     assert "Each had a full pass in the last 7 days." in page
-    assert "What did not pass" not in page
+    assert "Failures and warnings" not in page
     assert "Out of service" not in page
 
 
@@ -101,12 +101,12 @@ def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
     (unverified,) = laid.lists
 
     assert (laid.headline, laid.icon.key) == ("No node is verified", "skip")
-    assert "2 nodes are not known to the controller" in laid.lede
+    assert "2 nodes are unknown to the controller" in laid.lede
     assert facts(by_hand("n1", "n2"))["Results"] == "2 passed"
     assert unverified.rows[0].cells == (
         "never",
         "unverified",
-        "pass, 2026-11-21 03:21 UTC (3 h ago), not ordered by the controller",
+        "pass, 2026-11-21 03:21 UTC (3 h ago), not started by the controller",
     )
 
 
@@ -122,7 +122,7 @@ def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> 
     laid = lay_out(build_overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
 
     assert laid.headline == "1 of 1 node failed"
-    assert laid.lede == ("1 failed node is in service: the controller did not order its run.")
+    assert laid.lede == ("1 failed node is in service: the controller did not start its run.")
 
 
 def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> None:
@@ -156,7 +156,7 @@ def test_each_age_has_the_time_beside_it() -> None:
     ages = re.findall(r"[0-9-]{10} [0-9:]{5} UTC \([^()]* ago\)", dom().text)
 
     assert len(ages) == dom().text.count(" ago)") > 10
-    assert "ages are as of then" in dom().text
+    assert "ages are relative to that time" in dom().text
 
 
 def test_an_empty_fleet_is_a_page_too() -> None:
@@ -366,7 +366,7 @@ def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
     assert laid.unit == "rack"
     assert names[0] == "gpu-r001 (32)"
     assert len(names) == 64 == 2 * BLOCK_ROWS
-    assert "fail on 1 of 32, as gpu-r001-n01 allreduce" in sign.title
+    assert "fail on 1 of 32, e.g. gpu-r001-n01 allreduce" in sign.title
     assert sign.href == "nodes/gpu-r001-n01/idle.html#allreduce"
 
 

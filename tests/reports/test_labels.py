@@ -10,21 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Remedy, Verdict, effective_verdict
-from hpcverify_reports.labels import (
-    CAUSE_SENTENCES,
-    ICONS,
-    REMEDY_SENTENCES,
-    format_duration,
-    format_time,
-    make_anchor,
-    make_printable,
-)
+from hpcverify.summary.printable import make_printable
+from hpcverify.summary.verdict import REMEDY_SENTENCES, REMEDY_STEPS
+from hpcverify.summary.wording import format_duration
+from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time, make_anchor
 from tests.reports import samples
 
 
 def test_every_verdict_cause_and_remedy_has_words() -> None:
     assert set(ICONS) == set(Verdict)
-    assert set(REMEDY_SENTENCES) == set(Remedy)
+    assert set(REMEDY_SENTENCES) == set(REMEDY_STEPS) == set(Remedy)
     assert set(CAUSE_SENTENCES) == set(Cause)
 
 
@@ -59,6 +54,7 @@ def test_an_anchor_has_no_space_and_keeps_names_apart(one: str, two: str) -> Non
         (0.2, "200 ms"),
         (1.44, "1.4 s"),
         (59.4, "59 s"),
+        (59.9, "1 min"),
         (161.3, "2 min 41 s"),
         (7260.0, "2 h 1 min"),
         (90000.0, "1 d 1 h"),

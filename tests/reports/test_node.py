@@ -30,8 +30,8 @@ from hpcverify.model import (
     Shortfall,
     Verdict,
 )
-from hpcverify.summary.actions import list_clauses
 from hpcverify.summary.exclusions import Repetition
+from hpcverify.summary.verdict import list_clauses
 from hpcverify_reports.grid import MAX_PART_COLUMNS
 from hpcverify_reports.labels import format_number
 from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
@@ -54,7 +54,7 @@ def dom(run: Run) -> Dom:
 
 
 def test_the_verdict_the_reason_and_the_next_step_come_first() -> None:
-    head = Dom(sick()).text.split("Why", maxsplit=1)[0]
+    head = Dom(sick()).text.split("Failures and warnings", maxsplit=1)[0]
 
     for told in (
         "n17: FAIL",
@@ -79,7 +79,7 @@ def next_boxes(page: str) -> list[tuple[str, str]]:
 def test_each_part_stands_under_its_own_action_with_its_own_evidence() -> None:
     page = render(samples.torn_node())
     (replaced, to_replace), (reset, rest) = next_boxes(page)
-    to_reset, seen = rest.split("Also seen. No part below has failed.")
+    to_reset, seen = rest.split("Other observations (no part below failed)")
 
     assert replaced.endswith("Take the part out of service and replace it")
     assert "1654322051187" in to_replace
@@ -95,9 +95,9 @@ def test_each_part_stands_under_its_own_action_with_its_own_evidence() -> None:
 
 
 def test_a_part_that_is_accused_of_nothing_is_on_no_list() -> None:
-    head = dom(samples.well_node()).text.split("Every check")[0]
+    head = dom(samples.well_node()).text.split("All checks")[0]
 
-    assert "Also seen" not in head
+    assert "Other observations" not in head
     assert not any(gpu.id in head for gpu in samples.GPUS)
 
 
@@ -160,12 +160,14 @@ def test_a_lost_gpu_is_one_sentence_with_the_serial_of_the_run_before() -> None:
 def test_a_card_that_calls_for_several_things_says_which_for_each() -> None:
     ecc = samples.torn_node().results[1]
     mixed, alike = (
-        dom(samples.run(made)).text.split("Why", maxsplit=1)[1].split("Every check")[0]
+        dom(samples.run(made))
+        .text.split("Failures and warnings", maxsplit=1)[1]
+        .split("All checks")[0]
         for made in (ecc, samples.gemm())
     )
 
     assert "≤ 0 NVIDIA Take the part out of service and replace it." in mixed
-    assert "≤ 1 hpcverify default Inspect the part" in mixed
+    assert "≤ 1 1/s hpcverify default Inspect the part" in mixed
     assert alike.count("Take the part out of service and replace it.") == 1
 
 
@@ -181,7 +183,7 @@ def test_a_finding_without_a_verdict_of_its_own_has_no_tick(ruling: Verdict, sig
     (line,) = (part for part in card.split("<p>") if "15182" in part)
 
     assert f"#mark-{sign}" in line
-    assert "#mark-pass" not in page.split("Every check")[1].split("</section>")[0]
+    assert "#mark-pass" not in page.split("All checks")[1].split("</section>")[0]
 
 
 def test_a_page_that_passed_has_its_numbers_above_the_fold() -> None:
@@ -194,15 +196,15 @@ def test_a_page_that_passed_has_its_numbers_above_the_fold() -> None:
         for i, gpu in enumerate(samples.GPUS)
     ]
     passed = samples.run(samples.result("gemm", [*rates, *shares]))
-    head = dom(passed).text.split("Every check")[0]
+    head = dom(passed).text.split("All checks")[0]
 
     assert "gemm bf16.sustained 738.5 TFLOP/s 68 % of peak" in head
-    assert "median of 8; least: GPU 7 (…7d34) 735 TFLOP/s" in head
+    assert "median of 8; slowest: GPU 7 (…7d34) 735 TFLOP/s" in head
 
 
 def reasons(result: Result) -> str:
     """Give what the head of the page says of a run of *result* alone."""
-    return dom(samples.run(result)).text.split("Why", maxsplit=1)[0]
+    return dom(samples.run(result)).text.split("Failures and warnings", maxsplit=1)[0]
 
 
 def test_the_first_complaint_is_told_whole_whatever_is_in_its_text() -> None:
@@ -294,7 +296,7 @@ def test_what_failed_stands_above_what_only_warns() -> None:
     noted = Finding("noted", samples.GPUS[4].id, "a link has errors")
     rulings = {"down": FindingRule(Verdict.FAIL), "noted": FindingRule(Verdict.PASS)}
     made = samples.result("nvlink", [noted, slow, down], (limit,), rulings)
-    why = dom(samples.run(made)).text.partition("Why nvlink")[2]
+    why = dom(samples.run(made)).text.partition("Failures and warnings nvlink")[2]
 
     assert why.index("a link is down") < why.index("9 1/s")
     assert why.index("a link is down") < why.index("a link has errors")
@@ -303,7 +305,7 @@ def test_what_failed_stands_above_what_only_warns() -> None:
 def test_what_did_not_pass_is_told_worst_first() -> None:
     order = re.findall(r'id="why-([a-z]+)"', sick())
 
-    assert order[1:] == ["gemm", "sdc", "allreduce", "thermal", "storage"]
+    assert order[1:] == ["sdc", "gemm", "allreduce", "thermal", "storage"]
 
 
 def test_checks_that_did_not_pass_are_open_and_the_others_folded() -> None:
@@ -612,15 +614,15 @@ def test_an_empty_run_is_an_error_and_says_that_nothing_is_known() -> None:
 
     assert "n17: ERROR" in shown
     assert "nothing is known" in shown
-    assert "no part was found" in shown
+    assert "No hardware found" in shown
 
 
 def test_an_interrupted_run_says_so_and_asks_for_another() -> None:
     run = samples.run(samples.ecc(), complete=False, verdict=Verdict.ERROR)
 
-    head = dom(run).text.split("Every check")[0]
+    head = dom(run).text.split("All checks")[0]
 
-    assert "not every check had its turn" in head
+    assert "interrupted before every check had run" in head
     assert "interrupted" in head
     assert "Run the check again" in head
 
@@ -629,8 +631,8 @@ def test_a_well_node_shows_no_complaint() -> None:
     shown = dom(samples.well_node()).text
 
     assert "n17: PASS" in shown
-    assert "All 3 checks that ran passed." in shown
-    assert "Why" not in shown
+    assert "3 checks passed." in shown
+    assert "Failures and warnings" not in shown
 
 
 @pytest.mark.parametrize("cause", [c for c in Cause if c is not Cause.NONE])
@@ -647,14 +649,14 @@ def test_a_required_skip_is_among_what_did_not_pass() -> None:
     shown = dom(samples.run(replace(samples.edac(), required=True))).text
 
     assert "n17: ERROR" in shown
-    assert "required: counts as an error" in shown
+    assert "required but skipped: counts as an error" in shown
     assert "Skipped checks" not in shown
 
 
-def test_a_check_in_beta_says_that_it_never_quarantines() -> None:
+def test_a_check_in_beta_says_that_it_cannot_drain() -> None:
     shown = dom(samples.run(replace(samples.gemm(), maturity=Maturity.BETA))).text
 
-    assert "beta: never quarantines" in shown
+    assert "beta: cannot drain the node" in shown
 
 
 def test_a_noisy_limit_says_that_it_cannot_judge() -> None:
@@ -671,7 +673,7 @@ def test_how_to_measure_it_again_is_a_command_line() -> None:
     shown = dom(replace(run, suite="my suite")).text
 
     assert "hpcverify run --suite 'my suite'" in shown
-    assert "--check gemm --check sdc --check allreduce" in shown
+    assert "--check gemm --check sdc --check thermal --check allreduce" in shown
     assert "565.57.01" in shown
 
 
@@ -726,7 +728,7 @@ def worn() -> str:
 
 
 def test_of_several_rounds_the_worst_speaks_and_all_are_counted() -> None:
-    head = Dom(worn()).text.split("Every check")[0]
+    head = Dom(worn()).text.split("All checks")[0]
 
     assert "1 of 4 checks failed, 1 warned. 9 rounds left out: round 3 failed." in head
     assert "3 of 12" in head

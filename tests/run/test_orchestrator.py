@@ -33,15 +33,10 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
-from hpcverify.run.conclude import rejudge_result
+from hpcverify.run.conclude import judge_cut_short, rejudge_result
 from hpcverify.run.executor import Answer
-from hpcverify.run.orchestrator import (
-    NodeHistory,
-    Verification,
-    derive_seed,
-    extend_history,
-    judge_cut_short,
-)
+from hpcverify.run.history import NodeHistory, extend_history
+from hpcverify.run.orchestrator import Verification, derive_seed
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
 

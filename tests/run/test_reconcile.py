@@ -24,8 +24,9 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.run.executor import Answer
+from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
-from hpcverify.run.orchestrator import NodeHistory, Verification
+from hpcverify.run.orchestrator import Verification
 from hpcverify.run.wire import Outcome, Reconcile
 from tests.doubles import CPU, FakeExecutor, SilentProgress, found
 

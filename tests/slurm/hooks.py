@@ -56,7 +56,7 @@ class Hooks:
 
     def word(self, text: str) -> None:
         """Let the controller's word be *text*, whatever that is."""
-        (self.state / "standing").write_text(text)
+        (self.state / "gate").write_text(text)
 
     def start(self, hook: str) -> subprocess.Popen[bytes]:
         """Start a hook, of which nobody reads what it prints."""

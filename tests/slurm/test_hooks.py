@@ -61,7 +61,7 @@ def test_a_quarantined_node_refuses_a_job_and_says_why(hooks: Hooks) -> None:
 
 def test_who_was_let_go_since_the_word_was_fetched_takes_the_job(hooks: Hooks) -> None:
     hooks.word(HELD)
-    hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/standing")
+    hooks.command(f"[ $1 = gate ] || exit; printf 'ok\\n{LATER}\\n\\n\\n' >{hooks.state}/gate")
 
     assert hooks("prolog").returncode == 0
     asked = hooks.called.read_text().splitlines()[0]
@@ -99,18 +99,18 @@ def test_a_job_of_the_verification_itself_is_let_in_and_nothing_runs_beside_it(
     ids=[*CORRUPT, "stale", "cut short"],
 )
 def test_a_word_that_does_not_stand_lets_the_job_run(hooks: Hooks, content: bytes) -> None:
-    (hooks.state / "standing").write_bytes(content)
+    (hooks.state / "gate").write_bytes(content)
 
     assert hooks("prolog").returncode == 0
 
 
 def test_a_word_that_is_no_file_of_its_own_lets_the_job_run(hooks: Hooks) -> None:
     hooks.word(HELD)
-    (hooks.state / "standing").rename(hooks.state / "elsewhere")
-    (hooks.state / "standing").symlink_to("elsewhere")
+    (hooks.state / "gate").rename(hooks.state / "elsewhere")
+    (hooks.state / "gate").symlink_to("elsewhere")
     linked = hooks("prolog")
-    (hooks.state / "standing").unlink()
-    os.mkfifo(hooks.state / "standing")
+    (hooks.state / "gate").unlink()
+    os.mkfifo(hooks.state / "gate")
 
     assert linked.returncode == 0
     assert hooks("prolog").returncode == 0
@@ -134,7 +134,7 @@ LINES = st.sampled_from(
 @example(content=f"quarantined\n{LATER}\nGPU 3: lost\nxid ecc\n")
 @example(content=f"ok\n{LATER}\n\nxid\n")
 def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "standing"
+    file = tmp_path / "gate"
     file.write_bytes(content.encode(errors="replace"))
     word = gate.read(file) or JobGate("", 0)
     says = bool(word.refuses_jobs or word.checks) and word.until > 0
@@ -236,7 +236,7 @@ def test_nothing_stays_behind_in_the_state(hooks: Hooks) -> None:
     hooks.word(CLOSED)
     hooks("prolog")
 
-    assert [p.name for p in hooks.state.iterdir()] == ["standing"]
+    assert [p.name for p in hooks.state.iterdir()] == ["gate"]
 
 
 def test_a_node_too_crowded_for_a_process_lets_the_job_run(tmp_path: Path) -> None:
@@ -381,8 +381,8 @@ def test_a_word_that_others_can_change_lets_the_job_run(
     hooks: Hooks, mode: int, owner: int
 ) -> None:
     hooks.word(HELD)
-    (hooks.state / "standing").chmod(mode)
-    os.chown(hooks.state / "standing", owner, 4242)
+    (hooks.state / "gate").chmod(mode)
+    os.chown(hooks.state / "gate", owner, 4242)
 
     assert hooks("prolog").returncode == 0
 

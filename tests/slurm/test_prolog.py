@@ -31,7 +31,7 @@ def hooks(cluster: Cluster) -> Iterator[Hooks]:
         script.chmod(0o755)
     cluster.reconfigure(f"Prolog={folder}/prolog\nEpilog={folder}/epilog")
     yield made
-    for file in (made.state / "standing", made.called):
+    for file in (made.state / "gate", made.called):
         file.unlink(missing_ok=True)
 
 

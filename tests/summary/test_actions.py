@@ -24,7 +24,8 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.summary.actions import list_actions, list_affected_parts, summarize_reason
+from hpcverify.summary.actions import list_actions, list_affected_parts
+from hpcverify.summary.verdict import summarize_reason
 from tests.doubles import a_run
 
 GPUS = tuple(
@@ -164,7 +165,7 @@ def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
 def test_a_check_in_beta_accuses_nobody() -> None:
     young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
 
-    assert told(run(young)) == [(Verdict.WARN, Remedy.REPLACE, ["gpu-3"])]
+    assert told(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
 
 
 def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
@@ -209,8 +210,8 @@ def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
 @pytest.mark.parametrize(
     ("results", "text"),
     [
-        ((), "no check had its turn"),
-        ((result("ecc"),), "the run ended early: not every check had its turn"),
+        ((), "no check was run"),
+        ((result("ecc"),), "the run was interrupted before every check had run"),
     ],
 )
 def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], text: str) -> None:

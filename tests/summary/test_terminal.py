@@ -48,7 +48,7 @@ def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
 
     assert " ".join(head.split()) == "check measured speed slowest part share last run limit"
     told = ("PASS", "gemm", "bf16.sustained", "730 TFLOP/s", "GPU 3 of 8", "73.8 % of peak")
-    assert [word for word in (*told, "+4.3 %", ">= 700 TFLOP/s") if word not in line] == []
+    assert [word for word in (*told, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
 
 
 def test_a_check_that_failed_shows_why_and_its_speed() -> None:

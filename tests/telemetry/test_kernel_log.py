@@ -16,6 +16,8 @@ from hpcverify.model import Cause, Remedy
 from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.kernel_log import KernelLog
+from hpcverify.telemetry.kernel_log.files import parse_stamp
+from hpcverify.telemetry.kernel_log.query import MAX_LOG_BYTES
 from tests.telemetry import trees
 
 NOW = datetime(2026, 11, 21, 7, 0, 0).astimezone().timestamp()
@@ -383,17 +385,17 @@ def test_classic_stamps(tmp_path: Path, name: str, stamps: str) -> None:
 )
 def test_iso_stamps(stamp: str, seconds: float) -> None:
     six = datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()
-    assert kernel_log.parse_stamp(stamp, NOW) == six + seconds
+    assert parse_stamp(stamp, NOW) == six + seconds
 
 
 @pytest.mark.parametrize("stamp", ["2026-13-99T99:99:99", "Foo 21 06:01:02"])
 def test_what_is_no_stamp_is_no_time(stamp: str) -> None:
-    assert kernel_log.parse_stamp(stamp, NOW) is None
+    assert parse_stamp(stamp, NOW) is None
 
 
 def test_a_stamp_without_a_year_is_never_in_the_future() -> None:
     new_year = datetime(2027, 1, 1, 0, 5).astimezone().timestamp()
-    stamp = kernel_log.parse_stamp("Dec 31 23:59:58", new_year)
+    stamp = parse_stamp("Dec 31 23:59:58", new_year)
     assert stamp == new_year - 302
 
 
@@ -453,7 +455,7 @@ def test_a_file_that_was_cut_is_a_gap(tmp_path: Path) -> None:
 
 def test_more_than_can_be_read_in_time_is_a_gap(tmp_path: Path) -> None:
     log = read(syslog(tmp_path, classic("x")))
-    os.truncate(tmp_path / "var/log/kern.log", kernel_log.MAX_LOG_BYTES + (1 << 20))
+    os.truncate(tmp_path / "var/log/kern.log", MAX_LOG_BYTES + (1 << 20))
     assert "too many to read" in read(tmp_path, log.cursor).gap
 
 

@@ -16,7 +16,7 @@ import pynvml as nv
 
 from hpcverify import breadcrumb
 from hpcverify.telemetry.nvml.query import Gpu
-from hpcverify.telemetry.nvml.watchdog import TimedCalls
+from hpcverify.telemetry.nvml.watchdog import call_each
 from hpcverify.telemetry.reading import Reading
 
 EVENTS_TIMEOUT_SECONDS = 3.0
@@ -44,7 +44,7 @@ class XidEvents:
         listed = tuple(gpus)
         begun = self._set is not None
         step = self._drain if begun else lambda: self._register(listed)
-        visited = TimedCalls([step], lambda todo: todo(), EVENTS_TIMEOUT_SECONDS)
+        visited = call_each([step], lambda todo: todo(), EVENTS_TIMEOUT_SECONDS)
         self._is_stuck = bool(visited.timed_out)
         for _, found in visited.answers:
             yield from found

@@ -10,7 +10,7 @@ from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Se
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
 from hpcverify.telemetry.nvml.session import DeviceList, start_nvml
-from hpcverify.telemetry.nvml.watchdog import TimedCalls, TimedOut
+from hpcverify.telemetry.nvml.watchdog import TimedOut, call_each
 from hpcverify.telemetry.reading import Reading
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ LACKING_REASONS = frozenset({"not supported", "no data yet"})
 """Reasons that may lie in how a GPU is set up, as without ECC; others never do."""
 
 HURRY_DIVISOR = 2
-"""By which patience is divided once something hangs: whoever waits has a deadline."""
+"""By which the timeout is divided once something hangs: whoever waits has a deadline."""
 GPU_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for one GPU's answers. They take milliseconds; a GPU that has to be
 started for it, without persistence mode, takes one or two seconds."""
@@ -85,7 +85,7 @@ class NvmlSource:
         """Put *question* to all GPUs but those that hang."""
         asked = [GpuQuery(g) for g in self.list_devices().gpus if g.uuid not in self._hung]
         hurried = self._timeout / HURRY_DIVISOR
-        answered = TimedCalls(
+        answered = call_each(
             asked,
             question,
             hurried if self._has_hung() else self._timeout,

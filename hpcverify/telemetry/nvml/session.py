@@ -13,7 +13,7 @@ from hpcverify.model import Finding
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml.query import UNWELL_CODES, Gpu, code_of
-from hpcverify.telemetry.nvml.watchdog import TimedCalls
+from hpcverify.telemetry.nvml.watchdog import call_each
 
 UNLISTED_CODES: Mapping[int, str] = {
     **UNWELL_CODES,
@@ -55,14 +55,14 @@ def start_nvml(timeout: float) -> DeviceList:
     """
     Start NVML for as long as this process lives, and list the GPUs.
 
-    Waits no longer than *patience* seconds for each call.
+    Waits no longer than *timeout* seconds for each call.
 
     Raises:
         NotStartedError: NVML does not start, or does not return.
 
     """
     try:
-        start = TimedCalls(["nvmlInit"], _init_nvml, timeout)
+        start = call_each(["nvmlInit"], _init_nvml, timeout)
     except nv.NVMLError as err:
         raise _build_start_error(
             START_FAILURE_CODES.get(code_of(err), "nvml_failed"), str(err)
@@ -70,7 +70,7 @@ def start_nvml(timeout: float) -> DeviceList:
     if start.timed_out:
         raise _build_start_error("gpu_hung", f"nvmlInit has not returned within {timeout:g} s")
     ((_, (count, driver)),) = start.answers
-    handles = TimedCalls(range(count), _find_gpu, timeout, timeout / 2)
+    handles = call_each(range(count), _find_gpu, timeout, timeout / 2)
     found = [gpu for _, gpu in handles.answers]
     hanging = (
         Finding(

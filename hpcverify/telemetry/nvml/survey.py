@@ -22,7 +22,7 @@ from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of
 from hpcverify.telemetry.nvml.questions import list_processes
 from hpcverify.telemetry.nvml.session import UNLISTED_CODES
-from hpcverify.telemetry.nvml.watchdog import TimedCalls
+from hpcverify.telemetry.nvml.watchdog import call_each
 from hpcverify.telemetry.reading import Reading
 
 UNUSABLE_CODES = frozenset(
@@ -133,7 +133,7 @@ def _explain_unlisted(
     addresses: Sequence[str], root: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Ask for the GPUs at *addresses* by name, to hear why they were not listed."""
-    asked = TimedCalls(
+    asked = call_each(
         addresses, lambda a: _explain_missing_gpu(a, root, environ), GPU_TIMEOUT_SECONDS
     )
     hanging = (

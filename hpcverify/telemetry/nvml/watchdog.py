@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -33,101 +33,110 @@ class TimedOut(Struct, Generic[T], frozen=True):
     """For which it was waited."""
 
 
+class TimedCalls(Struct, Generic[T, A], frozen=True):
+    """What came of visiting each item."""
+
+    answers: tuple[tuple[T, A], ...]
+    timed_out: tuple[TimedOut[T], ...]
+    unasked: tuple[T, ...]
+    """Items that were not visited, because those before them hung."""
+
+
+def call_each(
+    items: Iterable[T],
+    visit: Callable[[T], A],
+    timeout: float,
+    hurried_timeout: float | None = None,
+    doing: Callable[[T], str] = str,
+) -> TimedCalls[T, A]:
+    """
+    Call *visit* with each of *items* in turn, and go on without those that hang.
+
+    Waits *timeout* seconds for an item, and once one hangs *hurried_timeout* seconds;
+    *doing* says what a visit is at. What a visit raises is raised here.
+    """
+    pending = deque(items)
+    answers: list[tuple[T, A]] = []
+    abandoned: list[tuple[TimedOut[T], _Visitor[T, A]]] = []
+    hangs_in_a_row = 0
+    while pending and hangs_in_a_row < MAX_HANGS_IN_A_ROW:
+        seconds = hurried_timeout if abandoned and hurried_timeout else timeout
+        visitor = _Visitor(pending, visit)
+        visitor.start()
+        while True:
+            try:
+                result = visitor.results.get(timeout=seconds)
+            except Empty:
+                if not (stuck := visitor.abandon()):
+                    continue
+                abandoned.append((TimedOut(stuck[0], doing(stuck[0]), seconds), visitor))
+                hangs_in_a_row += 1
+                break
+            if result is None:
+                break
+            answers.append(result.unwrap())
+            hangs_in_a_row = 0
+    late = [visitor.take_late_answer() for _, visitor in abandoned]
+    return TimedCalls(
+        answers=(*answers, *(answer for answer in late if answer)),
+        timed_out=tuple(
+            out for (out, _), answer in zip(abandoned, late, strict=True) if not answer
+        ),
+        unasked=tuple(pending),
+    )
+
+
 class _CallResult(Struct, Generic[T, A], frozen=True):
     item: T
     answer: A | None = None
     raised: BaseException | None = None
 
+    def unwrap(self) -> tuple[T, A]:
+        if self.raised is not None:
+            raise self.raised
+        return self.item, cast("A", self.answer)
 
-class TimedCalls(Generic[T, A]):
-    """Visits *items* in turn, and goes on without those that take too long."""
 
-    def __init__(
-        self,
-        items: Iterable[T],
-        visit: Callable[[T], A],
-        timeout: float,
-        hurried_timeout: float | None = None,
-        doing: Callable[[T], str] = str,
-    ) -> None:
-        """
-        Visit all; when this returns, what came of it is whole.
+class _Visitor(Thread, Generic[T, A]):
+    """Visits what is pending, one after the other, until it is left behind."""
 
-        Waits *patience* seconds for an item, and once one hangs *hurried* seconds;
-        *doing* says what a visit is at.
-        """
+    def __init__(self, pending: deque[T], visit: Callable[[T], A]) -> None:
+        super().__init__(daemon=True)
+        self.results: SimpleQueue[_CallResult[T, A] | None] = SimpleQueue()
+        self._pending = pending
         self._visit = visit
-        self._doing = doing
-        self._pending = deque(items)
         self._lock = Lock()
-        self._owner = 0
         self._current: list[T] = []
-        self._queues: list[SimpleQueue[_CallResult[T, A] | None]] = []
-        self.answers: list[tuple[T, A]] = []
-        self.timed_out: list[TimedOut[T]] = []
-        self._hangs_in_a_row = 0
-        while self._pending and self._hangs_in_a_row < MAX_HANGS_IN_A_ROW:
-            self._run_thread(hurried_timeout if self.timed_out and hurried_timeout else timeout)
-        self.unasked = list(self._pending)
-        """Items that were not visited, because those before them hung."""
-        self._take_late_results()
+        self._is_abandoned = False
 
-    def _run_thread(self, timeout: float) -> None:
-        """Have a thread visit what is pending, until all is done or an item hangs."""
-        visited: SimpleQueue[_CallResult[T, A] | None] = SimpleQueue()
-        self._current = []
-        Thread(target=self._work, args=(self._owner, visited), daemon=True).start()
-        while True:
+    def run(self) -> None:
+        while current := self._claim():
+            (item,) = current
             try:
-                done = visited.get(timeout=timeout)
-            except Empty:
-                if self._abandon_item(visited, timeout):
-                    return
-                continue
-            if done is None:
-                return
-            self._take_result(done)
-
-    def _take_result(self, done: _CallResult[T, A]) -> None:
-        if done.raised is not None:
-            raise done.raised
-        self.answers.append((done.item, done.answer))  # type: ignore[arg-type] # it did not raise
-        self._hangs_in_a_row = 0
-
-    def _abandon_item(self, visited: SimpleQueue[_CallResult[T, A] | None], timeout: float) -> bool:
-        """Give up on the item at hand, unless it comes back at this very moment."""
-        with self._lock:
-            if not visited.empty() or not self._current:
-                return False
-            self._owner += 1
-            (item,) = self._current
-            self.timed_out.append(TimedOut(item, self._doing(item), timeout))
-            self._queues.append(visited)
-            self._hangs_in_a_row += 1
-        return True
-
-    def _take_late_results(self) -> None:
-        """Take the answers of those that were slow, and came back meanwhile."""
-        for left, visited in list(zip(self.timed_out, self._queues, strict=True)):
-            if not visited.empty() and (done := visited.get()) and not done.raised:
-                self.timed_out.remove(left)
-                self._take_result(done)
-
-    def _work(self, me: int, visited: SimpleQueue[_CallResult[T, A] | None]) -> None:
-        while (item := self._claim(me, visited)) is not None:
-            try:
-                visited.put(_CallResult(item[0], self._visit(item[0])))
+                self.results.put(_CallResult(item, self._visit(item)))
             except BaseException as exc:  # noqa: BLE001 - raised again by who waits
-                visited.put(_CallResult(item[0], raised=exc))
+                self.results.put(_CallResult(item, raised=exc))
                 return
 
-    def _claim(self, me: int, visited: SimpleQueue[_CallResult[T, A] | None]) -> list[T] | None:
+    def _claim(self) -> list[T]:
         """Take the next item, if this thread has not been left behind meanwhile."""
         with self._lock:
-            if self._owner != me:
-                return None
-            if not self._pending:
-                visited.put(None)
-                return None
-            self._current = [self._pending.popleft()]
+            if self._is_abandoned:
+                return []
+            self._current = [self._pending.popleft()] if self._pending else []
+            if not self._current:
+                self.results.put(None)
             return self._current
+
+    def abandon(self) -> list[T]:
+        """Leave it behind with the item at hand; none if it comes back at this moment."""
+        with self._lock:
+            if not self.results.empty() or not self._current:
+                return []
+            self._is_abandoned = True
+            return self._current
+
+    def take_late_answer(self) -> tuple[T, A] | None:
+        """Take the answer of an item that was slow, and has come back meanwhile."""
+        result = None if self.results.empty() else self.results.get()
+        return result.unwrap() if result and not result.raised else None

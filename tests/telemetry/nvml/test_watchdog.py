@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcverify.telemetry.nvml.watchdog import TimedCalls
+from hpcverify.telemetry.nvml.watchdog import TimedCalls, call_each
 
 GENEROUS = 60.0
 IMPATIENT = 0.05
@@ -25,9 +25,9 @@ def stuck_at(*numbers: int) -> Callable[[int], int]:
 
 
 def test_all_are_visited_in_order() -> None:
-    visited = TimedCalls(range(4), stuck_at(), GENEROUS)
-    assert visited.answers == [(0, 0), (1, 10), (2, 20), (3, 30)]
-    assert visited.timed_out == []
+    visited = call_each(range(4), stuck_at(), GENEROUS)
+    assert visited.answers == ((0, 0), (1, 10), (2, 20), (3, 30))
+    assert visited.timed_out == ()
 
 
 def left(visited: TimedCalls[int, int]) -> list[int]:
@@ -36,20 +36,20 @@ def left(visited: TimedCalls[int, int]) -> list[int]:
 
 @pytest.mark.parametrize("stuck", [(0,), (3,), (0, 2)])
 def test_those_that_do_not_return_are_left_and_the_rest_is_visited(stuck: tuple[int, ...]) -> None:
-    visited = TimedCalls(range(4), stuck_at(*stuck), IMPATIENT)
+    visited = call_each(range(4), stuck_at(*stuck), IMPATIENT)
     assert left(visited) == list(stuck)
     assert [n for n, _ in visited.answers] == [n for n in range(4) if n not in stuck]
-    assert visited.unasked == []
+    assert visited.unasked == ()
 
 
 def test_when_two_in_a_row_do_not_return_nobody_else_is_asked() -> None:
-    visited = TimedCalls(range(5), stuck_at(1, 2), IMPATIENT)
-    assert (left(visited), visited.unasked) == ([1, 2], [3, 4])
-    assert visited.answers == [(0, 0)]
+    visited = call_each(range(5), stuck_at(1, 2), IMPATIENT)
+    assert (left(visited), visited.unasked) == ([1, 2], (3, 4))
+    assert visited.answers == ((0, 0),)
 
 
 def test_what_was_under_way_is_told_as_it_was_by_then() -> None:
-    visited = TimedCalls([7], stuck_at(7), IMPATIENT, doing=lambda n: f"call {n}")
+    visited = call_each([7], stuck_at(7), IMPATIENT, doing=lambda n: f"call {n}")
     assert [(one.doing, one.seconds) for one in visited.timed_out] == [("call 7", IMPATIENT)]
 
 
@@ -64,7 +64,7 @@ def test_who_comes_back_too_late_does_not_go_on() -> None:
             gone_on.set()
         return number
 
-    visited = TimedCalls([0, 1], visit, IMPATIENT)
+    visited = call_each([0, 1], visit, IMPATIENT)
     let_go.set()
     assert gone_on.wait(GENEROUS)
     assert (left(visited), visits) == ([0], [0, 1])
@@ -81,10 +81,10 @@ def test_who_was_slow_and_comes_back_in_time_has_answered() -> None:
         threading.Event().wait(10 * IMPATIENT)  # for the slow one to get through
         return number
 
-    visited = TimedCalls([0, 1], visit, IMPATIENT, GENEROUS)
+    visited = call_each([0, 1], visit, IMPATIENT, GENEROUS)
     assert (left(visited), sorted(visited.answers)) == ([], [(0, 0), (1, 1)])
 
 
 def test_what_a_visit_raises_is_raised_to_who_asked() -> None:
     with pytest.raises(ZeroDivisionError):
-        TimedCalls([0], lambda n: 1 // n, GENEROUS)
+        call_each([0], lambda n: 1 // n, GENEROUS)

@@ -1,4 +1,4 @@
-"""What the commands that act on the fleet have in common."""
+"""The controller, for the commands that act on the fleet; and persons' decisions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
+import click
 
 from hpcverify.cli import say
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
-from hpcverify.fleet.brakes import describe_brakes
+from hpcverify.fleet.breaker import describe_brakes
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import Node
+from hpcverify.fleet.states import Hold, Node, NodeChange
+from hpcverify.fleet.transitions import Decision
 from hpcverify.fleet.validate import refuse_mistakes
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.records.store import Store
@@ -24,6 +25,8 @@ from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.pace import RateLimitedRun
 
+UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"
+
 
 def make_controller(run: RunCommand = run_command) -> Controller:
     """
@@ -31,7 +34,7 @@ def make_controller(run: RunCommand = run_command) -> Controller:
 
     Raises:
         ConfigError: there is a mistake in the site file, or no spool.
-        ActionError: the spool is somebody else's, as are the fleet and its books.
+        ActionError: the spool is somebody else's, as is the fleet.
 
     """
     site, state = load_site(), state_dir()
@@ -119,15 +122,21 @@ def _read_decidable_node(acting: Controller, name: str, there: Mapping[str, Hold
     return node
 
 
-def decide(acting: Controller, hostlist: str, about: Callable[[Node], None]) -> tuple[str, int]:
+def decide(
+    acting: Controller,
+    hostlist: str,
+    reason: str,
+    event: Callable[[Node, Decision], NodeChange],
+    done: str,
+) -> int:
     """
-    Have a person's decision *about* each node of *hostlist* written down, and act.
+    Make a person's decision about each node of *hostlist*, and act; return the status.
 
-    Return the list of those that it was made about, and how many it could not be, which
-    are told.
+    *event* is one of `transitions`. *done* is printed of the nodes that it was made
+    about; why it could not be made about the others is told.
 
     Raises:
-        UnknownNameError: one is not there; nothing was decided.
+        UnknownNameError: a node is not there; nothing was decided.
 
     """
     names = expand(hostlist)
@@ -135,15 +144,27 @@ def decide(acting: Controller, hostlist: str, about: Callable[[Node], None]) -> 
     with acting.hold_lock():
         there = acting.observe_holds()
         refuse_unknown(names, there)
+        decision = make_decision(acting, reason)
         for name in names:
             try:
-                about(_read_decidable_node(acting, name, there))
+                change = event(_read_decidable_node(acting, name, there), decision)
+                acting.ledger.put(change.node, change.what, change.detail, decision.by)
+                if change.node.desired_hold is not Hold.RESERVATION:  # no run is waited for
+                    acting.dispatcher.cancel_verification(name)
             except ActionError as exc:
                 say(str(exc))
             else:
                 decided.append(name)
         acting.reconcile()
-    return fold(decided), len(names) - len(decided)
+    if decided and not acting.choose_exit_status():
+        click.echo(f"{fold(decided)}: {done}")
+    return choose_status(acting, len(names) - len(decided))
+
+
+def make_decision(acting: Controller, reason: str) -> Decision:
+    """Note who decides now, and for what *reason*."""
+    last = acting.ledger.read_last_ticket_number()
+    return Decision(by=identify_caller(), reason=reason, at=acting.clock(), last_ticket=last)
 
 
 def report_brakes(acting: Controller) -> int:
@@ -161,11 +182,3 @@ def report_brakes(acting: Controller) -> int:
 def choose_status(acting: Controller, refused: int) -> int:
     """Choose the exit status after decisions of which so many were *refused*."""
     return ActionError.exit_code if refused else acting.choose_exit_status()
-
-
-def record_decision(acting: Controller, node: Node, what: str, reason: str, **now: object) -> Node:
-    """Write what a person has decided about *node*, in the audit log too."""
-    by = identify_caller()
-    changed = msgspec.structs.replace(node, since=acting.clock(), reason=reason, by=by, **now)
-    acting.ledger.put(changed, what, reason, by)
-    return changed

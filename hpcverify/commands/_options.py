@@ -1,0 +1,26 @@
+"""The ``--reason`` that a person gives for a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+def reason_option(text: str, default: str | None = None) -> Callable[..., Any]:
+    """Declare ``--reason``, required unless it has a *default*; *text* is its help."""
+    return click.option(
+        "--reason",
+        required=default is None,
+        default=default,
+        show_default=default is not None,
+        callback=_require_text,
+        help=text,
+    )
+
+
+def _require_text(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("say why, for whoever comes after you")
+    return value.strip()

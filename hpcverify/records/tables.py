@@ -1,0 +1,188 @@
+"""
+The tables of the index, and the statements that fill them and choose what goes.
+
+Of a run of several rounds `results` has the worst one of each check, and `measurements`
+the median of each value, so that it counts as one run among the others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from hpcverify.model import Run
+from hpcverify.summary.rounds import (
+    choose_worst_rounds,
+    compute_medians,
+    count_rounds,
+    group_by_check,
+)
+
+INDEX_VERSION = 8
+"""Of `TABLES`. No release had those before."""
+TABLES = """
+create table runs (
+    id text primary key, node text not null, suite text not null,
+    started text not null, seconds real not null, verdict text not null,
+    complete integer not null, inventory blob not null,
+    rounds integer not null, bytes integer not null
+);
+-- with rounds and bytes: what sums them reads no row of the table
+create index runs_by_node on runs (node, started, rounds, bytes);
+create table results (
+    run text not null references runs (id), name text not null,
+    verdict text not null, reason text not null, cause text not null,
+    remedy text not null, seconds real not null
+);
+create index results_by_run on results (run);
+create table measurements (
+    run text not null references runs (id), name text not null,
+    metric text not null, part text not null, value real, unit text not null
+);
+-- by run first: what a run adds lies on a dozen pages, and not one value on each
+create index measurements_by_run on measurements (run, name, metric, part);
+create table taken_in (changed integer not null);
+create table marks (
+    node text not null, name text not null, mark text not null,
+    part text not null, value text not null, run text not null,
+    primary key (node, name, mark, part)
+);
+"""
+PRUNE_SLACK_DIVISOR = 50
+"""`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
+MAX_CARRY_OVER_RUNS = 16
+"""
+Runs that `prune` spares for a mark. A check leaves all of its marks in each run, so
+that these are few: the last of each check, and one for each time that parts were taken
+out for good.
+"""
+NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
+"""Of ``:now``, what is dated after it comes last."""
+REFERENCE_CLAUSE = (
+    "from runs join results r on r.run = runs.id where node = :node"
+    " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
+    f" {NEWEST_FIRST_CLAUSE} limit 1"
+)
+IF_NEWER_CLAUSE = (
+    "where excluded.run <= :ahead and (marks.run > :ahead or marks.run <= excluded.run)"
+)
+"""The id of a run begins with its date: from ``:ahead`` on, it is after now."""
+
+
+def find_surplus(db: sqlite3.Connection, node: str, keep: int, room: int, now: str) -> set[str]:
+    """Name the runs of *node* beyond *keep* runs or *room* bytes, by the time *now*."""
+    count, weight = db.execute(
+        "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
+    ).fetchone()
+    spent: set[str] = set()
+    if count > keep + keep // PRUNE_SLACK_DIVISOR:
+        spent |= _find_beyond_quota(db, node, "1", keep, now) - _find_carry_over_runs(db, node, now)
+    if weight > room + room // PRUNE_SLACK_DIVISOR:
+        spent |= _find_beyond_quota(db, node, "bytes", room, now)
+    return spent
+
+
+def _find_beyond_quota(
+    db: sqlite3.Connection, node: str, cost: str, room: int, now: str
+) -> set[str]:
+    """
+    Name the runs of *node* for which there is no *room*, each having its *cost*.
+
+    Room is given to the newest of each suite in turn, to the one that had least first.
+    """
+    rows = db.execute(
+        "select id from (select id, sum(cost) over (order by share, started > :now,"  # noqa: S608 - our own words
+        "   started desc rows unbounded preceding) used"
+        f" from (select id, started, {cost} cost, sum({cost}) over (partition by suite"
+        f"   {NEWEST_FIRST_CLAUSE} rows unbounded preceding) share"
+        "   from runs where node = :node)) where used > :room",
+        {"node": node, "room": room, "now": now},
+    )
+    return {run for (run,) in rows}
+
+
+def find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
+    """Name the run whose inventory the next run of *node* is compared with."""
+    rows = db.execute(f"select runs.id {REFERENCE_CLAUSE}", {"node": node, "now": now})
+    return {run for (run,) in rows}
+
+
+def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
+    """Name the runs of the marks of *node*, the newest of them."""
+    rows = db.execute(
+        "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
+        f" {NEWEST_FIRST_CLAUSE} limit :most",
+        {"node": node, "most": MAX_CARRY_OVER_RUNS, "now": now},
+    )
+    return {run for (run,) in rows}
+
+
+def save_mtime(db: sqlite3.Connection, changed: int) -> None:
+    """Note that all documents are indexed that the directory had when it *changed*."""
+    db.execute("delete from taken_in")
+    db.execute("insert into taken_in values (?)", (changed,))
+
+
+def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
+    """Index *run*, whose document has *size* bytes, unless it is indexed already."""
+    inserted = db.execute(
+        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run.id,
+            run.node,
+            run.suite,
+            run.started.isoformat(),
+            run.seconds,
+            run.verdict.value,
+            run.complete,
+            msgspec.json.encode(run.inventory),
+            max(1, count_rounds(run)),
+            size,
+        ),
+    )
+    if not inserted.rowcount:  # another process was faster
+        return
+    db.executemany(
+        "insert into results values (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (run.id, r.check, r.verdict.value, r.reason, r.cause, r.remedy, r.seconds)
+            for r in choose_worst_rounds(run.results)
+        ],
+    )
+    db.executemany(
+        "insert into measurements values (?, ?, ?, ?, ?, ?)",
+        [
+            (run.id, check, m.name, m.where, m.value, m.unit)
+            for check, rounds in group_by_check(run.results).items()
+            for m in compute_medians(rounds)
+        ],
+    )
+
+
+def insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
+    """
+    Keep the marks of *run*, in place of earlier ones for which the clause *where* holds.
+
+    *ahead* is its ``:ahead``: what the id of a run that is dated after now begins with.
+    """
+    if not run.complete:
+        return
+    last = {(r.check, m.name, m.where): m.value for r in run.results for m in r.marks}
+    db.executemany(
+        "insert into marks values (:node, :name, :mark, :part, :value, :run)"  # noqa: S608 - our own words
+        " on conflict (node, name, mark, part)"
+        f" do update set value = excluded.value, run = excluded.run {where}",
+        [
+            {
+                "node": run.node,
+                "name": check,
+                "mark": mark,
+                "part": part,
+                "value": value,
+                "run": run.id,
+                "ahead": ahead,
+            }
+            for (check, mark, part), value in last.items()
+        ],
+    )

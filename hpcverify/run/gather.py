@@ -1,0 +1,387 @@
+"""
+Run one check on a node: give its workers their tasks, and gather what they answer.
+
+Nothing here touches hardware: what does is done by workers, so that a driver that
+hangs takes a worker with it and never the run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Context, Placement, Unable
+from hpcverify.model import (
+    Cause,
+    Coverage,
+    Device,
+    Finding,
+    Inventory,
+    Measurement,
+    Remedy,
+    Result,
+    Verdict,
+)
+from hpcverify.plan.suite import Step
+from hpcverify.run.conclude import conclude, judge_cut_short
+from hpcverify.run.executor import Answer, Executor
+from hpcverify.run.history import NodeHistory, list_missing_devices
+from hpcverify.run.wire import (
+    GpuHolder,
+    Measure,
+    Observe,
+    Outcome,
+    Probe,
+    ProbeResult,
+    Reconcile,
+    Settle,
+)
+from hpcverify.telemetry import problems
+
+HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
+"""What checks compute on that are not about a device."""
+TELEMETRY_WORKER, NODE_WORKER = "telemetry", "node"
+"""The names of the workers that belong to no device."""
+OBSERVED_KEY = "observed"
+"""The key of what the check made of the telemetry, beside the answers of the workers."""
+RECONCILED_KEY = "together"
+"""The key of what the check made of the answers of all devices."""
+PROBE_SECONDS = 30.0
+OBSERVE_SECONDS = 30.0
+SAMPLED_SECONDS_PER_SECOND = 50.0
+"""Seconds of telemetry for which `Observe` has one second more: a burn-in has millions
+of samples."""
+RECONCILE_SECONDS = 30.0
+SETTLE_GRACE_SECONDS = 10.0
+"""Seconds that the worker has, over and above the time it was told to settle for."""
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """One pass through a suite: the node as it is now, and what all checks share."""
+
+    number: int
+    node: str
+    inventory: Inventory
+    history: NodeHistory
+    """Of earlier runs, and of the rounds before this one."""
+    holders: tuple[GpuHolder, ...]
+    """Other people's processes on the GPUs."""
+    executor: Executor
+    packages: tuple[str, ...]
+    folder: Path
+    """For what workers share."""
+    scratch: Path
+    """For what checks write."""
+    scratch_problem: str
+    """Why nothing can be written to *scratch*, if so."""
+    seed: int
+    is_sampled: bool
+    """Whether the telemetry worker samples."""
+    observed_until: dict[str, float]
+    """Up to when a passive check has observed the telemetry; the rounds share it."""
+    began: float
+    """When the run began, on *clock*."""
+    deadline: float
+    """When its budget is used up."""
+    clock: Callable[[], float]
+
+    def count_seconds_left(self) -> float:
+        """Count the seconds until the budget is used up."""
+        return max(0.0, self.deadline - self.clock())
+
+
+class StepRun(Struct, kw_only=True):
+    """One check in one round: from waiting for the devices to its result."""
+
+    step: Step
+    round: Round
+    _contexts: tuple[Context, ...] = ()
+    """Of all workers that measured."""
+    _cut_workers: frozenset[str] = frozenset()
+    """Workers of a later round that were ended because the budget was used up."""
+
+    def run(self, settle: float) -> Result | None:
+        """
+        Run the check, after up to *settle* seconds for the devices to cool down.
+
+        Returns None if the budget cut it short before it found anything that counts.
+
+        Raises:
+            Unable: there is no directory for what it writes.
+
+        """
+        step, now = self.step, self.round
+        if step.is_active and now.scratch_problem:
+            raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
+        start = now.clock()
+        settled = self._settle(settle) if settle else ()
+        answers = self._measure()
+        if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
+            answers |= answer_for_unreachable(now.inventory, now.history.previous)
+        if self._is_observed():
+            answers[OBSERVED_KEY] = self._observe(start)
+        answers = _drop_skipped_telemetry(self._reconcile(answers))
+        past = now.history.past_values(step.name)
+        result = conclude(step, answers, now.inventory, past, now.clock() - start)
+        result = msgspec.structs.replace(result, coverage=(*result.coverage, *settled))
+        if self._cut_workers:
+            return judge_cut_short(result, self._cut_workers, now.inventory)
+        return result
+
+    def _settle(self, seconds: float) -> tuple[Coverage, ...]:
+        """Wait until the load of an earlier check is over; say what came of it."""
+        now = self.round
+        task = Settle(
+            timeout=min(seconds, now.count_seconds_left()),
+            name=self.step.name,
+            packages=now.packages,
+            contexts=tuple(
+                self._build_context(device, now.scratch, now.folder)
+                for workers in assign_workers(self.step.check.placement, now.inventory.devices)
+                for device in workers.values()
+            ),
+        )
+        answer = self._ask_telemetry_worker(task, seconds + SETTLE_GRACE_SECONDS)
+        return tuple(item for item in answer.items if isinstance(item, Coverage))
+
+    def _measure(self) -> dict[str, Answer]:
+        """Have all workers measure; those of one phase at the same time."""
+        step, now = self.step, self.round
+        params = msgspec.to_builtins(step.params)
+        answers: dict[str, Answer] = {}
+        with self._open_scratch() as scratch:
+            for workers in assign_workers(step.check.placement, now.inventory.devices):
+                contexts = self._build_contexts(workers, scratch)
+                self._contexts += tuple(contexts.values())
+                tasks = {
+                    worker: Measure(
+                        name=step.name, packages=now.packages, params=params, context=context
+                    )
+                    for worker, context in contexts.items()
+                }
+                left = now.count_seconds_left()
+                phase = now.executor.run(tasks, min(step.timeout, left))
+                if now.number > 1 and left < step.timeout:
+                    self._cut_workers |= find_overrun_workers(phase, left)
+                answers |= phase
+        return answers
+
+    @contextmanager
+    def _open_scratch(self) -> Generator[Path]:
+        if not self.step.is_active:  # it writes nothing, and a directory takes time
+            yield self.round.folder
+            return
+        scratch = self.round.scratch / self.step.name
+        _make_directory(scratch)
+        try:
+            yield scratch
+        finally:
+            import shutil  # noqa: PLC0415 - 3 ms, and a passive run removes nothing
+
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _build_contexts(self, workers: Mapping[str, Device], scratch: Path) -> dict[str, Context]:
+        shared = {
+            kind: self._make_rendezvous() if self.step.is_active else self.round.folder
+            for kind in _list_kinds(workers.values())
+        }
+        return {
+            name: self._build_context(device, scratch, shared[device.kind])
+            for name, device in workers.items()
+        }
+
+    def _build_context(self, device: Device, scratch: Path, shared: Path) -> Context:
+        now = self.round
+        return Context(
+            node=now.node,
+            device=device,
+            peers=tuple(d for d in now.inventory.devices if d.kind == device.kind),
+            inventory=now.inventory,
+            previous=now.history.previous,
+            scratch=scratch,
+            shared=shared,
+            seed=now.seed,
+            rotation=now.history.run_count,
+            carry_overs=now.history.carry_overs.get(self.step.name, ()),
+        )
+
+    def _make_rendezvous(self) -> Path:
+        path = self.round.folder / f"shared-{os.urandom(4).hex()}"
+        _make_directory(path)
+        return path
+
+    def _is_observed(self) -> bool:
+        # What ends the telemetry worker ends the sampling: there is nobody to ask.
+        cut = TELEMETRY_WORKER in self._cut_workers
+        return self.step.check.observe is not None and self.round.is_sampled and not cut
+
+    def _observe(self, start: float) -> Answer:
+        step, now = self.step, self.round
+        if step.check.placement is Placement.PASSIVE:
+            start = now.observed_until.get(step.name, now.began)
+        task = Observe(
+            name=step.name,
+            packages=now.packages,
+            params=msgspec.to_builtins(step.params),
+            contexts=self._contexts,
+            start=start,
+            end=now.clock(),
+        )
+        seconds = OBSERVE_SECONDS + (task.end - task.start) / SAMPLED_SECONDS_PER_SECOND
+        answer = self._ask_telemetry_worker(task, seconds)
+        if answer.outcome.verdict is Verdict.PASS:
+            now.observed_until[step.name] = task.end
+        return answer
+
+    def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
+        """Have the check say what all *answers* mean together, if it can."""
+        items = [item for answer in answers.values() for item in answer.items]
+        measurements = tuple(i for i in items if isinstance(i, Measurement))
+        findings = tuple(i for i in items if isinstance(i, Finding))
+        if self.step.check.reconcile is None or not (measurements or findings):
+            return answers
+        task = Reconcile(
+            name=self.step.name,
+            packages=self.round.packages,
+            inventory=self.round.inventory,
+            measurements=measurements,
+            findings=findings,
+        )
+        together = self._ask_telemetry_worker(task, RECONCILE_SECONDS)
+        if together.outcome.verdict is not Verdict.PASS:
+            # What each found still counts, and half of what it means does not.
+            return answers | {RECONCILED_KEY: Answer(outcome=together.outcome)}
+        rest = {part: _drop_judged_items(answer) for part, answer in answers.items()}
+        return rest | {RECONCILED_KEY: together}
+
+    def _ask_telemetry_worker(self, task: Settle | Observe | Reconcile, seconds: float) -> Answer:
+        return self.round.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
+
+
+def _make_directory(path: Path) -> None:
+    """
+    Make the directory *path* in one that is there.
+
+    Not with its parents: where the scratch was unmounted meanwhile, they would be made
+    on the disk below, and that one verified in its place.
+
+    Raises:
+        Unable: it cannot be made.
+
+    """
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as exc:
+        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space" if full else "see df, findmnt and the kernel log"
+        raise Unable(
+            f"the directory {path} cannot be made ({exc.strerror}): {fix}",
+            Cause.NO_SPACE if full else Cause.MISSING,
+            Remedy.INSPECT,
+        ) from exc
+
+
+def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
+    """Name the workers that had no end after *seconds*, and not those that say so."""
+    return frozenset(
+        name
+        for name, answer in answers.items()
+        if answer.outcome.cause is Cause.TIMEOUT
+        and answer.outcome.end - answer.outcome.start >= seconds
+    )
+
+
+def _drop_judged_items(answer: Answer) -> Answer:
+    """Leave out what is judged, and keep how it ended and what else was said."""
+    others = tuple(i for i in answer.items if not isinstance(i, Measurement | Finding))
+    return msgspec.structs.replace(answer, items=others)
+
+
+def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[dict[str, Device]]:
+    """Yield, one after the other, who works at the same time, and on what."""
+    match placement:
+        case Placement.PASSIVE:
+            yield {TELEMETRY_WORKER: HOST_DEVICE}
+        case Placement.NODE:
+            yield {NODE_WORKER: HOST_DEVICE}
+        case Placement.DEVICES:
+            # Together: one at a time hides faults of power and cooling.
+            for kind in _list_kinds(devices):
+                yield {d.part: d for d in devices if d.kind == kind}
+        case Placement.ALL_DEVICES:
+            yield {d.part: d for d in devices}
+        case Placement.DEVICES_ALONE:
+            for device in devices:
+                yield {device.part: device}
+
+
+def _list_kinds(devices: Iterable[Device]) -> list[str]:
+    return list(dict.fromkeys(d.kind for d in devices))
+
+
+def probe_node(
+    executor: Executor,
+    *,
+    seconds: float = PROBE_SECONDS,
+    sample: bool = False,
+    folder: Path | None = None,
+) -> tuple[Inventory, tuple[GpuHolder, ...]]:
+    """
+    List what the node is made of and who holds its GPUs, in a worker.
+
+    It has *seconds* for it, goes on to *sample* the telemetry if that is wanted, and
+    says what is mounted below *folder*.
+    """
+    task = Probe(sample=sample, folder=folder)
+    answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
+    for item in answer.items:
+        if isinstance(item, ProbeResult):
+            return item.inventory, item.holders
+    problem = Finding(
+        code="probe_failed",
+        where="node",
+        text=f"the hardware could not be listed: {answer.outcome.reason}",
+    )
+    return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
+
+
+def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Leave out what the telemetry had to say of a check that was skipped anyway."""
+    others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}
+    skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
+    return others if skipped and all(skipped) else dict(answers)
+
+
+def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
+    """
+    Answer for the devices that should be there and cannot be worked on.
+
+    They are known from the problems that the probe met and from what was here
+    before: a node must not pass because its driver is broken.
+    """
+    here = {device.part for device in inventory.devices}
+    gone = {
+        p.where: (p.text, problems.UNREACHABLE_CAUSES.get(p.code), p.code)
+        for p in inventory.problems
+        if p.where not in here
+    }
+    for device in list_missing_devices(inventory, previous) if previous else ():
+        gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))
+    return {
+        part: Answer(
+            outcome=Outcome(
+                verdict=Verdict.ERROR,
+                reason=text,
+                cause=cause or Cause.MISSING,
+                remedy=Remedy.INSPECT,
+                code=code,
+            ),
+        )
+        for part, (text, cause, code) in gone.items()
+    }

@@ -1,0 +1,80 @@
+"""What a node's earlier runs, and earlier rounds of a run, say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.limits.resolve import PastValues
+from hpcverify.model import CarryOver, Device, Inventory, Result, Verdict
+
+
+class NodeHistory(Struct, frozen=True, kw_only=True):
+    """What is known of the node from its earlier runs."""
+
+    previous: Inventory | None = None
+    past_values: Callable[[str], PastValues] = lambda _check: lambda _name, _where: ()
+    carry_overs: Mapping[str, tuple[CarryOver, ...]] = {}
+    """What each check asked to be told again."""
+    run_count: int = 0
+    """And rounds of runs."""
+
+
+def extend_history(
+    history: NodeHistory, results: Sequence[Result], inventory: Inventory
+) -> NodeHistory:
+    """
+    Add to *history* what a round found.
+
+    Its *inventory* is the reference for the next round if the check `inventory` accepted
+    it, and is not if that refused it. Where that did not run, both count: what this round
+    has, and what an earlier run had, is missed if it is gone.
+    """
+    marks = dict(history.carry_overs)
+    for r in results:
+        known = (*marks.get(r.check, ()), *r.marks)
+        marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
+    asked = [r.verdict for r in results if r.check == "inventory"]
+    previous = history.previous
+    if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in asked):
+        previous = inventory
+    elif not asked:
+        previous = _merge_inventories(inventory, history.previous)
+    return NodeHistory(
+        previous=previous,
+        past_values=history.past_values,
+        carry_overs=marks,
+        run_count=history.run_count + 1,
+    )
+
+
+def _merge_inventories(inventory: Inventory, previous: Inventory | None) -> Inventory:
+    """Add to *inventory* the devices that are missed by *previous*, and their parts."""
+    if previous is None:
+        return inventory
+    missed = list_missing_devices(inventory, previous)
+    gone = {device.part for device in missed} - {part.id for part in inventory.parts}
+    return msgspec.structs.replace(
+        inventory,
+        parts=(*inventory.parts, *(p for p in previous.parts if p.id in gone)),
+        devices=(*inventory.devices, *missed),
+    )
+
+
+def list_missing_devices(inventory: Inventory, previous: Inventory) -> tuple[Device, ...]:
+    """List the devices of *previous* that are gone and have not been replaced."""
+    here = {device.part for device in inventory.devices}
+    taken = {_find_pci_address(inventory, part) for part in here} - {""}
+    return tuple(
+        device
+        for device in previous.devices
+        if device.part not in here and _find_pci_address(previous, device.part) not in taken
+    )
+
+
+def _find_pci_address(inventory: Inventory, part: str) -> str:
+    """Say where *part* sits on the PCI bus, if it does."""
+    facts = next((p.facts for p in inventory.parts if p.id == part), {})
+    return facts.get("pci_address", "")

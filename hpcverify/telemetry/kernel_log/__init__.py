@@ -1,0 +1,154 @@
+"""
+What the kernel said since we last looked, from wherever it can be read.
+
+Its ring buffer (``/dev/kmsg``) is asked first: it has the whole text, numbers every
+message and costs milliseconds. Where it may not be read, or has lost messages since
+the cursor, journald is asked, and then the files of a syslog daemon. The cursor is
+one short string with the id of the boot and the time, so that what was seen is not
+seen again.
+
+After a reboot the ring is a new one, and what the kernel said last before it, which is
+often why somebody pulled the plug, is in the journal or in the files, if anywhere.
+They are asked for what came since the time of the cursor. If they reach over the
+reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
+log over a reboot (a ring alone, a journal in memory), it is told as
+`KernelLog.unseen`: a gap would then be told after each planned reboot, and
+nobody could mend it here.
+
+Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
+syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
+files of syslog only the tag ``kernel:`` is left to go by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Remedy
+from hpcverify.processes import run_tool
+from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.kernel_log.files import read_files
+from hpcverify.telemetry.kernel_log.journal import read_journal
+from hpcverify.telemetry.kernel_log.query import (
+    KernelLog,
+    KernelMessage,
+    LogQuery,
+    StartPoint,
+    ToolRunner,
+    format_moment,
+)
+from hpcverify.telemetry.kernel_log.ring import read_ring
+
+__all__ = ["KernelLog", "KernelMessage", "ToolRunner", "format_moment", "read"]
+
+ACCESS_FIX = (
+    "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"
+)
+FIRST_LOOK_SECONDS = 86400.0
+"""How far back a first look goes: a day."""
+LOG_SOURCES: dict[str, Callable[[LogQuery], KernelLog]] = {
+    "/dev/kmsg": read_ring,
+    "journald": read_journal,
+    "/var/log": read_files,
+}
+"""Where to look, the best first."""
+
+
+def read(
+    cursor: str | None,
+    words: Sequence[bytes],
+    root: Path = Path("/"),
+    tool: ToolRunner = run_tool,
+    clock: Callable[[], float] = time.time,
+) -> KernelLog:
+    """
+    Read the messages with one of *words* that came after *cursor*.
+
+    Without a cursor those of this boot and of the last day are new. When messages were
+    lost and another source has them, they are taken from there.
+
+    Raises:
+        Unable: no source can be read (DENIED; or TIMEOUT or HUNG if a tool was so).
+
+    """
+    boot = sysfs.read_boot_id(root) or "unknown"
+    now = clock()
+    query = LogQuery(
+        root=root,
+        words=words,
+        boot=boot,
+        booted=_read_boot_time(root),
+        now=now,
+        tool=tool,
+        since=StartPoint(time=now - FIRST_LOOK_SECONDS, first=True),
+    )
+    refused: dict[str, OSError | Unable] = {}
+    logs: list[KernelLog] = []
+    for name, source in LOG_SOURCES.items():
+        since = _parse_cursor(cursor, boot, name) or query.since
+        try:
+            logs.append(source(replace(query, source=name, since=since)))
+        except (OSError, Unable) as exc:
+            refused[name] = exc
+        if logs and not logs[-1].gap and not logs[-1].unseen:
+            break
+    if not logs:
+        raise _build_unreadable_error(refused)
+    return _join_logs(logs, query)
+
+
+def _build_unreadable_error(refused: Mapping[str, OSError | Unable]) -> Unable:
+    """Say why there is no log; a tool that hangs is not a permission that lacks."""
+    reason = "; ".join(f"{name}: {exc}" for name, exc in refused.items())
+    cause, remedy = Cause.DENIED, Remedy.FIX_CONFIGURATION
+    for exc in refused.values():
+        if isinstance(exc, Unable) and exc.cause in (Cause.TIMEOUT, Cause.HUNG):
+            cause, remedy = exc.cause, exc.remedy
+    return Unable(f"the kernel log cannot be read ({reason}): {ACCESS_FIX}", cause, remedy)
+
+
+def _join_logs(logs: Sequence[KernelLog], query: LogQuery) -> KernelLog:
+    """Make one of what the sources have; the best one says where to go on from."""
+    whole = next((log for log in logs if not log.gap), logs[0])
+    kept = sorted((log for log in logs if not log.unseen), key=lambda log: bool(log.gap))
+    if not whole.unseen or not kept:
+        return replace(whole, cursor=logs[0].cursor)
+    past = [m for m in kept[0].messages if query.is_before_boot(m.time)]
+    return replace(
+        whole,
+        source=f"{kept[0].source} and {whole.source}",
+        messages=(*past, *whole.messages),
+        message_count=kept[0].message_count + whole.message_count,
+        first=kept[0].first,
+        gap="; ".join(filter(None, (kept[0].gap, whole.gap))),
+        unseen="",
+        cursor=logs[0].cursor,
+    )
+
+
+def _parse_cursor(cursor: str | None, boot: str, source: str) -> StartPoint | None:
+    """Understand *cursor*; one that was written by something else is none."""
+    fields = (cursor or "").split(" ", 3)
+    if len(fields) != len(("boot", "time", "source", "position")):
+        return None
+    with suppress(ValueError):
+        return StartPoint(
+            time=float(fields[1]),
+            position=fields[3] if fields[2] == source else "",
+            rebooted=fields[0] != boot,
+        )
+    return None
+
+
+def _read_boot_time(root: Path) -> float | None:
+    """Say when the machine was started, in seconds since 1970."""
+    for line in (sysfs.read_text(root / "proc/stat") or "").splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return None

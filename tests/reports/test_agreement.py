@@ -1,0 +1,252 @@
+"""Terminal, log, HTML, Markdown and JUnit say the same of a run."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from markdown_it import MarkdownIt
+from msgspec.structs import replace
+
+from hpcverify.model import (
+    Cause,
+    Finding,
+    FindingRule,
+    Limit,
+    Maturity,
+    Measurement,
+    Remedy,
+    Result,
+    Run,
+    Shortfall,
+    Verdict,
+)
+from hpcverify.summary.actions import recall_gone_parts
+from hpcverify.summary.terminal import Console, render_conclusion, show_results
+from hpcverify.summary.verdict import (
+    REMEDY_SENTENCES,
+    format_next_steps,
+    group_by_cause,
+    list_deciding_actions,
+    summarize_run,
+    write_rerun_command,
+)
+from hpcverify.summary.wording import format_run
+from hpcverify_reports.node import render
+from hpcverify_reports.text import junit, markdown
+from tests.reports import samples
+from tests.reports.dom import Dom
+
+LOST_RULES = {
+    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, shared=True),
+    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT, shared=True),
+}
+HUNG_RULES = {"gpu_hung": FindingRule(Verdict.ERROR, Remedy.REBOOT, Cause.HUNG, shared=True)}
+GONE = "GPU-5c8e2b1a"
+
+
+def on_terminal(run: Run) -> str:
+    console = Console(width=300, highlight=False)
+    with console.capture() as shown:
+        show_results(run, lambda _check: lambda _name, _part: (), console)
+        console.print(render_conclusion(run))
+    return shown.get()
+
+
+def in_junit(run: Run) -> str:
+    properties = ET.fromstring(junit(run)).iter("property")  # noqa: S314 - our own text
+    return " ".join(f"{p.get('name')} {p.get('value')}" for p in properties)
+
+
+def in_markdown(run: Run) -> str:
+    return Dom(MarkdownIt("commonmark").enable("table").render(markdown(run))).text
+
+
+OUTPUTS = {
+    "terminal": on_terminal,
+    "log": lambda run: "\n".join(format_run(run)),
+    "html": lambda run: Dom(render(run)).text,
+    "markdown": in_markdown,
+    "junit": in_junit,
+}
+LINES = ("terminal", "log")
+"""Outputs that tell the next step as a line; the others put each part under its action."""
+
+
+def beta() -> Run:
+    return samples.run(replace(samples.gemm(), maturity=Maturity.BETA), samples.ecc())
+
+
+def required_skip() -> Run:
+    warned = samples.result(
+        "ecc",
+        [Measurement("rate", 9.0, "1/s", samples.SICK)],
+        [Limit(name="rate", high=1, otherwise=Verdict.WARN, source="default")],
+    )
+    return samples.run(warned, replace(samples.edac(), required=True))
+
+
+def interrupted() -> Run:
+    return samples.run(samples.ecc(), complete=False, verdict=Verdict.ERROR)
+
+
+def lost_gpu() -> Run:
+    """Lose a GPU: one check knows which, two know its index only, one could not load it."""
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost", {"nvml_index": "2"})
+    gone = Finding("gpu_missing", GONE, "gpu H100 is gone", {"was": "GPU 2 (…2b1a)"})
+    short = Shortfall(GONE, f"{GONE}: was here before", Cause.MISSING, code="gpu_missing")
+    return samples.run(
+        samples.result("recovery", [lost], (), LOST_RULES),
+        samples.result("inventory", [lost, gone], (), LOST_RULES),
+        samples.result("ecc", [lost], (), LOST_RULES),
+        Result(check="gemm", verdict=Verdict.ERROR, reason=short.reason, shortfalls=(short,)),
+        samples.result("storage", []),
+    )
+
+
+def hung_gpu() -> Run:
+    """Have NVML hang on a GPU, which each check tells in its own words."""
+    says = {"ecc": "nvmlA has not returned", "pcie": "it was not asked: the driver hangs in nvmlA"}
+    found = [
+        samples.result(name, [Finding("gpu_hung", samples.SICK, text)], (), HUNG_RULES)
+        for name, text in says.items()
+    ]
+    short = Shortfall(samples.SICK, "nvmlA has not returned", Cause.HUNG, code="gpu_hung")
+    gemm = Result(check="gemm", verdict=Verdict.ERROR, reason=short.reason, shortfalls=(short,))
+    return samples.run(*found, gemm)
+
+
+RUNS = {
+    "beta": beta(),
+    "required skip": required_skip(),
+    "interrupted": interrupted(),
+    "lost": lost_gpu(),
+    "hung": hung_gpu(),
+    "sick": samples.sick_node(10),
+    "torn": samples.torn_node(),
+    "worn": samples.worn_node(),
+    "well": samples.well_node(),
+    "skipped": samples.run(samples.edac()),
+    "empty": samples.run(verdict=Verdict.ERROR, complete=False),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("name", RUNS)
+def test_every_output_says_the_same(name: str, output: str) -> None:
+    run = RUNS[name]
+    told = " ".join(OUTPUTS[output](run).split())
+
+    assert summarize_run(run) in told
+    assert ("Nothing to do" in told) is (run.verdict is Verdict.PASS and output not in LINES)
+    if run.verdict is Verdict.PASS:
+        return
+    assert write_rerun_command(run) in told
+    if output in (*LINES, "junit"):
+        assert f"{'' if output == 'junit' else 'next: '}{format_next_steps(run)}" in told
+    if output not in LINES:
+        names = recall_gone_parts(run)
+        for action in list_deciding_actions(run):
+            assert REMEDY_SENTENCES[action.remedy] in told
+            assert all(names.find_label(part.where) in told for part in action.parts)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_nobody_replaces_a_part_because_a_check_in_beta_failed(output: str) -> None:
+    run = beta()
+    told = OUTPUTS[output](run)
+
+    assert run.verdict is Verdict.WARN
+    assert "1 of 2 checks warned." in told
+    assert "replace" not in told.lower()
+    assert "FAIL" not in told
+    assert "Nothing to do" not in told
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_skip_of_a_required_check_calls_for_something(output: str) -> None:
+    run = required_skip()
+    told = OUTPUTS[output](run)
+
+    assert run.verdict is Verdict.ERROR
+    assert "1 of 2 checks could not be judged, 1 warned." in told
+    assert "orrect the" in told
+    assert "Nothing to do" not in told
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(("count", "says"), [(1, "1 check passed."), (2, "2 checks passed.")])
+def test_an_interrupted_run_counts_right_and_asks_for_another(
+    count: int, says: str, output: str
+) -> None:
+    passed = (samples.ecc(), samples.inventory())[:count]
+    run = samples.run(*passed, complete=False, verdict=Verdict.ERROR)
+    told = " ".join(OUTPUTS[output](run).split())
+
+    assert f"{says} The run was interrupted before every check had run." in told
+    assert "All" not in told
+    assert "hpcverify run --suite quick" in told
+
+
+def test_checks_that_one_lost_gpu_took_with_it_are_one_group() -> None:
+    (first, storage) = group_by_cause(lost_gpu())
+
+    assert (first.result.check, first.name_others()) == ("inventory", "recovery, ecc, gemm (error)")
+    assert storage.also == ()
+
+
+def test_a_cause_is_the_same_whatever_the_words() -> None:
+    (group,) = group_by_cause(hung_gpu())
+
+    assert [r.check for r in group.results] == ["ecc", "pcie", "gemm"]
+
+
+def test_two_lost_gpus_are_two_causes() -> None:
+    results = [
+        samples.result(
+            check,
+            [Finding("gpu_lost", "node", "GPU is lost", {"nvml_index": index})],
+            (),
+            LOST_RULES,
+        )
+        for check, index in (("ecc", "2"), ("pcie", "3"))
+    ]
+
+    assert [g.also for g in group_by_cause(samples.run(*results))] == [(), ()]
+
+
+def test_what_checks_find_on_one_part_under_one_code_of_their_own_stays_apart() -> None:
+    rules = {"down": FindingRule(Verdict.FAIL)}
+    results = [
+        samples.result(check, [Finding("down", samples.SICK, text)], (), rules)
+        for check, text in (("nvlink", "NVLink 3 is down"), ("pcie", "the link is down"))
+    ]
+
+    assert len(group_by_cause(samples.run(*results))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "also"), [("lost", "recovery, ecc, gemm"), ("hung", "pcie, gemm")]
+)
+@pytest.mark.parametrize("output", ["terminal", "log", "markdown"])
+def test_one_cause_is_one_line_with_the_checks_behind_it(name: str, also: str, output: str) -> None:
+    told = OUTPUTS[output](RUNS[name])
+
+    assert f"; also: {also}" in told.replace("\n", " ")
+    assert told.count("; also: ") == 1
+
+
+def test_one_cause_is_one_card_of_the_page_and_each_check_keeps_its_section() -> None:
+    page = Dom(render(hung_gpu()))
+    cards = [card["aria-labelledby"] for card in page.every("article")]
+    sections = [d["id"] for d in page.every("details") if d.get("class") == "check"]
+
+    assert cards == ["why-ecc"]
+    assert sections == ["ecc", "pcie", "gemm"]
+
+
+def test_junit_keeps_a_case_for_each_check() -> None:
+    suite = ET.fromstring(junit(hung_gpu())).find("testsuite")  # noqa: S314 - our own text
+
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("errors")) == ("3", "3")

@@ -1,0 +1,89 @@
+"""The verdict in words: the order of checks, what comes of one cause, the next step."""
+
+from __future__ import annotations
+
+from hpcverify.check import judge
+from hpcverify.model import (
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Run,
+    Verdict,
+)
+from hpcverify.summary.verdict import (
+    MAX_LINE_CHARACTERS,
+    explain_verdict,
+    format_next_steps,
+    shorten,
+)
+from hpcverify.summary.wording import format_run
+from tests.doubles import a_result, a_run
+
+
+def slow(count: int) -> Run:
+    """Fail one GPU by far, and *count* more by a little."""
+    gpus = [Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(count + 2)]
+    rates = [Measurement("bf16.sustained", 701.0 - i, "TFLOP/s", f"gpu-{i}") for i in range(count)]
+    worst = Measurement("bf16.sustained", 12.0, "TFLOP/s", f"gpu-{count}")
+    limit = Limit(name="*", low=702, remedy=Remedy.REPLACE, source="spec")
+    node = Inventory(parts=tuple(gpus))
+    ruled = judge([*rates, worst], [limit], {}, node.format_names)
+    failed = a_result(
+        verdict=Verdict.FAIL,
+        reason=ruled.reason,
+        remedy=ruled.remedy,
+        measurements=(*rates, worst),
+        limits=(limit,),
+        findings=(),
+    )
+    return a_run(verdict=Verdict.FAIL, results=(failed,), inventory=node)
+
+
+WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
+
+
+def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
+    line, *_, last = format_run(slow(23))[1:]
+    command = "hpcverify run --suite quick --check gemm"
+
+    assert line == f"FAIL  gemm: {WORST} (+23 more)"
+    assert last == f"next: replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
+    assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
+
+
+def test_one_failure_is_told_alone() -> None:
+    assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
+    assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
+    assert format_next_steps(slow(0)) == (
+        "replace GPU 0, then: hpcverify run --suite quick --check gemm"
+    )
+
+
+def test_what_several_checks_say_of_a_part_is_said_once() -> None:
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
+    rulings = {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)}
+    results = [
+        a_result(
+            name,
+            verdict=Verdict.FAIL,
+            reason=f"node: {lost.text}",
+            remedy=Remedy.REBOOT,
+            findings=(lost,),
+            rulings=rulings,
+        )
+        for name in ("inventory", "recovery", "ecc", "nvlink")
+    ]
+    run = a_run(verdict=Verdict.FAIL, results=tuple(results))
+
+    assert explain_verdict(run) == f"inventory and 3 more checks: node: {lost.text}"
+    assert format_next_steps(run).startswith("drain the node and reboot it, then: hpcverify run")
+
+
+def test_a_line_of_progress_is_cut() -> None:
+    assert shorten("x" * MAX_LINE_CHARACTERS) == "x" * MAX_LINE_CHARACTERS
+    assert len(shorten("x" * (MAX_LINE_CHARACTERS + 1))) == MAX_LINE_CHARACTERS
+    assert shorten("x" * (MAX_LINE_CHARACTERS + 1)).endswith("x…")
