@@ -242,8 +242,7 @@ def _counts_errors(names: Iterable[str]) -> bool:
 
 def _report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
     if on and not next_on:
-        text = "ECC will be off after the next reset: nvidia-smi -e 1"
-        yield Finding("ecc_disabled", uuid, text)
+        yield Finding("ecc_disabled", uuid, "ECC will be off after the next reset: nvidia-smi -e 1")
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
     elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
@@ -275,8 +274,7 @@ def _report_silent_gpus(watch: Watch) -> Iterator[Finding]:
     for code in LOST_GPU_CODES:
         for where, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
-            text = f"{code.replace('_', ' ')}, {after:.0f} s into the run"
-            yield Finding(code, where, text)
+            yield Finding(code, where, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
 
 
 UNCORRECTED_RULE = fail_outside(

@@ -252,8 +252,7 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
         else:
             yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
     if limit > default + ROUNDING_WATTS:
-        text = f"may draw {limit:g} W, by default {default:g} W"
-        yield Finding("power_raised", uuid, text)
+        yield Finding("power_raised", uuid, f"may draw {limit:g} W, by default {default:g} W")
     if enforced is not None and enforced < limit - ROUNDING_WATTS:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "

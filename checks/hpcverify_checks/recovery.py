@@ -82,8 +82,7 @@ def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
     }
     for what, pending in waiting.items():
         if pending:
-            text = f"a repair of a {what} waits for a reset"
-            yield Finding("repair_pending", uuid, text)
+            yield Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
     if recovery.unrepairable_memory:
         text = "its memory has errors that can no longer be repaired"
         yield Finding("memory_unrepairable", uuid, text)
