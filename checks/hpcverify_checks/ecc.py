@@ -231,7 +231,7 @@ def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
             pending = values.get("ecc.mode.pending", mode)
             yield from _report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
         elif spec and uuid not in unwell and not _counts_errors(values):
-            text = "this GPU says that it has no ECC, and its data sheet has it"
+            text = "reports no ECC, although its data sheet lists it"
             yield Finding("ecc_unsupported", uuid, text)
 
 
@@ -286,7 +286,7 @@ UNCORRECTED_RULE = fail_outside(
 REMAPPED_RULE = warn_outside(
     high=0,
     remedy=Remedy.RERUN,
-    source="a row or page that was given up may not be alone: load the GPU again",
+    source="further rows or pages may fail: load the GPU again",
 )
 CORRECTED_WARN_RULE = warn_outside(
     high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"

@@ -70,7 +70,7 @@ COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
 """Parts whose memory the kernel uses as a node of its own: what is used there may be
 the page cache's, and nobody's process."""
 
-CONTAINER_NOTICE = "who uses the GPUs cannot be told from within a container"
+CONTAINER_NOTICE = "GPU processes cannot be identified from inside a container"
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
 
@@ -209,7 +209,7 @@ def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     }
     numbers = {name: text for name, text in found.items() if text}
     told = f" ({', '.join(numbers.values())})" if numbers else ""
-    text = f"its clock is held down right now: {', '.join(setup.slowed_by)}{told}"
+    text = f"clock throttled now: {', '.join(setup.slowed_by)}{told}"
     yield Finding("slowed_down", uuid, text, numbers)
 
 
@@ -217,7 +217,7 @@ def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
     """Yield the modes that are not as a GPU that computes ought to have them."""
     if setup.persistence is False:
         text = (
-            "persistence mode is off, so the driver lets go of the GPU between jobs: "
+            "persistence mode is off: the driver unloads the GPU's state between jobs: "
             "run nvidia-persistenced, or nvidia-smi -pm 1"
         )
         yield Finding("persistence_off", uuid, text)
@@ -246,13 +246,15 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
     yield Measurement("power.limit", limit, "W", uuid)
     default = limit if setup.power_default_w is None else setup.power_default_w
     if limit < default - ROUNDING_WATTS:
-        text = f"limited to {limit:g} W, by default {default:g} W"
+        text = f"power limit set to {limit:g} W, default {default:g} W"
         if meant:
-            yield Finding("power_capped", uuid, f"{text}, as all of its like")
+            yield Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
         else:
             yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
     if limit > default + ROUNDING_WATTS:
-        yield Finding("power_raised", uuid, f"may draw {limit:g} W, by default {default:g} W")
+        yield Finding(
+            "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
+        )
     if enforced is not None and enforced < limit - ROUNDING_WATTS:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "
@@ -440,7 +442,7 @@ def _find_locked_value(values: Sequence[float]) -> float | None:
 
 
 CHECK = Check(
-    summary="GPU settings, locked clocks, like firmware, leftovers of earlier jobs",
+    summary="GPU settings, locked clocks, matching firmware, leftovers of earlier jobs",
     measure=measure,
     observe=observe,
     params=GpuSetupParams,

@@ -70,7 +70,9 @@ def _list_unknown_gpus(inventory: Inventory) -> Iterator[Coverage]:
     """Say which GPUs are of a part that no data sheet here describes."""
     for gpu in inventory.of_kind("gpu"):
         if "name" in gpu.facts and find_spec(gpu) is None:
-            yield Coverage(gpu.id, f"{explain_unknown(gpu)}: its like and its past judge it")
+            yield Coverage(
+                gpu.id, f"{explain_unknown(gpu)}: judged against its siblings and its own past"
+            )
 
 
 def _count_parts(inventory: Inventory) -> Iterator[Measurement]:
@@ -189,7 +191,7 @@ def _describe_gone(part: Part) -> str:
         part.label if part.label != part.id else None,
         f"(serial {serial})" if serial and serial != part.id else None,
     )
-    return " ".join([*filter(None, words), "is gone since the last run"])
+    return " ".join([*filter(None, words), "is missing since the last run"])
 
 
 def describe(part: Part) -> str:
@@ -250,7 +252,7 @@ CHECK = Check(
         "gpus": Metric(unit="", meaning="GPUs that NVML lists"),
         "disks": Metric(unit="", meaning="drives"),
         "nics": Metric(unit="", meaning="network ports and adapters"),
-        "dimms": Metric(unit="", meaning="memory modules, if the firmware tells"),
+        "dimms": Metric(unit="", meaning="memory modules, where the firmware reports them"),
         "cpus": Metric(unit="", meaning="logical CPUs that are online"),
         "memory": Metric(unit="GiB", meaning="memory in all"),
     },

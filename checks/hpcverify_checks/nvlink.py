@@ -339,13 +339,13 @@ def _report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
         text = f"the GPU's place in the fabric is {state}: {SETUP_FIX}"
         yield Finding("fabric_not_ready", where, text)
     elif fabric.status != "ok":
-        text = f"the fabric could not take the GPU in: {fabric.status}"
+        text = f"the GPU could not register with the fabric: {fabric.status}"
         yield Finding("fabric_failed", where, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
         yield Finding(f"fabric_{flag}", where, text)
     if fabric.summary in ("unhealthy", "limited"):
-        text = f"the fabric calls its state with this GPU {fabric.summary}"
+        text = f"fabric health of this GPU: {fabric.summary}"
         yield Finding(f"fabric_{fabric.summary}", where, text)
 
 
@@ -377,11 +377,11 @@ CHECK = Check(
         "links": Metric(unit="", meaning="links that are up"),
         "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalled"),
         "speed.of_spec": Metric(unit="ratio", meaning="speed / that of the data sheet"),
-        "recovery": Metric(unit="", meaning="trained again, since the driver's start"),
-        "recovery_failed": Metric(unit="", meaning="in vain, since the driver's start"),
+        "recovery": Metric(unit="", meaning="recoveries (retrainings) since driver start"),
+        "recovery_failed": Metric(unit="", meaning="failed recoveries since driver start"),
         "*.delta": Metric(unit="", meaning="since the last run"),
         "replay.rate": Metric(unit="1/h", meaning="sent again, since the last run"),
-        "recovered.rate": Metric(unit="1/h", meaning="trained again with success"),
+        "recovered.rate": Metric(unit="1/h", meaning="successful recoveries"),
         "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },

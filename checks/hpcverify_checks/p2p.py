@@ -199,7 +199,7 @@ def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
         if not direct:
             unreached.setdefault(i, []).append(rig.gpus[j].label)
     for i, labels in unreached.items():
-        text = f"no direct way to {', '.join(labels)}: copies go through the host"
+        text = f"no peer access to {', '.join(labels)}: copies go through the host"
         code = "p2p_refused" if linked else "p2p_by_host"
         yield Finding(code, rig.gpus[i].part, text)
 

@@ -88,7 +88,7 @@ def measure(ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
 def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
     if not (heard.answers or heard.findings):
-        raise Skip("no GPU tells of its PCIe link", Cause.NOT_OBSERVABLE)
+        raise Skip("no GPU reports its PCIe link", Cause.NOT_OBSERVABLE)
     yield from gpu_source.report_troubles(heard)
     yield from _measure_widths(heard.answers, ctx)
     for where, link in heard.answers.items():
@@ -136,7 +136,7 @@ def _report_missing(
         missing = max(0, shown.best - shown.now)
         if missing and len(like) > 1 and set(like) == {shown}:
             text = (
-                f"PCIe {what} {shown.now}, although GPU and slot could do "
+                f"PCIe {what} {shown.now}, although GPU and slot support "
                 f"{shown.best}, as on all {len(like)} GPUs alike: a riser, or a "
                 "setting of the firmware?"
             )
@@ -154,7 +154,7 @@ def _report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterato
     )
     for what, slot, gpu in pairs:
         if slot is not None and gpu is not None and slot < gpu:
-            text = f"the slot allows PCIe {what} {slot}, the GPU could do {gpu}"
+            text = f"the slot supports PCIe {what} {slot}, the GPU {gpu}"
             yield Finding("platform_limit", where, text)
 
 
@@ -302,7 +302,7 @@ CHECK = Check(
     params=PcieParams,
     metrics={
         "width": Metric(unit="", meaning="lanes of the link now"),
-        "width.missing": Metric(unit="", meaning="lanes that GPU and slot have more"),
+        "width.missing": Metric(unit="", meaning="lanes missing against what GPU and slot support"),
         "width.missing.run": Metric(unit="", meaning="the same at its worst in the run"),
         "generation": Metric(unit="", meaning="the lowest while the GPU worked"),
         "generation.missing": Metric(unit="", meaning="generations below what GPU and slot can do"),

@@ -84,7 +84,7 @@ class Route:
 def applies(ctx: Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
-        raise Skip("a CPU has no PCIe link of its own")
+        raise Skip("a CPU has no PCIe link to measure")
 
 
 def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:

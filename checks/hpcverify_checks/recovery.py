@@ -63,7 +63,7 @@ def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
 
 def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
     if recovery.action is None:
-        text = "whether it needs a reset cannot be known: drivers say so from R565 on"
+        text = "cannot tell whether it needs a reset: drivers before R565 do not say"
         yield Coverage(uuid, text)
         return
     yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
@@ -71,7 +71,7 @@ def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
         words, _ = RECOVERY_ACTIONS[recovery.action]
         yield Finding(recovery.action, uuid, f"the driver asks to {words}")
     elif recovery.action != "none":
-        text = f"the driver asks for what we do not know: {recovery.action}"
+        text = f"the driver asks for an unknown recovery action: {recovery.action}"
         yield Finding("action_unknown", uuid, text)
 
 
@@ -89,7 +89,7 @@ def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
 
 
 CHECK = Check(
-    summary="what the driver wants done: reset, reboot, repair",
+    summary="recovery actions the driver asks for: reset, reboot, repair",
     measure=measure,
     metrics={},
     finding_rules={

@@ -197,7 +197,7 @@ def examine_memory(
     """
     if not memory.chunks:
         raise Unable(
-            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: {FREE_MEMORY_FIX}",
+            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: {FREE_MEMORY_FIX}",
             Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret

@@ -132,7 +132,8 @@ def report_unresolved(
             continue
         booted, when, code = mark.value.split()
         if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            text = f"{code} of {format_moment(float(when))} failed it, and no restart since"
+            moment = format_moment(float(when))
+            text = f"failed at {moment} with {code}; the node was not rebooted since"
             yield Finding("xid_standing", mark.where, text)
             yield mark
 
@@ -153,7 +154,7 @@ def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
     worst = max(found, key=lambda event: event.row.verdict)
     text = (
         f"{len(found)} lines from {format_moment(found[0].time)} to "
-        f"{format_moment(found[-1].time)}, before the first run looked; "
+        f"{format_moment(found[-1].time)}, logged before the first run; "
         f"the worst: {worst.row.meaning}: "
         f"{worst.text[:MAX_LINE_CHARACTERS]}"
     )
@@ -163,10 +164,10 @@ def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
 def _report_extent(log: KernelLog) -> Iterator[Coverage]:
     """Say what was looked through, and what nobody can."""
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
-    text = f"looked through {log.message_count} kernel messages in {log.source}, {span}"
+    text = f"read {log.message_count} kernel messages from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
-        text = f"{log.unseen}: nothing on this node keeps the kernel log over a reboot"
+        text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
         yield Coverage("node", text)
 
 
@@ -214,7 +215,7 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
             if row.kind == "app":
                 count = count_occasions(times)
                 code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
-                what = "by hpcverify's own load, whose kernels are known to be good"
+                what = "during hpcverify's own load (known-good kernels)"
                 text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
                 yield Finding(code, where, text, _describe_row(row))
             elif (where, xid) not in logged:
