@@ -45,10 +45,10 @@ from hpcverify_checks.common.device import (
     require_memory,
     use_float32_precision,
 )
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.timing import (
-    PRODUCT_FORMATS,
     choose_timer,
     make_product_step,
     time_on_host,
@@ -94,7 +94,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     native = list_native_dtypes(device)
     began = perf_counter()
     for dtype in _choose_dtypes(params, native):
-        with use_float32_precision(PRODUCT_FORMATS[dtype].precision):
+        with use_float32_precision(FAMILIES[dtype].precision):
             size = params.size or choose_size(dtype, device)
             step = make_product_step(dtype, size, device)
             timer = choose_timer(device)

@@ -303,7 +303,7 @@ def sum_by_sm(rows: Iterable[Sequence[int]], units: int) -> SmReport:
 
 
 def make_tile(bound: int, bias: int) -> Tile:
-    """Make the tile whose second operand lies within +-*bound*, as `_exact` plans."""
+    """Make the tile whose second operand lies within +-*bound*, as `exact` plans."""
     import torch
 
     a = make_integers(TILE_KEY, range(TILE_EDGE), TILE_DEPTH, FIRST_BOUND, "cpu")

@@ -46,7 +46,7 @@ from hpcverify_checks.common.product_loop import (
     ignore_batch,
     poison,
 )
-from hpcverify_checks.common.vote import Answer, make_answer
+from hpcverify_checks.common.vote import Ballot, identify_kind, make_answer
 
 if TYPE_CHECKING:
     import torch
@@ -373,7 +373,7 @@ class PartSoak:
         """Put the first products to the vote of the part's *group*."""
         name = self.task.family.name
         text = f"{name}: its first products of {self.operands}"
-        return make_answer(self.bench.where, text, Answer(group, name, self.digest))
+        return make_answer(self.bench.where, text, Ballot(group, name, self.digest))
 
 
 def _make_product(task: ProductTask, a: Tensor, b: Tensor) -> Tensor:
@@ -391,21 +391,12 @@ def name_vote_group(task: ProductTask) -> str:
     """Say which GPUs must give the same bits, with which software, to what question."""
     import torch
 
-    where = task.ctx.device.part
-    facts = next((p.facts for p in task.ctx.inventory.parts if p.id == where), {})
-    units = ""
+    kind = identify_kind(task.ctx.inventory, task.ctx.device.part)
     if task.device.type == "cuda":
         properties = torch.cuda.get_device_properties(task.device)
-        units = f"{properties.multi_processor_count} SMs"
-    known = (
-        facts.get("name", ""),
-        facts.get("compute_capability", ""),
-        units,
-        f"driver {facts.get('driver', '')}",
-        f"torch {torch.__version__}",
-        f"{task.shape.size} x {task.shape.depth}, draw {task.draw}",
-    )
-    return ", ".join(known)
+        kind += f", {properties.multi_processor_count} SMs"
+    size, depth = task.shape.size, task.shape.depth
+    return f"{kind}, torch {torch.__version__}, {size} x {depth}, draw {task.draw}"
 
 
 def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:

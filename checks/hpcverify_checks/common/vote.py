@@ -34,6 +34,8 @@ from hpcverify.check import JudgedItem
 from hpcverify.model import Cause, Finding, FindingRule, Inventory, Measurement, Remedy, Verdict
 from hpcverify_checks.common.reruns import Reruns
 
+KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
+"""What like parts have in common."""
 MIN_VOTERS = 3
 """Of two that differ, nobody can say which is wrong."""
 CORRUPTION_CODE = "corruption"
@@ -56,8 +58,8 @@ DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "
 """The numbers that accuse a part, and what they are called where the plan did it."""
 
 
-class Answer(Struct, frozen=True):
-    """What a part answered: the data of a finding that is put to the vote."""
+class Ballot(Struct, frozen=True):
+    """What a part answered to a question: the data of a finding that is put to the vote."""
 
     group: str
     """The like parts that were asked the same."""
@@ -99,7 +101,13 @@ Accused = tuple[Finding, Accusation]
 """The finding of a wrong product, and its data."""
 
 
-def make_answer(where: str, text: str, answer: Answer) -> Finding:
+def identify_kind(inventory: Inventory, where: str) -> str:
+    """Say what has to be the same of two parts that are to compute the same bits."""
+    facts = next((p.facts for p in inventory.parts if p.id == where), {})
+    return " ".join(facts[name] for name in KIND_FACTS if facts.get(name))
+
+
+def make_answer(where: str, text: str, answer: Ballot) -> Finding:
     """Put the *answer* of a part to the vote."""
     return Finding(ANSWER_CODE, where, text, data=msgspec.to_builtins(answer))
 
@@ -120,7 +128,7 @@ class Poll:
     """The answers to one question, which is called *name*."""
 
     name: str
-    answers: tuple[tuple[Finding, Answer], ...]
+    answers: tuple[tuple[Finding, Ballot], ...]
 
     def collect_votes(self) -> dict[str, str]:
         """Say how each part voted; one that contradicts itself votes for nothing."""
@@ -167,9 +175,9 @@ def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iter
     Cores that computed wrongly, by what was *found*, prove nothing more by theirs.
     """
     wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
-    asked: dict[tuple[str, str], list[tuple[Finding, Answer]]] = {}
+    asked: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
-        answer = finding.data_as(Answer)
+        answer = finding.data_as(Ballot)
         if answer.group != CORES_GROUP or finding.where not in wrong:
             asked.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), given in asked.items():

@@ -70,7 +70,6 @@ from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
-    ProvenJob,
     ReferenceCache,
     list_families,
     prepare_each,
@@ -228,8 +227,8 @@ def _name_unit(task: DeviceTask) -> str:
     return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
 
 
-def _describe_plans(ready: Sequence[ProvenJob]) -> str:
-    plans = (f"{r.job.name} (sums to 2^{log2(r.certificate):.2f})" for r in ready)
+def _describe_plans(ready: Sequence[tuple[ProductJob, int]]) -> str:
+    plans = (f"{job.name} (sums to 2^{log2(bound):.2f})" for job, bound in ready)
     return f"plans {', '.join(plans)}"
 
 
@@ -262,15 +261,15 @@ def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
 
     To prepare takes its time out of the *seconds*.
     """
-    task, ready = done.task, list[ProvenJob]()
+    task, ready = done.task, list[tuple[ProductJob, int]]()
     began = perf_counter()
     with use_float32_precision(task.family.precision):
-        for item in prepare_each(task):
-            if isinstance(item, PartResult):
-                yield item
-            else:
-                ready.append(item)
-        jobs = tuple(item.job for item in ready)
+        for plan in prepare_each(task):
+            if plan.failure:
+                yield plan.failure
+            if plan.job:
+                ready.append((plan.job, plan.certificate))
+        jobs = tuple(job for job, _ in ready)
         if not jobs:
             return
         done.exercise_notes.extend((_describe_plans(ready), _describe_constant_bits(jobs)))
@@ -295,11 +294,9 @@ def hunt_on_parts(
         yield task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
         return
     cores, half = cpu.read_cores().allowed, seconds / 2
-    alone = [
-        (core,)
-        for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), _get_rotation(task))
-    ]
-    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), _get_rotation(task))
+    turn = task.ctx.rotation
+    alone = [(core,) for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), turn)]
+    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), turn)
     waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
     for load, groups in (("alone", alone), ("all at once", waves)):
         for group in groups:
@@ -323,10 +320,6 @@ def add_load(load: str, outcome: PartResult) -> PartResult:
 
 def _count_fitting(seconds: float, least: float) -> int:
     return max(1, int(seconds / least))
-
-
-def _get_rotation(task: DeviceTask) -> int:
-    return task.ctx.rotation
 
 
 def _hunt_on_core(

@@ -224,13 +224,15 @@ def check_copies(
     if ctx.device.kind == "cpu":
         sent = make_source(ctx.seed, ROOM_BYTES["cpu"], device)
         cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
-        tallies = list(run_on_each(cores, partial(copy_on_core, run, sent, copy)))
+        work = run_on_each(cores, lambda core: run(make_core_paths(sent, copy), f"cpu{core}"))
+        tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
         ways = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
         tallies = [run(ways, ctx.device.part)]
         text = ", ".join(way.name for way in ways)
-    yield Coverage(ctx.device.part, f"{describe_copies(tallies, get_max_copy_bytes(ctx))} {text}")
+    largest = ROOM_BYTES[ctx.device.kind] // 2
+    yield Coverage(ctx.device.part, f"{describe_copies(tallies, largest)} {text}")
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
         yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)
@@ -238,18 +240,6 @@ def check_copies(
     for tally in tallies:
         if tally.error:
             raise tally.error
-
-
-def copy_on_core(
-    run: Callable[[Sequence[CopyPath], str], CopyTally], sent: Tensor, copy: Copy, core: int
-) -> CopyTally:
-    """Copy on one core of the CPU."""
-    return run(make_core_paths(sent, copy), f"cpu{core}")
-
-
-def get_max_copy_bytes(ctx: Context) -> int:
-    """Say how many bytes the largest copy has."""
-    return ROOM_BYTES[ctx.device.kind] // 2
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:

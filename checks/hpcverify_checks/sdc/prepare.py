@@ -125,6 +125,18 @@ def make_part_result(
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan on the device of a task."""
+
+    job: ProductJob | None = None
+    """None where its product could not be put right."""
+    certificate: int = 0
+    """What bounds its partial sums."""
+    failure: PartResult | None = None
+    """What was wrong with its first product."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedJobs:
     """The jobs of a task, with what was wrong already when they were made."""
 
@@ -135,24 +147,15 @@ class PreparedJobs:
 
 def prepare(task: DeviceTask) -> PreparedJobs:
     """Put all plans of *task* on its device, and prove a product of each."""
-    made = list(prepare_each(task))
-    ready = [item for item in made if isinstance(item, ProvenJob)]
+    made = tuple(prepare_each(task))
     return PreparedJobs(
-        tuple(item.job for item in ready),
-        tuple(item.certificate for item in ready),
-        tuple(item for item in made if isinstance(item, PartResult)),
+        tuple(plan.job for plan in made if plan.job),
+        tuple(plan.certificate for plan in made if plan.job),
+        tuple(plan.failure for plan in made if plan.failure),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenJob:
-    """A job whose product is proven, and what bounds its partial sums."""
-
-    job: ProductJob
-    certificate: int
-
-
-def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
+def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     """
     Put the plans of *task* on its device one by one, and prove a product of each.
 
@@ -166,31 +169,27 @@ def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
     """
     accused = False
     for plan in task.family.make_plans(task.shape.depth):
-        made = Operands(plan, task.shape, task.draw)
+        made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
         job = _make_unproven_job(task, made)
-        reference = task.library.references.get((plan, task.shape))
-        if reference is None:
-            host = job.reference.cpu()
+        if key not in task.library.references:
+            host, reference = job.reference.cpu(), job.reference
             proof = prove_product(made, host, task.ctx.seed)
-            rows = len(proof.wrong_rows)
-            if rows > MAX_REPAIRED_ROWS and accused:
-                yield PartResult(task.first_where, 1, 0.0, rows)
-                continue
-            if rows:
+            if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
+                failure = PartResult(task.first_where, 1, 0.0, len(proof.wrong_rows))
+            elif proof.wrong_rows:
                 if not accused:
                     _require_witnesses(made, host, proof, task.ctx)
-                host, again = _repair_rows(made, host, proof, task.ctx.seed)
-                yield _accuse_first_product(task, job, host)
-                accused = True
-                if again.wrong_rows:
-                    continue
-                proof, job = again, replace(job, reference=host.to(task.device))
-            kept = Reference(job.reference, compute_digest(host), proof.certificate)
-            reference = task.library.references[plan, task.shape] = kept
-        yield ProvenJob(
-            replace(job, reference=reference.product, digest=reference.digest),
-            reference.certificate,
-        )
+                host, proof = _repair_rows(made, host, proof, task.ctx.seed)
+                reference = host.to(task.device)
+                failure, accused = _accuse_first_product(task, job, host), True
+            if proof.wrong_rows:
+                yield PreparedPlan(failure=failure)
+                continue
+            known = Reference(reference, compute_digest(host), proof.certificate)
+            task.library.references[key] = known
+        known = task.library.references[key]
+        proven = replace(job, reference=known.product, digest=known.digest)
+        yield PreparedPlan(proven, known.certificate, failure)
 
 
 def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:

@@ -70,11 +70,13 @@ def prepare_loads(ctx: Context, seams: ProductSeams | None = None) -> tuple[Part
         steady_type = wave_type = CPU_FAMILIES["fp64"]
         source = EXACT_INTEGERS
     else:
+        import torch
+
         native = list_native_dtypes(device)
         wave_type = FAMILIES[next(name for name in GPU_DTYPES if name in native)]
-        steady_type = replace(wave_type, output=wave_type.operand)
+        steady_type = replace(wave_type, output=wave_type.job_output)
         source = NORMAL_NUMBERS
-        require_memory(device, GPU_BYTES * (4 if wave_type.name == "fp32" else 2))
+        require_memory(device, GPU_BYTES * getattr(torch, wave_type.operand).itemsize)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     loads: list[PartSoak] = []
     for family, sizes in ((steady_type, STEADY_SIZES), (wave_type, WAVE_SIZES)):

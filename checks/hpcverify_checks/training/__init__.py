@@ -52,7 +52,6 @@ from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
-    Device,
     Finding,
     FindingRule,
     Inventory,
@@ -65,6 +64,7 @@ from hpcverify_checks.common.bits import format_word
 from hpcverify_checks.common.collective import RankGroup, exchange_messages
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, report_overrides
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.reruns import Reruns
@@ -106,7 +106,6 @@ USABLE_SHARE = 0.75
 BYTES_PER_PARAMETER = 40
 """fp32: at the beginning, now, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, up to fp32 themselves."""
-TORCH_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 GIGA = 1e9
 HOST_PART = "cpu"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
@@ -193,7 +192,9 @@ def choose_shape(dtype: str, total: int) -> ModelShape:
 
 def estimate_memory(shape: ModelShape, dtype: str) -> int:
     """Estimate the bytes that training takes, from above."""
-    width = {"bf16": 2, "fp32": 4}[dtype]
+    import torch
+
+    width = getattr(torch, FAMILIES[dtype].operand).itemsize
     return BYTES_PER_PARAMETER * Layout(shape).size + shape.estimate_activations(width)
 
 
@@ -218,21 +219,13 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
     return TrainingJob(
         **msgspec.structs.asdict(group),
         shape=shape,
-        dtype=TORCH_DTYPES[dtype],
+        dtype=dtype,
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
         threads=max(1, torch.get_num_threads() // world),
-        alike=len({identify_kind(ctx.inventory, peer) for peer in ctx.peers}) == 1,
+        alike=len({vote.identify_kind(ctx.inventory, peer.part) for peer in ctx.peers}) == 1,
     )
-
-
-def identify_kind(inventory: Inventory, device: Device) -> str:
-    """Say what has to be the same of two parts that are to compute the same bits."""
-    part = next((p for p in inventory.parts if p.id == device.part), None)
-    facts = part.facts if part else {}
-    said = (facts.get(key, "") for key in ("name", "pci_device_id", "driver", "memory"))
-    return " ".join((device.kind, *filter(None, said)))
 
 
 def _run_one_rank(
@@ -302,7 +295,7 @@ class BadSum(Struct, frozen=True):
     """From 1."""
 
 
-class TrainingAnswer(vote.Answer, frozen=True, kw_only=True):
+class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
     """The data of a first replay, which is put to the vote."""
 
     rank: int
@@ -327,29 +320,23 @@ def find_differences(
         yield _report_contradiction(where, job, contradiction, rank)
 
 
-def choose_code(job: TrainingJob, what: str) -> str:
-    """Name the finding that *what* was the first digest to differ."""
+def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
+    """Name the finding, and the place of the fault, if *what* was first to differ."""
     if what.endswith(HOST_BATCH):
-        return "misfed"
-    if what == INITIAL_PARAMETERS or what.endswith(DEVICE_BATCH):
-        return "miscopied"
-    exact = what.endswith(GRADIENT_SCATTER)  # integers, of gradients that do not differ
-    return "irreproducible" if job.backend == "nccl" or exact else "irreproducible_cpu"
-
-
-def locate_fault(what: str) -> str:
-    """Say what lies behind the digest that differs first: nothing else is wrong yet."""
-    if what.endswith(HOST_BATCH):
-        return "arithmetic or memory of the host"
+        return "misfed", "arithmetic or memory of the host"
     if what == INITIAL_PARAMETERS:
-        return "memory"
-    return "transfer to the device" if what.endswith(DEVICE_BATCH) else "compute"
+        return "miscopied", "memory"
+    if what.endswith(DEVICE_BATCH):
+        return "miscopied", "transfer to the device"
+    exact = what.endswith(GRADIENT_SCATTER)  # integers, of gradients that do not differ
+    reproducible = job.backend == "nccl" or exact
+    return "irreproducible" if reproducible else "irreproducible_cpu", "compute"
 
 
 def _report_difference(
     where: str, job: TrainingJob, one: Difference, rank: int, digests: int
 ) -> Finding:
-    code, place = choose_code(job, one.what), locate_fault(one.what)
+    code, place = classify_difference(job, one.what)
     expected, found = format_word(one.expected), format_word(one.found)
     others = "the first" if one.replay else "all others"
     evidence = {
@@ -399,8 +386,9 @@ def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) 
 def _report_contradiction(where: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
     """Say in what the first replay of *rank* is not that of rank 0."""
     expected, found = format_word(one.expected), format_word(one.found)
+    code, _ = classify_difference(job, one.what)
     return Finding(
-        choose_code(job, one.what),
+        code,
         where,
         f"rank {rank} trained to other bits than rank 0: {one.what} is {found}, and "
         f"{expected} on rank 0",
@@ -414,9 +402,9 @@ def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Fin
     import torch
 
     shape = " ".join(f"{k}={v}" for k, v in msgspec.structs.asdict(job.shape).items())
-    kind = identify_kind(ctx.inventory, ctx.device)
+    kind = vote.identify_kind(ctx.inventory, ctx.device.part)
     versions = f"torch {torch.__version__}, {job.dtype}, {shape}"
-    answer = TrainingAnswer(
+    answer = TrainingBallot(
         # Who was fed something else was asked something else.
         group=f"{kind}, {versions}, batches {outcome.batches}",
         name="training",
@@ -461,8 +449,7 @@ def measure_steps(where: str, tokens: int, steps: Sequence[PhaseTimes]) -> Itera
 def _measure_utilization(
     ctx: Context, job: TrainingJob, outcome: TrainingOutcome, ranks: int
 ) -> Iterator[Measurement]:
-    dtype = next(name for name, torchs in TORCH_DTYPES.items() if torchs == job.dtype)
-    peak = find_peak(ctx, dtype)
+    peak = find_peak(ctx, job.dtype)
     if peak is None:
         return
     typical = percentile([sum(step.values()) for step in outcome.steps], 0.5)
@@ -541,7 +528,7 @@ def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
     for item in found:
         if isinstance(item, Finding) and item.code == vote.ANSWER_CODE:
             label = inventory.find_label(item.where)
-            fed.setdefault(item.data_as(TrainingAnswer).batches, []).append(label)
+            fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:
         groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
         text = " and others for ".join(groups.values())

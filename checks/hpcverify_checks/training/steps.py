@@ -45,6 +45,7 @@ from hpcverify_checks.common.collective import (
     reduce_minimum,
 )
 from hpcverify_checks.common.device import use_float32_precision, use_threads
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
 from hpcverify_checks.training.transformer import (
     Layout,
@@ -64,9 +65,6 @@ LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """What torch.optim.AdamW has by default."""
 BIN_COUNT = 2**12
-WIDER_DTYPES = {"bfloat16": "float32", "float32": "float64"}
-"""Holds the sum of n equal values exactly, up to 2^16 and 2^29 of them. In the type
-itself three times a value is rounded, and eight times it may come out wrong."""
 KEYS_PER_SEED = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
@@ -84,7 +82,7 @@ class TrainingJob(RankGroup, frozen=True):
 
     shape: ModelShape
     dtype: str
-    """Of weights, activations and gradients, as torch calls it."""
+    """Of weights, activations and gradients: bf16 or fp32."""
     steps: int
     """In a replay."""
     seconds: float
@@ -183,13 +181,13 @@ class Trainer:
         """Allocate everything, and make the parameters to begin with."""
         import torch
 
-        layout, dtype = Layout(job.shape), getattr(torch, job.dtype)
+        layout, family = Layout(job.shape), FAMILIES[job.dtype]
         beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
         # Two tensors: autograd would take a gradient's change for one of the weights.
-        working = torch.zeros(layout.size, dtype=dtype, device=device)
+        working = torch.zeros(layout.size, dtype=getattr(torch, family.operand), device=device)
         gradients = torch.zeros_like(working)
         weights = make_leaves(layout, working, gradients)
-        wide = getattr(torch, WIDER_DTYPES[job.dtype])
+        wide = getattr(torch, family.wider)
         square = torch.ones(2 * (job.shape.sequence,), device=device)
         return cls(
             job=job,

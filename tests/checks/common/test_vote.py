@@ -27,7 +27,7 @@ from hpcverify_checks.common.vote import (
     CORES_GROUP,
     PRODUCT_FINDING_RULES,
     Accusation,
-    Answer,
+    Ballot,
     make_answer,
     reconcile,
 )
@@ -55,7 +55,7 @@ def answers(
     *digests: str, kind: str = "GPU-", name: str = "bf16", group: str = "H100"
 ) -> list[JudgedItem]:
     return [
-        make_answer(f"{kind}{i}", "bf16: first products", Answer(group, name, digest))
+        make_answer(f"{kind}{i}", "bf16: first products", Ballot(group, name, digest))
         for i, digest in enumerate(digests)
     ]
 

@@ -40,6 +40,7 @@ from hpcverify_checks.common.collective import RankGroup, all_reduce, join_group
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.ranks import Peer, start_peers
 from hpcverify_checks.common.reruns import Reruns
+from hpcverify_checks.common.vote import identify_kind
 from hpcverify_checks.training import steps
 from hpcverify_checks.training.steps import (
     HARDWARE,
@@ -85,7 +86,7 @@ def job(**changes: Any) -> TrainingJob:
         backend="nccl",
         timeout=9.0,
         shape=TINY,
-        dtype="float32",
+        dtype="fp32",
         steps=2,
         seconds=0.0,
         seed=1,
@@ -271,7 +272,7 @@ def test_a_word_that_changes_in_memory_is_told_from_wrong_arithmetic() -> None:
         found = compare_replay(first, run_replay(trainer)[0], 1)
     assert found is not None
     assert found.what == "initial parameters"
-    assert training.locate_fault(found.what) == "memory"
+    assert training.classify_difference(job(), found.what) == ("miscopied", "memory")
 
 
 @dataclass
@@ -375,7 +376,7 @@ def test_another_seed_trains_to_other_bits() -> None:
     assert trained(seed=1).digest != trained(seed=2).digest
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("world", range(2, 10))
 def test_the_sum_of_equal_gradients_is_exact(dtype: str, world: int) -> None:
     def summed(total: Tensor) -> None:
@@ -421,7 +422,7 @@ def test_parts_are_alike_if_model_and_driver_are(tmp_path: Path, fact: str) -> N
     parts = [*gpus(1), *gpus(2, **{fact: "another"})[1:]]
     for contexts, kinds in ((node(tmp_path, gpus(2)), 1), (node(tmp_path, parts), 2)):
         inventory = contexts[0].inventory
-        found = {training.identify_kind(inventory, ctx.device) for ctx in contexts}
+        found = {identify_kind(inventory, ctx.device.part) for ctx in contexts}
         assert len(found) == kinds
 
 
@@ -455,7 +456,7 @@ def test_training_lowers_the_loss() -> None:
     assert late < 0.95 * early
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
     meta = torch.device("meta")  # whoever asks it for a value gets an error
     shape = training.GPU_SHAPES[-1]
@@ -507,7 +508,7 @@ def test_utilization_is_of_the_data_sheets_peak(tmp_path: Path) -> None:
     [ctx] = node(tmp_path, gpus(1))
     shape = training.GPU_SHAPES[0]
     outcome = TrainingOutcome({"step 2: loss": 0}, 1, 1.0, ({"compute": 0.1},))
-    this = job(shape=shape, dtype="bfloat16")
+    this = job(shape=shape, dtype="bf16")
     found = numbers(list(training.report_training(ctx, this, outcome)))
     assert found["mfu"] == pytest.approx(shape.operations / 0.1 / 989e12, rel=0.01)
     assert "peak_derived" not in found
@@ -553,7 +554,7 @@ def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> Non
 
 def test_a_sum_of_integers_that_differs_fails_on_a_cpu_too() -> None:
     what = f"step 1: {steps.GRADIENT_SCATTER}"
-    assert training.choose_code(job(backend="gloo"), what) == "irreproducible"
+    assert training.classify_difference(job(backend="gloo"), what)[0] == "irreproducible"
 
 
 def test_what_may_differ_each_time_is_refused() -> None:
