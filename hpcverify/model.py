@@ -10,7 +10,7 @@ two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1
@@ -289,11 +289,29 @@ class Inventory(Struct, frozen=True):
         known = {part.id for part in self.parts}
         return [*told, *(i for i in dict.fromkeys(ids) if i not in known)]
 
+    def recall(self, findings: Iterable[Finding]) -> Inventory:
+        """
+        Call the parts that *findings* remember from before what they were called then.
+
+        Those that are gone come last, with the facts that were known of them.
+        """
+        was = {f.where: f.evidence for f in findings if FORMER_LABEL in f.evidence}
+        here = [
+            Part(p.kind, p.id, was[p.id][FORMER_LABEL], was[p.id] | p.facts) if p.id in was else p
+            for p in self.parts
+        ]
+        gone = was.keys() - {part.id for part in self.parts}
+        lost = [Part("", where, was[where][FORMER_LABEL], was[where]) for where in sorted(gone)]
+        return replace(self, parts=(*here, *lost)) if was else self
+
     def of_kind(self, kind: str) -> tuple[Part, ...]:
         """List the parts of one *kind*: cpu, memory, gpu, nic, disk, system."""
         return tuple(p for p in self.parts if p.kind == kind)
 
 
+FORMER_LABEL = "was"
+"""The evidence that says what a part that is gone, or known by its address only, was
+called. The facts that were known of it stand beside."""
 MIN_PARTS_FOR_ALL = 3
 """Parts of a kind from which "all of them" says more than their names."""
 

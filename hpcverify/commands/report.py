@@ -17,6 +17,7 @@ from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import node_name, state_dir
+from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
@@ -222,4 +223,6 @@ def import_report_module(module: str) -> ModuleType:
     try:
         return import_module(f"hpcverify_reports.{module}")
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"reports need {exc.name}: pip install 'hpcverify[report]'") from exc
+        raise ConfigError(
+            f"reports need {exc.name}: {write_install_command(exc.name or 'jinja2')}"
+        ) from exc
