@@ -113,7 +113,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     for unused in list_unused_dtypes(device):
         yield Coverage(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
-        yield from measure_cores(ctx, params)
+        yield from _measure_cores(ctx, params)
 
 
 def name_contended_metrics(dtype: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def report_steps(
     load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
 ) -> Iterator[CheckItem]:
     """Turn the times of the steps into measurements and a series from *start*."""
-    late = drop_first_half(sustained)
+    late = _drop_first_half(sustained)
     steady, typical = load.compute_rate(late), percentile(late, 0.5)
     slow = percentile(late, 0.95)
     numbers = {
@@ -191,7 +191,7 @@ def report_steps(
     yield Series(f"{load.dtype}.rate", load.unit, load.where, tuple(t), tuple(values))
 
 
-def drop_first_half(steps: Sequence[float]) -> Sequence[float]:
+def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:
     """Leave out the steps of the first half of the time: clocks still fall then."""
     half = sum(steps) / 2
     late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
@@ -208,7 +208,7 @@ def _describe_work(
     return f"{text}; peak from {load.peak.source}" if load.peak else text
 
 
-def measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
+def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     """Time each core alone, one after the other, so that none slows another."""
     allowed = cpu.read_cores().allowed
     fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))

@@ -32,7 +32,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Unable,
+    Watch,
+    fail_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -367,12 +377,8 @@ CHECK = Check(
         "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
     },
     rules={
-        "mismatched_words": Rule(
-            high=0,
-            remedy=Remedy.REPLACE,
-            optional=True,  # where all parts agree, the words are disputed instead
-            hard=True,
-            source="an exact product has one right answer",
+        "mismatched_words": fail_outside(
+            high=0, remedy=Remedy.REPLACE, hard=True, source="an exact product has one right answer"
         ),
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
         **SOAK_RULES,

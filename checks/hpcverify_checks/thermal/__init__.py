@@ -33,7 +33,18 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -202,55 +213,36 @@ CHECK = Check(
             optional=True,
             source="hpcverify default: else the load did not run as it should",
         ),
-        "throttled.hw_thermal": Rule(high=1, optional=True),
-        "throttled.hw_slowdown": Rule(high=1, optional=True),
-        "throttled.hw_power_brake": Rule(
-            high=1,
-            optional=True,
-            source="hpcverify default: the power supply or the chassis brakes",
+        "throttled.hw_thermal": fail_outside(high=1),
+        "throttled.hw_slowdown": fail_outside(high=1),
+        "throttled.hw_power_brake": fail_outside(
+            high=1, source="hpcverify default: the power supply or the chassis brakes"
         ),
-        "throttled.sw_thermal.share": Rule(high=0.01, optional=True),
-        "throttled.cores.share": Rule(high=0.01, otherwise=Verdict.WARN, optional=True),
-        "temperature.headroom.min": Rule(low=2, otherwise=Verdict.WARN, optional=True),
-        "temperature.memory.max": Rule(
-            high=95,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the A100's maximum operating temperature of memory",
+        "throttled.sw_thermal.share": fail_outside(high=0.01),
+        "throttled.cores.share": warn_outside(high=0.01),
+        "temperature.headroom.min": warn_outside(low=2),
+        "temperature.memory.max": warn_outside(
+            high=95, source="the A100's maximum operating temperature of memory"
         ),
-        "temperature.rise_per_kW": Rule(
-            of_siblings=1.4, otherwise=Verdict.WARN, optional=True, source="hpcverify default"
+        "temperature.rise_per_kW": warn_outside(of_siblings=1.4, source="hpcverify default"),
+        "temperature.memory.rise": warn_outside(of_siblings=1.5),
+        "recovery": warn_outside(
+            high=60, source="hpcverify default: heat sinks settle within a minute"
         ),
-        "temperature.memory.rise": Rule(of_siblings=1.5, otherwise=Verdict.WARN, optional=True),
-        "recovery": Rule(
-            high=60,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: heat sinks settle within a minute",
+        "clock.mean": warn_outside(
+            of_siblings=0.85, source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)"
         ),
-        "clock.mean": Rule(
-            of_siblings=0.85,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)",
+        "power.mean": warn_outside(
+            of_siblings=0.75, source="the least that DCGM's targeted_power takes for its target"
         ),
-        "power.mean": Rule(
-            of_siblings=0.75,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the least that DCGM's targeted_power takes for its target",
+        "held_back": warn_outside(high=0.15),
+        "work_per_clock": fail_outside(of_siblings=0.9, of_baseline=0.8),
+        "efficiency": warn_outside(
+            low=0.5, source="the least that any part in gpu_fractions.csv can have had"
         ),
-        "held_back": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
-        "work_per_clock": Rule(of_siblings=0.9, of_baseline=0.8, optional=True),
-        "efficiency": Rule(
-            low=0.5,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the least that any part in gpu_fractions.csv can have had",
-        ),
-        "energy_per_work": Rule(of_siblings=1.25, otherwise=Verdict.WARN, optional=True),
-        "rate_sag": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
-        "clock.sag": Rule(high=0.2, otherwise=Verdict.WARN, optional=True),
+        "energy_per_work": warn_outside(of_siblings=1.25),
+        "rate_sag": warn_outside(high=0.15),
+        "clock.sag": warn_outside(high=0.2),
     },
     finding_rules={
         **problems.PROBLEM_RULES,

@@ -38,15 +38,16 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    LISTED,
     Check,
     Context,
     JudgedItem,
     Metric,
     Params,
     Placement,
-    Rule,
     Skip,
     Unable,
+    warn_outside,
 )
 from hpcverify.model import (
     Cause,
@@ -566,20 +567,14 @@ CHECK = Check(
         "replays": Metric(unit="", meaning="replays compared with the first"),
     },
     rules={
-        "compute_p50": Rule(
-            of_siblings=1.1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: good GPUs of one node differ by 5 %",
+        "compute_p50": warn_outside(
+            of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"
         ),
-        "step_p50": Rule(of_baseline=1.4, otherwise=Verdict.WARN, optional=True),
-        "step_p95": Rule(of_baseline=1.6, otherwise=Verdict.WARN, optional=True),
-        "communication.share": Rule(of_baseline=1.5, otherwise=Verdict.WARN, optional=True),
-        "input.share": Rule(
-            high=0.1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: a batch is some numbers, ready before its turn",
+        "step_p50": warn_outside(of_baseline=1.4),
+        "step_p95": warn_outside(of_baseline=1.6),
+        "communication.share": warn_outside(of_baseline=1.5),
+        "input.share": warn_outside(
+            high=0.1, source="hpcverify default: a batch is some numbers, ready before its turn"
         ),
     },
     finding_rules={
@@ -589,7 +584,7 @@ CHECK = Check(
         # Of a CPU's libraries nobody promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "sum_of_wrong": FindingRule(Verdict.PASS, Remedy.NONE),
+        "sum_of_wrong": LISTED,
         **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },
     placement=Placement.DEVICES,
