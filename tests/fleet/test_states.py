@@ -128,7 +128,7 @@ def held(node: Node) -> bool:
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 
 
-DOUBTS = dict.fromkeys(CHECKS, "fails on many")
+DOUBTS: dict[str, str] = dict.fromkeys(CHECKS, "fails on many")
 HAPPENINGS = [
     decide(transitions.hold),
     decide(transitions.release),
