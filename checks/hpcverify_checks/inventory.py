@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hpcverify.check import LISTED, NOT_SET_UP, Check, Context, Metric, Params, Placement
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import (
+    FORMER_LABEL,
     CheckItem,
     Coverage,
     Finding,
@@ -100,7 +101,7 @@ def identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
     """Add which part the earlier run had at the address that *problem* names."""
     for part in previous.of_kind("gpu") if previous else ():
         if part.facts.get("pci_address") == problem.where != part.id:
-            evidence = problem.evidence | {"was": part.label, "uuid": part.id}
+            evidence = problem.evidence | {FORMER_LABEL: part.label, "uuid": part.id}
             if "serial" in part.facts:
                 evidence["serial"] = part.facts["serial"]
             return replace(problem, evidence=evidence)
@@ -183,15 +184,14 @@ def report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
 
 def list_former_facts(part: Part) -> dict[str, str]:
     """List what was known of a *part* that is gone: its label, then its facts."""
-    return {"was": part.label} | part.facts
+    return {FORMER_LABEL: part.label} | part.facts
 
 
 def describe_gone(part: Part) -> str:
-    """Say that *part* is gone. Its id is where the finding is, and is not repeated."""
+    """Say that *part* is gone. Whoever names the part of the finding adds the label."""
     serial = part.facts.get("serial")
     words = (
         part.facts.get("name") or part.facts.get("model"),
-        part.label if part.label != part.id else None,
         f"(serial {serial})" if serial and serial != part.id else None,
     )
     return " ".join([*filter(None, words), "is gone since the last run"])

@@ -32,6 +32,7 @@ from hpcverify.run.orchestrator import Verification
 from hpcverify.run.process import ForkedWorker
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording
+from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
@@ -107,7 +108,7 @@ def carry_out(request: RunRequest, early: ForkedWorker) -> int:
     for mishap in (*mishaps, *store.warnings[known:]):
         say(str(mishap))
     if request.fail_closed is not None:
-        return int(has_hard_evidence(run, request.fail_closed))
+        return print_refusals(list_refusals(run, request.fail_closed))
     return choose_exit_status(run, mishaps, strict=request.strict)
 
 
@@ -150,13 +151,25 @@ def exchange_with_spool(run: Run, spool: Path) -> None:
     room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
 
 
-def has_hard_evidence(run: Run, checks: Sequence[str]) -> bool:
-    """Whether one of *checks* has evidence that no rerun could take back."""
-    return any(
-        list_hard_evidence(result, run.inventory)
+def print_refusals(refusals: Sequence[str]) -> int:
+    """Print *refusals*, and return the status: 1 if there are any."""
+    for line in refusals:
+        print_to(make_printable(" ".join(line.split())), sys.stdout)
+    return int(bool(refusals))
+
+
+def list_refusals(run: Run, checks: Sequence[str]) -> list[str]:
+    """
+    Name each of *checks* that has evidence that no rerun could take back, with the first.
+
+    Slurm's prolog reads these lines: in the summary one check may stand behind another.
+    """
+    evidence = [
+        (result.check, list_hard_evidence(result, run.inventory))
         for result in run.results
         if result.check in checks
-    )
+    ]
+    return [f"FAIL  {name}: {told[0]}" for name, told in evidence if told]
 
 
 def catch_store_errors(write: Callable[[], object]) -> Iterator[StoreError]:

@@ -18,6 +18,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import node_name, state_dir
+from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
@@ -274,4 +275,6 @@ def import_report_module(module: str) -> ModuleType:
     try:
         return import_module(f"hpcverify_reports.{module}")
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"reports need {exc.name}: pip install 'hpcverify[report]'") from exc
+        raise ConfigError(
+            f"reports need {exc.name}: {write_install_command(exc.name or 'jinja2')}"
+        ) from exc

@@ -119,9 +119,8 @@ def judge_result(
         for s in result.shortfalls
     ]
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
-    verdict = judge(
-        (*result.measurements, *result.findings), holding, rulings, inventory.format_names
-    )
+    names = inventory.recall(result.findings).format_names
+    verdict = judge((*result.measurements, *result.findings), holding, rulings, names)
     total = combine_judgements([verdict, *short])
     return msgspec.structs.replace(
         result,

@@ -9,15 +9,17 @@ node is, and a part that only warns is accused of nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify import check
 from hpcverify.model import (
+    Finding,
     Inventory,
-    Part,
+    Limit,
+    Measurement,
     Remedy,
     Result,
     Run,
@@ -41,9 +43,6 @@ IDENTITY_FACTS = (
     "product",
 )
 """Facts by which a vendor or a technician knows a part, in the order of a ticket."""
-FORMER_LABEL = "was"
-"""The evidence that says what a part that is gone was called. The facts that were
-known of it stand beside."""
 INTERRUPTED_REASON = "the run was interrupted before every check had run"
 NOTHING_RAN_REASON = "no check was run"
 ALL_SKIPPED_REASON = "every check was skipped"
@@ -148,70 +147,79 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
 
 def recall_gone_parts(run: Run) -> Inventory:
     """Give the inventory of *run* with the parts that are gone, as they were before."""
-    here = {part.id for part in run.inventory.parts}
-    gone = {
-        f.where: Part("", f.where, f.evidence[FORMER_LABEL], f.evidence)
-        for result in run.results
-        for f in result.findings
-        if FORMER_LABEL in f.evidence and f.where not in here
-    }
-    return replace(run.inventory, parts=(*run.inventory.parts, *gone.values()))
+    return run.inventory.recall(f for result in run.results for f in result.findings)
 
 
-def list_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    """Yield what *result* has against each part, as the engine judged it."""
+def list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
+    """List what *result* has against each part, as the engine judged it."""
     verdict = effective_verdict(result)
     if verdict < Verdict.WARN:
-        return
-    found = [
-        *_list_finding_complaints(result, inventory),
-        *_list_measurement_complaints(result, inventory),
-        *_list_shortfall_complaints(result, inventory),
-    ]
-    yield from found
-    if all(complaint.verdict < verdict for complaint in found):
-        yield _summarize_as_complaint(result, verdict)
+        return []
+    skipped = result.verdict is Verdict.SKIP
+    found = [] if skipped else list(_list_part_complaints(result, inventory))
+    if any(complaint.verdict >= verdict for complaint in found):
+        return found
+    remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
+    told = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
+    return [*found, _build_complaint(result, "node", result.cause.value, told, inventory)]
 
 
-def _list_finding_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+def list_deciding(result: Result, inventory: Inventory) -> list[Complaint]:
+    """List the complaints that made *result* count as what it does, the gravest first."""
+    verdict = effective_verdict(result)
+    mine = [c for c in list_complaints(result, inventory) if c.verdict is verdict]
+    return sorted(mine, key=_complaint_sort_key, reverse=True)
+
+
+def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    names = inventory.format_names
     for finding in result.findings:
         rule = result.rulings.get(finding.code)
-        key = _key_of_shared(finding.code, finding.where, finding.evidence)
-        for told in check.list_judgements([finding], (), result.rulings, inventory.format_names):
+        for told in check.list_judgements([finding], (), result.rulings, names):
+            made = _build_complaint(result, finding.where, finding.code, told, inventory)
+            key = _make_shared_key(finding) if rule and rule.shared else made.key
             if told.verdict > Verdict.SKIP:
-                made = _build_complaint(result, finding.where, finding.code, told, inventory)
-                key = key if rule and rule.shared else made.key
                 yield replace(made, evidence=finding.evidence, key=key)
-
-
-def _list_measurement_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     for item in result.measurements:
-        mine = [limit for limit in result.limits if check.applies(limit, item)]
-        for told in check.list_judgements([item], mine, {}, inventory.format_names):
+        limits = [limit for limit in result.limits if check.applies(limit, item)]
+        for told in check.list_judgements([item], limits, {}, names):
             made = _build_complaint(result, item.where, item.name, told, inventory)
             beyond = 0 < told.distance < math.inf
-            key = (item.where, result.check, item.name) if beyond else made.key
             if told.verdict > Verdict.SKIP:
-                yield replace(made, key=key)
-
-
-def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+                key = (item.where, result.check, item.name)
+                yield replace(made, key=key) if beyond else made
     parts = {part.id for part in inventory.parts}
     for short in result.shortfalls:
         told = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
-        made = _build_complaint(
-            result, short.where, short.code or short.cause.value, told, inventory
-        )
+        code = short.code or short.cause.value
+        made = _build_complaint(result, short.where, code, told, inventory)
         # It may be a worker's that stands for no part, as that of the telemetry.
         where = short.where if short.where in parts else "node"
-        key = _key_of_shared(short.code, where, {}) if short.code else (where, made.text)
+        key = _make_shared_key(Finding(code, where, "")) if short.code else (where, made.text)
         yield replace(made, where=where, key=key)
+    for limit in () if result.shortfalls else find_unmet_limits(result):
+        for told in check.list_judgements((), [limit], {}):
+            yield _build_complaint(result, limit.where or "node", limit.name, told, inventory)
 
 
-def _key_of_shared(code: str, where: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
-    """Key what all checks mean the same by; troubles of the node differ by their evidence."""
-    told = [f"{name}={value}" for name, value in evidence.items()] if where == "node" else []
-    return (where, code, *told)
+def pair_with_limits(result: Result) -> Iterator[tuple[Measurement, Limit]]:
+    """Yield each measurement of *result* with each limit that can judge it."""
+    limits = [limit for limit in result.limits if not limit.noisy]
+    for item in result.measurements:
+        yield from ((item, limit) for limit in limits if check.applies(limit, item))
+
+
+def find_unmet_limits(result: Result) -> Iterator[Limit]:
+    """Yield the limits of *result* that nothing was measured against."""
+    for limit in result.limits:
+        if not any(check.applies(limit, item) for item in result.measurements):
+            yield limit
+
+
+def _make_shared_key(finding: Finding) -> tuple[str, ...]:
+    """Make the key of what all checks mean the same by: of the node itself, the evidence."""
+    told = finding.evidence if finding.where == "node" else {}
+    return (finding.where, finding.code, *(f"{name}={value}" for name, value in told.items()))
 
 
 def _build_complaint(
@@ -240,14 +248,6 @@ def find_common_remedy(result: Result, inventory: Inventory) -> Remedy | None:
     """Say what all complaints of *result* call for; None if they differ in that."""
     remedies = {complaint.remedy for complaint in list_complaints(result, inventory)}
     return None if len(remedies) > 1 else next(iter(remedies), Remedy.NONE)
-
-
-def _summarize_as_complaint(result: Result, verdict: Verdict) -> Complaint:
-    """Make a complaint of a *result* whose reason is all that speaks for its *verdict*."""
-    skipped = result.verdict is Verdict.SKIP
-    remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
-    told = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
-    return _build_complaint(result, "node", result.cause.value, told, Inventory())
 
 
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:

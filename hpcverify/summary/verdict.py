@@ -9,27 +9,18 @@ the skip of a required check is never without consequence.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from hpcverify import check
-from hpcverify.model import (
-    Finding,
-    Inventory,
-    Measurement,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-    effective_verdict,
-)
+from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
     list_actions,
-    list_complaints,
+    list_deciding,
     recall_gone_parts,
 )
 from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
@@ -66,10 +57,13 @@ REMEDY_STEPS = {
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
 """The same as a step that names the parts, in a line."""
+NO_PARTS = Inventory()
 MAX_NAMED = 3
 """Parts or checks that a line names; of more it gives the number."""
 MAX_LINE_CHARACTERS = 240
-"""Characters of a reason in a line of progress, or in a cell."""
+"""Characters of a line of progress."""
+MAX_REASON_CHARACTERS = 600
+"""Characters of a reason in a summary: it ends in the fix, which must not be cut off."""
 
 
 class CauseGroup(Struct, frozen=True, kw_only=True):
@@ -97,9 +91,8 @@ def rank_results(results: Iterable[Result]) -> list[Result]:
 
 def _result_sort_key(result: Result) -> tuple[bool, Verdict, int, float]:
     verdict = effective_verdict(result)
-    distances = [j.distance for j in _list_deciding(result)] if verdict > Verdict.SKIP else []
-    strength = list(Remedy).index(result.remedy)
-    return verdict is not Verdict.SKIP, verdict, strength, max(distances, default=0.0)
+    gravest = [(list(Remedy).index(c.remedy), c.distance) for c in list_deciding(result, NO_PARTS)]
+    return verdict is not Verdict.SKIP, verdict, *max(gravest, default=(0, 0.0))
 
 
 def rank_checks(run: Run) -> list[Result]:
@@ -116,7 +109,7 @@ def group_by_cause(run: Run) -> list[CauseGroup]:
     """
     inventory = recall_gone_parts(run)
     ranked = [r for r in rank_checks(run) if effective_verdict(r) is not Verdict.SKIP]
-    causes = {result.check: _list_causes(result, inventory) for result in ranked}
+    causes = {r.check: {c.key for c in list_deciding(r, inventory)} for r in ranked}
     leader_of: dict[str, str] = {}
     weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in ranked}
     for name in sorted(weights, key=weights.__getitem__, reverse=True):
@@ -133,11 +126,6 @@ def group_by_cause(run: Run) -> list[CauseGroup]:
         )
         for leader, some in groups.items()
     ]
-
-
-def _list_causes(result: Result, inventory: Inventory) -> frozenset[tuple[str, ...]]:
-    verdict = effective_verdict(result)
-    return frozenset(c.key for c in list_complaints(result, inventory) if c.verdict is verdict)
 
 
 def summarize_run(run: Run) -> str:
@@ -180,15 +168,20 @@ def format_next_steps(run: Run) -> str:
 
 
 def _format_step(action: Action, run: Run) -> str:
-    names = recall_gone_parts(run).format_names([part.where for part in action.parts])
-    if len(action.parts) > MAX_NAMED and not names.startswith("all "):
-        some = ", ".join(part.label for part in action.parts[:MAX_NAMED])
-        names = f"{some} (+{len(action.parts) - MAX_NAMED} more)"
+    parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
-        parts="the node" if names == "node" else names,
+        parts="the node" if parts == "node" else parts,
         checks=_name_checks(tuple(checks)) or "the suite",
     )
+
+
+def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
+    names = inventory.list_names(ids)
+    if len(names) <= MAX_NAMED:
+        return ", ".join(names)
+    some = ", ".join(inventory.find_label(where) for where in ids[:MAX_NAMED])
+    return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
 def _name_checks(checks: Sequence[str]) -> str:
@@ -198,9 +191,11 @@ def _name_checks(checks: Sequence[str]) -> str:
 
 
 def write_rerun_command(run: Run) -> str:
-    """Write the command that runs again what did not pass; all, where not all has run."""
-    bad = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) >= Verdict.WARN]
-    return write_command(run.suite, [r.check for r in bad] if run.complete else ())
+    """Write the command that runs again what did not pass; all, if that was most of it."""
+    results = choose_worst_rounds(run.results)
+    bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
+    few = run.complete and len(bad) <= len(results) / 2
+    return write_command(run.suite, bad if few else ())
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
@@ -231,28 +226,16 @@ def explain_verdict(run: Run) -> str:
 
 
 def list_clauses(result: Result, inventory: Inventory) -> list[str]:
-    """
-    List what speaks for the verdict of *result*, in the order of its reason.
-
-    Each is told as the engine told it. The reason holds them all, and cannot be taken
-    apart again: the text of one may have in it whatever comes between two.
-    """
-    if result.verdict is Verdict.PASS:
-        return []
-    short = [s.reason for s in result.shortfalls if result.verdict is Verdict.ERROR]
-    return [*(c.reason for c in _list_deciding(result, inventory)), *short]
-
-
-def _list_deciding(result: Result, inventory: Inventory | None = None) -> list[check.Judgement]:
-    items: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    limits = [
-        limit
-        for limit in result.limits
-        if not result.shortfalls or any(check.applies(limit, i) for i in result.measurements)
+    """List what speaks for the verdict of *result*, the gravest first, with its parts."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for one in list_deciding(result, inventory):
+        # A fact is told once of several parts; a value is each part's own.
+        own = () if one.distance == math.inf else (one.where,)
+        places.setdefault((one.text, one.name, *own), []).append(one.where)
+    return [
+        f"{_name_parts(parts, inventory)}: {text}".removeprefix("node: ")
+        for (text, *_), parts in places.items()
     ]
-    names = inventory.format_names if inventory else ", ".join
-    told = check.list_judgements(items, limits, result.rulings, names)
-    return check.sort_judgements(c for c in told if c.verdict is result.verdict)
 
 
 def summarize_reason(result: Result, inventory: Inventory) -> str:
@@ -260,7 +243,7 @@ def summarize_reason(result: Result, inventory: Inventory) -> str:
     first, *others = list_clauses(result, inventory) or [result.reason]
     note = explain_weight(result)
     told = (
-        shorten(first.removeprefix("node: ")),
+        shorten(first, MAX_REASON_CHARACTERS),
         f"(+{len(others)} more)" if others else "",
         f"[{note}]" if note else "",
     )
@@ -301,6 +284,6 @@ def summarize_skips(run: Run) -> str:
     return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 
-def shorten(text: str) -> str:
-    """Shorten *text* to what a line of progress or a cell has room for."""
-    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[: MAX_LINE_CHARACTERS - 1]}…"
+def shorten(text: str, characters: int = MAX_LINE_CHARACTERS) -> str:
+    """Shorten *text* to what a line has room for."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"

@@ -1,5 +1,5 @@
 """
-Equal faults of many nodes, told once: the check, what it found, what to do, and where.
+Equal faults of many nodes as one: the check, what it found, what to do, and where.
 
 What is equal is read from the reasons: the same metric outside its limit, or the same
 words but for their numbers.
@@ -26,7 +26,7 @@ none so small that what broke over weeks looks like one cause.
 _COMPARED_CHARACTERS = 300
 """Characters of a reason that are compared."""
 _PARENTHESES = re.compile(r" \([^()]*\)")
-"""What stands in parentheses: the tail of an id, or the source of a limit."""
+"""Text in parentheses: the tail of an id, or the source of a limit."""
 _METRIC = re.compile(r": ([a-z][\w.-]*) \S+(?: \S+)? [<>] ")
 """The metric in a complaint about a limit: "GPU 3: bf16.burst 612 TFLOP/s < 702"."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*")
@@ -35,7 +35,7 @@ _REPEATED = re.compile(r"(\b[^,:#]+ #)(?:, \1)+")
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A fault on one node; without a check, the node is bad for none of today."""
+    """A fault on one node; without a result, none of its newest results explains it."""
 
     row: NodeRow
     result: LastResult | None
@@ -84,7 +84,10 @@ def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
         ran.update(one.check for one in row.said)
         for one in row.said:
             if cap_verdict(one) >= Verdict.WARN:
-                key = (cap_verdict(one), one.check, extract_topic(one.reason), one.remedy)
+                # On a warning alone nothing is replaced, as on that of a check in beta.
+                capped = cap_verdict(one) is not one.verdict
+                remedy = Remedy.INSPECT if capped else one.remedy
+                key = (cap_verdict(one), one.check, extract_topic(one.reason), remedy)
                 groups.setdefault(key, []).append(Sighting(row, one))
         if row.attention and row.worst < Verdict.ERROR:
             key = (row.outcome or Verdict.ERROR, "", extract_topic(row.why), Remedy.RERUN)
@@ -105,7 +108,7 @@ def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
 
 
 def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
-    """Make one of what several checks say alike, as that a GPU is lost."""
+    """Merge what several checks say in the same words, as that a GPU is lost."""
     alike: dict[tuple[object, ...], list[Fault]] = {}
     for fault in faults:
         nodes = tuple(sighting.row.node.name for sighting in fault.sightings)
@@ -129,7 +132,7 @@ def extract_topic(reason: str) -> str:
 
 
 def _extract_complaint(reason: str) -> str:
-    """Take the first complaint of *reason*, without what stands in parentheses."""
+    """Take the first complaint of *reason*, without parentheses."""
     return _PARENTHESES.sub("", reason[:_COMPARED_CHARACTERS]).split("; ", maxsplit=1)[0]
 
 

@@ -1,8 +1,8 @@
 """
 The fleet in the morning: who failed and what to do, then the lists, then the map.
 
-One page that opens anywhere; what it links to are pages of nodes, written beside it.
-The lists say in words all that the map shows by signs.
+One page that opens anywhere and links to the pages of nodes beside it. The lists say in
+words all that the map shows by symbols.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MAX_NODE_ROWS = 2000
 MAX_OPEN_RACKS = 4
 """Racks of the map that are open from the start: the first in which a node failed."""
 MAX_FAULTS = 100
-"""Faults that are told; JSON has them all."""
+"""Faults on the page; JSON has them all."""
 MAX_FAULT_NODES = 20
-"""Nodes of one fault that are told with what was found there; the host list has all."""
+"""Nodes of one fault that are listed with what was found; the host list has them all."""
 MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
 """Rows of a list that are shown at once, and with those that can be opened."""
 MAX_NAMED_NODES = 8
-"""Nodes that are named for what to do."""
+"""Nodes that an action names."""
 MAX_CAUSES = 5
-"""Common causes to look for that are named."""
+"""Common causes that are named among the actions."""
 FAILURE_WINDOW = "in the last 7 days"
 """How far back runs that failed are counted."""
 REASON_CHARACTERS = 300
@@ -56,10 +56,10 @@ REASON_CHARACTERS = 300
 HINT_CHARACTERS = 60
 """The same in the map."""
 LEADING_COLUMNS = ("state", "")
-"""The first columns of the map: what is not a check stands apart."""
+"""The first columns of the map: the state, and a gap before the checks."""
 
 Links = Mapping[tuple[str, str], str]
-"""Where the page of a node's run of a suite lies: (node, suite) -> a relative URL."""
+"""(node, suite) -> the relative URL of the page of that run."""
 IN_SERVICE_STATES = ("healthy", "unverified")
 """States in which nothing is held."""
 STATE_VERDICTS = {
@@ -102,7 +102,7 @@ class FaultRow:
 
     @property
     def example(self) -> NodeFault:
-        """The node that stands for all."""
+        """The node that is shown for all of them."""
         return self.nodes[0]
 
 
@@ -172,18 +172,18 @@ class FleetPage:
 
 def render(fleet: Overview, links: Links) -> str:
     """Print *fleet* as one HTML page that links to the pages of *links*."""
-    return render_page("fleet.html.j2", page=lay_out(fleet, links))
+    return render_page("fleet.html.j2", lay_out(fleet, links))
 
 
 def lay_out(fleet: Overview, links: Links) -> FleetPage:
-    """Decide all that the page says."""
+    """Lay out all that the page shows."""
     faults = group_faults(fleet.rows)
     return FleetPage(
         icons=tuple(ICONS.values()),
         headline=write_headline(fleet.rows),
         icon=ICONS[_judge_fleet(fleet.rows)],
         lede=write_lede(fleet),
-        breaker_notice=_capitalize(describe_breaker(fleet)) if fleet.tripped else "",
+        breaker_notice=describe_breaker(fleet) if fleet.tripped else "",
         actions=tuple(_list_actions(fleet.rows, faults, links)),
         facts=tuple(_list_facts(fleet)),
         faults=tuple(_build_fault_row(f, fleet.made, links) for f in faults[:MAX_FAULTS]),
@@ -197,7 +197,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
 
 
 def write_headline(rows: Sequence[NodeRow]) -> str:
-    """Say the worst that is true; that all is well only if that is known."""
+    """Write the worst that is true; that all is well only if that is known."""
     nodes = _count_nodes(rows)
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
@@ -217,44 +217,28 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
 
 
 def write_lede(fleet: Overview) -> str:
-    """Say what else an operator has to know, in whole sentences."""
+    """Write what else an operator has to know."""
     rows = fleet.rows
     if not rows:
         return "Neither the controller nor any run has reported a node."
     days = f"in the last {fleet.overdue_days:g} days"
-    told = (
-        (
-            sum(row.node.state in FAILED_STATES and not row.node.enforced for row in rows),
-            "failed node stays in service (observe mode)",
-            "failed nodes stay in service (observe mode)",
+    told = {
+        "failed node{} still in service (observe mode)": sum(
+            row.node.state in FAILED_STATES and not row.node.enforced for row in rows
         ),
-        (
-            sum(row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows),
-            "failed node is in service: the controller did not start its run",
-            "failed nodes are in service: the controller did not start their runs",
+        "failed node{} in service: run not started by the controller": sum(
+            row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows
         ),
-        (
-            sum(bool(row.failures) and not row.attention for row in rows),
-            f"node failed {FAILURE_WINDOW}, and has had no full pass since",
-            f"nodes failed {FAILURE_WINDOW}, and have had no full pass since",
+        f"node{{}} failed {FAILURE_WINDOW}, without a full pass since": sum(
+            bool(row.failures) and not row.attention for row in rows
         ),
-        (
-            sum(row.outcome is Verdict.WARN for row in rows),
-            "node has warnings",
-            "nodes have warnings",
+        "node{} with warnings": sum(row.outcome is Verdict.WARN for row in rows),
+        f"node{{}} without a full pass {days}": sum(row.overdue for row in rows),
+        "node{} unknown to the controller: only runs started there by hand are known": sum(
+            not row.known for row in rows
         ),
-        (
-            sum(row.overdue for row in rows),
-            f"node has had no full pass {days}",
-            f"nodes have had no full pass {days}",
-        ),
-        (
-            sum(not row.known for row in rows),
-            "node is unknown to the controller: only runs started on the node are shown",
-            "nodes are unknown to the controller: only runs started on the nodes are shown",
-        ),
-    )
-    sentences = [f"{n} {one if n == 1 else many}." for n, one, many in told if n]
+    }
+    sentences = [f"{n} {text.format('s' * (n > 1))}." for text, n in told.items() if n]
     return " ".join(sentences) or f"Each had a full pass {days}."
 
 
@@ -262,12 +246,8 @@ def _count_nodes(rows: Sequence[NodeRow]) -> str:
     return "1 node" if len(rows) == 1 else f"{len(rows)} nodes"
 
 
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
-    """Say what the whole looks like: green only if all nodes are verified."""
+    """Judge the whole fleet: it is green only if all nodes are verified."""
     worst = max((row.outcome or Verdict.SKIP for row in rows), default=Verdict.SKIP)
     if any(row.failures for row in rows):
         worst = max(worst, Verdict.WARN)
@@ -453,7 +433,6 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
 
 
 def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
-    """Yield each list of nodes, with what its columns say of a node."""
     rows, now = fleet.rows, fleet.made
     yield _build_list(
         "held",
@@ -470,7 +449,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     )
     yield _build_list(
         "others",
-        "Drained by someone else",
+        OTHERS_STATE.capitalize(),
         "hpcverify does not touch these.",
         [r for r in rows if r.state == OTHERS_STATE],
         links,
@@ -544,7 +523,6 @@ def _build_list(
 
 
 def _describe_newest_run(row: NodeRow, now: float) -> str:
-    """Tell the newest run, and whether it was one of the controller's."""
     if row.verdict is None and not row.said:
         return "none"
     verdict = row.verdict or row.worst
@@ -558,12 +536,10 @@ def _format_more(left: int) -> str:
 
 
 def _format_since(row: NodeRow, now: float) -> str:
-    """Say since when it has been in its state, if that is known."""
     return _format_age(row.node.since, now) if row.node.since else ""
 
 
 def _format_age(when: float, now: float) -> str:
-    """Print a time and how long ago it was when the page was made."""
     return f"{_format_epoch(when)} ({format_age(when, now)} ago)" if when else NEVER
 
 
@@ -583,6 +559,5 @@ def _find_page(row: NodeRow, links: Links) -> str:
 
 
 def _link_check(one: LastResult, links: Links) -> str:
-    """Link to the place of a check in the page of its run."""
     page = links.get((one.node, one.suite))
     return f"{page}#{make_anchor(one.check)}" if page else ""

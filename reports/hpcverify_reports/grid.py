@@ -1,8 +1,9 @@
 """
-Tables of measurements: a metric a row, a part a column, or turned if many parts.
+Tables of measurements: a row for each metric and a column for each part, or, if there
+are many parts, the other way round.
 
-Like stands beside like: the eight GPUs of a node are compared at a glance, in
-numbers and on one small axis with the limit.
+The eight GPUs of a node are compared at a glance, in numbers and on one small axis
+with the limit.
 """
 
 from __future__ import annotations
@@ -61,10 +62,9 @@ class MetricRow:
 class Grid:
     """What was measured on one kind of part."""
 
-    kind: str
     parts: tuple[str, ...]
     all_parts: str
-    """All its parts in few words."""
+    """The same in few words."""
     rows: tuple[MetricRow, ...]
 
     @property
@@ -107,10 +107,10 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
         where = one.item.where
         # A core, "cpu3", is in no inventory; its number is not its kind.
         by_kind.setdefault(kinds.get(where, where.rstrip("0123456789")), []).append(one)
-    return tuple(_build_grid(kind, some, inventory) for kind, some in by_kind.items())
+    return tuple(_build_grid(some, inventory) for some in by_kind.values())
 
 
-def _build_grid(kind: str, some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
+def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
     parts = list(dict.fromkeys(one.item.where for one in some))
     metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
     for one in some:
@@ -118,7 +118,6 @@ def _build_grid(kind: str, some: Sequence[JudgedMeasurement], inventory: Invento
     # What is outside a limit comes first; the rest keeps the check's own order.
     ordered = sorted(metrics.values(), key=lambda metric: max(map(_judge, metric)), reverse=True)
     return Grid(
-        kind=kind,
         parts=tuple(map(inventory.find_label, parts)),
         all_parts=name_parts(parts, inventory),
         rows=tuple(_build_row(metric, parts, inventory) for metric in ordered),

@@ -1,8 +1,8 @@
 """
 The heat map: what every check said of every node, or of every rack of many.
 
-What passed is a ground, one path a block; what did not is a sign of its own shape and
-colour with a link. So a page of thousands of nodes stays small where all is well.
+What passed is the background, one path for each block; what did not is a symbol with a
+shape, a colour and a link of its own. So a page of thousands of nodes stays small.
 """
 
 from __future__ import annotations

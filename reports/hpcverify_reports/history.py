@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import applies
-from hpcverify.model import Run, Verdict, effective_verdict
+from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
-from hpcverify.summary.wording import format_duration
-from hpcverify_reports.judged import Labeler
-from hpcverify_reports.labels import ICONS, Icon, format_time, format_with_unit
+from hpcverify_reports.labels import ICONS, Icon, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
 if TYPE_CHECKING:
@@ -25,12 +23,10 @@ if TYPE_CHECKING:
 
 MIN_EARLIER_VALUES = 3
 """Earlier values from which a median and a spread mean something."""
-
 MAX_SHOWN_RUNS = 30
 """Runs in the table and points of a sparkline."""
-
 MAX_METRICS = 20
-"""Metrics in the table: those that lie farthest from their own past."""
+"""Metrics in the table: those that are farthest from their own past."""
 
 _KEY_COLUMNS = ["check", "name", "where", "unit"]
 _SIGMA_PER_MAD = 1.4826
@@ -38,20 +34,8 @@ _SIGMA_PER_MAD = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierRun:
-    """One run, in a line."""
-
-    started: str
-    suite: str
-    icon: Icon
-    took: str
-    decisive_checks: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class MetricTrend:
-    """One metric of one part: its past, and where it lies today."""
+    """One metric of one part: its past, and where it is today."""
 
     check: str
     name: str
@@ -68,14 +52,15 @@ class MetricTrend:
 class History:
     """The section: runs, newest first, and what has moved, the farthest first."""
 
-    runs: tuple[EarlierRun, ...]
+    runs: tuple[tuple[Run, Icon, str], ...]
+    """Each with the icon of its verdict, and the checks that decided it."""
     older: int
     """How many runs there are before these."""
     trends: tuple[MetricTrend, ...]
     suite: str
 
 
-def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | None:
+def build_history(run: Run, others: Sequence[Run]) -> History | None:
     """Lay out the past of *run*'s node; None if *others* hold none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
@@ -84,27 +69,23 @@ def build_history(run: Run, others: Sequence[Run], label: Labeler) -> History | 
     if not past:
         return None
     return History(
-        runs=tuple(map(_summarize_run, reversed(past[-MAX_SHOWN_RUNS:]))),
+        runs=tuple(
+            (one, ICONS[one.verdict], _name_decisive(one))
+            for one in past[: -MAX_SHOWN_RUNS - 1 : -1]
+        ),
         older=max(0, len(past) - MAX_SHOWN_RUNS),
-        trends=tuple(_compute_trends(run, past, label)),
+        trends=tuple(_compute_trends(run, past)),
         suite=run.suite,
     )
 
 
-def _summarize_run(run: Run) -> EarlierRun:
-    worst = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) is run.verdict]
-    told = "; ".join(r.check for r in worst if run.verdict is not Verdict.PASS)
-    return EarlierRun(
-        started=format_time(run.started),
-        suite=run.suite,
-        icon=ICONS[run.verdict],
-        took=format_duration(run.seconds),
-        decisive_checks=told if run.complete else f"{told} (interrupted)".lstrip(),
-        id=run.id,
-    )
+def _name_decisive(run: Run) -> str:
+    worst = choose_worst_rounds(run.results) if run.verdict is not Verdict.PASS else ()
+    named = "; ".join(r.check for r in worst if effective_verdict(r) is run.verdict)
+    return named if run.complete else f"{named} (interrupted)".lstrip()
 
 
-def _compute_trends(run: Run, past: Sequence[Run], label: Labeler) -> Iterator[MetricTrend]:
+def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
     import pandas as pd  # noqa: PLC0415 - 300 ms, for nothing without a past
 
     judged = set(_list_judged_keys(run))
@@ -123,7 +104,7 @@ def _compute_trends(run: Run, past: Sequence[Run], label: Labeler) -> Iterator[M
     farthest = _keep_farthest(frame.loc[enough & moved])
     for key, row in farthest.to_dict("index").items():
         values = [*earlier.get_group(key).tail(MAX_SHOWN_RUNS).tolist(), row["value"]]
-        yield _build_trend(key, row, values, label)
+        yield _build_trend(key, row, values, run.inventory)
 
 
 def _list_judged_keys(run: Run) -> Iterator[tuple[str, str, str, str]]:
@@ -146,7 +127,7 @@ def spread(values: pd.Series) -> float:
 
 
 def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep of each metric the part that lies farthest from its own past."""
+    """Keep of each metric the part that is farthest from its own past."""
     off = (frame["value"] - frame["median"]).abs()
     # What never varied would be infinitely far at the least change.
     floor = frame["median"].abs() * 1e-3 + 1e-12
@@ -159,14 +140,14 @@ def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
     return ordered.head(MAX_METRICS).set_index(_KEY_COLUMNS)
 
 
-def _build_trend(key: Any, row: Any, values: Sequence[float], label: Labeler) -> MetricTrend:
+def _build_trend(key: Any, row: Any, values: Sequence[float], inventory: Inventory) -> MetricTrend:
     check, name, where, unit = key
     median, last = float(row["median"]), float(row["value"])
     change = f"{last / median - 1:+.1%}" if median else f"{last - median:+.4g}"
     return MetricTrend(
         check=check,
         name=name,
-        part=label(where),
+        part=inventory.find_label(where),
         spark=draw_sparkline(
             f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
         ),

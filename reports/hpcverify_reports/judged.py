@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hpcverify.check import Judgement, applies, judge
+from hpcverify.check import Judgement, applies, list_judgements
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -20,8 +19,7 @@ from hpcverify_reports.labels import format_number
 
 UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
 """What a finding means whose code has no rule."""
-Labeler = Callable[[str], str]
-"""Turns the id of a part into what a person calls it."""
+PASSED = Judgement(verdict=Verdict.PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +55,13 @@ def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
         JudgedMeasurement(
             item,
             tuple(
-                (limit, judge([item], [limit], {}))
+                (limit, next(iter(list_judgements([item], [limit], {})), PASSED))
                 for limit in result.limits
                 if applies(limit, item)
             ),
         )
         for item in result.measurements
     )
-
-
-def list_accused(result: Result) -> tuple[str, ...]:
-    """List the parts that *result* complains of, each once."""
-    broken = [one.item.where for one in judge_measurements(result) if one.broken_limits]
-    ruled = [
-        finding.where
-        for finding in result.findings
-        if find_rule(finding, result).verdict > Verdict.SKIP
-    ]
-    return tuple(dict.fromkeys([*broken, *ruled]))
-
-
-def find_unmet_limits(result: Result) -> Iterator[Limit]:
-    """Yield the limits of *result* that nothing was measured against."""
-    for limit in result.limits:
-        if not any(applies(limit, item) for item in result.measurements):
-            yield limit
 
 
 def find_rule(finding: Finding, result: Result) -> FindingRule:

@@ -1,16 +1,16 @@
 """
 The health report of one node: one page that opens anywhere.
 
-For the operator who decides, the verdict and the next step stand on top in words;
-for the vendor's technician, every number stands below with its limit, the limit's
-source, and how to measure it again. The same run gives the same bytes.
+For the operator who decides, the verdict and the next step are on top, in words. For
+the vendor's technician, every number is below, with its limit, the limit's source and
+the command that measures it again. The same run gives the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import recall_gone_parts
@@ -33,29 +33,13 @@ from hpcverify.summary.verdict import (
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.history import History, build_history
-from hpcverify_reports.judged import Labeler
-from hpcverify_reports.labels import (
-    CAUSE_SENTENCES,
-    ICONS,
-    INFO_ICON,
-    Icon,
-    format_time,
-    make_anchor,
-)
+from hpcverify_reports.history import build_history
+from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, INFO_ICON, format_time, make_anchor
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.parts import name_parts
-from hpcverify_reports.remedies import (
-    ActionGroup,
-    Repetitions,
-    describe_machine,
-    group_demanded,
-    group_milder,
-)
+from hpcverify_reports.remedies import Repetitions, describe_machine, group_demanded, group_milder
 from hpcverify_reports.sections import (
     Fact,
-    FindingItem,
-    KindTable,
     Link,
     Section,
     build_finding,
@@ -66,56 +50,31 @@ from hpcverify_reports.sections import (
 MAX_REASONS = 4
 """Reasons at the top of the page."""
 MAX_OTHER_ROUNDS = 50
-"""Of each check, beside the worst one; those that did not pass come first."""
+"""Of each check, besides the worst one; those that did not pass come first."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonLine:
-    """The first complaint of a check, or of several alike, and how many more."""
+class Card:
+    """A check that did not pass, and those that the same cause took with it."""
 
-    checks: tuple[Link, ...]
+    section: Section
+    decisive: bool
+    """Whether it made the verdict of the run."""
     text: str
+    """Its first complaint."""
     more: int
+    """How many there are besides."""
+    also: tuple[Link, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A figure that one asks for first, and beside it which part had the least."""
+    """A key figure of a check, and which part was slowest."""
 
     href: str
     name: str
     value: str
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NodePage:
-    """All that the template prints, in its order; what is empty is not shown."""
-
-    icons: tuple[Icon, ...]
-    node: str
-    verdict: str
-    icon: Icon
-    lede: str
-    reasons: tuple[ReasonLine, ...]
-    groups: tuple[ActionGroup, ...]
-    milder: tuple[ActionGroup, ...]
-    no_action_note: str
-    """What to do where there is nothing to do."""
-    speeds: tuple[Speed, ...]
-    facts: tuple[Fact, ...]
-    why: tuple[Section, ...]
-    skipped: tuple[Section, ...]
-    checks: tuple[Section, ...]
-    history: History | None
-    kinds: tuple[KindTable, ...]
-    problems: tuple[FindingItem, ...]
-    sensors: tuple[Fact, ...]
-    """Parts, and what can be sampled on them."""
-    command: str
-    rerun_command: str
-    versions: tuple[Fact, ...]
-    id: str
 
 
 def render(
@@ -127,47 +86,45 @@ def render(
     *history* are earlier runs of the same node; *repetitions* say how often the parts
     that fail have failed before.
     """
-    label = recall_gone_parts(run).find_label
+    inventory = recall_gone_parts(run)
     sections = {
-        check: _build_section(rounds, run, label)
+        check: _build_section(rounds, run, inventory)
         for check, rounds in group_by_check(run.results).items()
     }
-    bad = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
-    decisive = [g for g in bad if effective_verdict(g.result) is run.verdict]
-    skipped = [
-        r.check for r in choose_worst_rounds(run.results) if effective_verdict(r) is Verdict.SKIP
-    ]
-    page = NodePage(
+    worst = choose_worst_rounds(run.results)
+    groups = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
+    cards = [_build_card(group, sections[group.result.check], run, inventory) for group in groups]
+    page = SimpleNamespace(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
         lede=summarize_run(run),
-        reasons=tuple(_build_reason(g, run) for g in decisive[:MAX_REASONS]),
+        reasons=[card for card in cards if card.decisive][:MAX_REASONS],
+        no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
         groups=group_demanded(run, repetitions),
         milder=group_milder(run),
-        no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
-        speeds=tuple(_list_speeds(run, label)) if run.verdict < Verdict.ERROR else (),
-        facts=tuple(_list_facts(run)),
-        why=tuple(_build_card(g, sections) for g in bad),
-        skipped=tuple(sections[check] for check in skipped),
-        checks=tuple(sections.values()),
-        history=build_history(run, history, label),
+        speeds=list(_list_speeds(worst, inventory)) if run.verdict < Verdict.ERROR else (),
+        facts=list(_list_facts(run)),
+        cards=cards,
+        skipped=[sections[r.check] for r in worst if effective_verdict(r) is Verdict.SKIP],
+        checks=list(sections.values()),
+        history=build_history(run, history),
         kinds=build_kind_tables(run.inventory),
-        problems=tuple(build_finding(f, label) for f in run.inventory.problems),
-        sensors=tuple(_group_sensors(run.inventory)),
+        problems=[build_finding(f, inventory) for f in run.inventory.problems],
+        sensors=list(_group_sensors(run.inventory)),
         command=write_command(run.suite),
-        rerun_command=write_rerun_command(run) if bad else "",
-        versions=tuple(run.versions.items()),
+        rerun_command=write_rerun_command(run) if cards else "",
+        versions=run.versions.items(),
         id=run.id,
     )
-    return render_page("node.html.j2", page=page)
+    return render_page("node.html.j2", page)
 
 
-def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Section:
+def _build_section(rounds: Sequence[Result], run: Run, inventory: Inventory) -> Section:
     """Lay out the worst of *rounds* in full, and fold the others under it."""
     worst = choose_worst_round(rounds)
-    made = build_section(worst, run.inventory, label)
+    made = build_section(worst, inventory)
     if len(rounds) == 1:
         return made
     others = rank_results(r for r in rounds if r is not worst)
@@ -177,44 +134,49 @@ def _build_section(rounds: Sequence[Result], run: Run, label: Labeler) -> Sectio
         made,
         badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *made.badges),
         shown_note=f"Round {worst.round} is shown here, the first of the worst.",
-        other_rounds=tuple(build_section(r, run.inventory, label, main=False) for r in shown),
+        other_rounds=tuple(build_section(r, inventory, main=False) for r in shown),
         unshown_note=f"and {left} more: hpcverify show {run.id} --round N" if left else "",
     )
 
 
-def _build_card(group: CauseGroup, sections: Mapping[str, Section]) -> Section:
-    """Show a check that did not pass, and name those that the same cause took with it."""
-    links = tuple((make_anchor(r.check), r.check) for r in group.also)
-    return replace(sections[group.result.check], same_checks=links)
-
-
-def _build_reason(group: CauseGroup, run: Run) -> ReasonLine:
-    """Tell what decided a verdict, of several checks that owe it to one cause once."""
-    first, *others = list_clauses(group.result, recall_gone_parts(run)) or [group.result.reason]
-    return ReasonLine(
-        checks=tuple((make_anchor(r.check), r.check) for r in group.results),
+def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Inventory) -> Card:
+    verdict = effective_verdict(group.result)
+    # A skip, which counts where the check is required, has a reason and no complaint.
+    first, *others = list_clauses(group.result, inventory) or [group.result.reason]
+    return Card(
+        section=section,
+        decisive=verdict is run.verdict,
         text=first.removeprefix("node: ") or CAUSE_SENTENCES[group.result.cause],
         more=len(others),
+        also=tuple(_link_check(result, verdict) for result in group.also),
     )
 
 
-def _list_speeds(run: Run, label: Labeler) -> Iterator[Speed]:
-    for result in choose_worst_rounds(run.results):
-        for figure in choose_figures(result, run.inventory):
+def _link_check(result: Result, expected: Verdict) -> Link:
+    """Link to a check, with what it counts as if that is not what is *expected*."""
+    verdict = effective_verdict(result)
+    note = "" if verdict is expected else f" ({ICONS[verdict].word})"
+    return make_anchor(result.check), result.check + note
+
+
+def _list_speeds(results: Sequence[Result], inventory: Inventory) -> Iterator[Speed]:
+    for result in results:
+        for figure in choose_figures(result, inventory):
             yield Speed(
                 href=make_anchor(result.check),
                 name=f"{figure.check} {figure.name}",
                 value=figure.format_value(figure.typical),
-                notes=tuple(_write_notes(figure, label)),
+                notes=tuple(_write_notes(figure, inventory)),
             )
 
 
-def _write_notes(figure: Figure, label: Labeler) -> Iterator[str]:
+def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
     if figure.share:
         yield figure.share
     if figure.parts > 1:
-        slowest = figure.format_value(figure.slowest.value or 0.0)
-        yield f"median of {figure.parts}; slowest: {label(figure.slowest.where)} {slowest}"
+        value = figure.format_value(figure.slowest.value or 0.0)
+        part = inventory.find_label(figure.slowest.where)
+        yield f"median of {figure.parts}; slowest: {part} {value}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:
@@ -229,7 +191,7 @@ def _list_facts(run: Run) -> Iterator[Fact]:
 
 
 def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
-    """Tell once what several parts have alike."""
+    """Yield the parts that have the same sensors, and these sensors."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:
         where, _, name = sensor.rpartition("/")

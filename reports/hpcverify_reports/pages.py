@@ -10,6 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcverify.summary.printable import make_printable
+from hpcverify.summary.wording import format_duration
+from hpcverify_reports.labels import format_time
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
 """A time, or how long ago it was."""
@@ -23,7 +25,7 @@ def keep_times(text: str) -> Markup:
 
 
 def _fill_in(value: Any) -> Any:
-    # Numbers are ours; what is text may come from a node that lies.
+    # Numbers are ours; what is text may come from a node that is broken or hostile.
     return make_printable(value) if type(value) is str else value
 
 
@@ -38,10 +40,10 @@ def load_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["times"] = keep_times
+    made.filters |= {"times": keep_times, "time": format_time, "duration": format_duration}
     return made
 
 
-def render_page(template: str, **values: Any) -> str:
-    """Fill in *template*."""
-    return load_environment().get_template(template).render(**values)
+def render_page(template: str, page: object) -> str:
+    """Fill in *template* with the attributes of *page*."""
+    return load_environment().get_template(template).render(page=page)

@@ -11,7 +11,6 @@ from hpcverify.model import (
     Cause,
     Finding,
     Inventory,
-    Maturity,
     Part,
     Remedy,
     Result,
@@ -19,18 +18,19 @@ from hpcverify.model import (
     Verdict,
     effective_verdict,
 )
-from hpcverify.summary.actions import effective_remedy, find_common_remedy
-from hpcverify.summary.verdict import REMEDY_SENTENCES
-from hpcverify.summary.wording import format_duration
+from hpcverify.summary.actions import (
+    effective_remedy,
+    find_common_remedy,
+    find_unmet_limits,
+    list_complaints,
+)
+from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
-    Labeler,
     find_rule,
-    find_unmet_limits,
     format_range,
     judge_measurements,
-    list_accused,
 )
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
@@ -95,7 +95,7 @@ class Section:
     icon: Icon
     is_open: bool
     badges: tuple[str, ...]
-    took: str
+    seconds: float
     reason: str
     cause: str
     next: str
@@ -111,8 +111,6 @@ class Section:
     charts: tuple[Chart, ...]
     unmet_limits: tuple[str, ...]
     params: tuple[Fact, ...]
-    same_checks: tuple[Link, ...] = ()
-    """Other checks that complain of the very same."""
     other_rounds: tuple[Section, ...] = ()
     shown_note: str = ""
     """Which of several rounds this is."""
@@ -120,9 +118,7 @@ class Section:
     """How many rounds there is no room for, and where they are."""
 
 
-def build_section(
-    result: Result, inventory: Inventory, label: Labeler, *, main: bool = True
-) -> Section:
+def build_section(result: Result, inventory: Inventory, *, main: bool = True) -> Section:
     """
     Lay out all that is known of one check.
 
@@ -133,7 +129,8 @@ def build_section(
     verdict = effective_verdict(result)
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
-    broken = _list_complaints(result, everything, label, place)
+    is_open = verdict >= Verdict.WARN
+    broken = _list_complaints(result, everything, inventory, place)
     findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
     remedy = find_common_remedy(result, inventory)
@@ -142,19 +139,19 @@ def build_section(
         check=result.check,
         round=result.round,
         icon=ICONS[verdict],
-        is_open=verdict >= Verdict.WARN,
-        badges=tuple(_list_badges(result)),
-        took=format_duration(result.seconds),
+        is_open=is_open,
+        badges=tuple(filter(None, [explain_weight(result)])),
+        seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
         next=REMEDY_SENTENCES[remedy] if remedy else "",
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
-        findings=tuple(_build_judged_finding(f, ruled, result, label) for ruled, f in findings),
-        parts=tuple(_list_parts(result, everything, label, place)),
+        findings=tuple(_build_judged_finding(f, ruled, result, inventory) for ruled, f in findings),
+        parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(everything, inventory),
-        charts=_draw_charts(result, everything, label) if main or verdict > Verdict.SKIP else (),
+        charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
@@ -167,20 +164,13 @@ def format_param(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _list_badges(result: Result) -> Iterator[str]:
-    if result.maturity is Maturity.BETA:
-        yield "beta: cannot drain the node"
-    if result.required and result.verdict is Verdict.SKIP:
-        yield "required but skipped: counts as an error"
-
-
 def _list_complaints(
-    result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
+    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> list[ComplaintRow]:
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
-    broken.sort(key=lambda found: found[0].verdict, reverse=True)
+    broken.sort(key=lambda found: (found[0].verdict, found[0].distance), reverse=True)
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
         for name in {one.item.name for _, _, one in broken}
@@ -189,7 +179,7 @@ def _list_complaints(
         ComplaintRow(
             icon=ICONS[judgement.verdict],
             href=f"{place}.{make_anchor(one.item.where)}",
-            part=label(one.item.where),
+            part=inventory.find_label(one.item.where),
             name=one.item.name,
             value=format_with_unit(one.item.value, one.item.unit),
             strip=axes[one.item.name],
@@ -204,7 +194,7 @@ def _list_complaints(
         ComplaintRow(
             icon=ICONS[Verdict.ERROR],
             href=place,
-            part=label(limit.where) if limit.where else "all parts",
+            part=inventory.find_label(limit.where) if limit.where else "all parts",
             name=limit.name,
             value="not measured",
             strip=None,
@@ -218,22 +208,22 @@ def _list_complaints(
 
 
 def _build_judged_finding(
-    finding: Finding, verdict: Verdict, result: Result, label: Labeler
+    finding: Finding, verdict: Verdict, result: Result, inventory: Inventory
 ) -> FindingItem:
     """Lay out a finding; one that passed has no verdict and no remedy of its own."""
     if verdict is Verdict.PASS:
-        return build_finding(finding, label, INFO_ICON)
+        return build_finding(finding, inventory, INFO_ICON)
     remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
-    return build_finding(finding, label, ICONS[verdict], REMEDY_SENTENCES[remedy])
+    return build_finding(finding, inventory, ICONS[verdict], REMEDY_SENTENCES[remedy])
 
 
 def build_finding(
-    finding: Finding, label: Labeler, icon: Icon | None = None, remedy: str = ""
+    finding: Finding, inventory: Inventory, icon: Icon | None = None, remedy: str = ""
 ) -> FindingItem:
     """Lay out one finding."""
     return FindingItem(
         icon=icon,
-        part=label(finding.where),
+        part=inventory.find_label(finding.where),
         code=finding.code,
         text=finding.text,
         evidence=tuple((label_fact(n), cut_excerpt(v)) for n, v in finding.evidence.items()),
@@ -250,7 +240,7 @@ def cut_excerpt(text: str) -> str:
 
 
 def _list_parts(
-    result: Result, everything: Sequence[JudgedMeasurement], label: Labeler, place: str
+    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
     ruled = ((f.where, find_rule(f, result).verdict) for f in result.findings)
     by_part: dict[str, list[Verdict]] = {}
@@ -262,7 +252,7 @@ def _list_parts(
         by_part.setdefault(where, []).extend([] if verdict is None else [verdict])
     for where, verdicts in by_part.items():
         icon = ICONS[max(verdicts)] if verdicts else None
-        yield f"{place}.{make_anchor(where)}", label(where), icon
+        yield f"{place}.{make_anchor(where)}", inventory.find_label(where), icon
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
@@ -275,9 +265,9 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 
 
 def _draw_charts(
-    result: Result, everything: Sequence[JudgedMeasurement], label: Labeler
+    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = list_accused(result)
+    blamed = {complaint.where for complaint in list_complaints(result, Inventory())}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
@@ -285,7 +275,10 @@ def _draw_charts(
         draw_chart(
             name,
             unit,
-            [Trace(label(s.where), s.t, s.values, flagged=s.where in blamed) for s in some],
+            [
+                Trace(inventory.find_label(s.where), s.t, s.values, flagged=s.where in blamed)
+                for s in some
+            ],
             _choose_limit_lines(name, unit, everything),
         )
         for (name, unit), some in alike.items()
@@ -325,7 +318,7 @@ class KindTable:
 
 
 def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
-    """Lay out the parts of a node by kind; what they share is told once."""
+    """Lay out the parts of a node by kind; what they share is listed once."""
     names = dict.fromkeys(part.kind for part in inventory.parts)
     return tuple(_build_kind_table(name, inventory.of_kind(name)) for name in names)
 

@@ -1,9 +1,9 @@
 """
 The geometry of the charts: numbers in, paths ready to print out.
 
-Nothing is drawn by a script and no colour is a style, so that a chart stands in
-an archive, on paper and under a server that bans both. The templates turn these
-values into SVG and decide nothing.
+Nothing is drawn by a script and no colour is a style, so that a chart works in an
+archive, on paper, and on a server that bans both. The templates turn these values into
+SVG and decide nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcverify_reports.labels import Icon, format_number, format_with_unit
 MAX_POINTS = 200
 """Of a line at most: the least and the greatest sample of each short stretch."""
 FULL_DETAIL_LINES, MIN_POINTS = 8, 40
-"""More lines than these share the points of so many, down to this each."""
+"""More lines than these share the points of as many, down to `MIN_POINTS` each."""
 MAX_LABELED_LINES = 12
 """Lines that can all be told apart by a label; of more, only the extremes are."""
 HUES = ("#3f78b5", "#c2762b", "#4b9560", "#8d66b8", "#2f9698", "#bf5f80", "#8a8636", "#7a8491")
@@ -37,7 +37,7 @@ _LABEL_PITCH = 12
 """From one label to the next below it."""
 _TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _MIN_UNITS = 3
-"""So many of a unit must pass for an axis to be told in it."""
+"""Units that an axis must span to be labelled in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class DrawnTrace:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis, or a limit across the chart, and what stands there."""
+    """A place on an axis, a limit across the chart, or a label, and its text."""
 
     at: float
     text: str
@@ -102,7 +102,7 @@ class ChartLine:
     width: float
     weight: int
     label: Tick | None
-    """At which height its name stands, if it has one."""
+    """Its name and at what height, if it has one."""
     leader_path: str
     """From the line to its name."""
 
@@ -255,7 +255,7 @@ def space_labels(wanted: Sequence[float], low: float, high: float) -> list[float
     heights = [wanted[i] for i in order]
     down = _push_apart(heights, low, high)
     up = [-y for y in _push_apart([-y for y in reversed(heights)], -high, -low)]
-    # Both keep the distance, and so does their mean, which lies by the lines' ends.
+    # Both keep the distance, and so does their mean, which is near the lines' ends.
     middle = [(a + b) / 2 for a, b in zip(down, reversed(up), strict=True)]
     placed = dict(zip(order, middle, strict=True))
     return [round(placed[i], 1) for i in range(len(wanted))]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import effective_remedy, find_common_remedy, recall_gone_parts
+from hpcverify.summary.actions import find_common_remedy, list_complaints, recall_gone_parts
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -30,8 +30,8 @@ from hpcverify.summary.verdict import (
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.judged import find_rule, format_range, judge_measurements
-from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time, format_with_unit
+from hpcverify_reports.judged import find_rule
+from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time
 from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
@@ -174,36 +174,20 @@ def _build_run_case(run: Run) -> Iterator[ET.Element]:
 def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
     """Tell all that was found, and what to do where it is the same for all of it."""
     yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
-    if weight := explain_weight(result):
-        yield weight
-    if result.cause is not Cause.NONE:
-        yield CAUSE_SENTENCES[result.cause]
-    remedy = find_common_remedy(result, inventory)
-    mixed = remedy is None
-    if remedy not in (None, Remedy.NONE):
-        yield f"Next: {REMEDY_SENTENCES[remedy]}"
-    for one in judge_measurements(result):
-        for limit, judgement in one.broken_limits:
-            value = format_with_unit(one.item.value, one.item.unit)
-            yield (
-                f"{one.item.where}: {one.item.name} {value}, "
-                f"limit {format_range(limit)} ({limit.source})"
-                f"{_format_difference(judgement.verdict, judgement.remedy, result, mixed=mixed)}"
-            )
+    yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
+    common = find_common_remedy(result, inventory)
+    if common not in (None, Remedy.NONE):
+        yield f"Next: {REMEDY_SENTENCES[common]}"
+    for one in list_complaints(result, inventory):
+        milder = one.verdict < effective_verdict(result)
+        weight = f" ({ICONS[one.verdict].word})" if milder else ""
+        own = "" if common else f": {REMEDY_SENTENCES[one.remedy]}"
+        yield f"{one.where}: {one.name}: {one.text}{weight}{own}"
+        yield from (f"  {name}: {text}" for name, text in one.evidence.items())
     for finding in result.findings:
-        rule = find_rule(finding, result)
-        apart = _format_difference(rule.verdict, rule.remedy, result, mixed=mixed)
-        yield f"{finding.where}: {finding.code}: {finding.text}{apart}"
-        yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
-
-
-def _format_difference(verdict: Verdict, remedy: Remedy, result: Result, *, mixed: bool) -> str:
-    """Say what a complaint counts for, and calls for, where others differ in that."""
-    if verdict is Verdict.PASS:
-        return ""
-    milder = f" ({ICONS[verdict].word})" if verdict < result.verdict else ""
-    own = REMEDY_SENTENCES[effective_remedy(verdict, remedy, result)]
-    return f"{milder}: {own}" if mixed else milder
+        if find_rule(finding, result).verdict is Verdict.PASS:
+            yield f"{finding.where}: {finding.code}: {finding.text}"
+            yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
 
 def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.model import Run
+from hpcverify.commands._run import list_refusals
+from hpcverify.model import Finding, FindingRule, Remedy, Run, Verdict
 from hpcverify.records.spool import Arrival, gather
 from hpcverify.records.store import Store
+from hpcverify.summary.wording import format_run
 from tests.cli import Cli
-from tests.doubles import a_run
+from tests.doubles import a_result, a_run
 
 GENEROUS = 60.0
 AT_ONCE = 2.0
@@ -159,6 +161,20 @@ def test_only_hard_evidence_of_a_named_check_fails_closed(
     done = cli("run", "--check", check, "--fail-closed", names)
 
     assert done.returncode == status, done.stderr
+
+
+def test_a_named_check_has_a_line_though_it_stands_behind_another() -> None:
+    """Slurm's prolog looks for the line of a check that may refuse a job."""
+    lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
+    rule = FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True, shared=True)
+    results = tuple(
+        a_result(name, verdict=Verdict.FAIL, findings=(lost,), rulings={lost.code: rule})
+        for name in ("inventory", "recovery")
+    )
+    run = a_run(verdict=Verdict.FAIL, results=results)
+
+    assert format_run(run)[1].endswith("; also: recovery")
+    assert list_refusals(run, ["recovery"]) == [f"FAIL  recovery: node: {lost.text}"]
 
 
 def test_a_failure_that_a_rerun_may_take_back_refuses_nothing(cli: Cli) -> None:

@@ -58,7 +58,7 @@ def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
     assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
     assert "Take the part out of service and replace it: gpu-r001-n18" in head
     assert "Drain the node and reset the GPU: gpu-r001-n24" in head
-    assert "1 failed node stays in service (observe mode)." in head
+    assert "1 failed node still in service (observe mode)." in head
 
 
 def test_the_lists_come_before_the_map_which_can_be_skipped() -> None:
@@ -101,7 +101,7 @@ def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
     (unverified,) = laid.lists
 
     assert (laid.headline, laid.icon.key) == ("No node is verified", "skip")
-    assert "2 nodes are unknown to the controller" in laid.lede
+    assert "2 nodes unknown to the controller" in laid.lede
     assert facts(by_hand("n1", "n2"))["Results"] == "2 passed"
     assert unverified.rows[0].cells == (
         "never",
@@ -122,7 +122,7 @@ def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> 
     laid = lay_out(build_overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
 
     assert laid.headline == "1 of 1 node failed"
-    assert laid.lede == ("1 failed node is in service: the controller did not start its run.")
+    assert laid.lede == ("1 failed node in service: run not started by the controller.")
 
 
 def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> None:
@@ -264,11 +264,15 @@ def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
-    beta = fleets.said("n1", verdict=Verdict.FAIL, overall=Verdict.WARN)
+    beta = fleets.said(
+        "n1", verdict=Verdict.FAIL, overall=Verdict.WARN, remedy=Remedy.REPLACE, reason="slow"
+    )
     shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
+    (fault,) = lay_out(shown, {}).faults
 
     assert not shown.rows[0].attention
     assert [s.icon.key for s in drawn(shown)[0].icons] == ["warn"]
+    assert (fault.icon.key, "replace" in fault.next) == ("warn", False)
 
 
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:

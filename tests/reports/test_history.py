@@ -18,7 +18,7 @@ def history(count: int = 12, run: Run | None = None) -> History:
 
 
 def built(run: Run, others: Sequence[Run]) -> History:
-    made = build_history(run, others, samples.INVENTORY.find_label)
+    made = build_history(run, others)
     assert made is not None
     return made
 
@@ -27,14 +27,14 @@ def test_without_earlier_runs_there_is_no_section() -> None:
     run = samples.well_node()
     later = replace(samples.past(1)[0], started=samples.STARTED.replace(year=2027))
 
-    assert build_history(run, [], str) is None
-    assert build_history(run, [run, later], str) is None
+    assert build_history(run, []) is None
+    assert build_history(run, [run, later]) is None
 
 
 def test_runs_are_listed_newest_first_and_the_rest_counted() -> None:
     made = history(MAX_SHOWN_RUNS + 5)
 
-    days = [run.started for run in made.runs]
+    days = [run.started for run, _, _ in made.runs]
     assert days == sorted(days, reverse=True)
     assert len(days) == MAX_SHOWN_RUNS
     assert made.older == 5
@@ -129,4 +129,4 @@ def test_a_check_that_decided_is_named_once_however_many_rounds() -> None:
     twice = replace(worn, id="before", results=(*worn.results, *_again(worn)))
     made = built(samples.well_node(), [twice])
 
-    assert made.runs[0].decisive_checks == "gemm"
+    assert made.runs[0][2] == "gemm"

@@ -214,7 +214,7 @@ def test_junit_says_of_each_complaint_what_it_calls_for_where_they_differ() -> N
     assert by_part[samples.GPUS[1].id].endswith(
         "(warning): Inspect the part: seating, cabling, cooling, logs."
     )
-    assert "limit ≤ 0 (NVIDIA): Take the part out of service and replace it." in told
+    assert "remap.failed 1 > 0 (NVIDIA): Take the part out of service and replace it." in told
 
 
 def test_a_ticket_of_a_node_that_passed_names_no_part() -> None:

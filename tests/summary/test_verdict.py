@@ -48,7 +48,7 @@ WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
 
 def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
     line, *_, last = format_run(slow(23))[1:]
-    command = "hpcverify run --suite quick --check gemm"
+    command = "hpcverify run --suite quick"
 
     assert line == f"FAIL  gemm: {WORST} (+23 more)"
     assert last == f"next: replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
@@ -58,9 +58,7 @@ def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None
 def test_one_failure_is_told_alone() -> None:
     assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
     assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
-    assert format_next_steps(slow(0)) == (
-        "replace GPU 0, then: hpcverify run --suite quick --check gemm"
-    )
+    assert format_next_steps(slow(0)) == ("replace GPU 0, then: hpcverify run --suite quick")
 
 
 def test_what_several_checks_say_of_a_part_is_said_once() -> None:
