@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -31,7 +32,6 @@ from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_tally, group_by_check
 from hpcverify.summary.verdict import (
-    MAX_LINE_CHARACTERS,
     format_next_steps,
     group_by_cause,
     summarize_skips,
@@ -126,10 +126,8 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Leave the verdict standing above the line."""
-        headline = render_headline(result)
-        headline.truncate(MAX_LINE_CHARACTERS, overflow="ellipsis")
-        self._bar.console.print(headline)
+        """Leave the verdict standing above the line; the reason is in the summary."""
+        self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:

@@ -11,7 +11,6 @@ from hpcverify.model import (
     Cause,
     Finding,
     Inventory,
-    Maturity,
     Part,
     Remedy,
     Result,
@@ -25,7 +24,7 @@ from hpcverify.summary.actions import (
     find_unmet_limits,
     list_complaints,
 )
-from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
@@ -130,6 +129,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
     verdict = effective_verdict(result)
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
+    is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, place)
     findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
@@ -139,8 +139,8 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         check=result.check,
         round=result.round,
         icon=ICONS[verdict],
-        is_open=verdict >= Verdict.WARN,
-        badges=tuple(_list_badges(result)),
+        is_open=is_open,
+        badges=tuple(filter(None, [explain_weight(result)])),
         seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
@@ -151,9 +151,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(everything, inventory),
-        charts=_draw_charts(result, everything, inventory)
-        if main or verdict > Verdict.SKIP
-        else (),
+        charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
@@ -164,13 +162,6 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
 def format_param(value: object) -> str:
     """Print a parameter as JSON, but text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _list_badges(result: Result) -> Iterator[str]:
-    if result.maturity is Maturity.BETA:
-        yield "beta: cannot drain the node"
-    if result.required and result.verdict is Verdict.SKIP:
-        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
