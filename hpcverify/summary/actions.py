@@ -202,11 +202,10 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
             yield _build_complaint(result, limit.where or "node", limit.name, told, inventory)
 
 
-def pair_with_limits(result: Result) -> Iterator[tuple[Measurement, Limit]]:
-    """Yield each measurement of *result* with each limit that can judge it."""
+def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
+    """Pair each measurement of *result* with each limit that can judge it."""
     limits = [limit for limit in result.limits if not limit.noisy]
-    for item in result.measurements:
-        yield from ((item, limit) for limit in limits if check.applies(limit, item))
+    return [(m, lim) for m in result.measurements for lim in limits if check.applies(lim, m)]
 
 
 def find_unmet_limits(result: Result) -> Iterator[Limit]:
