@@ -103,8 +103,10 @@ Accused = tuple[Finding, Accusation]
 
 def identify_kind(inventory: Inventory, where: str) -> str:
     """Say what has to be the same of two parts that are to compute the same bits."""
-    facts = next((p.facts for p in inventory.parts if p.id == where), {})
-    return " ".join(facts[name] for name in KIND_FACTS if facts.get(name))
+    part = next((p for p in inventory.parts if p.id == where), None)
+    if part is None:
+        return ""
+    return " ".join((part.kind, *(part.facts[name] for name in KIND_FACTS if name in part.facts)))
 
 
 def make_answer(where: str, text: str, answer: Ballot) -> Finding:
