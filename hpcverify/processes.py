@@ -56,6 +56,10 @@ class CompletedTool(Struct, frozen=True):
     stderr: bytes
 
 
+ToolRunner = Callable[..., CompletedTool]
+"""`run_tool`, or a recording of it."""
+
+
 def run_tool(
     command: Sequence[str],
     *,
@@ -243,3 +247,19 @@ def _read_proc(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:  # the process has ended
         return ""
+
+
+def write_install_command(package: str) -> str:
+    """
+    Write the command that installs the Python *package*, in the version that we need.
+
+    It names no extra of ours: what has our name in a public index is not from us.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - seldom needed
+
+    with suppress(PackageNotFoundError):  # run from a checkout that is not installed
+        for requirement in requires("hpcverify") or ():
+            wanted = requirement.partition(";")[0].strip()
+            if wanted.casefold().startswith(package.casefold()):
+                return f"pip install '{wanted}'"
+    return f"pip install {package}"

@@ -22,6 +22,7 @@ from hpcverify.processes import (
     read_wait_channel,
     run_tool,
     signal_sessions,
+    write_install_command,
 )
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
@@ -216,3 +217,16 @@ def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:
 
     assert read_wait_channel(7, tmp_path) == "io_schedule"
     assert "does not name" in read_wait_channel(8, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [("clustershell", "pip install 'clustershell>="), ("frob", "pip install frob")],
+)
+def test_a_package_is_installed_by_its_own_name_and_never_by_ours(
+    package: str, command: str
+) -> None:
+    told = write_install_command(package)
+
+    assert told.startswith(command)
+    assert "hpcverify" not in told

@@ -17,6 +17,7 @@ from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
+from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
@@ -27,7 +28,7 @@ from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_
 UNVERIFIED_STATUS = 3
 MAX_HOOK_S = 50
 """slurmd kills a health check after 60 s."""
-EXTRAS = {"torch": "gpu", "jinja2": "report", "pandas": "report", "ClusterShell": "cluster"}
+OPTIONAL_PACKAGES = ("torch", "jinja2", "pandas", "ClusterShell")
 TOOLS = {
     "fio": ("storage is not verified without it", "apt-get install fio"),
     "smartctl": ("wear of disks is not seen", "apt-get install smartmontools"),
@@ -46,7 +47,7 @@ class Advice(msgspec.Struct, frozen=True):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, as_json: bool) -> None:
     """
-    Say what keeps this node from being verified in full, and how to mend it.
+    Report what prevents a full verification of this node, and the fix for each.
 
     Exit status 0 when nothing does, else 3.
 
@@ -116,11 +117,11 @@ def inspect_lock() -> Iterator[Advice]:
 
 
 def inspect_packages() -> Iterator[Advice]:
-    """Look at the Python packages that the extras bring."""
-    for package, extra in EXTRAS.items():
+    """Look at the Python packages that not every node needs."""
+    for package in OPTIONAL_PACKAGES:
         found = _find_version(package)
-        fix = f"in the checkout: pip install -c constraints.txt '.[{extra}]'"
-        yield Advice(package, found) if found else Advice(package, "missing", fix)
+        fix = "" if found else write_install_command(package)
+        yield Advice(package, found or "missing", fix)
 
 
 def _find_version(package: str) -> str:

@@ -15,7 +15,7 @@ from hpcverify.summary.verdict import explain_verdict
 from hpcverify.summary.wording import format_duration
 
 MIN_WIDE_COLUMNS = 120
-"""Columns from which there is room for the time, which the id of a run says too."""
+"""Columns from which there is room for when a run began and how long it took."""
 
 
 @click.command("history")
@@ -49,14 +49,14 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
         click.echo(NO_RUNS_MESSAGE)
         return
     console = Console(highlight=False)
-    dated = console.width >= MIN_WIDE_COLUMNS
-    head = ("run", *(["when (UTC)"] if dated else []), "suite", "took", "verdict", "why")
+    wide = console.width >= MIN_WIDE_COLUMNS
+    timed = ("when (UTC)", "took") if wide else ()
+    head = ("run", *timed, "suite", "verdict", "why")
     rows = [
         (
             e.id,
-            *([f"{e.started:%Y-%m-%d %H:%M}"] if dated else []),
+            *((f"{e.started:%Y-%m-%d %H:%M}", format_duration(e.seconds)) if wide else ()),
             e.suite + (f", {e.rounds} rounds" if e.rounds > 1 else ""),
-            format_duration(e.seconds),
             e.verdict.name + ("" if e.complete else " (interrupted)"),
             explain_run(e, store),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpcverify.errors import ConfigError
+from hpcverify.processes import write_install_command
 
 NODE_NAME_PATTERN = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
 """What names one node and nothing more: to Slurm, ALL and brackets are several."""
@@ -48,7 +49,6 @@ def _load_library() -> Any:
     try:
         from ClusterShell import NodeSet  # type: ignore[import-untyped]  # noqa: PLC0415
     except ModuleNotFoundError as exc:
-        raise ConfigError(
-            "ClusterShell is not installed: pip install 'hpcverify[cluster]'"
-        ) from exc
+        fix = write_install_command("ClusterShell")
+        raise ConfigError(f"ClusterShell is not installed: {fix}") from exc
     return NodeSet

@@ -19,6 +19,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Limit,
+    Measurement,
     Remedy,
     Result,
     Run,
@@ -199,6 +200,13 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
     for limit in () if result.shortfalls else find_unmet_limits(result):
         for told in check.list_judgements((), [limit], {}):
             yield _build_complaint(result, limit.where or "node", limit.name, told, inventory)
+
+
+def pair_with_limits(result: Result) -> Iterator[tuple[Measurement, Limit]]:
+    """Yield each measurement of *result* with each limit that can judge it."""
+    limits = [limit for limit in result.limits if not limit.noisy]
+    for item in result.measurements:
+        yield from ((item, limit) for limit in limits if check.applies(limit, item))
 
 
 def find_unmet_limits(result: Result) -> Iterator[Limit]:

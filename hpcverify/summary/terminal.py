@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from msgspec.structs import replace
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -31,7 +32,6 @@ from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_tally, group_by_check
 from hpcverify.summary.verdict import (
-    MAX_LINE_CHARACTERS,
     format_next_steps,
     group_by_cause,
     summarize_skips,
@@ -126,10 +126,8 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Leave the verdict standing above the line."""
-        headline = render_headline(result)
-        headline.truncate(MAX_LINE_CHARACTERS, overflow="ellipsis")
-        self._bar.console.print(headline)
+        """Leave the verdict standing above the line; the reason is in the summary."""
+        self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
@@ -176,14 +174,13 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
     for group in groups:
-        result, (told, bound, source) = group.result, wording.format_cells(group, run)
+        result, told = group.result, wording.describe_group(group, run)
         several = len(rounds[result.check]) > 1
-        tally = f"[{format_tally(rounds[result.check])}]" if several else ""
+        tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
-            words = filter(None, (tally, told, bound, source and f"({source})"))
             badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(" ".join(words))
+            cells = badge, Text(result.check), _make_cell(f"{tally}{told}")
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
@@ -236,14 +233,14 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
     """Print a figure of the slowest part, by the heads of its columns."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
-    limit = wording.find_nearest_limit(item, result)
+    tightest = wording.find_tightest(result, figure)
     return {
         "measured": figure.name,
         "speed": figure.format_value(item.value or 0.0),
         "slowest part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
         "share": figure.share,
         "last run": figure.change,
-        "limit": wording.format_bounds(limit, figure.format_value) if limit else "",
+        "limit": wording.format_bounds(tightest[1], figure.format_value) if tightest else "",
     }
 
 

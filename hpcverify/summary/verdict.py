@@ -61,7 +61,9 @@ NO_PARTS = Inventory()
 MAX_NAMED = 3
 """Parts or checks that a line names; of more it gives the number."""
 MAX_LINE_CHARACTERS = 240
-"""Characters of a reason in a line of progress, or in a cell."""
+"""Characters of a line of progress."""
+MAX_REASON_CHARACTERS = 600
+"""Characters of a reason in a summary: it ends in the fix, which must not be cut off."""
 
 
 class CauseGroup(Struct, frozen=True, kw_only=True):
@@ -166,15 +168,20 @@ def format_next_steps(run: Run) -> str:
 
 
 def _format_step(action: Action, run: Run) -> str:
-    names = recall_gone_parts(run).format_names([part.where for part in action.parts])
-    if len(action.parts) > MAX_NAMED and not names.startswith("all "):
-        some = ", ".join(part.label for part in action.parts[:MAX_NAMED])
-        names = f"{some} (+{len(action.parts) - MAX_NAMED} more)"
+    parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
-        parts="the node" if names == "node" else names,
+        parts="the node" if parts == "node" else parts,
         checks=_name_checks(tuple(checks)) or "the suite",
     )
+
+
+def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
+    names = inventory.list_names(ids)
+    if len(names) <= MAX_NAMED:
+        return ", ".join(names)
+    some = ", ".join(inventory.find_label(where) for where in ids[:MAX_NAMED])
+    return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
 def _name_checks(checks: Sequence[str]) -> str:
@@ -226,7 +233,7 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
         own = () if one.distance == math.inf else (one.where,)
         places.setdefault((one.text, one.name, *own), []).append(one.where)
     return [
-        f"{inventory.format_names(parts)}: {text}".removeprefix("node: ")
+        f"{_name_parts(parts, inventory)}: {text}".removeprefix("node: ")
         for (text, *_), parts in places.items()
     ]
 
@@ -236,7 +243,7 @@ def summarize_reason(result: Result, inventory: Inventory) -> str:
     first, *others = list_clauses(result, inventory) or [result.reason]
     note = explain_weight(result)
     told = (
-        shorten(first),
+        shorten(first, MAX_REASON_CHARACTERS),
         f"(+{len(others)} more)" if others else "",
         f"[{note}]" if note else "",
     )
@@ -277,6 +284,6 @@ def summarize_skips(run: Run) -> str:
     return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 
-def shorten(text: str) -> str:
-    """Shorten *text* to what a line of progress or a cell has room for."""
-    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[: MAX_LINE_CHARACTERS - 1]}…"
+def shorten(text: str, characters: int = MAX_LINE_CHARACTERS) -> str:
+    """Shorten *text* to what a line has room for."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"

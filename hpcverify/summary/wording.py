@@ -12,11 +12,11 @@ from functools import partial
 
 import click
 
-from hpcverify.check import applies, compute_margin, format_bound, format_quantity
+from hpcverify.check import compute_margin, format_bound, format_quantity
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.actions import recall_gone_parts
-from hpcverify.summary.figures import choose_figures
+from hpcverify.summary.actions import pair_with_limits, recall_gone_parts
+from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.rounds import format_round_count, format_tally, group_by_check
@@ -103,14 +103,9 @@ def format_headline(result: Result) -> str:
     return f"{took}: {result.reason}" if result.reason else took
 
 
-def find_tightest(result: Result) -> tuple[Measurement, Limit] | None:
-    """Choose the measurement that came nearest to its limit, or past it furthest."""
-    pairs = [
-        (m, lim)
-        for m in result.measurements
-        for lim in result.limits
-        if applies(lim, m) and not lim.noisy
-    ]
+def find_tightest(result: Result, figure: Figure | None = None) -> tuple[Measurement, Limit] | None:
+    """Choose what came nearest to its limit, or past it furthest: of a *figure*, or of all."""
+    pairs = ((m, lim) for m, lim in pair_with_limits(result) if not figure or m == figure.slowest)
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
@@ -124,36 +119,32 @@ def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
     return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
-def format_cells(group: CauseGroup, run: Run) -> list[str]:
+def describe_group(group: CauseGroup, run: Run) -> str:
     """
-    Print a number with its limit and the source, or else the reason in one clause.
+    Say how a check came out: a number with its limit and the source, or else the reason.
 
     The number is the speed that one asks for first, of the slowest part, or else the
     one that came nearest to its limit.
     """
     result = group.result
     if result.verdict is not Verdict.PASS:
-        return [explain_group(group, recall_gone_parts(run)), "", ""]
+        return explain_group(group, recall_gone_parts(run))
     figure = next(iter(choose_figures(result, run.inventory)), None)
-    if figure is not None:
-        item, limit = figure.slowest, find_nearest_limit(figure.slowest, result)
+    tightest = find_tightest(result, figure)
+    if figure:
+        item, in_words = figure.slowest, figure.format_value
         share = f" ({figure.share})" if figure.share else ""
-        value, in_words = (f"{figure.format_value(item.value or 0.0)}{share}", figure.format_value)
-    elif pair := find_tightest(result):
-        item, limit = pair
+        value = f"{in_words(item.value or 0.0)}{share}"
+    elif tightest:
+        item = tightest[0]
         value = format_quantity(item.value, item.unit)
         in_words = partial(format_bound, unit=item.unit)
     else:
-        return [_describe_coverage(result), "", ""]
+        return _describe_coverage(result)
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "
-    told = (format_bounds(limit, in_words), limit.source) if limit else ("", "")
-    return [f"{where}{item.name} {value}", *told]
-
-
-def find_nearest_limit(item: Measurement, result: Result) -> Limit | None:
-    """Choose the limit that *item* came nearest to."""
-    limits = [lim for lim in result.limits if applies(lim, item) and not lim.noisy]
-    return min(limits, key=lambda limit: compute_margin(item, limit), default=None)
+    limit = tightest and tightest[1]
+    bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
+    return f"{where}{item.name} {value}{bounds}"
 
 
 def _describe_coverage(result: Result) -> str:
@@ -177,9 +168,8 @@ def format_run(run: Run) -> list[str]:
     rounds = group_by_check(run.results)
     lines = [
         f"{effective_verdict(group.result).name:5} {group.result.check}"
-        f"{_format_tally(rounds[group.result.check])}: {' '.join(filter(None, cells))}"
+        f"{_format_tally(rounds[group.result.check])}: {describe_group(group, run)}"
         for group in group_by_cause(run)
-        for cells in [format_cells(group, run)]
     ]
     skipped, steps = summarize_skips(run), format_next_steps(run)
     told = [

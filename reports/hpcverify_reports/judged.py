@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcverify.check import Judgement, applies, judge
+from hpcverify.check import Judgement, applies, list_judgements
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -19,6 +19,7 @@ from hpcverify_reports.labels import format_number
 
 UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
 """What a finding means whose code has no rule."""
+PASSED = Judgement(verdict=Verdict.PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
         JudgedMeasurement(
             item,
             tuple(
-                (limit, judge([item], [limit], {}))
+                (limit, next(iter(list_judgements([item], [limit], {})), PASSED))
                 for limit in result.limits
                 if applies(limit, item)
             ),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hpcverify.check import compute_margin
 from hpcverify.model import (
     PLURAL_NAMES,
     Cause,
@@ -172,8 +171,7 @@ def _list_complaints(
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
-    # The gravest first: of one verdict, what is farthest past its limit.
-    broken.sort(key=lambda b: (b[0].verdict, -compute_margin(b[2].item, b[1])), reverse=True)
+    broken.sort(key=lambda found: (found[0].verdict, found[0].distance), reverse=True)
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
         for name in {one.item.name for _, _, one in broken}

@@ -326,7 +326,7 @@ def test_links_that_are_all_slow_fail_by_the_data_sheet(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     slow = all_of(linkage(speed=13.281))
     judgement = verdict(read(slow, ctx, tmp_path), ctx)
-    assert "speed.of_spec 0.5312 < 0.9" in judgement.reason
+    assert "speed.of_spec 53.12 % < 90 %" in judgement.reason
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_one_slow_pair_fails_the_node(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     judgement = rated(ctx, pairs(8) | {(5, 1): 200.0})
     assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason.startswith("node: p2p.slowest 0.54")
+    assert judgement.reason.startswith("node: p2p.slowest 54")
 
 
 def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(tmp_path: Path) -> None:

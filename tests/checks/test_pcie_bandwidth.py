@@ -137,7 +137,12 @@ def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("link", "complaint"),
-    [(Link(5, 16), ""), (Link(4, 16), "0.5"), (Link(5, 8), "0.5"), (Link(1, 16), "0.06")],
+    [
+        (Link(5, 16), ""),
+        (Link(4, 16), "of_best 5"),
+        (Link(5, 8), "of_best 5"),
+        (Link(1, 16), "of_best 6.3"),
+    ],
 )
 def test_a_link_that_carries_less_than_it_can_is_warned_of(
     tmp_path: Path, link: Link, complaint: str

@@ -484,7 +484,7 @@ def test_a_suite_in_rounds_leaves_a_result_of_each(cli: Cli) -> None:
     assert [r["round"] for r in run["results"]] == [1, 2, 3]
     assert "[round 2/3, 1/1] steady on the node" in done.stderr
     assert "PASS  steady [3 pass]: CPU: level 5 ms" in done.stdout
-    assert "of suite acme, 3 rounds: 1 pass" in done.stdout
+    assert "of suite acme, 3 rounds: 1 check passed." in done.stdout
 
 
 def test_a_round_that_failed_is_the_last_and_that_is_said(cli: Cli) -> None:
@@ -494,7 +494,7 @@ def test_a_round_that_failed_is_the_last_and_that_is_said(cli: Cli) -> None:
 
     assert done.returncode == 1
     assert (len(run["results"]), run["complete"]) == (1, True)
-    assert "1 of 3 rounds: 1 fail; 2 rounds left out: round 1 failed" in done.stdout
+    assert "1 of 3 rounds: 1 check failed. 2 rounds left out: round 1 failed." in done.stdout
 
 
 def test_a_signal_ends_all_rounds(cli: Cli, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_show_prints_every_measurement_with_its_limit(kept: Cli) -> None:
     shown = kept("show").stdout
 
     assert "level" in shown
-    assert ">= 1 and <= 10" in shown
+    assert "1 to 10" in shown
     assert "hpcverify default" in shown
 
 

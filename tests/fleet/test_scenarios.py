@@ -192,7 +192,7 @@ def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
 
     assert held(fleet) == set()
     assert "suspect the check" in fleet.node("n1").reason
-    assert fleet("breaker").stdout.startswith("not tripped\nin doubt: told fails on 3")
+    assert fleet("breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
 
 
 def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fleet) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +207,14 @@ def test_the_page_shows_the_table_as_it_is() -> None:
     page = PAGE.read_text()
 
     assert page == replace_table(page), "make states writes it anew"
+
+
+def test_no_other_file_of_the_product_sets_a_state() -> None:
+    product = Path(transitions.__file__).parents[1]
+    strays = {
+        str(path.relative_to(product))
+        for path in product.rglob("*.py")
+        if re.search(r"\bstate\"?\s*[=:]\s*State\.", path.read_text())
+    }
+
+    assert strays == set()

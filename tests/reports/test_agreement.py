@@ -250,3 +250,17 @@ def test_junit_keeps_a_case_for_each_check() -> None:
 
     assert suite is not None
     assert (suite.get("tests"), suite.get("errors")) == ("3", "3")
+
+
+def test_inside_a_check_the_part_that_is_farthest_off_comes_first() -> None:
+    rates = (99.0, 97.0, 12.0, 98.0)
+    slow = [
+        Measurement("speed", value, "GB/s", gpu.id)
+        for value, gpu in zip(rates, samples.GPUS, strict=False)
+    ]
+    run = samples.run(samples.result("gemm", slow, [Limit(name="speed", low=100, source="spec")]))
+    card = Dom(render(run)).text.partition("Failures and warnings")[2]
+
+    assert card.index("12 GB/s") < card.index("97 GB/s") < card.index("98 GB/s")
+    for output in ("terminal", "log", "markdown"):
+        assert "GPU 2 (…b3d8): speed 12 GB/s < 100 (spec) (+3 more)" in OUTPUTS[output](run)

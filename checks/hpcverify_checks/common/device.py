@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Coverage
+from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.timing import make_product_step
 
@@ -89,7 +90,8 @@ def find_torch_device(ctx: Context) -> torch.device:
     try:
         import torch
     except ModuleNotFoundError as exc:
-        raise Unable("torch is not installed: pip install 'hpcverify[gpu]'", Cause.MISSING) from exc
+        fix = write_install_command("torch")
+        raise Unable(f"torch is not installed: {fix}", Cause.MISSING) from exc
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     if torch.version.cuda is None:

@@ -295,7 +295,7 @@ def test_a_gpu_that_idles_while_it_should_work_was_not_verified(tmp_path: Path) 
     lazy = Gpu(busy=0.3, watts=200, mhz=1980, efficiency=0.88)
     verdict, why, remedy = judged(tmp_path, alike(gpu2=lazy))
     assert (verdict, remedy) == (Verdict.ERROR, "rerun")
-    assert "GPU 2: loaded 0 < 0.9" in why
+    assert "GPU 2: loaded 0 % < 90 %" in why
 
 
 def test_the_energy_of_the_waves_is_not_that_of_steady_work(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
     assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [3, 6]
     hot, braked = answers[3][1], answers[6][1]
     assert "throttled.hw_thermal 20 s" in hot
-    assert "throttled.sw_thermal.share 0.6667" in hot
+    assert "throttled.sw_thermal.share 66.67 %" in hot
     assert "power_brake" not in hot
     assert "throttled.hw_power_brake 10 s" in braked
     assert "thermal" not in braked
