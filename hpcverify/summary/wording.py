@@ -77,7 +77,7 @@ class TolerantProgress:
     """Progress that a run can do without: the terminal may be gone by now."""
 
     def __init__(self, inner: Progress) -> None:
-        """Pass on to *told* what is said."""
+        """Pass everything on to *inner*."""
         self.inner = inner
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:

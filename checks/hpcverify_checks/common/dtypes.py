@@ -135,10 +135,10 @@ def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
 
 def choose_partner_bound(depth: int, a: int, limit: int, max_bound: int) -> int:
     """
-    Choose the largest bound for B, up to *most*, that goes with the bound *a* for A.
+    Choose the largest bound of B, up to *max_bound*, that is exact with the bound *a* of A.
 
     Raises:
-        ValueError: products of this *depth* leave no *room* for any.
+        ValueError: no bound keeps products of this *depth* within *limit*.
 
     """
     low, high = 0, max_bound
