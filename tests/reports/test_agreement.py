@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -62,7 +63,7 @@ def in_markdown(run: Run) -> str:
     return Dom(MarkdownIt("commonmark").enable("table").render(markdown(run))).text
 
 
-OUTPUTS = {
+OUTPUTS: dict[str, Callable[[Run], str]] = {
     "terminal": on_terminal,
     "log": lambda run: "\n".join(format_run(run)),
     "html": lambda run: Dom(render(run)).text,
