@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+T = TypeVar("T")
 SCHEMA_VERSION = 1
 """The version of the run document that this code writes."""
 
@@ -133,6 +135,19 @@ class Finding(Struct, frozen=True):
     where: str
     text: str
     evidence: dict[str, str] = {}
+    """What a person reads beside *text*, by name."""
+    data: dict[str, Any] = {}
+    """What checks read of each other, as JSON: the wording of a text decides nothing."""
+
+    def data_as(self, kind: type[T]) -> T:
+        """
+        Read *data* as a *kind* of struct.
+
+        Raises:
+            msgspec.ValidationError: The data are of another kind.
+
+        """
+        return msgspec.convert(self.data, kind)
 
 
 class Series(Struct, frozen=True):

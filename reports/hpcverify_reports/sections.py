@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from hpcverify.model import (
+    PLURAL_NAMES,
     Cause,
     Finding,
     Inventory,
@@ -319,17 +320,17 @@ class KindTable:
 
 def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
     """Lay out the parts of a node by kind; what they share is listed once."""
-    names = dict.fromkeys(part.kind for part in inventory.parts)
-    return tuple(_build_kind_table(name, inventory.of_kind(name)) for name in names)
+    kinds = dict.fromkeys(part.kind for part in inventory.parts)
+    return tuple(_build_kind_table(kind, inventory.of_kind(kind)) for kind in kinds)
 
 
-def _build_kind_table(name: str, parts: Sequence[Part]) -> KindTable:
+def _build_kind_table(kind: str, parts: Sequence[Part]) -> KindTable:
     facts = dict.fromkeys(fact for part in parts for fact in part.facts)
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
     columns = [fact for fact in facts if fact not in common]
     return KindTable(
-        name=name,
+        name=PLURAL_NAMES.get(kind, kind),
         common=tuple((label_fact(fact), parts[0].facts[fact]) for fact in common),
         columns=tuple(map(label_fact, columns)),
         rows=tuple(

@@ -28,7 +28,7 @@ from hpcverify.model import Cause, Verdict
 from hpcverify.plan.config import Quarantine, Site
 from tests.fleet.states_page import PAGE, replace_table
 
-CHECKS = ("gemm", "sdc")
+CHECKS: tuple[str, ...] = ("gemm", "sdc")
 SITES = [
     Site(),
     Site(quarantine=Quarantine(enforce=("*",), fail_closed=("sdc",))),
@@ -116,7 +116,9 @@ def decide(event: Callable[..., Any], **options: Any) -> Step:
     return act, None, CALM, True
 
 
-def happen(may: Callable[[Node], bool], event: Callable[..., Node], *, person: bool) -> Step:
+def happen(
+    may: Callable[[Node], bool], event: Callable[[Node, float], Node], *, person: bool
+) -> Step:
     """Make what happens only to a node that it *may* happen to."""
     return (lambda node, now: event(node, now) if may(node) else node), None, CALM, person
 
@@ -126,7 +128,7 @@ def held(node: Node) -> bool:
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 
 
-DOUBTS = dict.fromkeys(CHECKS, "fails on many")
+DOUBTS: dict[str, str] = dict.fromkeys(CHECKS, "fails on many")
 HAPPENINGS = [
     decide(transitions.hold),
     decide(transitions.release),

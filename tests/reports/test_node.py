@@ -284,6 +284,7 @@ def test_what_several_checks_find_alike_has_one_card() -> None:
     cards = [card["aria-labelledby"] for card in page.every("article")]
 
     assert cards == ["why-recovery", "why-xid"]
+    assert [d["id"] for d in page.every("details") if "open" in d] == ["recovery", "xid"]
     assert page.text.count("also: ecc , pcie ") == page.text.count("also:") == 2
     assert page.text.index("recovery: fail also: ecc") > page.text.index("Failures and warnings")
 
