@@ -91,8 +91,9 @@ def rank_results(results: Iterable[Result]) -> list[Result]:
 
 def _rank(result: Result, deciding: Sequence[Complaint]) -> tuple[bool, Verdict, int, float]:
     verdict = effective_verdict(result)
-    gravest = max(((list(Remedy).index(c.remedy), c.distance) for c in deciding), default=(0, 0.0))
-    return verdict is not Verdict.SKIP, verdict, *gravest
+    told = ((list(Remedy).index(c.remedy), c.distance) for c in deciding)
+    strength, distance = max(told, default=(0, 0.0))
+    return verdict is not Verdict.SKIP, verdict, strength, distance
 
 
 def rank_checks(run: Run) -> list[Result]:
