@@ -31,8 +31,8 @@ from hpcverify.model import Device, Inventory
 from hpcverify_checks.common.device import list_native_dtypes, use_float32_precision
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multiply
 from hpcverify_checks.common.exact import Shape, view_shifted
-from hpcverify_checks.sdc.kernels import choose_comparison
-from hpcverify_checks.sdc.loop import (
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import (
     CANARY_PRODUCTS,
     Compare,
     ProductBench,

@@ -37,7 +37,7 @@ FRESH = 50
 def differing(shape: ModelShape, replays: int) -> int:
     """Count the replays of *shape* that differ from the first one."""
     cpu = torch.device("cpu")
-    job = TrainingJob("", 1, "gloo", 1.0, shape, "float32", 2, 1.0, 7, 1, alike=True)
+    job = TrainingJob("", 1, "gloo", 1.0, shape, "fp32", 2, 1.0, 7, 1, alike=True)
     first, _ = run_replay(Trainer.build(job, cpu, HARDWARE))
     wrong = 0
     for start in range(0, replays, FRESH):

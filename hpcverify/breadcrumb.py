@@ -18,8 +18,8 @@ _breadcrumb: mmap.mmap | None = None
 
 
 def begin(descriptor: int) -> None:
-    """Keep the trail of this process in the file *descriptor* from now on."""
-    global _breadcrumb  # noqa: PLW0603 - one process, one trail, left from deep inside
+    """Keep the breadcrumb of this process in the file *descriptor* from now on."""
+    global _breadcrumb  # noqa: PLW0603 - one process, one breadcrumb, left from deep inside
     os.posix_fallocate(descriptor, 0, BREADCRUMB_BYTES)
     _breadcrumb = mmap.mmap(descriptor, BREADCRUMB_BYTES)
 
@@ -31,5 +31,5 @@ def leave(text: str) -> None:
 
 
 def read(descriptor: int) -> str:
-    """Read what the process that keeps its trail there was about to do."""
+    """Read what the process that keeps its breadcrumb there was about to do."""
     return os.pread(descriptor, BREADCRUMB_BYTES, 0).strip(b"\0 ").decode(errors="replace")

@@ -3,10 +3,12 @@ Errors that an operator can act on, each with the exit status of the CLI.
 
 HpcverifyError          2
 ├── ConfigError         2   a file or an argument is wrong
+│   ├── UnusableError       a directory that we were told to write to cannot be
 │   ├── UnknownNameError    nothing is called so; says what is near
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   what is stored cannot be used
 │   ├── DamagedError        a database has something else in it than was written
+│   ├── ReplacedError       another process has put a new database in its place
 │   └── SpoolError          the spool as a whole cannot be read
 ├── OutputError         2   what we print cannot be written
 ├── UnverifiedError     3   the node could not be judged, as when another run is on

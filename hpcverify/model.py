@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+T = TypeVar("T")
 SCHEMA_VERSION = 1
 """The version of the run document that this code writes."""
 
@@ -133,6 +135,19 @@ class Finding(Struct, frozen=True):
     where: str
     text: str
     evidence: dict[str, str] = {}
+    """What a person reads beside *text*, by name."""
+    data: dict[str, Any] = {}
+    """What checks read of each other, as JSON: the wording of a text decides nothing."""
+
+    def data_as(self, kind: type[T]) -> T:
+        """
+        Read *data* as a *kind* of struct.
+
+        Raises:
+            msgspec.ValidationError: The data are of another kind.
+
+        """
+        return msgspec.convert(self.data, kind)
 
 
 class Series(Struct, frozen=True):
@@ -156,7 +171,7 @@ class CarryOver(Struct, frozen=True):
     """
     What a check wants to know again in the node's next run: a cursor, a counter.
 
-    It comes back in `Context.marks`, whatever the suite of that run. What is not
+    It comes back in `Context.carry_overs`, whatever the suite of that run. What is not
     in a document that was written is not remembered, so that nothing is missed.
     """
 
@@ -251,28 +266,28 @@ class Inventory(Struct, frozen=True):
         return next((p for p in self.parts if p.id == where), None)
 
     def find_label(self, where: str) -> str:
-        """Say what a person calls the part *where*."""
+        """Look up what a person calls the part *where*; its id if it is no part."""
         part = self.find_part(where)
         return part.label if part else where
 
     def format_names(self, ids: Collection[str]) -> str:
-        """Write :meth:`list_names` of *ids* in one line."""
+        """Write `list_names` of *ids* in one line."""
         return ", ".join(self.list_names(ids))
 
     def list_names(self, ids: Collection[str]) -> list[str]:
         """
-        Say what a person calls the parts *ids*, in the order of the inventory.
+        List what a person calls the parts *ids*, in the order of the inventory.
 
-        All parts of a kind that has several are called so, as in "all 8 GPUs".
+        All parts of a kind are one name, as in "all 8 GPUs".
         """
-        told: list[str] = []
+        names: list[str] = []
         for kind in dict.fromkeys(part.kind for part in self.parts):
             like = self.of_kind(kind)
             named = [part.label for part in like if part.id in ids]
             every = kind in PLURAL_NAMES and len(named) == len(like) >= MIN_PARTS_FOR_ALL
-            told += [f"all {len(like)} {PLURAL_NAMES[kind]}"] if every else named
+            names += [f"all {len(like)} {PLURAL_NAMES[kind]}"] if every else named
         known = {part.id for part in self.parts}
-        return [*told, *(i for i in dict.fromkeys(ids) if i not in known)]
+        return [*names, *(i for i in dict.fromkeys(ids) if i not in known)]
 
     def recall(self, findings: Iterable[Finding]) -> Inventory:
         """
@@ -354,9 +369,7 @@ class Run(Struct, frozen=True, kw_only=True):
     seconds: float
     verdict: Verdict
     complete: bool
-    """
-    Whether every check had its turn, in the rounds that were not `explain_left_out`.
-    """
+    """Whether every check had its turn, in the rounds that were not left out."""
     rounds: int = 1
     """How often the suite was to go through its checks."""
     left_out: str = ""

@@ -56,6 +56,10 @@ class CompletedTool(Struct, frozen=True):
     stderr: bytes
 
 
+ToolRunner = Callable[..., CompletedTool]
+"""`run_tool`, or a recording of it."""
+
+
 def run_tool(
     command: Sequence[str],
     *,

@@ -63,9 +63,9 @@ def measure(
     """Reduce with all peers; the first rank reports the times, each its own errors."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cuda" and len(ctx.peers) == 1:
-        raise Skip("one GPU: nothing to reduce with")
+        raise Skip("one GPU only: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
-        raise Skip("the GPUs of this node reduce instead")
+        raise Skip("runs on the GPUs of this node instead")
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     if device.type == "cuda":

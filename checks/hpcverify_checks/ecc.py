@@ -146,19 +146,19 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         Unable: there are GPUs that could not be asked, which *ask* raises.
 
     """
-    host = [replace(r, name=name_host_counter(r.name)) for r in EdacReader(root).read()]
-    yield from report_counters(ctx, host, read_moment(root))
+    host = [replace(r, name=_name_host_counter(r.name)) for r in EdacReader(root).read()]
+    yield from _report_counters(ctx, host, read_moment(root))
     try:
         heard = ask()
     except (Skip, Unable) as exc:
-        yield from carry_over_unread(ctx, host)
+        yield from _carry_over_unread(ctx, host)
         if isinstance(exc, Unable):
             raise
         heard = GpuAnswers()
     else:
         gpus = [reading for answer in heard.answers.values() for reading in answer]
-        yield from report_counters(ctx, gpus, Moment("", time.time()))
-        yield from carry_over_unread(ctx, [*host, *gpus])
+        yield from _report_counters(ctx, gpus, Moment("", time.time()))
+        yield from _carry_over_unread(ctx, [*host, *gpus])
     facts = [*report_modes(ctx, heard)]
     # A GPU without ECC has no counters: what it cannot be asked is told by that.
     without = {fact.where for fact in facts}
@@ -172,12 +172,12 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         )
 
 
-def name_host_counter(name: str) -> str:
+def _name_host_counter(name: str) -> str:
     """Name the host's counter *name*: it is judged by other rules than a GPU's."""
     return name.replace("ecc.", "ecc.host.", 1)
 
 
-def report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
+def _report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
     """Yield what the counters of all parts show *now*, and what is new in them."""
     for where in dict.fromkeys(r.where for r in readings):
         own = [r for r in readings if r.where == where]
@@ -188,7 +188,7 @@ def report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> I
         counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
         growth = compare_with_last_run(ctx, where, counts, now)
         if growth.from_last_run or growth.restarted:
-            yield from measure_rises(growth, where)
+            yield from _measure_rises(growth, where)
         yield growth.carry_over
         yield Coverage(where, describe_coverage(len(own), growth))
 
@@ -207,18 +207,16 @@ def describe_coverage(counters: int, growth: Growth) -> str:
     return f"{read} and compared with those of {age} ago"
 
 
-def measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
-    """Yield by how much each counter rose since the last run, and how fast."""
+def _measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
     for counter, rise in growth.last.counts.items():
         name = counter.removesuffix(".lifetime")
         yield Measurement(f"{name}.since", rise, "", where)
         rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
-        if name in ("ecc.corrected", name_host_counter("ecc.corrected")) and rate is not None:
+        if name in ("ecc.corrected", _name_host_counter("ecc.corrected")) and rate is not None:
             yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", where)
 
 
-def carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
-    """Hand on what is known of parts that could not be *read* this time."""
+def _carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
     fresh = {reading.where for reading in read}
     yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.where not in fresh)
 
@@ -231,22 +229,20 @@ def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
         mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
-            yield from report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
-        elif spec and uuid not in unwell and not counts_errors(values):
-            text = "this GPU says that it has no ECC, and its data sheet has it"
+            yield from _report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
+        elif spec and uuid not in unwell and not _counts_errors(values):
+            text = "reports no ECC, although its data sheet lists it"
             yield Finding("ecc_unsupported", uuid, text)
 
 
-def counts_errors(names: Iterable[str]) -> bool:
+def _counts_errors(names: Iterable[str]) -> bool:
     """Whether a GPU with readings of these *names* has ECC, whatever it says of it."""
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
-def report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
-    """Tell a GPU whose ECC is off, or changes with the next reset."""
+def _report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
     if on and not next_on:
-        text = "ECC will be off after the next reset: nvidia-smi -e 1"
-        yield Finding("ecc_disabled", uuid, text)
+        yield Finding("ecc_disabled", uuid, "ECC will be off after the next reset: nvidia-smi -e 1")
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
     elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
@@ -259,13 +255,13 @@ def report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Ite
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
     """Yield what the counters did from the first sample of the run to the last."""
-    yield from report_silent_gpus(watch)
+    yield from _report_silent_gpus(watch)
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
     for series in RUN_COUNTERS:
         for where, samples in watch.group_by_part(series):
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
                 continue
-            name = series if where in gpus else name_host_counter(series)
+            name = series if where in gpus else _name_host_counter(series)
             rise = sum_increases(samples)[-1][1]
             yield Measurement(f"{name}.delta", rise, "", where)
             if series == "ecc.corrected":
@@ -274,13 +270,11 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
                     yield Measurement(f"{name}.{suffix}", rate, "1/s", where)
 
 
-def report_silent_gpus(watch: Watch) -> Iterator[Finding]:
-    """Tell GPUs that fell silent during the run, and when."""
+def _report_silent_gpus(watch: Watch) -> Iterator[Finding]:
     for code in LOST_GPU_CODES:
         for where, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
-            text = f"{code.replace('_', ' ')}, {after:.0f} s into the run"
-            yield Finding(code, where, text)
+            yield Finding(code, where, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
 
 
 UNCORRECTED_RULE = fail_outside(
@@ -292,7 +286,7 @@ UNCORRECTED_RULE = fail_outside(
 REMAPPED_RULE = warn_outside(
     high=0,
     remedy=Remedy.RERUN,
-    source="a row or page that was given up may not be alone: load the GPU again",
+    source="further rows or pages may fail: load the GPU again",
 )
 CORRECTED_WARN_RULE = warn_outside(
     high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"

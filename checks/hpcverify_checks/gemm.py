@@ -45,10 +45,10 @@ from hpcverify_checks.common.device import (
     require_memory,
     use_float32_precision,
 )
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.timing import (
-    PRODUCT_FORMATS,
     choose_timer,
     make_product_step,
     time_on_host,
@@ -94,7 +94,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     native = list_native_dtypes(device)
     began = perf_counter()
     for dtype in _choose_dtypes(params, native):
-        with use_float32_precision(PRODUCT_FORMATS[dtype].precision):
+        with use_float32_precision(FAMILIES[dtype].precision):
             size = params.size or choose_size(dtype, device)
             step = make_product_step(dtype, size, device)
             timer = choose_timer(device)
@@ -113,7 +113,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     for unused in list_unused_dtypes(device):
         yield Coverage(ctx.device.part, unused.text)
     if device.type == "cpu" and params.core_seconds:
-        yield from measure_cores(ctx, params)
+        yield from _measure_cores(ctx, params)
 
 
 def name_contended_metrics(dtype: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def report_steps(
     load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
 ) -> Iterator[CheckItem]:
     """Turn the times of the steps into measurements and a series from *start*."""
-    late = drop_first_half(sustained)
+    late = _drop_first_half(sustained)
     steady, typical = load.compute_rate(late), percentile(late, 0.5)
     slow = percentile(late, 0.95)
     numbers = {
@@ -191,7 +191,7 @@ def report_steps(
     yield Series(f"{load.dtype}.rate", load.unit, load.where, tuple(t), tuple(values))
 
 
-def drop_first_half(steps: Sequence[float]) -> Sequence[float]:
+def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:
     """Leave out the steps of the first half of the time: clocks still fall then."""
     half = sum(steps) / 2
     late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
@@ -208,7 +208,7 @@ def _describe_work(
     return f"{text}; peak from {load.peak.source}" if load.peak else text
 
 
-def measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
+def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     """Time each core alone, one after the other, so that none slows another."""
     allowed = cpu.read_cores().allowed
     fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))

@@ -70,7 +70,7 @@ COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
 """Parts whose memory the kernel uses as a node of its own: what is used there may be
 the page cache's, and nobody's process."""
 
-CONTAINER_NOTICE = "who uses the GPUs cannot be told from within a container"
+CONTAINER_NOTICE = "GPU processes cannot be identified from inside a container"
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
 
@@ -153,27 +153,27 @@ def report_setup(
 ) -> Iterator[CheckItem]:
     """*ask* the GPUs, and yield what they say beside the processes of *host*."""
     heard = ask()
-    agreed = find_uniform_limits(ctx, heard.answers)
+    agreed = _find_uniform_limits(ctx, heard.answers)
     for uuid, setup in heard.answers.items():
         yield from report_modes(uuid, setup)
         yield from report_power(uuid, setup, meant=uuid in agreed)
-        yield from report_slowdown(uuid, setup)
-        yield Coverage(uuid, describe_setup(setup))
-    yield from find_odd_firmware(ctx, heard.answers)
+        yield from _report_slowdown(uuid, setup)
+        yield Coverage(uuid, _describe_setup(setup))
+    yield from _find_odd_firmware(ctx, heard.answers)
     if host.sees_all():
 
         def ask_again() -> Mapping[str, Setup]:
             pause(SETTLE_SECONDS)
             return ask().answers
 
-        yield from find_leftovers(ctx, heard.answers, host, ask_again)
-        yield from report_users(heard.answers, host, exclusive=params.exclusive)
+        yield from _find_leftovers(ctx, heard.answers, host, ask_again)
+        yield from _report_users(heard.answers, host, exclusive=params.exclusive)
     else:
         yield Coverage("node", CONTAINER_NOTICE)
     yield from gpu_source.report_troubles(heard)
 
 
-def describe_setup(setup: Setup) -> str:
+def _describe_setup(setup: Setup) -> str:
     """Say in words what was looked at; what was not told is left out."""
     facts = {
         "persistence": _format_switch(setup.persistence),
@@ -198,7 +198,7 @@ def _format_share(value: float | None, whole: float | None, unit: str) -> str | 
     return f"{value:g} {unit}" if whole is None else f"{value:g} of {whole:g} {unit}"
 
 
-def report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
+def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     """Yield what holds the clock down, and how far: what a later look cannot show."""
     if not setup.slowed_by:
         return
@@ -209,7 +209,7 @@ def report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     }
     numbers = {name: text for name, text in found.items() if text}
     told = f" ({', '.join(numbers.values())})" if numbers else ""
-    text = f"its clock is held down right now: {', '.join(setup.slowed_by)}{told}"
+    text = f"clock throttled now: {', '.join(setup.slowed_by)}{told}"
     yield Finding("slowed_down", uuid, text, numbers)
 
 
@@ -217,7 +217,7 @@ def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
     """Yield the modes that are not as a GPU that computes ought to have them."""
     if setup.persistence is False:
         text = (
-            "persistence mode is off, so the driver lets go of the GPU between jobs: "
+            "persistence mode is off: the driver unloads the GPU's state between jobs: "
             "run nvidia-persistenced, or nvidia-smi -pm 1"
         )
         yield Finding("persistence_off", uuid, text)
@@ -246,14 +246,15 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
     yield Measurement("power.limit", limit, "W", uuid)
     default = limit if setup.power_default_w is None else setup.power_default_w
     if limit < default - ROUNDING_WATTS:
-        text = f"limited to {limit:g} W, by default {default:g} W"
+        text = f"power limit set to {limit:g} W, default {default:g} W"
         if meant:
-            yield Finding("power_capped", uuid, f"{text}, as all of its like")
+            yield Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
         else:
             yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
     if limit > default + ROUNDING_WATTS:
-        text = f"may draw {limit:g} W, by default {default:g} W"
-        yield Finding("power_raised", uuid, text)
+        yield Finding(
+            "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
+        )
     if enforced is not None and enforced < limit - ROUNDING_WATTS:
         text = (
             f"held to {enforced:g} W although the limit is {limit:g} W: something else "
@@ -262,27 +263,25 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
         yield Finding("power_held", uuid, text)
 
 
-def find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
+def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
     """Find the GPUs whose power limit is that of all their like, if they have any."""
     return {
         uuid
-        for like in group_alike(ctx, answers)
+        for like in _group_alike(ctx, answers)
         if len(like) > 1 and len({answers[u].power_limit_w for u in like}) == 1
         for uuid in like
     }
 
 
-def find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
-    """Yield the GPUs whose firmware is not that of most of their like."""
-    for like in group_alike(ctx, answers):
+def _find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
+    for like in _group_alike(ctx, answers):
         firmware = {uuid: answers[uuid].firmware for uuid in like}
         for what in dict.fromkeys(name for each in firmware.values() for name in each):
             versions = {uuid: each[what] for uuid, each in firmware.items() if what in each}
-            yield from name_odd_versions(ctx, what, versions)
+            yield from _name_odd_versions(ctx, what, versions)
 
 
-def group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
-    """Sort the GPUs by what they are: the part, and the board that carries it."""
+def _group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for gpu in ctx.inventory.of_kind("gpu"):
         if gpu.id in answers:
@@ -291,7 +290,7 @@ def group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
     return list(groups.values())
 
 
-def name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
+def _name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
     """Name those whose version is not the most common; with a draw, name them all."""
     ranks = Counter(versions.values()).most_common()
     if len(ranks) < 2:  # noqa: PLR2004 - they are all the same
@@ -308,19 +307,18 @@ def name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> I
             yield Finding("firmware_differs", uuid, text)
 
 
-def find_leftovers(
+def _find_leftovers(
     ctx: Context,
     answers: Mapping[str, Setup],
     host: ProcessTable,
     again: Callable[[], Mapping[str, Setup]],
 ) -> Iterator[CheckItem]:
-    """Yield what is held by processes that are no more, or by none at all."""
     places = {uuid: index for index, uuid in enumerate(answers)}
-    dead, spare = list_ghosts(answers, host), measure_unowned(ctx, answers)
+    dead, spare = _list_ghosts(answers, host), _measure_unowned(ctx, answers)
     if dead or any(gib > MAX_LEFTOVER_GIB for gib in spare.values()):
         later = again()
-        dead &= list_ghosts(later, host)
-        still = measure_unowned(ctx, later)
+        dead &= _list_ghosts(later, host)
+        still = _measure_unowned(ctx, later)
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
     for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
         text = (
@@ -332,8 +330,7 @@ def find_leftovers(
         yield Measurement("memory.leftover", gib, "GiB", uuid)
 
 
-def list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[str, int]]:
-    """List the processes that hold a GPU and do not exist."""
+def _list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[str, int]]:
     return {
         (uuid, process.pid)
         for uuid, setup in answers.items()
@@ -342,8 +339,7 @@ def list_ghosts(answers: Mapping[str, Setup], host: ProcessTable) -> set[tuple[s
     }
 
 
-def measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
-    """Measure in GiB what is used of GPUs that no process uses."""
+def _measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, float]:
     names = {p.id: p.facts.get("name", "") for p in ctx.inventory.of_kind("gpu")}
     return {
         uuid: setup.memory_used / GIB
@@ -354,10 +350,9 @@ def measure_unowned(ctx: Context, answers: Mapping[str, Setup]) -> dict[str, flo
     }
 
 
-def report_users(
+def _report_users(
     answers: Mapping[str, Setup], host: ProcessTable, *, exclusive: bool
 ) -> Iterator[Finding]:
-    """Yield who uses the GPUs, this run aside."""
     for uuid, setup in answers.items():
         others = {
             process.pid: process
@@ -377,15 +372,14 @@ Gauges = Mapping[str, Mapping[float, float]]
 
 def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
     """Yield the GPUs whose clock is kept low although nothing holds it back."""
-    sampled = group_gauges(watch)
+    sampled = _group_gauges(watch)
     for gpu in ctx.inventory.of_kind("gpu"):
         spec = find_spec(gpu)
         if spec and spec.peak_clock_mhz and gpu.id in sampled:
-            yield from report_clocks(gpu.id, spec.peak_clock_mhz, sampled[gpu.id])
+            yield from _report_clocks(gpu.id, spec.peak_clock_mhz, sampled[gpu.id])
 
 
-def group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
-    """Sort what matters here of the samples by part, series and time."""
+def _group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
     found: dict[str, dict[str, dict[float, float]]] = {}
     for sample in watch.samples:
         if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
@@ -394,8 +388,7 @@ def group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
     return found
 
 
-def report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[CheckItem]:
-    """Yield whether the clock is kept below *expected* MHz while there is work."""
+def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[CheckItem]:
     clock = sampled.get("clock", {})
     causes = list_slowdown_causes(sampled)
     usage = sampled.get("utilization", {})
@@ -405,7 +398,7 @@ def report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Check
     yield Coverage(uuid, f"clock looked at {len(busy)} times under load")
     free = [clock[t] for t in busy if not causes.get(t)]
     wished = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
-    locked = find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
+    locked = _find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
     if locked is not None and locked < MAX_LOCKED_CLOCK_SHARE * expected:
         text = (
             f"the clock stays at {locked:g} MHz under load, {expected:g} MHz by its "
@@ -442,14 +435,14 @@ def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
     return causes
 
 
-def find_locked_value(values: Sequence[float]) -> float | None:
+def _find_locked_value(values: Sequence[float]) -> float | None:
     """Give the one value that nearly all *values* have and none exceeds, if any."""
     (value, times), *_ = Counter(values).most_common(1)
     return value if times >= MIN_LOCKED_SHARE * len(values) and value == max(values) else None
 
 
 CHECK = Check(
-    summary="GPU settings, locked clocks, like firmware, leftovers of earlier jobs",
+    summary="GPU settings, locked clocks, matching firmware, leftovers of earlier jobs",
     measure=measure,
     observe=observe,
     params=GpuSetupParams,

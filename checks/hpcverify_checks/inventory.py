@@ -50,13 +50,13 @@ FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Count the parts, and yield what is amiss and what changed."""
     now = ctx.inventory
-    yield from count_parts(now)
-    yield from (identify_problem(p, ctx.previous) for p in now.problems)
+    yield from _count_parts(now)
+    yield from (_identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see is not gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
         yield from compare(now, ctx.previous)
     yield Coverage("node", describe_coverage(ctx))
-    yield from list_unknown_gpus(now)
+    yield from _list_unknown_gpus(now)
 
 
 def describe_coverage(ctx: Context) -> str:
@@ -67,37 +67,38 @@ def describe_coverage(ctx: Context) -> str:
     return f"{found} compared with {len(ctx.previous.parts)} of the earlier run"
 
 
-def list_unknown_gpus(inventory: Inventory) -> Iterator[Coverage]:
+def _list_unknown_gpus(inventory: Inventory) -> Iterator[Coverage]:
     """Say which GPUs are of a part that no data sheet here describes."""
     for gpu in inventory.of_kind("gpu"):
         if "name" in gpu.facts and find_spec(gpu) is None:
-            yield Coverage(gpu.id, f"{explain_unknown(gpu)}: its like and its past judge it")
+            yield Coverage(
+                gpu.id, f"{explain_unknown(gpu)}: judged against its siblings and its own past"
+            )
 
 
-def count_parts(inventory: Inventory) -> Iterator[Measurement]:
+def _count_parts(inventory: Inventory) -> Iterator[Measurement]:
     """Count the parts by kind; a GPU that only the PCI bus knows is none."""
     for name, kind in COUNTED_KINDS.items():
-        usable = [p for p in inventory.of_kind(kind) if not is_unidentified(p)]
+        usable = [p for p in inventory.of_kind(kind) if not _is_unidentified(p)]
         yield Measurement(name, len(usable))
     for cpu in inventory.of_kind("cpu"):
         if "threads" in cpu.facts:
             yield Measurement("cpus", float(cpu.facts["threads"]), "", cpu.id)
     for memory in inventory.of_kind("memory"):
         if "total" in memory.facts:
-            yield Measurement("memory", read_gibibytes(memory), "GiB", memory.id)
+            yield Measurement("memory", _read_gibibytes(memory), "GiB", memory.id)
 
 
-def read_gibibytes(memory: Part) -> float:
-    """Read the total of the part *memory*."""
+def _read_gibibytes(memory: Part) -> float:
     return float(memory.facts["total"].partition(" ")[0])
 
 
-def is_unidentified(part: Part) -> bool:
+def _is_unidentified(part: Part) -> bool:
     """Whether *part* is a GPU that goes by its address, as nothing else is known."""
     return part.kind == "gpu" and part.id == part.facts.get("pci_address")
 
 
-def identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
+def _identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
     """Add which part the earlier run had at the address that *problem* names."""
     for part in previous.of_kind("gpu") if previous else ():
         if part.facts.get("pci_address") == problem.where != part.id:
@@ -112,32 +113,30 @@ def compare(now: Inventory, before: Inventory) -> list[Finding]:
     """List the differences between two inventories, worst first."""
     return [
         *compare_mounts(now, before),
-        *compare_parts(drop_mounts(now), drop_mounts(before)),
-        *compare_memory(now, before),
-        *compare_facts(drop_mounts(now), before),
+        *_compare_parts(_drop_mounts(now), _drop_mounts(before)),
+        *_compare_memory(now, before),
+        *_compare_facts(_drop_mounts(now), before),
     ]
 
 
-def drop_mounts(inventory: Inventory) -> Inventory:
+def _drop_mounts(inventory: Inventory) -> Inventory:
     """Leave out what is no hardware, and goes by rules of its own."""
     return replace(inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT_KIND))
 
 
-def compare_parts(now: Inventory, before: Inventory) -> Iterator[Finding]:
-    """Tell parts that are gone, that took the place of others, and that are new."""
+def _compare_parts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     kinds = dict.fromkeys(p.kind for p in (*before.parts, *now.parts))
     for kind in kinds:
         have, had = now.of_kind(kind), before.of_kind(kind)
         if kind == "gpu":
             have, had = drop_unidentified(have, had), drop_unidentified(had, have)
-        gone = list_absent(had, have)
-        new = list_absent(have, had)
+        gone = _list_absent(had, have)
+        new = _list_absent(have, had)
         for old, fresh in zip_longest(gone, new):
-            yield from report_difference(kind, old, fresh, now)
+            yield from _report_difference(kind, old, fresh, now)
 
 
-def list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
-    """List those of *parts* whose id is not *among* the others."""
+def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
     ids = {p.id for p in among}
     return [p for p in parts if p.id not in ids]
 
@@ -148,53 +147,51 @@ def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Pa
 
     What became of these is in the problems of the inventory.
     """
-    nameless = {p.id for p in others if is_unidentified(p)}
+    nameless = {p.id for p in others if _is_unidentified(p)}
     return tuple(
-        p for p in parts if not is_unidentified(p) and p.facts.get("pci_address") not in nameless
+        p for p in parts if not _is_unidentified(p) and p.facts.get("pci_address") not in nameless
     )
 
 
-def report_difference(
+def _report_difference(
     kind: str, old: Part | None, new: Part | None, now: Inventory
 ) -> Iterator[Finding]:
-    """Say that *old* is gone, that *new* is new, or that one replaced the other."""
     if old and new:
         text = f"{kind} {describe(old)} was replaced by {describe(new)}"
         yield Finding("part_replaced", new.id, text, new.facts)
     elif new:
         yield Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
     elif old and kind == "gpu":
-        yield from report_lost_gpu(old, now)
+        yield from _report_lost_gpu(old, now)
     elif old:
         code = f"{kind}_missing" if kind in FIXED_KINDS else "part_missing"
-        yield Finding(code, old.id, f"{kind} {describe_gone(old)}", list_former_facts(old))
+        yield Finding(code, old.id, f"{kind} {_describe_gone(old)}", _list_former_facts(old))
 
 
-def report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
+def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     """Say that *gpu* is missing, if all that could hide it can be ruled out."""
     if problems.list_view_problems(now):
         return
-    text = f"gpu {describe_gone(gpu)}"
+    text = f"gpu {_describe_gone(gpu)}"
     if any("driver" in other.facts for other in now.of_kind("gpu")):
-        yield Finding("gpu_missing", gpu.id, text, list_former_facts(gpu))
+        yield Finding("gpu_missing", gpu.id, text, _list_former_facts(gpu))
     else:
         fix = "neither the PCI bus nor NVML shows any: see the kernel log"
-        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", list_former_facts(gpu))
+        yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
 
 
-def list_former_facts(part: Part) -> dict[str, str]:
-    """List what was known of a *part* that is gone: its label, then its facts."""
+def _list_former_facts(part: Part) -> dict[str, str]:
     return {FORMER_LABEL: part.label} | part.facts
 
 
-def describe_gone(part: Part) -> str:
+def _describe_gone(part: Part) -> str:
     """Say that *part* is gone. Whoever names the part of the finding adds the label."""
     serial = part.facts.get("serial")
     words = (
         part.facts.get("name") or part.facts.get("model"),
         f"(serial {serial})" if serial and serial != part.id else None,
     )
-    return " ".join([*filter(None, words), "is gone since the last run"])
+    return " ".join([*filter(None, words), "is missing since the last run"])
 
 
 def describe(part: Part) -> str:
@@ -203,18 +200,17 @@ def describe(part: Part) -> str:
     return " ".join(dict.fromkeys(word for word in words if word))
 
 
-def compare_memory(now: Inventory, before: Inventory) -> Iterator[Finding]:
-    """Compare the totals of the memory."""
+def _compare_memory(now: Inventory, before: Inventory) -> Iterator[Finding]:
     for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
         if "total" not in have.facts or "total" not in had.facts:
             continue
-        is_less = read_gibibytes(have) < read_gibibytes(had) * (1 - MAX_MEMORY_LOSS)
+        is_less = _read_gibibytes(have) < _read_gibibytes(had) * (1 - MAX_MEMORY_LOSS)
         if is_less:
             text = f"{have.facts['total']} of memory, {had.facts['total']} before"
             yield Finding("memory_shrunk", have.id, text)
 
 
-def compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """Compare the facts that both inventories have; like changes are told once."""
     earlier = {p.id: p for p in before.parts}
     changes: dict[tuple[str, str, str, str], list[Part]] = {}
@@ -256,7 +252,7 @@ CHECK = Check(
         "gpus": Metric(unit="", meaning="GPUs that NVML lists"),
         "disks": Metric(unit="", meaning="drives"),
         "nics": Metric(unit="", meaning="network ports and adapters"),
-        "dimms": Metric(unit="", meaning="memory modules, if the firmware tells"),
+        "dimms": Metric(unit="", meaning="memory modules, where the firmware reports them"),
         "cpus": Metric(unit="", meaning="logical CPUs that are online"),
         "memory": Metric(unit="GiB", meaning="memory in all"),
     },

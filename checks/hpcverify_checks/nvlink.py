@@ -105,7 +105,7 @@ def report_linkage(
     missed = frozenset(
         where
         for where, linkage in heard.answers.items()
-        if not linkage.links and should_have_links(where, heard.answers, ctx, params)
+        if not linkage.links and _should_have_links(where, heard.answers, ctx, params)
     )
     linked = {
         where: linkage
@@ -115,16 +115,16 @@ def report_linkage(
     if not (linked or heard.findings):
         raise Skip("no GPU of this node has NVLink")
     yield from gpu_source.report_troubles(heard)
-    yield from report_unread(linked, missed)
-    yield from report_active_links(linked, missed, ctx, params)
+    yield from _report_unread(linked, missed)
+    yield from _report_active_links(linked, missed, ctx, params)
     for where, linkage in linked.items():
-        yield from report_speeds(linkage, look_up_spec(ctx, where), where)
+        yield from _report_speeds(linkage, look_up_spec(ctx, where), where)
         yield from report_errors(linkage, ctx, where, root)
-        yield from report_fabric(linkage.fabric, where)
-    yield from compare_fabrics(linked, ctx)
+        yield from _report_fabric(linkage.fabric, where)
+    yield from _compare_fabrics(linked, ctx)
 
 
-def should_have_links(
+def _should_have_links(
     where: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> bool:
     """Whether the GPU *where* ought to have links, by all that we know."""
@@ -134,17 +134,16 @@ def should_have_links(
     if sheet and sheet.key in LINKS_PER_BRIDGE:
         return False  # nobody need have bought a bridge
     name = find_model(ctx, where)
-    if any(list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
+    if any(_list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
         return True
     # To a GPU alone, as in a virtual machine, there is nothing to link.
     alike = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
     return not has_optional_links(sheet) and (len(alike) > 1 or params.links > 0)
 
 
-def report_unread(
+def _report_unread(
     linked: Mapping[str, Linkage], missed: frozenset[str]
 ) -> Iterator[Finding | Coverage]:
-    """Yield which GPUs do not tell of the links that they ought to have."""
     for where, linkage in linked.items():
         if linkage.links is not None:
             continue
@@ -155,14 +154,12 @@ def report_unread(
             yield Coverage(where, text)
 
 
-def list_links(linkage: Linkage) -> tuple[NvLink, ...]:
-    """List the links that are told of."""
+def _list_links(linkage: Linkage) -> tuple[NvLink, ...]:
     return linkage.links or ()
 
 
-def list_active(linkage: Linkage) -> frozenset[int]:
-    """List the links that are active."""
-    return frozenset(link.number for link in list_links(linkage) if link.active)
+def _list_active(linkage: Linkage) -> frozenset[int]:
+    return frozenset(link.number for link in _list_links(linkage) if link.active)
 
 
 class Wiring(Struct, frozen=True):
@@ -187,14 +184,13 @@ class Wiring(Struct, frozen=True):
         return LINKS_PER_BRIDGE.get(self.sheet.key, 0) if self.sheet else 0
 
 
-def report_active_links(
+def _report_active_links(
     linked: Mapping[str, Linkage], missed: frozenset[str], ctx: Context, params: NvlinkParams
 ) -> Iterator[CheckItem]:
-    """Yield how many links of each GPU are up, and what is wrong with that."""
     counted = {
-        where: list_active(linkage)
+        where: _list_active(linkage)
         for where, linkage in linked.items()
-        if any(link.active is not None for link in list_links(linkage))
+        if any(link.active is not None for link in _list_links(linkage))
         or (where in missed and linkage.links is not None)
     }
     for where, links in counted.items():
@@ -203,15 +199,14 @@ def report_active_links(
         sheet = look_up_spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
-        yield Coverage(where, f"{len(links)} of {len(list_links(linked[where]))} NVLinks are up")
-        yield from find_missing(wiring, links, [len(n) for n in like])
+        yield Coverage(where, f"{len(links)} of {len(_list_links(linked[where]))} NVLinks are up")
+        yield from _find_missing(wiring, links, [len(n) for n in like])
         # What is down stays missed until somebody says that it may be.
         kept = links if params.links else links | before
         yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), where)
 
 
-def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> Iterator[Finding]:
-    """Say that *links* are fewer than they ought to be, and what that means."""
+def _find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> Iterator[Finding]:
     most, wanted = max(like), wiring.wanted
     if not (most or has_optional_links(wiring.sheet)) and len(like) > 1:
         text = (
@@ -221,12 +216,12 @@ def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> 
         yield Finding("nvlink_off", wiring.where, text)
     elif wanted:
         if len(links) < wanted:
-            yield report_down(wiring, f"the suite wants {wanted}")
+            yield _report_down(wiring, f"the suite wants {wanted}")
     elif lost := wiring.before - links:
         why = f"up in an earlier run (if that is right now: links = {len(links)})"
-        yield report_down(wiring, why, lost)
+        yield _report_down(wiring, why, lost)
     elif wiring.links_per_bridge:
-        yield from check_bridges(wiring, len(links))
+        yield from _check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
         if len(like) > 1 and len(set(like)) == 1:
             text = (
@@ -236,35 +231,33 @@ def find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> 
             )
             yield Finding("nvlink_fewer", wiring.where, text)
         else:
-            yield report_down(wiring, f"{max(most, wiring.promised)} ought to be up")
+            yield _report_down(wiring, f"{max(most, wiring.promised)} ought to be up")
 
 
-def check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
-    """Judge the number of links by the bridges that it takes."""
+def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
-        yield report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
+        yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
     elif 0 < links < wiring.promised:
         most = wiring.promised // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
-def report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
+def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
     """Say that links are down (all that are not up, or *which*), and *why* that is wrong."""
-    up = list_active(wiring.linkage)
-    down = which or {link.number for link in list_links(wiring.linkage)} - up
+    up = _list_active(wiring.linkage)
+    down = which or {link.number for link in _list_links(wiring.linkage)} - up
     names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
     text = f"{what}, {len(up)} are up: {why}"
     return Finding("nvlink_down", wiring.where, text, {"links": names})
 
 
-def report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[CheckItem]:
-    """Yield the speed of the slowest link, and which one falls behind the others."""
+def _report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[CheckItem]:
     rates = {
         link.number: link.speed_gbs
-        for link in list_links(linkage)
+        for link in _list_links(linkage)
         if link.active and link.speed_gbs
     }
     if not rates:
@@ -282,33 +275,32 @@ def report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[
 
 def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are new, and on which link most of them."""
-    links = list_links(linkage)
+    links = _list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
     new = compare_with_last_run(ctx, where, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
     for name in (k for k in RETRAINING_KINDS if k in kept):
-        yield Measurement(name, sum_by_kind(new.shown)[name], "", where)
+        yield Measurement(name, _sum_by_kind(new.shown)[name], "", where)
         if new.from_last_run:
-            yield Measurement(f"{name}.delta", sum_by_kind(new.last.counts)[name], "", where)
+            yield Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", where)
     for name in (k for k in RATE_UNITS if k in kept):
         unit, seconds = RATE_UNITS[name]
         span = new.choose_delta(seconds)
-        rate = span.compute_rate(sum_by_kind(span.counts)[name], seconds)
+        rate = span.compute_rate(_sum_by_kind(span.counts)[name], seconds)
         if rate is not None:
             yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from find_worst_link(new.last.grown, new.start, where)
+    yield from _find_worst_link(new.last.grown, new.start, where)
     yield new.carry_over
 
 
-def sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    """Add up over all links."""
+def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
     total: Counter[str] = Counter()
     for name, count in counts.items():
         total[name.partition(" ")[2]] += count
     return total
 
 
-def find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
+def _find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
     """Name the link with the most of the errors that are no work of correction."""
     links: Counter[str] = Counter()
     for name, count in new.items():
@@ -339,8 +331,7 @@ FABRIC_FLAG_TEXTS = {
 """What the flags mean that the fabric raises, by `Fabric.error`."""
 
 
-def report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
-    """Yield what keeps the GPU from being a part of its fabric."""
+def _report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
     if fabric is None:
         return
     if fabric.state != "completed":
@@ -348,18 +339,17 @@ def report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
         text = f"the GPU's place in the fabric is {state}: {SETUP_FIX}"
         yield Finding("fabric_not_ready", where, text)
     elif fabric.status != "ok":
-        text = f"the fabric could not take the GPU in: {fabric.status}"
+        text = f"the GPU could not register with the fabric: {fabric.status}"
         yield Finding("fabric_failed", where, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
         yield Finding(f"fabric_{flag}", where, text)
     if fabric.summary in ("unhealthy", "limited"):
-        text = f"the fabric calls its state with this GPU {fabric.summary}"
+        text = f"fabric health of this GPU: {fabric.summary}"
         yield Finding(f"fabric_{fabric.summary}", where, text)
 
 
-def compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
-    """Say which GPU tells of no fabric, although others like it are in one."""
+def _compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
     in_fabric = {find_model(ctx, w) for w, linkage in linked.items() if linkage.fabric}
     for where, linkage in linked.items():
         if linkage.fabric is None and find_model(ctx, where) in in_fabric:
@@ -387,11 +377,11 @@ CHECK = Check(
         "links": Metric(unit="", meaning="links that are up"),
         "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalled"),
         "speed.of_spec": Metric(unit="ratio", meaning="speed / that of the data sheet"),
-        "recovery": Metric(unit="", meaning="trained again, since the driver's start"),
-        "recovery_failed": Metric(unit="", meaning="in vain, since the driver's start"),
+        "recovery": Metric(unit="", meaning="recoveries (retrainings) since driver start"),
+        "recovery_failed": Metric(unit="", meaning="failed recoveries since driver start"),
         "*.delta": Metric(unit="", meaning="since the last run"),
         "replay.rate": Metric(unit="1/h", meaning="sent again, since the last run"),
-        "recovered.rate": Metric(unit="1/h", meaning="trained again with success"),
+        "recovered.rate": Metric(unit="1/h", meaning="successful recoveries"),
         "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
         "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
     },

@@ -57,16 +57,15 @@ from hpcverify.model import (
 )
 from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.bits import WORD_BYTES, format_word
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
-    WORD_BYTES,
     Copy,
     WrongWords,
     compare_words,
     copy,
-    format_word,
     make_pattern,
 )
 
@@ -125,24 +124,23 @@ class Rig:
 def applies(ctx: Context) -> None:
     """Raise `Skip` where there is no pair."""
     gpu_source.require_gpus(ctx)
-    if len(list_gpus(ctx)) < 2:  # noqa: PLR2004 - a pair
+    if len(_list_gpus(ctx)) < 2:  # noqa: PLR2004 - a pair
         raise Skip("fewer than two GPUs: no pair to copy between")
 
 
-def list_gpus(ctx: Context) -> tuple[Device, ...]:
-    """List the GPUs that can be worked on."""
+def _list_gpus(ctx: Context) -> tuple[Device, ...]:
     return tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
 
 
 def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
     applies(ctx)
-    gpus = list_gpus(ctx)
+    gpus = _list_gpus(ctx)
     with convert_busy_errors():
         devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
         for device in devices:
             require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
-    yield from measure_pairs(Rig(devices, gpus, can_reach, ctx.seed), ctx, params)
+    yield from measure_pairs(Rig(devices, gpus, _can_reach, ctx.seed), ctx, params)
 
 
 @contextmanager
@@ -166,7 +164,7 @@ def convert_busy_errors() -> Generator[None]:
         ) from exc
 
 
-def can_reach(device: torch.device, peer: torch.device) -> bool:
+def _can_reach(device: torch.device, peer: torch.device) -> bool:
     """Ask CUDA whether *device* reaches the memory of *peer* by itself."""
     import torch
 
@@ -176,10 +174,10 @@ def can_reach(device: torch.device, peer: torch.device) -> bool:
 def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Yield what the copies between the GPUs of *rig* were like."""
     wiring = classify_wiring(rig.gpus, ctx)
-    yield from report_unreachable(rig, linked=wiring != "peer")
+    yield from _report_unreachable(rig, linked=wiring != "peer")
     wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
-    yield from assign_blame(rig, wrong, wiring)
-    rates, ring = time_pairs(rig, params)
+    yield from _assign_blame(rig, wrong, wiring)
+    rates, ring = _time_pairs(rig, params)
     yield from report_rates(rig, rates, ring, wiring)
     text = (
         f"{len(rates)} pairs: {params.verified // 2**20} MiB compared bit by bit on "
@@ -195,14 +193,13 @@ def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
     return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"
 
 
-def report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
-    """List the GPUs that each one cannot reach by itself."""
+def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
     unreached: dict[int, list[str]] = {}
     for (i, j), direct in rig.list_pairs().items():
         if not direct:
             unreached.setdefault(i, []).append(rig.gpus[j].label)
     for i, labels in unreached.items():
-        text = f"no direct way to {', '.join(labels)}: copies go through the host"
+        text = f"no peer access to {', '.join(labels)}: copies go through the host"
         code = "p2p_refused" if linked else "p2p_by_host"
         yield Finding(code, rig.gpus[i].part, text)
 
@@ -248,7 +245,7 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
     return Finding("p2p_corrupted", source.part, text, evidence)
 
 
-def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
+def _assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
     """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
     parts = [gpu.part for gpu in rig.gpus]
     reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
@@ -267,7 +264,7 @@ def assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Fi
             yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
 
 
-def time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
+def _time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
     """Time each pair alone, then all GPUs at once, each sending to the next."""
     import torch
 

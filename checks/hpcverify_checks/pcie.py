@@ -88,11 +88,11 @@ def measure(ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
 def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
     """Yield the state and the errors of the links that were *heard* of."""
     if not (heard.answers or heard.findings):
-        raise Skip("no GPU tells of its PCIe link", Cause.NOT_OBSERVABLE)
+        raise Skip("no GPU reports its PCIe link", Cause.NOT_OBSERVABLE)
     yield from gpu_source.report_troubles(heard)
-    yield from measure_widths(heard.answers, ctx)
+    yield from _measure_widths(heard.answers, ctx)
     for where, link in heard.answers.items():
-        yield from report_platform_limits(link, ctx, where)
+        yield from _report_platform_limits(link, ctx, where)
         text = (
             f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
             f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
@@ -106,8 +106,7 @@ def report_links(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
         yield growth.carry_over
 
 
-def measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
-    """Yield how many lanes each link has, and how many it lacks."""
+def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
     told = {
         where: LinkLevel(link.width, link.max_width)
         for where, link in links.items()
@@ -115,7 +114,7 @@ def measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[Chec
     }
     for where, shown in told.items():
         yield Measurement("width", shown.now, "", where)
-    yield from report_missing("width", told, ctx)
+    yield from _report_missing("width", told, ctx)
 
 
 class LinkLevel(Struct, frozen=True):
@@ -125,7 +124,7 @@ class LinkLevel(Struct, frozen=True):
     best: int
 
 
-def report_missing(
+def _report_missing(
     what: str, told: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
 ) -> Iterator[CheckItem]:
     """Yield what each link lacks, or that all like GPUs lack the same."""
@@ -137,7 +136,7 @@ def report_missing(
         missing = max(0, shown.best - shown.now)
         if missing and len(like) > 1 and set(like) == {shown}:
             text = (
-                f"PCIe {what} {shown.now}, although GPU and slot could do "
+                f"PCIe {what} {shown.now}, although GPU and slot support "
                 f"{shown.best}, as on all {len(like)} GPUs alike: a riser, or a "
                 "setting of the firmware?"
             )
@@ -146,7 +145,7 @@ def report_missing(
             yield Measurement(f"{what}.missing{suffix}", missing, "", where)
 
 
-def report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
+def _report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
     """Say what the slot takes from the GPU, which is no fault of either."""
     sheet = look_up_spec(ctx, where)
     pairs = (
@@ -155,7 +154,7 @@ def report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator
     )
     for what, slot, gpu in pairs:
         if slot is not None and gpu is not None and slot < gpu:
-            text = f"the slot allows PCIe {what} {slot}, the GPU could do {gpu}"
+            text = f"the slot supports PCIe {what} {slot}, the GPU {gpu}"
             yield Finding("platform_limit", where, text)
 
 
@@ -202,13 +201,13 @@ def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
 
 def report_errors(new: Growth, where: str) -> Iterator[CheckItem]:
     """Yield how many errors of each kind are *new*, and who counted them."""
-    yield Measurement("fatal", sum_kind(new.shown, "fatal"), "", where)
+    yield Measurement("fatal", _sum_kind(new.shown, "fatal"), "", where)
     if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
-            yield Measurement(f"{kind}.delta", sum_kind(new.last.counts, kind), "", where)
+            yield Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", where)
     for kind in ("replays", "correctable"):
         span = new.choose_delta(HOUR_SECONDS)
-        rate = span.compute_rate(sum_kind(span.counts, kind), HOUR_SECONDS)
+        rate = span.compute_rate(_sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
     if new.last.grown:
@@ -218,7 +217,7 @@ def report_errors(new: Growth, where: str) -> Iterator[CheckItem]:
         yield Finding("pcie_errors", where, f"PCIe errors since {new.start}: {listed}", evidence)
 
 
-def sum_kind(counts: Mapping[str, int], kind: str) -> int:
+def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
     """Add up the errors of *kind*: what both ends noticed is taken for the same."""
     ends: Counter[str] = Counter()
     for name, count in counts.items():
@@ -235,7 +234,7 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
     for where, samples in watch.group_by_part("pcie.generation"):
         best = _read_fact(ctx, where, "pcie_generation")
         under_load = select_loaded(samples, usage.get(where, []), params.loaded)
-        lowest = find_steady_low(under_load)
+        lowest = _find_steady_low(under_load)
         if best is None or lowest is None:
             why = "never under load in this run" if best else "its best is not known"
             yield Coverage(where, f"generation not judged: {why}")
@@ -243,9 +242,9 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
         yield Measurement("generation", lowest, "", where)
         yield Coverage(where, f"generation judged by {len(under_load)} samples of load")
         slowest[where] = LinkLevel(lowest, best)
-    yield from report_missing("generation", slowest, ctx)
-    yield from measure_run_widths(watch, ctx)
-    yield from measure_replays(watch)
+    yield from _report_missing("generation", slowest, ctx)
+    yield from _measure_run_widths(watch, ctx)
+    yield from _measure_replays(watch)
 
 
 def _read_fact(ctx: Context, where: str, name: str) -> int | None:
@@ -271,24 +270,22 @@ def select_loaded(samples: Sequence[Sample], usage: Sequence[Sample], least: flo
     return [sample for sample in samples if is_loaded(sample.t)]
 
 
-def find_steady_low(samples: Sequence[Sample]) -> int | None:
+def _find_steady_low(samples: Sequence[Sample]) -> int | None:
     """Find the lowest value that two samples in a row agree on: one may be a change."""
     return min((int(max(a.value, b.value)) for a, b in pairwise(samples)), default=None)
 
 
-def measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
-    """Yield how many lanes each link lacked at its worst."""
+def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     narrowest: dict[str, LinkLevel] = {}
     for where, samples in watch.group_by_part("pcie.width"):
         best = _read_fact(ctx, where, "pcie_width")
-        lowest = find_steady_low(samples)
+        lowest = _find_steady_low(samples)
         if best is not None and lowest is not None:
             narrowest[where] = LinkLevel(lowest, best)
-    yield from report_missing("width", narrowest, ctx, ".run")
+    yield from _report_missing("width", narrowest, ctx, ".run")
 
 
-def measure_replays(watch: Watch) -> Iterator[Measurement]:
-    """Yield how often each link had to send again, and how often it recovered."""
+def _measure_replays(watch: Watch) -> Iterator[Measurement]:
     for series, name, seconds in PEAKS:
         for where, samples in watch.group_by_part(series):
             yield Measurement(name, find_peak_increase(samples, seconds), "", where)
@@ -305,7 +302,7 @@ CHECK = Check(
     params=PcieParams,
     metrics={
         "width": Metric(unit="", meaning="lanes of the link now"),
-        "width.missing": Metric(unit="", meaning="lanes that GPU and slot have more"),
+        "width.missing": Metric(unit="", meaning="lanes missing against what GPU and slot support"),
         "width.missing.run": Metric(unit="", meaning="the same at its worst in the run"),
         "generation": Metric(unit="", meaning="the lowest while the GPU worked"),
         "generation.missing": Metric(unit="", meaning="generations below what GPU and slot can do"),

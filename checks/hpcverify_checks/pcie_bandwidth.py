@@ -36,13 +36,12 @@ from hpcverify.check import (
 from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
 from hpcverify.units import GIGA
-from hpcverify_checks.common.bits import compute_digest
+from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import (
-    WORD_BYTES,
     Copy,
     WrongWords,
     compare_words,
@@ -85,7 +84,7 @@ class Route:
 def applies(ctx: Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
-        raise Skip("a CPU has no PCIe link of its own")
+        raise Skip("a CPU has no PCIe link to measure")
 
 
 def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
@@ -113,11 +112,11 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     where = ctx.device.part
     # Before we are bound: torch's threads keep the cores that they begin on.
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
-    with pin_near(route.cores) as cores:
+    with _pin_near(route.cores) as cores:
         buffers = CopyBuffers.allocate(route.device, words)
-        yield from verify_round_trips(buffers, route, params.rounds, where)
+        yield from _verify_round_trips(buffers, route, params.rounds, where)
         for name, step in buffers.make_steps(route).items():
-            yield from time_direction(name, step, route, params, where)
+            yield from _time_direction(name, step, route, params, where)
     bound = f"cores {format_ranges(sorted(cores))}, near the GPU" if cores else "any core"
     text = (
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
@@ -130,7 +129,7 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
 
 
 @contextmanager
-def pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
+def _pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
     """Stay on those of *cores* that we may use, for a while; anywhere, if on none."""
     before = os.sched_getaffinity(0)
     usable = cores & before
@@ -168,7 +167,7 @@ class CopyBuffers:
         }
 
 
-def verify_round_trips(
+def _verify_round_trips(
     buffers: CopyBuffers, route: Route, rounds: int, where: str
 ) -> Iterator[Finding]:
     """Copy out and back *rounds* times; yield the first round that came back wrong."""
@@ -195,10 +194,9 @@ def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, whe
     return Finding("transfer_corrupted", where, text, evidence)
 
 
-def time_direction(
+def _time_direction(
     name: str, step: Callable[[], None], route: Route, params: PcieBandwidthParams, where: str
 ) -> Iterator[Measurement]:
-    """Yield the rate of copies in one direction, and its share of what the link has."""
     links: list[aer.Link | None] = []
 
     def copy_and_read_link() -> None:

@@ -56,15 +56,14 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
 def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
     """Yield what is to be done, by what was *heard*."""
     for uuid, recovery in heard.answers.items():
-        yield from report_action(uuid, recovery)
-        yield from report_repairs(uuid, recovery)
+        yield from _report_action(uuid, recovery)
+        yield from _report_repairs(uuid, recovery)
     yield from gpu_source.report_troubles(heard)
 
 
-def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
-    """Yield the action that the driver asks for, if it can say so."""
+def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
     if recovery.action is None:
-        text = "whether it needs a reset cannot be known: drivers say so from R565 on"
+        text = "cannot tell whether it needs a reset: drivers before R565 do not say"
         yield Coverage(uuid, text)
         return
     yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
@@ -72,27 +71,25 @@ def report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
         words, _ = RECOVERY_ACTIONS[recovery.action]
         yield Finding(recovery.action, uuid, f"the driver asks to {words}")
     elif recovery.action != "none":
-        text = f"the driver asks for what we do not know: {recovery.action}"
+        text = f"the driver asks for an unknown recovery action: {recovery.action}"
         yield Finding("action_unknown", uuid, text)
 
 
-def report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
-    """Yield which repairs wait for a reset, and what cannot be repaired."""
+def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
     waiting = {
         "memory channel": recovery.channel_repair_pending,
         "TPC": recovery.tpc_repair_pending,
     }
     for what, pending in waiting.items():
         if pending:
-            text = f"a repair of a {what} waits for a reset"
-            yield Finding("repair_pending", uuid, text)
+            yield Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
     if recovery.unrepairable_memory:
         text = "its memory has errors that can no longer be repaired"
         yield Finding("memory_unrepairable", uuid, text)
 
 
 CHECK = Check(
-    summary="what the driver wants done: reset, reboot, repair",
+    summary="recovery actions the driver asks for: reset, reboot, repair",
     measure=measure,
     metrics={},
     finding_rules={

@@ -19,7 +19,7 @@ from hpcverify.slurm.hostlist import fold
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """
-    Say whether the breaker is tripped, and which checks are in doubt, and why.
+    Say whether the breaker is tripped, and which checks are doubted, and why.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def command(ctx: click.Context) -> None:
     reset = "reset with: hpcverify breaker reset --reason …"
     click.echo(f"tripped: {why}; {reset}" if why else "not tripped")
     for doubt in find_doubts(ledger, load_site().quarantine, time.time()):
-        click.echo(f"in doubt: {doubt.text}")
+        click.echo(f"doubted: {doubt.text}")
 
 
 @command.command("reset")

@@ -15,7 +15,7 @@ def command() -> None:
     Take in finished runs from the spool, judge them, and act on the nodes.
 
     What was killed in between goes on where it was: run it as often as you like.
-    Exit status 4 while the breaker is tripped or a check is in doubt: failures are not
+    Exit status 4 while the breaker is tripped or a check is doubted: failures are not
     acted on then.
 
     \b

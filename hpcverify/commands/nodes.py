@@ -10,10 +10,16 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.commands import _fleet
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.ledger import AuditEntry, Ledger
-from hpcverify.fleet.overview import NodeRow, Overview, count_states, format_age, summarize_fleet
+from hpcverify.fleet.overview import (
+    NodeRow,
+    Overview,
+    count_states,
+    format_age,
+    read_overview,
+    summarize_fleet,
+)
 from hpcverify.plan.config import state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_table, render_badge
@@ -41,7 +47,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
       hpcverify nodes gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
-    fleet = _fleet.read_fleet(ledger, Store(state_dir()))
+    fleet = read_overview(ledger, Store(state_dir()))
     log: list[AuditEntry] = []
     if hostlist is not None:
         chosen = expand_hostlist(hostlist)

@@ -7,14 +7,15 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import quote
 
 import click
 import msgspec
 
-from hpcverify.commands import _fleet
 from hpcverify.commands._since import SINCE_TYPE, started_since
-from hpcverify.errors import ConfigError, NoRunsError, UnknownNameError
+from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.processes import write_install_command
@@ -34,6 +35,8 @@ MAX_HISTORY_RUNS = 30
 """Earlier runs that a report shows."""
 MAX_READ_DOCUMENTS = 100
 """Documents of failed runs that are read to count how often a part has failed."""
+PAGES_FOLDER = "nodes"
+"""The folder beside the fleet's page: in it a folder a node, in that a page a suite."""
 
 
 @click.command("report")
@@ -107,18 +110,67 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
         ConfigError: there is no such form of it.
 
     """
-    whole = _fleet.read_fleet(Ledger(state_dir()), store, since)
+    whole = read_overview(Ledger(state_dir()), store, since)
     if form == "json":
         return format_json(whole)
     if form != "html":
         raise ConfigError(f"--fleet has no form {form}: html or json")
     links: dict[tuple[str, str], str] = {}
     if output != documents.STDOUT_NAME:
-        links = _fleet.write_pages(
+        links = write_pages(
             whole, store, Path(output).parent, lambda run: render_html(run, store, since)
         )
     page: str = import_report_module("fleet").render(whole, links)
     return page
+
+
+def write_pages(
+    fleet: Overview, store: Store, folder: Path, render: Callable[[Run], str]
+) -> dict[tuple[str, str], str]:
+    """
+    Write the pages of runs that *fleet* links to into *folder*, and say where they lie.
+
+    A page that shows the same run already is left as it is. A run whose document cannot
+    be read gets none; the store keeps the complaint.
+    """
+    links: dict[tuple[str, str], str] = {}
+    for row in fleet.rows:
+        for said in choose_page_results(row):
+            path = Path(
+                PAGES_FOLDER, _make_file_name(said.node), f"{_make_file_name(said.suite)}.html"
+            )
+            if _ensure_page(folder / path, said.run, store, render):
+                links[said.node, said.suite] = quote(path.as_posix())
+    return links
+
+
+def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str]) -> bool:
+    """Whether the page *path* shows *run*, if need be because it is written now."""
+    if _shows(path, run):
+        return True
+    try:
+        document = documents.read(store.get_document_path(run))
+    except StoreError as exc:
+        store.warnings.append(str(exc))
+        return False
+    documents.write_bytes(path, render(document).encode(), make=True)
+    return True
+
+
+def _shows(path: Path, run: str) -> bool:
+    """Whether there is a page of *run*: its id stands in the page's head."""
+    try:
+        # Only a file: to read a pipe, which others may have put there, never ends.
+        there = path.is_file()
+        return there and f"<span>run {run}</span>".encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _make_file_name(name: str) -> str:
+    """Make a file's name of a node's or a suite's: no way out of its folder."""
+    safe = quote(name, safe="")
+    return f"%2E{safe[1:]}" if safe.startswith(".") else safe
 
 
 def format_json(value: object) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 import click
 import msgspec
-from msgspec import Struct
 
 from hpcverify.cli import say
 from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
@@ -29,15 +28,9 @@ TURN_INTERVAL_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
 MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
+MAX_REASONS = 5
+"""Reasons that are told why no node was due."""
 EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
-
-
-class SweepRequest(Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
-
-    suite: str
-    hostlist: str
-    limit: int | None
 
 
 @click.command("sweep")
@@ -55,29 +48,31 @@ def command(
     Nodes that failed or came back go first, then those never verified, then those
     verified longest ago. Each gets a job that gives way to anybody. To end the sweep
     does not end the jobs: `hpcverify collect` takes in what they find. Exit status 4
-    while the breaker is tripped or a check is in doubt.
+    while the breaker is tripped or a check is doubted.
 
     \b
     Examples:
       hpcverify sweep --dry-run
       hpcverify sweep --nodes n[1-64] --limit 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    request = SweepRequest(suite=suite or "", hostlist=hostlist or "", limit=limit)
-    if dry_run:
-        show_plan(request, as_json=as_json)
-    else:
-        sys.exit(carry_out(request))
-
-
-def show_plan(request: SweepRequest, *, as_json: bool) -> None:
-    """Print whom a sweep would verify now, and whom it passes over."""
     acting = make_controller()
-    suite = request.suite or acting.site.fleet.suite
-    acting.dispatcher.compute_job_minutes(suite)
+    suite = suite or acting.site.fleet.suite
+    only = frozenset(expand(hostlist) if hostlist else ())
+    acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
     warn_if_passive(suite, acting.site)
+    if dry_run:
+        show_plan(acting, only, limit, as_json=as_json)
+    else:
+        sys.exit(carry_out(acting, suite, only, limit))
+
+
+def show_plan(
+    acting: Controller, only: Collection[str], limit: int | None, *, as_json: bool
+) -> None:
+    """Print which nodes a sweep would verify now, and which it passes over."""
     hosts = acting.slurm.list_hosts()
-    refuse_unknown(_expand_hostlist(request), hosts)
-    plan = acting.plan(hosts, only=_expand_hostlist(request), limit=request.limit)
+    refuse_unknown(only, hosts)
+    plan = acting.plan(hosts, only=only, limit=limit)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
         return
@@ -87,13 +82,10 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     print_table(Console(highlight=False), ("", "node", "why"), rows)
 
 
-def carry_out(request: SweepRequest) -> int:
-    """Verify who is idle, until all had their turn; return the status."""
-    acting = make_controller()
+def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
+    """Verify idle nodes until all had their turn; return the status."""
     with stop_on_signals() as stop:
-        sweep = Sweep(acting, request, stop)
-        acting.dispatcher.compute_job_minutes(sweep.suite)  # what is wrong with it shows now
-        warn_if_passive(sweep.suite, acting.site)
+        sweep = Sweep(acting, suite, stop, only, limit)
         while not stop() and sweep.run_turn():
             _wait(stop)
     if stop():
@@ -115,13 +107,20 @@ def warn_if_passive(suite: str, site: Site) -> None:
 class Sweep:
     """Goes from turn to turn, with as many nodes at once as may be."""
 
-    def __init__(self, acting: Controller, request: SweepRequest, stop: StopFlag) -> None:
-        """Begin."""
+    def __init__(
+        self,
+        acting: Controller,
+        suite: str,
+        stop: StopFlag,
+        only: Collection[str] = (),
+        limit: int | None = None,
+    ) -> None:
+        """Begin; verify *only* these nodes, or all, no more than *limit* at once."""
         self.acting = acting
+        self.suite = suite
         self.stop = stop
-        self.limit = request.limit
-        self.suite = request.suite or acting.site.fleet.suite
-        self.only = _expand_hostlist(request)
+        self.only = only
+        self.limit = limit
         self.tickets: dict[str, int] = {}
         self._began = False
         self._passed_over: tuple[tuple[str, str], ...] = ()
@@ -160,7 +159,6 @@ class Sweep:
         return True
 
     def _submit(self) -> None:
-        """Order as many verifications as there is room for."""
         limit = None
         if self.limit is not None:
             limit = self.limit - len(self.list_under_way())
@@ -212,7 +210,6 @@ class Sweep:
         return busy & {name for name, number in self.tickets.items() if number}
 
     def _explain_nobody_due(self) -> str:
-        """Say why nobody was due, the most common reasons first."""
         reasons = Counter(why for _, why in self._passed_over)
         told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
         return f"no node was due ({'; '.join(told)})"
@@ -237,14 +234,6 @@ class Sweep:
         worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
-
-
-MAX_REASONS = 5
-"""That are told of why nobody was due."""
-
-
-def _expand_hostlist(request: SweepRequest) -> set[str]:
-    return set(expand(request.hostlist)) if request.hostlist else set()
 
 
 def _wait(stop: StopFlag) -> None:

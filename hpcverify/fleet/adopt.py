@@ -1,5 +1,5 @@
 """
-Takes back what bears our mark when the ledger that made it is lost.
+Takes back our holds when the ledger that made them is lost.
 
 A drain says why in its reason, and that is all that is left of it: such a node is
 quarantined for that reason, and has to pass the checks that the reason names. A
@@ -34,7 +34,7 @@ _OWED_CHECKS_PATTERN = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?
 
 
 def find_unowned(there: Mapping[str, HoldReading], ledger: Ledger) -> dict[str, HoldReading]:
-    """List the nodes that bear our mark, and are not known to be held by us."""
+    """List the nodes that carry our hold id, and are not known to be held by us."""
     return {name: seen for name, seen in there.items() if _is_unowned(seen, ledger)}
 
 
@@ -50,12 +50,11 @@ def _looks_like_our_hold(seen: HoldReading) -> bool:
 
 
 def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
-    """Whether the ledger knows the mark: a person has changed what stood beside it."""
+    """Whether the ledger knows the hold id: a person has changed what stood beside it."""
     return seen.drained and bool(seen.hold_id) and ledger.has_given_hold_id(seen.node, seen.hold_id)
 
 
 def _parse_named_checks(reason: str) -> Iterator[str]:
-    """Yield what *reason* may name as checks, each once."""
     owed = (name for listed in _OWED_CHECKS_PATTERN.findall(reason) for name in listed.split(", "))
     yield from dict.fromkeys((*_FAILED_CHECK_PATTERN.findall(reason), *owed))
 

@@ -129,4 +129,4 @@ def describe_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[
     if why := ledger.read_trip_reason():
         yield f"THE BREAKER IS TRIPPED, and no node is held for a failure: {why}"
     for doubt in find_doubts(ledger, policy, now):
-        yield f"A CHECK IS IN DOUBT: {doubt.text}"
+        yield f"A CHECK IS DOUBTED: {doubt.text}"

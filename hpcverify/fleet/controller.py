@@ -173,7 +173,7 @@ class Controller:
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
-            self.say(f"a check is in doubt: {doubts[check]}")
+            self.say(f"a check is doubted: {doubts[check]}")
         self.notifier.notify()
 
     # -- what was found
@@ -375,7 +375,6 @@ class Controller:
         self._write_changes(changes)
 
     def _build_change(self, before: Node, after: Node) -> NodeChange:
-        """Say what settling has made of a node, for the ledger."""
         now = self.clock()
         lost = is_hold_lost(before, after)
         if after.state is not before.state:
@@ -424,7 +423,6 @@ class Controller:
             self._write_changes([self._build_change(node, settled)])
 
     def _release_doubted_suspects(self) -> None:
-        """Let suspects go whose checks fail too widely to be believed."""
         doubts = self.find_doubts()
         freed = [
             release_if_doubted(node, doubts)
@@ -440,7 +438,6 @@ class Controller:
     # -- whom to verify outside the sweep
 
     def _reserve_overdue_nodes(self, seen: Mapping[str, HoldReading]) -> None:
-        """Keep nodes free that have not passed for too long, some at a time."""
         days = self.site.fleet.overdue_days
         if not days or self.ledger.read_trip_reason():
             return
@@ -461,7 +458,6 @@ class Controller:
             self._try(node.name, partial(self._settle_one, kept))
 
     def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
-        """Submit what suspects, new and repaired nodes wait for, once they are kept."""
         busy = {ticket.node for ticket in self.ledger.list_open_tickets()}
         ended = self.ledger.find_last_ended()
         due = [
@@ -508,7 +504,6 @@ class Controller:
 
 
 def _describe_state(judged: JudgedRun) -> str:
-    """Name the state that a node is in now, and whether it is acted on."""
     node = judged.after
     if node.enforced or not node.checks:
         return str(node.state)
@@ -518,7 +513,6 @@ def _describe_state(judged: JudgedRun) -> str:
 
 
 def _describe_change(before: Node, after: Node) -> tuple[str, str]:
-    """Say in the audit log what settling has made of a node."""
     if after.foreign and after.foreign != before.foreign:
         return "held by others", after.foreign
     if before.foreign and not after.foreign:

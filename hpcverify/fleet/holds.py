@@ -1,5 +1,5 @@
 """
-How a node is held: what stands at the scheduler is made what `Node.wanted` says.
+How a node is held: the scheduler's state is made what `Node.desired_hold` says.
 
 `settle` looks, does the one thing that is due, and looks again, until nothing is due.
 It remembers nothing of its own: a controller that died at any point just runs it
@@ -56,8 +56,8 @@ _NEXT_WRITE = {
     (Hold.RESERVATION, False, False): "reserve",
     (Hold.RESERVATION, True, False): "reserve",
     (Hold.RESERVATION, True, True): RESUME,
-    (Hold.DRAIN, False, False): "drain",
-    (Hold.DRAIN, False, True): "drain",
+    (Hold.DRAIN, False, False): DRAIN,
+    (Hold.DRAIN, False, True): DRAIN,
     (Hold.DRAIN, True, True): "unreserve",
 }
 """What is due by what is wanted, whether our drain stands, and our reservation."""
@@ -81,7 +81,7 @@ class HoldReading(Struct, frozen=True, kw_only=True):
 
     node: str
     hold_id: str = ""
-    """The mark that its reason begins with: of a drain of ours, of one that says so, or
+    """The id that its reason begins with: of a drain of ours, of one that says so, or
     of one that is over, for a resume of Slurm 24.11 leaves the reason behind."""
     reason: str = ""
     """Word for word."""
@@ -99,7 +99,7 @@ class HoldReading(Struct, frozen=True, kw_only=True):
 
 
 class Intent(Struct, frozen=True):
-    """A write to the scheduler, as the book has it."""
+    """A write to the scheduler, as the log has it."""
 
     number: int
     act: str
@@ -118,7 +118,7 @@ class HoldHistory(Struct, frozen=True):
     """What a hold of ours is recognized by, on one node."""
 
     hold_ids: tuple[str, ...] = ()
-    """The marks that we ever gave its holds, the present one last."""
+    """The ids that we ever gave its holds, the present one last."""
     standing_reason: str = ""
     """
     The reason of our drain that was last seen to stand, as `_normalize_reason` has it.
@@ -142,7 +142,6 @@ class HoldHistory(Struct, frozen=True):
         )
 
     def _is_lifted_drain(self, seen: HoldReading) -> bool:
-        """Whether the drain, as *seen*, was made when we made the one we lifted."""
         first, last = (
             self.lifted_drained_at - MAX_CLOCK_SKEW_S,
             self.lifted_drained_at + MAX_DRAIN_DELAY_S,
@@ -225,13 +224,13 @@ class IntentLog(Protocol):
 
 
 def parse_hold_id(reason: str) -> str:
-    """Give the mark that *reason* begins with, empty if it has none."""
+    """Give the hold id that *reason* begins with, empty if it has none."""
     found = _HOLD_ID_PATTERN.match(reason)
     return "" if found is None else found[0]
 
 
 def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
-    """Read in the *book* what our holds of *node* are recognized by."""
+    """Read in the *log* what our holds of *node* are recognized by."""
     intents = log.list_intents(node.name)
     given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
     standing = lifted = ""
@@ -264,7 +263,7 @@ def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
 
 
 def format_reason(hold_id: str, reason: str) -> str:
-    """Put *reason* as we write it: after its mark, on one line, of bounded length."""
+    """Put *reason* as we write it: after its hold id, on one line, of bounded length."""
     # A node's own words come into it: nothing that steers a terminal.
     plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
     return f"{hold_id} {plain}"[:MAX_WRITTEN_REASON_CHARS].rstrip()
@@ -278,7 +277,7 @@ def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[
     act = _choose_next_write(found, seen, marks)
     # That they have left is written down first: see `_must_restore_reason`.
     if not act or (act == DRAIN and node.foreign):
-        return found, "note" * marks.has_awaited_drain(seen)
+        return found, "note" if marks.has_awaited_drain(seen) else ""
     return found, act
 
 
@@ -309,7 +308,7 @@ def settle(
     just_left = bool(node.foreign)
     tried: set[str] = set()
     while True:
-        marks = hand.read_history(node)
+        marks = read_hold_history(node, hand.log)
         if marks.has_awaited_drain(seen):
             log.record_found_drain(node.name, seen.reason)
         found = apply_reading(node, seen, marks)
@@ -350,7 +349,7 @@ def take_over_hook_drain(
         seen = _perform_write(DRAIN, node, seen, hand)
     else:
         seen = backend.read_hold(node.name)
-    return apply_reading(node, seen, hand.read_history(node))
+    return apply_reading(node, seen, read_hold_history(node, hand.log))
 
 
 def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
@@ -371,7 +370,6 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
 
 
 def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
-    """Say why somebody else holds a node, empty if nobody does."""
     if seen.drained or seen.unavailable:
         return seen.reason or f"{seen.unavailable or 'drained'}, {NO_REASON_SUFFIX}"
     if seen.reserved and not reserved:  # of a ledger that is lost, or another one
@@ -380,7 +378,6 @@ def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
 
 
 def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str:
-    """Say which write comes next, if any."""
     drain, reserved = marks.owns_drain(seen), marks.owns_reservation(seen)
     if seen.unavailable:
         return ""
@@ -391,7 +388,8 @@ def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str
     # Slurm keeps a reason that is there when it drains the node by itself next time,
     # and that drain would pass for ours.
     left_behind = not seen.drained and seen.hold_id in marks.hold_ids
-    return _NEXT_WRITE.get((node.desired_hold, drain, reserved), "wipe" * left_behind)
+    otherwise = "wipe" if left_behind else ""
+    return _NEXT_WRITE.get((node.desired_hold, drain, reserved), otherwise)
 
 
 def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> bool:
@@ -408,40 +406,33 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
 
 def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
     """Give a drain back whose reason a late write of ours has replaced."""
-    if not _must_restore_reason(node, seen, hand.read_history(node)):
+    if not _must_restore_reason(node, seen, read_hold_history(node, hand.log)):
         return seen
     give_back = partial(hand.backend.restore, hand.node, node.foreign)
     return hand.perform("restore", f"theirs: {node.foreign}", seen, give_back)
 
 
 def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
-    """Take the write *act* to *node* that is due since it was *seen*."""
-    keeper, name = hand.backend, node.name
+    backend, name = hand.backend, node.name
     said = f"{node.by}: {node.full_reason}" if node.by else node.full_reason
     reason = format_reason(node.hold_id or make_hold_id(), said)
-    match act:
-        case "drain":
-            return hand.perform(act, reason, seen, partial(keeper.drain, name, reason))
-        case "reserve":
-            return hand.perform(act, reason, seen, partial(keeper.reserve, name))
-        case "resume":
-            return hand.perform(act, "", seen, partial(keeper.resume, name))
-        case "wipe":
-            return hand.perform(act, "", seen, partial(keeper.restore, name, " "))
-        case _:
-            return hand.perform(act, "", seen, partial(keeper.unreserve, name))
+    writes: dict[str, Callable[[], None]] = {
+        DRAIN: partial(backend.drain, name, reason),
+        RESUME: partial(backend.resume, name),
+        "reserve": partial(backend.reserve, name),
+        "unreserve": partial(backend.unreserve, name),
+        "wipe": partial(backend.restore, name, " "),
+    }
+    return hand.perform(act, reason if act in (DRAIN, "reserve") else "", seen, writes[act])
 
 
 @dataclass(frozen=True)
 class _HoldWriter:
-    """Makes writes to one node, each between two reads and two lines in the book."""
+    """Makes writes to one node, each between two reads and two lines in the log."""
 
     node: str
     backend: HoldBackend
     log: IntentLog
-
-    def read_history(self, node: Node) -> HoldHistory:
-        return read_hold_history(node, self.log)
 
     def perform(
         self, act: str, reason: str, seen: HoldReading, write: Callable[[], None]
@@ -466,17 +457,17 @@ class _HoldWriter:
 
 
 def _get_drain_reason(seen: HoldReading) -> str:
-    """Give the reason of the drain that stands, empty if none does."""
     return seen.reason if seen.drained else ""
 
 
 def make_hold_id() -> str:
-    """Make the mark of a new hold of ours."""
+    """Make the id of a new hold of ours."""
     return f"hpcverify[{secrets.token_hex(3)}]"
 
 
 def _describe_reading(seen: HoldReading) -> str:
-    """Describe how a node is held."""
-    held = "reserved" * seen.reserved, "drained" * seen.drained, seen.unavailable
-    told = " and ".join(filter(None, held)) or "free"
+    held = ["reserved"] if seen.reserved else []
+    held += ["drained"] if seen.drained else []
+    held += [seen.unavailable] if seen.unavailable else []
+    told = " and ".join(held) or "free"
     return f"{told} ({seen.reason})" if seen.reason else told

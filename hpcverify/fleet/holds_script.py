@@ -28,7 +28,7 @@ from hpcverify.processes import CompletedTool, run_tool
 from hpcverify.trust import refuse_if_others_can_change
 
 TIMEOUT_S = 60.0
-"""How long the script has for one errand; Slurm's own commands give up after 10 s."""
+"""How long the script has for one call; Slurm's own commands give up after 10 s."""
 
 _HELD_VALUES = frozenset({"free", "held", "reserved", "held+reserved", "other"})
 

@@ -331,7 +331,7 @@ class Ledger:
         rows = self._select(f"select * from tickets {where}", *values)  # noqa: S608 - our own words
         return [Ticket(*row) for row in rows]
 
-    # -- intents, as `backend.settle` writes them
+    # -- intents, as `holds.settle` writes them
 
     def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
         """Write down what is about to be done, and the reason that stands there now."""
@@ -371,10 +371,10 @@ class Ledger:
         )
         return [Intent(*row) for row in rows]
 
-    def has_given_hold_id(self, node: str, mark: str) -> bool:
-        """Whether a write of ours was ever meant to put *mark* on *node*."""
+    def has_given_hold_id(self, node: str, hold_id: str) -> bool:
+        """Whether a write of ours was ever meant to put *hold_id* on *node*."""
         given = "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1"
-        return bool(self._select(given, node, mark))
+        return bool(self._select(given, node, hold_id))
 
     def read_last_write_time(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: there is none."""

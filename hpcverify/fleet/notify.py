@@ -121,7 +121,6 @@ class TransitionNotifier:
             self.ledger.remove_transition(number)
 
     def _run_program(self, said: TransitionMessage) -> str:
-        """Start the program on *said*; say what went wrong, if something did."""
         try:
             refuse_if_others_can_change(Path(self.program))
             done = run_tool(

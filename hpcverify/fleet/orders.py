@@ -69,8 +69,8 @@ class Dispatcher:
         minutes = self.compute_job_minutes(suite)
         purpose = _choose_purpose(node) if kept else Purpose.SWEEP
         ticket = self.ledger.issue_ticket(host.name, purpose, suite)
-        errand = self._build_job_spec(host, ticket, minutes, kept=kept)
-        self.ledger.record_job(ticket, submit(errand, self.slurm))
+        spec = self._build_job_spec(host, ticket, minutes, kept=kept)
+        self.ledger.record_job(ticket, submit(spec, self.slurm))
         return ticket
 
     def cancel_verification(self, node: str) -> None:
@@ -96,7 +96,6 @@ class Dispatcher:
         return any(closed)
 
     def _query_jobs(self, tickets: Iterable[Ticket]) -> dict[int, Job]:
-        """Ask for all our jobs, by number; for those of *tickets* where they ended."""
         return self.slurm.list_jobs(JOB_NAME_PREFIX, [t.job for t in tickets if t.job])
 
     def _is_missing(self, ticket: Ticket, known: Collection[int]) -> bool:
@@ -219,7 +218,6 @@ def list_site_options(fleet: Fleet) -> Iterator[str]:
 
 
 def _name_job(ticket: Ticket) -> str:
-    """Name the job of *ticket*."""
     return build_job_name(ticket.number, ticket.node)
 
 

@@ -1,20 +1,24 @@
 """
 The whole fleet in one table: what the controller knows, beside what checks last said.
 
-Pure, and the same for a terminal, a page and JSON: a row for each node, worst first. A
+The same for a terminal, a page and JSON: a row for each node, worst first. A
 node is at its worst where somebody has to act on it, then where nothing is known of it.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import (
     DAY_S,
     FAILED_STATES,
@@ -27,8 +31,9 @@ from hpcverify.fleet.states import (
     needs_repair,
 )
 from hpcverify.model import Verdict
+from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
-from hpcverify.records.store import RunEntry
+from hpcverify.records.store import RunEntry, Store
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
 
 DEFAULT_OVERDUE_S = 7 * DAY_S
@@ -38,6 +43,8 @@ GONE_REASON = "the scheduler has no such node any more"
 """Begins what is told of a node that no answer has named for an hour."""
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a run that failed is told, where no full pass came after it."""
+MAX_CLOCK_LEAD = timedelta(days=1)
+"""A run that is dated further ahead is of a node whose clock was wrong."""
 NEVER = "never"
 STATE_RANKS = {
     word: rank
@@ -129,6 +136,34 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Worst first."""
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """So many days without a full pass make a node overdue."""
+
+
+def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
+    """Put together what is known of every node, with what checks said from *since*."""
+    now = time.time()
+    today = datetime.fromtimestamp(now, UTC)
+    until = today + MAX_CLOCK_LEAD
+    week = today - timedelta(seconds=FAILURE_WINDOW_S)
+    lately = max(week, since.replace(tzinfo=UTC)) if since else week
+    forgotten = ledger.list_forgotten()
+
+    def is_current(run: RunEntry | LastResult) -> bool:
+        """Whether its node was not forgotten since: such runs are kept, not shown."""
+        return run.started.timestamp() > forgotten.get(run.node, -math.inf)
+
+    return build_overview(
+        ledger.list_nodes(),
+        filter(is_current, store.list_newest(since, until)),
+        filter(is_current, store.list_last_results(since, until)),
+        now=now,
+        tripped=ledger.read_trip_reason(),
+        overdue_days=load_site().fleet.overdue_days,
+        failures=(
+            (node, when)
+            for node, when in store.list_failures(lately, until)
+            if when > forgotten.get(node, -math.inf)
+        ),
+    )
 
 
 def build_overview(
@@ -265,7 +300,6 @@ def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
 
 
 def _mark_gone(node: Node, now: float) -> Node:
-    """Show a node that the scheduler has no more as one that others hold."""
     if not is_gone(node, now):
         return node
     was = f"; it was {node.state}: {node.full_reason}" if node.reason else ""
@@ -314,7 +348,6 @@ def _build_row(
 def _choose_reason(
     node: Node, entry: RunEntry | None, said: tuple[LastResult, ...], failures: int, now: float
 ) -> str:
-    """Choose what explains the row best: who holds it, why we do, what went wrong."""
     worst = max(said, key=cap_verdict, default=None)
     if node.foreign:
         return node.foreign
@@ -328,7 +361,7 @@ def _choose_reason(
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
     if failures:
-        return f"{failures} failed run{'s' * (failures != 1)} in the last 7 days"
+        return f"{failures} failed run{'' if failures == 1 else 's'} in the last 7 days"
     return ""
 
 

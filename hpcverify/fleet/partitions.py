@@ -55,7 +55,7 @@ def check_partitions(
             yield from _check_user_preemption(other, others, nodes)
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
-        yield f"never verified, for partition {ours.name} has them not: {fold(never)}"
+        yield f"never verified, since they are not in partition {ours.name}: {fold(never)}"
 
 
 def _expand_nodes(partition: Partition) -> AbstractSet[str]:
@@ -63,7 +63,6 @@ def _expand_nodes(partition: Partition) -> AbstractSet[str]:
 
 
 def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
-    """Say what keeps our jobs out of our partition, and whom it does not keep out."""
     if ours.state != "UP":
         yield f"partition {ours.name} is {ours.state}: no verification starts"
     if ours.root_only and fleet.user != "root":
@@ -88,7 +87,6 @@ def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
 
 
 def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> Iterator[str]:
-    """Say what keeps our jobs from giving way to users' at once."""
     waits = "users' jobs wait for verifications"
     if preemption.kind == PREEMPT_BY_QOS:
         if not fleet.qos:
@@ -104,13 +102,12 @@ def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> 
         yield f"PreemptExemptTime={preemption.exempt}: {waits} for so long"
     if ours.grace != "0":
         yield (
-            f"partition {ours.name} has GraceTime={ours.grace}: a verification hears "
-            "that it is to end only when that time is over; set GraceTime=0"
+            f"partition {ours.name} has GraceTime={ours.grace}: a verification is "
+            "told to end only when that time is over; set GraceTime=0"
         )
 
 
 def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
-    """Say what is amiss between our partition and one of users' on the same nodes."""
     if ours.tier > other.tier and other.is_preemptible:
         yield (
             f"VERIFICATIONS PREEMPT USERS' JOBS in partition {other.name}: its "
@@ -127,7 +124,6 @@ def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
 def _check_user_preemption(
     other: Partition, all_of_them: list[Partition], nodes: Mapping[str, AbstractSet[str]]
 ) -> Iterator[str]:
-    """Say whose jobs preempt those of users in *other*."""
     above = [
         each.name
         for each in all_of_them

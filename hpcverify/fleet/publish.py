@@ -28,7 +28,7 @@ def publish_job_gates(
 
     """
     folder = Path(site.fleet.spool) / gate.GATE_NAME
-    until = int(now + site.fleet.word_hours * HOUR_S)
+    until = int(now + site.fleet.gate_hours * HOUR_S)
     silenced = list_suppressions(site, now)
     failed: list[str] = []
     for name, node in nodes.items():
@@ -43,7 +43,6 @@ def publish_job_gates(
 
 
 def _write_job_gate(path: Path, said: gate.JobGate) -> list[str]:
-    """Write a gate file; return what is to be said if that is not possible."""
     try:
         gate.write(path, said)
     except OSError as exc:

@@ -166,7 +166,6 @@ class _PlanInput(Struct, frozen=True):
 
 
 def _explain_hold(node: Node) -> str:
-    """Say who holds *node* so that no job of ours may run there, if anybody does."""
     if node.foreign:
         return f"is held by others: {node.foreign}"
     if node.desired_hold is Hold.DRAIN:
@@ -175,7 +174,6 @@ def _explain_hold(node: Node) -> str:
 
 
 def _explain_not_idle(host: Host, node: Node) -> str:
-    """Say why *host* is not idle beyond doubt, if it is not."""
     against = host.flags - HARMLESS_FLAGS
     if _is_reserved(node):
         against -= RESERVATION_FLAGS
@@ -190,7 +188,6 @@ def _explain_not_idle(host: Host, node: Node) -> str:
 
 
 def _is_reserved(node: Node) -> bool:
-    """Whether a reservation of ours keeps users off *node*."""
     return node.desired_hold is Hold.RESERVATION and bool(node.hold_id)
 
 
@@ -201,7 +198,6 @@ def _explain_partition(host: Host, fleet: Fleet) -> str:
 
 
 def _explain_fresh(node: Node, window: float, now: float) -> str:
-    """Say when *node* got its answer, if that is less than *window* seconds ago."""
     if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
         return f"passed {_format_duration(now - node.last_pass_at)} ago"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
@@ -211,7 +207,6 @@ def _explain_fresh(node: Node, window: float, now: float) -> str:
 
 
 def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
-    """Say when *node* was last tried, if that is too short a while ago."""
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
     return f"was tried {_format_duration(now - last.ended)} ago, without a conclusive result"
@@ -267,7 +262,6 @@ def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
 
 
 def _derive_fraction(seed: int, name: str) -> float:
-    """Return a number from 0 to 1 that is always the same for *name*."""
     return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
 
 
@@ -320,7 +314,6 @@ class _Capacity:
         self._taken.update(self._list_lost_partitions(host))
 
     def _list_user_partitions(self, host: Host) -> Iterator[str]:
-        """Yield the partitions that users have *host* in."""
         return (p for p in host.partitions if p != self._fleet.partition)
 
     def _list_lost_partitions(self, host: Host) -> Iterator[str]:

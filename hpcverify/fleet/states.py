@@ -150,7 +150,7 @@ class Node(Struct, frozen=True, kw_only=True):
     suite: str = ""
     """What a verification under way has to run."""
     hold_id: str = ""
-    """The mark of our hold, which its reason begins with; empty: we hold nothing."""
+    """The id of our hold, which its reason begins with; empty: we hold nothing."""
     hold_confirmed_at: float = 0.0
     """When our hold was seen to stand, once the scheduler could not forget it again."""
     foreign: str = ""

@@ -291,7 +291,6 @@ def _must_pass(node: Node) -> bool:
 
 
 def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
-    """Give the fields of *node* that *found* changes, apart from its state."""
     settled = found.settled_checks if found.ticket else frozenset[str]()
     failed = tuple(f.check for f in found.failures)
     owed = tuple(c for c in node.owed_checks if c not in settled.union(failed))

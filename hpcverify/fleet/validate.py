@@ -92,7 +92,7 @@ def _check_suppressions(suppressed: Iterable[Suppression], known: Collection[str
             yield f"suppress.nodes: {exc}"
         for name in ("reason", "by"):
             if not getattr(each, name).strip():
-                yield f"suppress.{name}: say it, for whoever finds {each.check} silent"
+                yield f"suppress.{name} of {each.check} must not be empty"
 
 
 def _find_unknown_checks(place: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:

@@ -169,7 +169,7 @@ def _make_sibling_limit(
 
 def _identify_kind(where: str, inventory: Inventory) -> tuple[str, str]:
     """Say what *where* is, so that only like parts are called siblings."""
-    part = next((p for p in inventory.parts if p.id == where), None)
+    part = inventory.find_part(where)
     if part is None:
         return where.rstrip("0123456789"), ""
     return part.kind, part.facts.get("name", "")
@@ -191,21 +191,17 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         f"{rule.of_baseline:g} x {format_quantity(middle, item.unit)}, the median of this "
         f"node's last {len(values)} runs",
     )
-    room = abs(1 - rule.of_baseline) * abs(middle)
-    if MIN_DEVIATIONS * deviation > room:
-        share = deviation / abs(middle)
-        noisy = (
-            f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves "
-            f"{abs(1 - rule.of_baseline):.0%})"
-        )
-        limit = Limit(
-            name=limit.name,
-            where=limit.where,
-            otherwise=limit.otherwise,
-            source=limit.source,
-            noisy=noisy,
-        )
-    yield limit
+    share, room = deviation / abs(middle), abs(1 - rule.of_baseline)
+    if MIN_DEVIATIONS * share <= room:
+        yield limit
+        return
+    yield Limit(
+        name=limit.name,
+        where=limit.where,
+        otherwise=limit.otherwise,
+        source=limit.source,
+        noisy=f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves {room:.0%})",
+    )
 
 
 def median(values: Iterable[float]) -> float:

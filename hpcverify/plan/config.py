@@ -82,9 +82,9 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_hours: Hours = 1
     """A job that could not start by then is given up until the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0)] = 0
-    """A node that has not passed for so long is kept free for its turn; 0: never."""
-    word_hours: Hours = 26
-    """How long the controller's word to a node stands."""
+    """A node that has not passed for so long is reserved until it is verified; 0: never."""
+    gate_hours: Hours = 26
+    """How long a gate file is valid."""
     keep_runs: Count = 200
     """Runs of a node that the controller keeps, beside those that are evidence."""
 

@@ -406,15 +406,13 @@ class _NodeDirectory(Struct, kw_only=True):
         except (StoreError, _UnfitFile) as exc:
             yield from self._refuse(name, str(exc))
         else:
-            if run is not None:
-                yield from self._accept_timely(run, name)
-
-    def _accept_timely(self, run: Run, name: str) -> Iterator[Arrival | Refusal]:
-        if why := self.explain_untimely(run):
-            yield from self._refuse(name, why)
-            return
-        self.handled += 1
-        yield Arrival(run, self.path / name)
+            if run is None:
+                return
+            if why := self.explain_untimely(run):
+                yield from self._refuse(name, why)
+                return
+            self.handled += 1
+            yield Arrival(run, self.path / name)
 
     def _read_run(self, name: str) -> Run | None:
         """Read the file *name*; nothing if there is no room for it this time."""
@@ -450,17 +448,12 @@ class _NodeDirectory(Struct, kw_only=True):
 
     def _remove(self, name: str) -> None:
         try:
-            os.unlink(name, dir_fd=self.home)
+            try:
+                os.unlink(name, dir_fd=self.home)
+            except IsADirectoryError:
+                os.rmdir(name, dir_fd=self.home)
         except FileNotFoundError:
             return
-        except IsADirectoryError:
-            self._remove_directory(name)
-        except OSError as exc:
-            self.stuck_reason = exc.strerror or "it is not known why"
-
-    def _remove_directory(self, name: str) -> None:
-        try:
-            os.rmdir(name, dir_fd=self.home)
         except OSError as exc:
             self.stuck_reason = exc.strerror or "it is not known why"
 
@@ -507,7 +500,7 @@ def _find_bad_values(run: Run) -> Iterator[str]:
         yield "when it began is no time in a known zone"
     if not (math.isfinite(run.seconds) and run.seconds >= 0):
         yield "it took no number of seconds"
-    if any(not 0 < n <= MAX_DOCUMENT_ROUNDS for n in (run.rounds, *_list_rounds(run))):
+    if any(not 0 < n <= MAX_DOCUMENT_ROUNDS for n in (run.rounds, *(r.round for r in run.results))):
         yield "its rounds are not counted as a run counts them"
     if any(_is_deep(result.params) for result in run.results):
         yield "its parameters are nested deeper than those of any run"
@@ -525,7 +518,3 @@ def _list_sizes(run: Run) -> Iterator[int]:
     """Say of each part of *run* how many bytes it has when `documents` writes it."""
     for part in (run.inventory, run.versions, *run.results):
         yield len(msgspec.json.format(msgspec.json.encode(part), indent=1))
-
-
-def _list_rounds(run: Run) -> Iterator[int]:
-    return (result.round for result in run.results)

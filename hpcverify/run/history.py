@@ -75,6 +75,5 @@ def list_missing_devices(inventory: Inventory, previous: Inventory) -> tuple[Dev
 
 
 def _find_pci_address(inventory: Inventory, part: str) -> str:
-    """Say where *part* sits on the PCI bus, if it does."""
-    facts = next((p.facts for p in inventory.parts if p.id == part), {})
-    return facts.get("pci_address", "")
+    found = inventory.find_part(part)
+    return found.facts.get("pci_address", "") if found else ""

@@ -61,7 +61,6 @@ class Slurm:
 
     @property
     def _has_accounting(self) -> bool:
-        """Whether ended jobs are kept in a database, for sacct."""
         kept_by = _find_setting("AccountingStorageType", self._config)
         return kept_by.endswith("/slurmdbd")
 

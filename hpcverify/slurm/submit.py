@@ -96,7 +96,7 @@ def compute_minutes(budget: float) -> int:
 
 def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
     """
-    Submit the job of *errand* and return its number.
+    Submit the job of *spec* and return its number.
 
     What it is to run goes to Slurm as the script, which only the job's owner and
     operators can read; options and names are for everybody to see.
@@ -261,7 +261,7 @@ def classify_ending(
 
     A *document* counts by itself, whatever became of the job that wrote it. *now* is
     in seconds since 1970, by Slurm's controller; a document is waited for until
-    *patience* seconds after a job ended by itself.
+    *max_arrival* seconds after a job ended by itself.
     """
     if job is None:
         return Ending.FINISHED if document else Ending.VANISHED

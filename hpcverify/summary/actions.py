@@ -19,6 +19,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Limit,
+    Measurement,
     Remedy,
     Result,
     Run,
@@ -199,6 +200,12 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
     for limit in () if result.shortfalls else find_unmet_limits(result):
         for told in check.list_judgements((), [limit], {}):
             yield _build_complaint(result, limit.where or "node", limit.name, told, inventory)
+
+
+def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
+    """Pair each measurement of *result* with each limit that can judge it."""
+    limits = [limit for limit in result.limits if not limit.noisy]
+    return [(m, lim) for m in result.measurements for lim in limits if check.applies(lim, m)]
 
 
 def find_unmet_limits(result: Result) -> Iterator[Limit]:

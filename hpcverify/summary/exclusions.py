@@ -13,9 +13,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpcverify.check import applies, format_quantity
-from hpcverify.model import PLURAL_NAMES, Inventory, Limit, Measurement, Part, Result, Run, Verdict
-from hpcverify.summary.actions import AffectedPart, list_affected_parts
+from hpcverify.check import format_quantity
+from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
+from hpcverify.summary.actions import AffectedPart, list_affected_parts, pair_with_limits
 
 EXTERNAL_CAUSES = {
     "heat": (
@@ -155,21 +155,14 @@ def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
 def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[str]:
     """Say what the soak measured of causes outside the part, if it was all in order."""
     for cause, names in EXTERNAL_CAUSES.items():
-        held = [
-            pair for result in run.results for pair in _pair_with_limits(result, part.where, names)
+        pairs = [
+            pair
+            for result in run.results
+            for pair in pair_with_limits(result)
+            if pair[0].where == part.where and pair[0].name in names
         ]
-        if held and all(limit.admits(item.value) for item, limit in held):
+        if pairs and all(limit.admits(item.value) for item, limit in pairs):
             values = dict.fromkeys(
-                f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in held
+                f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in pairs
             )
             yield f"{cause}: {', '.join(values)}, within limits under load"
-
-
-def _pair_with_limits(
-    result: Result, where: str, names: Sequence[str]
-) -> Iterator[tuple[Measurement, Limit]]:
-    for item in result.measurements:
-        if item.where == where and item.name in names:
-            for limit in result.limits:
-                if applies(limit, item) and not limit.noisy:
-                    yield item, limit

@@ -233,7 +233,7 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
     """Print a figure of the slowest part, by the heads of its columns."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
-    tightest = wording.find_tightest([item], result)
+    tightest = wording.find_tightest(result, figure)
     return {
         "measured": figure.name,
         "speed": figure.format_value(item.value or 0.0),

@@ -19,6 +19,7 @@ from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_v
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
+    Complaint,
     list_actions,
     list_deciding,
     recall_gone_parts,
@@ -57,7 +58,6 @@ REMEDY_STEPS = {
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
 """The same as a step that names the parts, in a line."""
-NO_PARTS = Inventory()
 MAX_NAMED = 3
 """Parts or checks that a line names; of more it gives the number."""
 MAX_LINE_CHARACTERS = 240
@@ -86,13 +86,13 @@ class CauseGroup(Struct, frozen=True, kw_only=True):
 
 def rank_results(results: Iterable[Result]) -> list[Result]:
     """Order *results* by what they count as, then by how grave it is; skips come last."""
-    return sorted(results, key=_result_sort_key, reverse=True)
+    return sorted(results, key=lambda r: _rank(r, list_deciding(r, Inventory())), reverse=True)
 
 
-def _result_sort_key(result: Result) -> tuple[bool, Verdict, int, float]:
+def _rank(result: Result, deciding: Sequence[Complaint]) -> tuple[bool, Verdict, int, float]:
     verdict = effective_verdict(result)
-    gravest = [(list(Remedy).index(c.remedy), c.distance) for c in list_deciding(result, NO_PARTS)]
-    return verdict is not Verdict.SKIP, verdict, *max(gravest, default=(0, 0.0))
+    gravest = max(((list(Remedy).index(c.remedy), c.distance) for c in deciding), default=(0, 0.0))
+    return verdict is not Verdict.SKIP, verdict, *gravest
 
 
 def rank_checks(run: Run) -> list[Result]:
@@ -108,16 +108,18 @@ def group_by_cause(run: Run) -> list[CauseGroup]:
     when a lost GPU takes five checks with it. What was skipped is left out.
     """
     inventory = recall_gone_parts(run)
-    ranked = [r for r in rank_checks(run) if effective_verdict(r) is not Verdict.SKIP]
-    causes = {r.check: {c.key for c in list_deciding(r, inventory)} for r in ranked}
+    judged = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) != Verdict.SKIP]
+    deciding = {r.check: list_deciding(r, inventory) for r in judged}
+    causes = {name: {c.key for c in some} for name, some in deciding.items()}
+    judged.sort(key=lambda r: _rank(r, deciding[r.check]), reverse=True)
     leader_of: dict[str, str] = {}
-    weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in ranked}
+    weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in judged}
     for name in sorted(weights, key=weights.__getitem__, reverse=True):
         leaders = dict.fromkeys(leader_of.values())
         covering = (leader for leader in leaders if causes[name] <= causes[leader])
         leader_of[name] = next(covering, name) if causes[name] else name
     groups: dict[str, list[Result]] = {}
-    for result in ranked:
+    for result in judged:
         groups.setdefault(leader_of[result.check], []).append(result)
     return [
         CauseGroup(

@@ -6,17 +6,17 @@ Nothing heavy is imported: this is what Slurm's prolog prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import click
 
-from hpcverify.check import applies, compute_margin, format_bound, format_quantity
+from hpcverify.check import compute_margin, format_bound, format_quantity
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.actions import recall_gone_parts
-from hpcverify.summary.figures import choose_figures
+from hpcverify.summary.actions import pair_with_limits, recall_gone_parts
+from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.rounds import format_round_count, format_tally, group_by_check
@@ -77,7 +77,7 @@ class TolerantProgress:
     """Progress that a run can do without: the terminal may be gone by now."""
 
     def __init__(self, inner: Progress) -> None:
-        """Pass on to *told* what is said."""
+        """Pass everything on to *inner*."""
         self.inner = inner
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
@@ -103,10 +103,9 @@ def format_headline(result: Result) -> str:
     return f"{took}: {result.reason}" if result.reason else took
 
 
-def find_tightest(items: Iterable[Measurement], result: Result) -> tuple[Measurement, Limit] | None:
-    """Choose which of *items* came nearest to a limit, or past it furthest."""
-    limits = [limit for limit in result.limits if not limit.noisy]
-    pairs = ((item, limit) for item in items for limit in limits if applies(limit, item))
+def find_tightest(result: Result, figure: Figure | None = None) -> tuple[Measurement, Limit] | None:
+    """Choose what came nearest to its limit, or past it furthest: of a *figure*, or of all."""
+    pairs = ((m, lim) for m, lim in pair_with_limits(result) if not figure or m == figure.slowest)
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
@@ -131,7 +130,7 @@ def describe_group(group: CauseGroup, run: Run) -> str:
     if result.verdict is not Verdict.PASS:
         return explain_group(group, recall_gone_parts(run))
     figure = next(iter(choose_figures(result, run.inventory)), None)
-    tightest = find_tightest([figure.slowest] if figure else result.measurements, result)
+    tightest = find_tightest(result, figure)
     if figure:
         item, in_words = figure.slowest, figure.format_value
         share = f" ({figure.share})" if figure.share else ""

@@ -120,10 +120,4 @@ def _parse_counts(text: str) -> dict[str, int]:
 def list_local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
     """List the cores on the same socket as *address*; none if that is not told."""
     listed = sysfs.read_text(root / pci.PCI_DEVICES_FOLDER / address / "local_cpulist") or ""
-    cores: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
-            return frozenset()
-        cores.update(range(int(first), int(last or first) + 1))
-    return frozenset(cores)
+    return frozenset(sysfs.parse_cpu_list(listed))

@@ -41,17 +41,8 @@ class Cores(Struct, frozen=True):
 def read_cores(root: Path = Path("/")) -> Cores:
     """Say which logical CPUs there are; a cgroup may allow fewer."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
-    listed = sysfs.read_text(root / CPU_FOLDER / "online")
-    return Cores(allowed, _parse_cpu_list(listed) if listed else allowed)
-
-
-def _parse_cpu_list(ranges: str) -> tuple[int, ...]:
-    """Expand the kernel's list format, as in ``0-3,8``."""
-    numbers: list[int] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return tuple(numbers)
+    listed = sysfs.read_text(root / CPU_FOLDER / "online") or ""
+    return Cores(allowed, sysfs.parse_cpu_list(listed) or allowed)
 
 
 def read_cpuinfo(root: Path = Path("/")) -> dict[str, str]:

@@ -9,14 +9,14 @@ a check which wants to know what its own load did compares two readings.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from hpcverify.check import Metric, Unable
 from hpcverify.model import Cause
-from hpcverify.processes import CompletedTool, run_tool
+from hpcverify.processes import ToolRunner, run_tool
 
 TIMEOUT_SECONDS = 30.0
 
@@ -43,9 +43,6 @@ METRICS = {
 
 ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
-
-ToolRunner = Callable[..., CompletedTool]
-"""`run_smartctl`, or a recording of it."""
 
 
 @dataclass(frozen=True, slots=True)

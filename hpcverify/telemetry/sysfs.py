@@ -35,6 +35,17 @@ def read_number(path: Path) -> float | None:
         return None
 
 
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Expand the kernel's list format, as in ``0-3,8``; what is none of that is none."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return ()
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)
+
+
 def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
     """List what matches in *folder*, in the order a person counts: cpu2, cpu10."""
     try:

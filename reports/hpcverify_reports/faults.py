@@ -84,7 +84,10 @@ def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
         ran.update(one.check for one in row.said)
         for one in row.said:
             if cap_verdict(one) >= Verdict.WARN:
-                key = (cap_verdict(one), one.check, extract_topic(one.reason), one.remedy)
+                # On a warning alone nothing is replaced, as on that of a check in beta.
+                capped = cap_verdict(one) is not one.verdict
+                remedy = Remedy.INSPECT if capped else one.remedy
+                key = (cap_verdict(one), one.check, extract_topic(one.reason), remedy)
                 groups.setdefault(key, []).append(Sighting(row, one))
         if row.attention and row.worst < Verdict.ERROR:
             key = (row.outcome or Verdict.ERROR, "", extract_topic(row.why), Remedy.RERUN)

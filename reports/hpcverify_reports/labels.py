@@ -55,49 +55,33 @@ class Icon:
 
 ICONS = {
     Verdict.PASS: Icon(
-        key="pass",
-        word="pass",
-        fill="#2c7a4b",
-        shape="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
-        glyph="M4.7 8.3 7 10.6l4.4-4.9",
+        "pass", "pass", "#2c7a4b", "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z", "M4.7 8.3 7 10.6l4.4-4.9"
     ),
     Verdict.SKIP: Icon(
-        key="skip",
-        word="skipped",
-        fill="#69727d",
-        shape="M4 4.5h8a3.5 3.5 0 0 1 0 7H4a3.5 3.5 0 0 1 0-7z",
-        glyph="M4.8 8h6.4",
+        "skip",
+        "skipped",
+        "#69727d",
+        "M4 4.5h8a3.5 3.5 0 0 1 0 7H4a3.5 3.5 0 0 1 0-7z",
+        "M4.8 8h6.4",
     ),
-    Verdict.WARN: Icon(
-        key="warn",
-        word="warning",
-        fill="#a86400",
-        shape="M8 1 15.5 14.5H.5z",
-        glyph="M8 6.2v3.8M8 12.1v.2",
-    ),
+    Verdict.WARN: Icon("warn", "warning", "#a86400", "M8 1 15.5 14.5H.5z", "M8 6.2v3.8M8 12.1v.2"),
     Verdict.ERROR: Icon(
-        key="error",
-        word="error",
-        fill="#7548b0",
-        shape="M8 .3 15.7 8 8 15.7.3 8z",
-        glyph="M6.3 6.4a1.8 1.8 0 1 1 2.6 1.6q-.9.4-.9 1.3M8 11.4v.2",
+        "error",
+        "error",
+        "#7548b0",
+        "M8 .3 15.7 8 8 15.7.3 8z",
+        "M6.3 6.4a1.8 1.8 0 1 1 2.6 1.6q-.9.4-.9 1.3M8 11.4v.2",
     ),
-    Verdict.FAIL: Icon(
-        key="fail",
-        word="fail",
-        fill="#bf3026",
-        shape="M1.2 1.2h13.6v13.6H1.2z",
-        glyph="M5 5l6 6M11 5l-6 6",
-    ),
+    Verdict.FAIL: Icon("fail", "fail", "#bf3026", "M1.2 1.2h13.6v13.6H1.2z", "M5 5l6 6M11 5l-6 6"),
 }
 """Five shapes that stay apart without their colours."""
 
 INFO_ICON = Icon(
-    key="info",
-    word="for information",
-    fill="#69727d",
-    shape="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
-    glyph="M8 7.2v4.3M8 4.4v.2",
+    "info",
+    "for information",
+    "#69727d",
+    "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
+    "M8 7.2v4.3M8 4.4v.2",
 )
 """The sign of a finding without a verdict of its own: counters, what was changed."""
 
@@ -123,6 +107,7 @@ FACT_LABELS = {
     "pci_device_id": "PCI device ID",
     "pcie_generation": "PCIe generation",
     "pcie_width": "PCIe width",
+    "serial": "serial number",
     "vbios": "VBIOS",
 }
 """Facts of parts whose names in a document are not what a person calls them."""

@@ -94,6 +94,7 @@ def render(
     worst = choose_worst_rounds(run.results)
     groups = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
     cards = [_build_card(group, sections[group.result.check], run, inventory) for group in groups]
+    consequences = {result.check for group in groups for result in group.also}
     page = SimpleNamespace(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
@@ -108,7 +109,10 @@ def render(
         facts=list(_list_facts(run)),
         cards=cards,
         skipped=[sections[r.check] for r in worst if effective_verdict(r) is Verdict.SKIP],
-        checks=list(sections.values()),
+        checks=[
+            replace(section, is_open=section.is_open and check not in consequences)
+            for check, section in sections.items()
+        ],
         history=build_history(run, history),
         kinds=build_kind_tables(run.inventory),
         problems=[build_finding(f, inventory) for f in run.inventory.problems],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcverify.model import Run, Verdict
@@ -15,7 +15,7 @@ from hpcverify.summary.actions import (
 )
 from hpcverify.summary.exclusions import Repetition, list_ruled_out
 from hpcverify.summary.verdict import REMEDY_SENTENCES, list_deciding_actions
-from hpcverify_reports.labels import ICONS, Icon, format_time
+from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
 from hpcverify_reports.sections import Fact
 
 Repetitions = Mapping[str, Repetition]
@@ -28,16 +28,8 @@ MAX_OPEN_PARTS = 4
 """Parts of an action that a page does not fold."""
 
 MODEL_FACTS = ("name", "model", "product")
-FACT_NAMES = {
-    "pci_address": "PCI address",
-    "serial": "serial number",
-    "board": "part number",
-    "part_number": "part number",
-    "vbios": "VBIOS",
-    "firmware": "firmware",
-    "driver": "driver",
-}
-"""What the facts of a part are called, in the order in which they are told."""
+TICKET_FACTS = ("pci_address", "serial", "board", "part_number", "vbios", "firmware", "driver")
+"""Facts of a part in the order in which they are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +103,13 @@ def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> Affecte
         model=next((known[f] for f in MODEL_FACTS if f in known), ""),
         id=part.where if part.where != part.label else "",
         facts=(
-            *_list_facts(known),
+            *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
             *([("first failed", _format_first_failure(past))] if accused else []),
         ),
         evidence=_list_evidence(part),
         past=(_count_failures(past),) if past and past.runs > 1 else (),
         ruled_out=tuple(list_ruled_out(part, run, past)) if accused else (),
     )
-
-
-def _list_facts(known: Mapping[str, str]) -> Iterator[Fact]:
-    for fact, name in FACT_NAMES.items():
-        if fact in known:
-            yield name, known[fact]
 
 
 def _format_first_failure(past: Repetition | None) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from hpcverify.model import (
+    PLURAL_NAMES,
     Cause,
     Finding,
     Inventory,
-    Maturity,
     Part,
     Remedy,
     Result,
@@ -25,7 +25,7 @@ from hpcverify.summary.actions import (
     find_unmet_limits,
     list_complaints,
 )
-from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import (
     JudgedMeasurement,
@@ -130,6 +130,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
     verdict = effective_verdict(result)
     # No name has a slash in it once it is quoted.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
+    is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, place)
     findings = [(find_rule(f, result).verdict, f) for f in result.findings]
     findings.sort(key=itemgetter(0), reverse=True)
@@ -139,8 +140,8 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         check=result.check,
         round=result.round,
         icon=ICONS[verdict],
-        is_open=verdict >= Verdict.WARN,
-        badges=tuple(_list_badges(result)),
+        is_open=is_open,
+        badges=tuple(filter(None, [explain_weight(result)])),
         seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],
@@ -151,9 +152,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(everything, inventory),
-        charts=_draw_charts(result, everything, inventory)
-        if main or verdict > Verdict.SKIP
-        else (),
+        charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
@@ -164,13 +163,6 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
 def format_param(value: object) -> str:
     """Print a parameter as JSON, but text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _list_badges(result: Result) -> Iterator[str]:
-    if result.maturity is Maturity.BETA:
-        yield "beta: cannot drain the node"
-    if result.required and result.verdict is Verdict.SKIP:
-        yield "required but skipped: counts as an error"
 
 
 def _list_complaints(
@@ -328,17 +320,17 @@ class KindTable:
 
 def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
     """Lay out the parts of a node by kind; what they share is listed once."""
-    names = dict.fromkeys(part.kind for part in inventory.parts)
-    return tuple(_build_kind_table(name, inventory.of_kind(name)) for name in names)
+    kinds = dict.fromkeys(part.kind for part in inventory.parts)
+    return tuple(_build_kind_table(kind, inventory.of_kind(kind)) for kind in kinds)
 
 
-def _build_kind_table(name: str, parts: Sequence[Part]) -> KindTable:
+def _build_kind_table(kind: str, parts: Sequence[Part]) -> KindTable:
     facts = dict.fromkeys(fact for part in parts for fact in part.facts)
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
     columns = [fact for fact in facts if fact not in common]
     return KindTable(
-        name=name,
+        name=PLURAL_NAMES.get(kind, kind),
         common=tuple((label_fact(fact), parts[0].facts[fact]) for fact in common),
         columns=tuple(map(label_fact, columns)),
         rows=tuple(

@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hpcverify_checks.sdc.locate import Tile, make_tile, run_tile
-from hpcverify_checks.sdc.triton_kernels import check_tile
+from hpcverify_checks.common.locate import Tile, make_tile, run_tile
+from hpcverify_checks.common.triton_kernels import check_tile
 
 
 @triton.jit  # type: ignore[untyped-decorator] # Triton has no types

@@ -495,7 +495,7 @@ def test_errors_that_a_load_brings_out_are_found_on_their_gpus(tmp_path: Path, l
         ("ecc.sram_threshold_exceeded = 1", "fail", "contact_vendor", "sram_threshold"),
         ("ecc.mode = 0", "warn", "reset_gpu", "ECC is off until"),
         ("ecc.mode_pending = 0", "warn", "fix_configuration", "next reset"),
-        ("ecc.mode = na", "warn", "inspect", "its data sheet has it"),
+        ("ecc.mode = na", "warn", "inspect", "its data sheet lists it"),
         ("remapped_rows.histogram.none = 1", "warn", "contact_vendor", "banks.none 1"),
         ("remapped_rows.histogram.low = 1", "pass", "none", ""),
         ("ecc.volatile.dram_uncorrectable = 1", "warn", "reset_gpu", "uncorrected 1"),

@@ -25,9 +25,9 @@ from hpcverify.model import (
 )
 from hpcverify_checks import gemm
 from hpcverify_checks.common import peaks
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.timing import (
     MIN_STEPS,
-    PRODUCT_FORMATS,
     make_product_step,
     time_on_host,
 )
@@ -93,12 +93,12 @@ def test_a_type_that_is_not_native_is_a_mistake_in_the_suite(tmp_path: Path) -> 
     assert caught.value.cause is Cause.MISCONFIGURED
 
 
-@pytest.mark.parametrize("dtype", PRODUCT_FORMATS)
+@pytest.mark.parametrize("dtype", FAMILIES)
 def test_a_step_is_the_product_of_its_operands(dtype: str) -> None:
     step = make_product_step(dtype, 64, CPU)
     a, b = step.args[:2]
     product = step()
-    assert product.dtype == getattr(torch, PRODUCT_FORMATS[dtype].output)
+    assert product.dtype == getattr(torch, FAMILIES[dtype].job_output)
     right = a.double() @ b.double()
     torch.testing.assert_close(product.double(), right, rtol=0.02, atol=0.1)
 

@@ -137,7 +137,7 @@ def test_a_clock_that_is_held_down_is_told_with_its_heat(
     found = seen(tmp_path, slowed_by=("hw_thermal",), slowed_to=slowed_to)
     (slow,) = (f for f in found if isinstance(f, Finding))
 
-    assert slow.text == f"its clock is held down right now: {told}"
+    assert slow.text == f"clock throttled now: {told}"
 
 
 def judged(found: Iterable[CheckItem]) -> Judgement:
@@ -190,7 +190,7 @@ WARNINGS: tuple[tuple[dict[str, Any], str, Remedy, str], ...] = (
         {"power_limit_w": 500.0, "power_enforced_w": 500.0},
         "power_limited",
         Remedy.FIX_CONFIGURATION,
-        "limited to 500 W, by default 700 W: nvidia-smi -pl 700",
+        "power limit set to 500 W, default 700 W: nvidia-smi -pl 700",
     ),
     (
         {"power_enforced_w": 350.0},

@@ -128,7 +128,7 @@ def test_a_gpu_that_is_gone_is_told_by_label_and_serial(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, NODE, plus(NODE, gpu))
     (finding,) = findings(found)
 
-    told = "gpu NVIDIA H100 (serial 165) is gone since the last run"
+    told = "gpu NVIDIA H100 (serial 165) is missing since the last run"
     assert (finding.text, finding.where) == (told, gpu.id)
     assert finding.evidence == {"was": gpu.label} | known
 

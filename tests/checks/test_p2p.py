@@ -218,7 +218,7 @@ def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
     found = facts(ran(ctx, reached=False))
     judgement = judged(CHECK, found, ctx)
     assert judgement.verdict.value == verdict
-    assert found[0].text.startswith("no direct way to GPU 1, GPU 2")
+    assert found[0].text.startswith("no peer access to GPU 1, GPU 2")
 
 
 @pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)

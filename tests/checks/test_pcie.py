@@ -144,8 +144,8 @@ def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
     assert passes(verdict(found, ctx))
     texts = [f.text for f in found if isinstance(f, Finding)]
     assert texts == [
-        "the slot allows PCIe generation 4, the GPU could do 5",
-        "the slot allows PCIe width 8, the GPU could do 16",
+        "the slot supports PCIe generation 4, the GPU 5",
+        "the slot supports PCIe width 8, the GPU 16",
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_superchip_is_not_judged_by_lanes_that_it_does_not_use(tmp_path: Path)
 
 
 def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="no GPU tells"):
+    with pytest.raises(Skip, match="no GPU reports"):
         read(GpuAnswers(), node(tmp_path), tmp_path)
 
 

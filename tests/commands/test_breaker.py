@@ -39,7 +39,7 @@ def test_a_doubt_is_told_with_how_widely_and_until_when(cli: Cli) -> None:
     first, doubt = cli("breaker").stdout.splitlines()
 
     assert first == "not tripped"
-    assert doubt.startswith("in doubt: gemm fails on 4 of the 10 nodes that ran it: ")
+    assert doubt.startswith("doubted: gemm fails on 4 of the 10 nodes that ran it: ")
     assert f"no node is held for it alone until {ends:%Y-%m-%d %H:}" in doubt
 
 

@@ -69,7 +69,7 @@ def test_nodes_are_listed_worst_first_under_a_line_on_the_whole(cli: Cli) -> Non
     head, states, _, columns, *rows = lines(cli)
 
     assert head == ("3 nodes: 1 failed, 1 passed, 1 without a run; the breaker is not tripped")
-    assert states == "states: 1 quarantined, 1 held by someone else, 1 healthy"
+    assert states == "states: 1 quarantined, 1 held by others, 1 healthy"
     assert columns.split("  ")[0] == "node"
     assert [row.split()[:2] for row in rows] == [
         ["n2", "quarantined"],

@@ -16,8 +16,9 @@ from hpcverify.plan.suite import Step, load_suite, make_plan
 from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Outcome
+from hpcverify_checks.common.soak import StretchResult
 from hpcverify_checks.thermal import plan
-from hpcverify_checks.thermal.plan import LoadRecord, StretchResult
+from hpcverify_checks.thermal.plan import LoadRecord
 from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import PROBE
@@ -63,7 +64,7 @@ def _leave_account(watch: Watch, ctx: Context) -> None:
     sheet = find_spec(part)
     per_clock = (sheet and (sheet.sms or 100) * (sheet.flop_per_clk_per_sm or 0)) or 4e5
     flop = GOOD * per_clock * fmean(clocks) * 1e6 * (watch.end - watch.start)
-    done = StretchResult(0.0, watch.start, watch.end, int(watch.end) * 1000, flop, wrong=0)
+    done = StretchResult(0.0, watch.start, watch.end, int(watch.end) * 1000, flop)
     plan.write_record(ctx.shared, ctx.rank, LoadRecord((done,)))
 
 

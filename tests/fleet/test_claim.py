@@ -1,20 +1,26 @@
-"""A spool has one controller, and a second one is told whose it is."""
+"""One controller acts at a time: a second one waits, or is told whose the spool is."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import time
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 
-from hpcverify.errors import ActionError, StoreError
+from hpcverify.errors import ActionError, StoreError, UnverifiedError
 from hpcverify.fleet.claim import (
+    NOTICE_AFTER_S,
     REFRESH_S,
     Claim,
     build_claim_path,
     check_claim,
+    hold_controller_lock,
     take_claim,
     write_claim,
 )
@@ -153,7 +159,7 @@ def test_what_is_no_claim_is_named_and_nothing_is_done(
             texts = {"half": b'{"ledger": "x"', "bytes": b'{"ledger": "\xff"}'}
             path.write_bytes({**texts, "text": b"mine", "late": LATE}[kind])
 
-    with pytest.raises(ActionError, match=rf"does not say .* rm {path}"):
+    with pytest.raises(ActionError, match=rf"is not a valid claim .* rm {path}"):
         take_claim(spool, ledger, "ctl1", NOW)
 
 
@@ -161,3 +167,46 @@ def test_a_spool_that_is_away_is_no_other_controllers(tmp_path: Path, ledger: Le
     with pytest.raises(StoreError, match="cannot be written: No such file"):
         take_claim(tmp_path / "away", ledger, "ctl1", NOW)
     assert not (tmp_path / "away").exists()
+
+
+# -- the lock beside the ledger
+
+FORK = multiprocessing.get_context("fork")
+
+
+def hold(path: Path, held: Event) -> None:
+    """Be another controller, for as long as it lives."""
+    with hold_controller_lock(path, print):
+        held.set()
+        signal.pause()
+
+
+def test_a_second_one_waits_until_the_first_is_gone_by_whatever_end(tmp_path: Path) -> None:
+    path, told = tmp_path / "lock", list[str]()
+    held = FORK.Event()
+    other = FORK.Process(target=hold, args=(path, held))
+    other.start()
+    assert held.wait(60)
+    with (
+        pytest.raises(UnverifiedError, match=f"fuser {path}"),
+        hold_controller_lock(path, print, 0),
+    ):
+        pass
+
+    def kill(text: str) -> None:
+        told.append(text)
+        assert other.pid is not None
+        os.kill(other.pid, signal.SIGKILL)
+
+    before = time.monotonic()
+    with hold_controller_lock(path, kill):
+        assert told == ["another hpcverify acts on the fleet: waiting for it"]
+        assert time.monotonic() - before >= NOTICE_AFTER_S
+    other.join()
+
+
+def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "lock"
+
+    with pytest.raises(StoreError, match="cannot be written: No such file"):
+        hold_controller_lock(path, print).__enter__()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.commands._controller import make_controller
-from hpcverify.commands.sweep import Sweep, SweepRequest
+from hpcverify.commands.sweep import Sweep
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import SLURMCTLD_SAVE_S
 from hpcverify.fleet.ledger import Ledger
@@ -33,7 +33,6 @@ from tests.slurm_lab.lab import a_cluster
 THEIRS = "disk 3: don't touch  (ticket 7)"
 FOUND = "told: node: speed 10 GB/s < 50 (hpcverify default)"
 GOOD = {"n1": "healthy", "n3": "healthy", "n4": "healthy"}
-WISH = SweepRequest(suite="", hostlist="", limit=None)
 MORTAL = multiprocessing.get_context("fork")
 """A controller that dies is a process of its own, and has everything imported."""
 
@@ -153,7 +152,7 @@ class Doom:
         acting.say = self.say
         acting.clock = lambda: time.time() + self.ahead
         if sweep:
-            Sweep(acting, WISH, StopFlag()).run_turn()
+            Sweep(acting, acting.site.fleet.suite, StopFlag()).run_turn()
             return
         with acting.hold_lock():
             try:

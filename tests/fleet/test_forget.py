@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands import _fleet
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.overview import read_overview
 from hpcverify.fleet.states import Node, State
 from hpcverify.model import Verdict
 from hpcverify.records.spool import deposit, list_homes, remove_home
@@ -55,11 +55,11 @@ def test_its_runs_are_kept_and_not_shown_until_a_new_one_comes(
 
     ledger.forget("n1", "ada", "sold")
 
-    assert [row.node.name for row in _fleet.read_fleet(ledger, store).rows] == ["n2"]
+    assert [row.node.name for row in read_overview(ledger, store).rows] == ["n2"]
     assert [entry.id for entry in store.list_runs("n1")] == [RUN]
     later = a_run(id="20260102-000000-abcdef", node="n1", started=datetime.now(tz=UTC))
     store.save(later)
-    names = sorted(row.node.name for row in _fleet.read_fleet(ledger, store).rows)
+    names = sorted(row.node.name for row in read_overview(ledger, store).rows)
     assert names == ["n1", "n2"]
 
 
@@ -75,13 +75,13 @@ def test_a_node_that_comes_back_is_a_new_one(ledger: Ledger, tmp_path: Path) -> 
         results=(wrong,),
     )
     store.save(bad)
-    (before,) = [r for r in _fleet.read_fleet(ledger, store).rows if r.node.name == "n1"]
+    (before,) = [r for r in read_overview(ledger, store).rows if r.node.name == "n1"]
     assert before.failures == 1
 
     ledger.forget("n1", "ada", "sold")
     ledger.add_nodes(["n1"])
 
-    (row,) = [r for r in _fleet.read_fleet(ledger, store).rows if r.node.name == "n1"]
+    (row,) = [r for r in read_overview(ledger, store).rows if r.node.name == "n1"]
     assert (row.state, row.why) == (State.UNVERIFIED, "")
     assert (row.attention, row.failures, row.said) == (False, 0, ())
 

@@ -233,13 +233,13 @@ def test_a_doubted_check_shows_in_the_output_and_status_of_each_turn(fleet: Flee
     for node in ("n1", "n2", "n3"):
         fleet.tell(node, "corrupt")
     swept(fleet, "n1", "n2", "n3")
-    assert "a check is in doubt: told fails on 3 of the 3" in fleet("collect").stderr
+    assert "a check is doubted: told fails on 3 of the 3" in fleet("collect").stderr
 
     for command in ("collect", "sweep"):
         done = fleet(command)
         assert done.returncode == 4, done.stderr
-        assert "A CHECK IS IN DOUBT: told fails on 3 of the " in done.stderr
-    assert "in doubt: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
+        assert "A CHECK IS DOUBTED: told fails on 3 of the " in done.stderr
+    assert "doubted: told fails on 3 of the 4 nodes" in fleet("breaker").stdout
     (doubted,) = [each for each in told(fleet) if each["event"] == "check"]
     assert (doubted["after"], doubted["checks"]) == ("doubted", ["told"])
 

@@ -79,8 +79,8 @@ def test_partitions_that_cannot_preempt_each_other_are_not_named(changes: dict[s
         (verify(state="DRAIN"), a_partition("batch"), "is DRAIN: no verification"),
         (verify(root_only=False), a_partition("batch"), "is open to all users"),
         (verify(max_minutes=1.0), a_partition("batch"), "MaxTime=1 minutes, and suite"),
-        (verify(hostlist="n[1-2]"), a_partition("batch"), "has them not: n[3-4]"),
-        (verify(hostlist=""), a_partition("batch"), "has them not: n[1-4]"),
+        (verify(hostlist="n[1-2]"), a_partition("batch"), "not in partition verify: n[3-4]"),
+        (verify(hostlist=""), a_partition("batch"), "not in partition verify: n[1-4]"),
         (a_partition("vrfy"), a_partition("batch"), "Slurm has no partition verify"),
     ],
 )

@@ -25,7 +25,7 @@ CLOSED = Quarantine(enforce=("xid",), fail_closed=("xid", "ecc"))
 def site(tmp_path: Path) -> Site:
     """Make a site with a spool, in which xid may refuse a job."""
     (tmp_path / gate.GATE_NAME).mkdir()
-    fleet = Fleet(spool=str(tmp_path), word_hours=HOURS)
+    fleet = Fleet(spool=str(tmp_path), gate_hours=HOURS)
     return Site(path=str(tmp_path / "site.toml"), fleet=fleet, quarantine=CLOSED)
 
 

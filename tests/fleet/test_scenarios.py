@@ -191,8 +191,8 @@ def test_a_check_that_fails_nearly_everywhere_is_doubted(fleet: Fleet) -> None:
     verified(fleet, "n1", "n2", "n3")
 
     assert held(fleet) == set()
-    assert "suspect the check" in fleet.node("n1").reason
-    assert fleet("breaker").stdout.startswith("not tripped\nin doubt: told fails on 3")
+    assert "suspect the check" in fleet.node("n1").full_reason
+    assert fleet("breaker").stdout.startswith("not tripped\ndoubted: told fails on 3")
 
 
 def test_too_many_bad_nodes_trip_the_breaker_until_a_person_resets_it(fleet: Fleet) -> None:
@@ -231,7 +231,9 @@ def test_a_repaired_node_is_verified_out_of_service_and_released(fleet: Fleet) -
     runs(fleet, job)
 
 
-def test_a_node_that_fails_again_was_never_let_go_and_is_a_lemon_in_the_end(fleet: Fleet) -> None:
+def test_a_node_that_fails_again_was_never_let_go_and_is_a_repeat_offender_in_the_end(
+    fleet: Fleet,
+) -> None:
     fleet.tell("n1", "corrupt")
     verified(fleet, "n1")
     job = user_job(fleet, "n1")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from hpcverify.model import Cause, Verdict
 from hpcverify.plan.config import Quarantine, Site
 from tests.fleet.states_page import PAGE, replace_table
 
-CHECKS = ("gemm", "sdc")
+CHECKS: tuple[str, ...] = ("gemm", "sdc")
 SITES = [
     Site(),
     Site(quarantine=Quarantine(enforce=("*",), fail_closed=("sdc",))),
@@ -114,7 +116,9 @@ def decide(event: Callable[..., Any], **options: Any) -> Step:
     return act, None, CALM, True
 
 
-def happen(may: Callable[[Node], bool], event: Callable[..., Node], *, person: bool) -> Step:
+def happen(
+    may: Callable[[Node], bool], event: Callable[[Node, float], Node], *, person: bool
+) -> Step:
     """Make what happens only to a node that it *may* happen to."""
     return (lambda node, now: event(node, now) if may(node) else node), None, CALM, person
 
@@ -124,7 +128,7 @@ def held(node: Node) -> bool:
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 
 
-DOUBTS = dict.fromkeys(CHECKS, "fails on many")
+DOUBTS: dict[str, str] = dict.fromkeys(CHECKS, "fails on many")
 HAPPENINGS = [
     decide(transitions.hold),
     decide(transitions.release),
@@ -205,3 +209,14 @@ def test_the_page_shows_the_table_as_it_is() -> None:
     page = PAGE.read_text()
 
     assert page == replace_table(page), "make states writes it anew"
+
+
+def test_no_other_file_of_the_product_sets_a_state() -> None:
+    product = Path(transitions.__file__).parents[1]
+    strays = {
+        str(path.relative_to(product))
+        for path in product.rglob("*.py")
+        if re.search(r"\bstate\"?\s*[=:]\s*State\.", path.read_text())
+    }
+
+    assert strays == set()

@@ -248,20 +248,20 @@ def test_a_check_that_is_not_enforced_or_not_listed_explains_no_refusal() -> Non
     assert not explains_refusal(replace(node, checks=("sdc",)), ENFORCING)
 
 
-def test_who_refused_a_job_is_quarantined_and_a_lemon_stays_one() -> None:
+def test_who_refused_a_job_is_quarantined_and_a_repeat_offender_stays_one() -> None:
     seen = {"enforced": False, "reason": "sdc: a wrong word"}
     suspect = in_state(State.SUSPECT, **seen)
     before = in_state(State.REPEAT_OFFENDER, repeat_offender=True, **seen)
 
     node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 1)
-    lemon = quarantine_refused(before, "Prolog error", ENFORCING, NOW, 0)
+    offender = quarantine_refused(before, "Prolog error", ENFORCING, NOW, 0)
 
     assert (node.state, node.desired_hold, node.repeat_offender) == (*OUT, False)
     assert node.reason == "Prolog error: sdc: a wrong word"
-    assert (lemon.state, lemon.desired_hold) == (State.REPEAT_OFFENDER, Hold.DRAIN)
+    assert (offender.state, offender.desired_hold) == (State.REPEAT_OFFENDER, Hold.DRAIN)
 
 
-def test_who_refused_a_job_once_too_often_is_a_lemon() -> None:
+def test_who_refused_a_job_once_too_often_is_a_repeat_offender() -> None:
     suspect = in_state(State.SUSPECT, enforced=False, reason="sdc: a wrong word")
 
     node = quarantine_refused(suspect, "Prolog error", ENFORCING, NOW, 2)
@@ -328,14 +328,14 @@ def test_what_is_out_of_service_is_not_let_back_by_a_pass_alone(state: State) ->
     assert (node.state, node.desired_hold) == (state, Hold.DRAIN)
 
 
-def test_too_many_quarantines_make_a_lemon_which_waits_for_a_person() -> None:
+def test_too_many_quarantines_make_a_repeat_offender_which_waits_for_a_person() -> None:
     suspect = in_state(State.SUSPECT)
 
-    lemon = what_becomes(suspect, run_of(failed()), past=2)
-    repaired = replace(lemon, state=State.VERIFYING, by="ann")
+    offender = what_becomes(suspect, run_of(failed()), past=2)
+    repaired = replace(offender, state=State.VERIFYING, by="ann")
     passed = what_becomes(repaired, run_of(a_result("gemm")), ticket(9))
 
-    assert lemon.state is State.REPEAT_OFFENDER
+    assert offender.state is State.REPEAT_OFFENDER
     assert (passed.state, passed.desired_hold) == (State.HELD, Hold.DRAIN)
 
 
@@ -648,7 +648,7 @@ def test_hard_evidence_that_a_site_enforces_no_more_only_shows() -> None:
     assert (node.state, node.desired_hold) == (State.QUARANTINED, Hold.NONE)
 
 
-def test_hard_evidence_makes_a_lemon_like_any_other() -> None:
+def test_hard_evidence_makes_a_repeat_offender_like_any_other() -> None:
     node = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")), past=2)
 
     assert (node.state, node.repeat_offender) == (State.REPEAT_OFFENDER, True)

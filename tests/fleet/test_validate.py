@@ -61,8 +61,8 @@ def silent(**changes: Any) -> Site:
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
         (silent(nodes=""), "suppress.nodes: .*names no node"),
-        (silent(reason=" "), "suppress.reason: say it"),
-        (silent(by=""), "suppress.by: say it"),
+        (silent(reason=" "), "suppress.reason of pcie must not be empty"),
+        (silent(by=""), "suppress.by of pcie must not be empty"),
     ],
 )
 def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str) -> None:

@@ -264,11 +264,15 @@ def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
-    beta = fleets.said("n1", verdict=Verdict.FAIL, overall=Verdict.WARN)
+    beta = fleets.said(
+        "n1", verdict=Verdict.FAIL, overall=Verdict.WARN, remedy=Remedy.REPLACE, reason="slow"
+    )
     shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
+    (fault,) = lay_out(shown, {}).faults
 
     assert not shown.rows[0].attention
     assert [s.icon.key for s in drawn(shown)[0].icons] == ["warn"]
+    assert (fault.icon.key, "replace" in fault.next) == ("warn", False)
 
 
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:

@@ -284,8 +284,19 @@ def test_what_several_checks_find_alike_has_one_card() -> None:
     cards = [card["aria-labelledby"] for card in page.every("article")]
 
     assert cards == ["why-recovery", "why-xid"]
+    assert [d["id"] for d in page.every("details") if "open" in d] == ["recovery", "xid"]
     assert page.text.count("also: ecc , pcie ") == page.text.count("also:") == 2
     assert page.text.index("recovery: fail also: ecc") > page.text.index("Failures and warnings")
+
+
+def test_of_one_verdict_what_is_farthest_past_its_limit_comes_first() -> None:
+    values = (95.0, 40.0, None, 80.0)
+    slow = [Measurement("rate", v, "1/s", g.id) for v, g in zip(values, samples.GPUS, strict=False)]
+    limit = Limit(name="rate", low=100.0, source="site.toml")
+    page = dom(samples.run(samples.result("cores", slow, [limit]))).text
+    card = page.split("Failures and warnings")[1].split("All checks")[0]
+
+    assert re.findall(r"GPU (\d)", card) == ["2", "1", "3", "0"]
 
 
 def test_what_failed_stands_above_what_only_warns() -> None:
@@ -649,14 +660,14 @@ def test_a_required_skip_is_among_what_did_not_pass() -> None:
     shown = dom(samples.run(replace(samples.edac(), required=True))).text
 
     assert "n17: ERROR" in shown
-    assert "required but skipped: counts as an error" in shown
+    assert "skipped, but required: counts as an error" in shown
     assert "Skipped checks" not in shown
 
 
-def test_a_check_in_beta_says_that_it_cannot_drain() -> None:
+def test_a_check_in_beta_says_that_its_failure_is_a_warning() -> None:
     shown = dom(samples.run(replace(samples.gemm(), maturity=Maturity.BETA))).text
 
-    assert "beta: cannot drain the node" in shown
+    assert "failed, but in beta: counts as a warning" in shown
 
 
 def test_a_noisy_limit_says_that_it_cannot_judge() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import CompletedTool
+from hpcverify.processes import CompletedTool, ToolRunner
 from hpcverify.telemetry import kernel_log
 from hpcverify.telemetry.kernel_log import KernelLog
 from hpcverify.telemetry.kernel_log.files import parse_stamp
@@ -103,7 +103,7 @@ def entry(number: int, text: str, facility: str = "0", ago: float = 60) -> dict[
 
 
 def read(
-    root: Path, cursor: str | None = None, tool: kernel_log.ToolRunner | None = None, ago: float = 0
+    root: Path, cursor: str | None = None, tool: ToolRunner | None = None, ago: float = 0
 ) -> KernelLog:
     if tool:
         (root / "var/log/journal").mkdir(parents=True, exist_ok=True)

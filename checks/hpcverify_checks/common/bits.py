@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     DeviceLike = torch.device | str
     """Of a tensor."""
 
-WORD_BITS = 64
+WORD_BITS, WORD_BYTES = 64, 8
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd number next to 2^64 divided by the golden ratio: splitmix64's step."""
 _SIGN_BIT = 2**63
@@ -28,6 +28,11 @@ _CHUNK_WORDS = 2**22
 def wrap_int64(value: int) -> int:
     """Bring *value* into the range of a signed 64-bit integer, modulo 2^64."""
     return (value + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
+
+
+def format_word(word: int) -> str:
+    """Print the 64 bits of *word*, signed or not, in hexadecimal."""
+    return f"{word % 2**WORD_BITS:#018x}"
 
 
 def mix_bits(x: Tensor) -> Tensor:

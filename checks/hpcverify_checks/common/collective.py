@@ -98,12 +98,12 @@ def file_of(group: RankGroup, name: str) -> Path:
 
 def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
     """
-    Tell all ranks of *group* a *word* on *name*; give what each of them has told.
+    Send *message* about *name* to all ranks of *group*; return the message of each.
 
-    By files, so that nobody has to have joined anything.
+    Through files: no process group need exist yet.
 
     Raises:
-        Unable: A rank did not tell in time; says which.
+        Unable: a rank sent nothing in time; the reason names it.
 
     """
     new = file_of(group, f"{name}{rank}.new")

@@ -60,7 +60,7 @@ class CpuUsage:
                 if any(matches(item.name, name) for name in names):
                     continue
             yield item
-        text = f"other processes took {others:.1f} cores meanwhile; left out:"
+        text = f"other processes used {others:.1f} cores during the measurement; left out:"
         yield Coverage(where, f"{text} {', '.join(names)}")
 
 

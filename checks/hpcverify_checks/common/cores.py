@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 T = TypeVar("T")
+MAX_CORES = 64
+"""Cores at a time: past this, Python's lock is busier than the cores are."""
 
 
 def pick_cores(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:

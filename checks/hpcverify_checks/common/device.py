@@ -16,22 +16,12 @@ from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Coverage
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.timing import make_product_step
 
 if TYPE_CHECKING:
     import torch
 
-CUDA_CAPABILITIES = {
-    "fp64": (0, 0),
-    "fp32": (0, 0),
-    "fp16": (7, 0),
-    "int8": (7, 5),
-    "bf16": (8, 0),
-    "tf32": (8, 0),
-    "fp8": (8, 9),
-}
-"""The compute capability from which a type has units of its own (for all but the
-first two: tensor cores; CUDA C++ programming guide, arithmetic instructions)."""
 CUBLAS_WORKSPACE = ":4096:8"
 """The larger of the two with which cuBLAS gives the same bits each time, whatever the
 streams (its guide, "Results reproducibility"); on Hopper torch takes as much anyway."""
@@ -129,7 +119,7 @@ def list_native_dtypes(device: torch.device) -> frozenset[str]:
         native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
         return native - {unused.dtype for unused in list_unused_dtypes(device)}
     capability = torch.cuda.get_device_capability(device)
-    return frozenset(name for name, since in CUDA_CAPABILITIES.items() if capability >= since)
+    return frozenset(name for name, family in FAMILIES.items() if capability >= family.capability)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@ The types of operands, and the plans whose products are exact with each.
 
 Every type has an accumulator that holds integers exactly up to some magnitude, and
 operands that hold integers up to another. Both bound what a plan may be; what proves
-that it stayed within is the certificate of its very operands (see `_exact`).
+that it stayed within is the certificate of its very operands (see `exact`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -135,10 +135,10 @@ def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
 
 def choose_partner_bound(depth: int, a: int, limit: int, max_bound: int) -> int:
     """
-    Choose the largest bound for B, up to *most*, that goes with the bound *a* for A.
+    Choose the largest bound of B, up to *max_bound*, that is exact with the bound *a* of A.
 
     Raises:
-        ValueError: products of this *depth* leave no *room* for any.
+        ValueError: no bound keeps products of this *depth* within *limit*.
 
     """
     low, high = 0, max_bound
@@ -159,43 +159,57 @@ def estimate_certificate(depth: int, a: int, b: int) -> float:
     return (norms + MAX_SIGMAS * sqrt(depth) * power) / 2 + 2
 
 
+MAX_DEPTH = 2**15
+"""The cost of comparing does not grow with the depth: here it is a fortieth of a
+product in bf16 on an H100."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """A type of operands, the plans that are exact with it, and the output's type."""
 
     name: str
     operand: str
-    """As torch calls it, like *output*."""
+    """As torch calls it, like all types below."""
+    job_output: str
+    """What jobs have products written as."""
+    capability: tuple[int, int]
+    """From which on GPUs have units of its own (for all but fp32 and fp64: tensor cores;
+    CUDA C++ programming guide, arithmetic instructions)."""
     make_plans: PlanMaker
-    depth: int
+    depth: int = MAX_DEPTH
     """Of products on a GPU."""
     output: str = "float32"
+    """What holds every sum of the plans."""
     precision: str = "highest"
     by_columns: bool = False
     """Whether the library wants B stored by columns."""
+    wider: str = ""
+    """Holds the sum of n equal values exactly, up to 2^16 of them in bf16 and 2^29 in
+    fp32. In the type itself three times a value is rounded."""
 
 
-MAX_DEPTH = 2**15
-"""The cost of comparing does not grow with the depth: here it is a fortieth of a
-product in bf16 on an H100."""
 FAMILIES = {
     family.name: family
     for family in (
-        Family("bf16", "bfloat16", make_bf16_plans, MAX_DEPTH),
-        Family("fp16", "float16", make_fp32_plans, MAX_DEPTH),
-        Family("tf32", "float32", make_fp32_plans, MAX_DEPTH, precision="high"),
-        Family("fp32", "float32", make_fp32_plans, MAX_DEPTH),
-        Family("fp64", "float64", make_fp64_plans, 2**12, output="float64"),
-        Family("fp8", "float8_e4m3fn", make_fp8_plans, 2**11, by_columns=True),
-        Family("int8", "int8", make_int8_plans, MAX_DEPTH, output="int32", by_columns=True),
+        Family("bf16", "bfloat16", "bfloat16", (8, 0), make_bf16_plans, wider="float32"),
+        Family("fp16", "float16", "float16", (7, 0), make_fp32_plans),
+        Family("tf32", "float32", "float32", (8, 0), make_fp32_plans, precision="high"),
+        Family("fp32", "float32", "float32", (0, 0), make_fp32_plans, wider="float64"),
+        Family("fp64", "float64", "float64", (0, 0), make_fp64_plans, 2**12, "float64"),
+        Family("fp8", "float8_e4m3fn", "bfloat16", (8, 9), make_fp8_plans, 2**11, by_columns=True),
+        Family("int8", "int8", "int32", (7, 5), make_int8_plans, output="int32", by_columns=True),
     )
 }
+"""The one table of types: every check takes from it what it multiplies, and how."""
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
     "fp32": FAMILIES["fp32"],
     "fp64": FAMILIES["fp64"],
     "int8": FAMILIES["int8"],
-    "bf16": Family("bf16", "bfloat16", make_narrow_plans, NARROW_DEPTH, output="bfloat16"),
+    "bf16": replace(
+        FAMILIES["bf16"], make_plans=make_narrow_plans, depth=NARROW_DEPTH, output="bfloat16"
+    ),
 }
 """What a CPU multiplies if it has units for it. There torch rounds products of 16-bit
 operands to 16 bits, and does not promise to do so only once."""

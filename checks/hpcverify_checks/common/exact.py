@@ -5,7 +5,7 @@ The operands are small integers, so that every partial sum in any order is an in
 that the accumulator holds exactly: whatever the order of summation, the tiles or the
 library, there is one right result, and it is known to the last bit. What makes that
 sound is the certificate, a bound on every partial sum that is computed from the
-operands themselves. They are made of a counter hash (see `_make_product_key`) wherever
+operands themselves. They are made of a counter hash (see `hash_places`) wherever
 they are needed, and are the same ones everywhere.
 
 A product is proven on the host, outside of the part that made it: by `SHIPPED_DIGESTS`,

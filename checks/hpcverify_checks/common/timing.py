@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from hpcverify_checks.common.dtypes import FAMILIES
 
 if TYPE_CHECKING:
     import torch
@@ -25,37 +25,15 @@ Timer = Callable[[Step, float], list[float]]
 """Repeats a step for some seconds and gives the time of each, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProductFormat:
-    """How a type is multiplied: the types that torch gives in and out, and how."""
-
-    operand: str
-    output: str
-    transposed: bool = False
-    """Whether the second operand must be stored by columns."""
-    precision: str = "highest"
-
-
-PRODUCT_FORMATS = {
-    "fp64": ProductFormat("float64", "float64"),
-    "fp32": ProductFormat("float32", "float32"),
-    "tf32": ProductFormat("float32", "float32", precision="high"),
-    "fp16": ProductFormat("float16", "float16"),
-    "bf16": ProductFormat("bfloat16", "bfloat16"),
-    "fp8": ProductFormat("float8_e4m3fn", "bfloat16", transposed=True),
-    "int8": ProductFormat("int8", "int32", transposed=True),
-}
-
-
 def make_product_step(dtype: str, size: int, device: torch.device) -> partial[Tensor]:
     """Make a step: one product of *size* in each dimension, into a fixed output."""
     import torch
 
-    form = PRODUCT_FORMATS[dtype]
+    family = FAMILIES[dtype]
     generator = torch.Generator(device).manual_seed(1)
-    operands = [_make_normal(form.operand, size, device, generator) for _ in range(2)]
-    a, b = operands[0], operands[1].T if form.transposed else operands[1]
-    out = torch.empty(size, size, dtype=getattr(torch, form.output), device=device)
+    operands = [_make_normal(family.operand, size, device, generator) for _ in range(2)]
+    a, b = operands[0], operands[1].T if family.by_columns else operands[1]
+    out = torch.empty(size, size, dtype=getattr(torch, family.job_output), device=device)
     if dtype == "int8":
         return partial(torch.ops.aten._int_mm.out, a, b, out=out)  # noqa: SLF001 - torch has no public one
     if dtype == "fp8":
@@ -116,8 +94,3 @@ def time_on_gpu(step: Step, seconds: float) -> list[float]:
             events[-MAX_STEPS_AHEAD].synchronize()
     events[-1].synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def find_next_edge(now: float, period: float) -> float:
-    """Say when the load is next switched on: at a multiple of *period*."""
-    return (math.floor(now / period) + 1) * period

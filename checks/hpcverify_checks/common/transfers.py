@@ -6,16 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.bits import mix_bits
+from hpcverify_checks.common.bits import GOLDEN, WORD_BYTES, format_word, mix_bits, wrap_int64
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-WORD_BYTES = 8
-"""Bytes of a word: an int64."""
-_GOLDEN = 0x9E3779B97F4A7C15
-_SIGN_BIT = 2**63
 
 Copy = Callable[["Tensor", "Tensor"], None]
 """Begins to copy the second into the first; tests put a faulty one here."""
@@ -30,9 +25,8 @@ def make_pattern(key: int, words: range, device: torch.device) -> Tensor:
     """Make the *words* of pattern *key*: a hash of the key and of their places."""
     import torch
 
-    start = (key * _GOLDEN + words.start + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
     place = torch.arange(len(words), dtype=torch.int64, device=device)
-    return mix_bits(place.add_(start))  # sums wrap around, alike on all devices
+    return mix_bits(place.add_(wrap_int64(key * GOLDEN + words.start)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +46,6 @@ class WrongWords:
             "found": format_word(self.found),
             "expected": format_word(self.expected),
         }
-
-
-def format_word(word: int) -> str:
-    """Print the 64 bits of *word*."""
-    return f"0x{word % (2 * _SIGN_BIT):016x}"
 
 
 def compare_words(found: Tensor, expected: Tensor) -> WrongWords | None:

@@ -26,57 +26,117 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import JudgedItem
-from hpcverify.model import Finding, Inventory, Measurement
+from hpcverify.model import Cause, Finding, FindingRule, Inventory, Measurement, Remedy, Verdict
+from hpcverify_checks.common.reruns import Reruns
 
+KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
+"""What like parts have in common."""
 MIN_VOTERS = 3
 """Of two that differ, nobody can say which is wrong."""
 CORRUPTION_CODE = "corruption"
 """The code of a finding that accuses a part."""
+ANSWER_CODE = "answer"
+"""The code of a finding that is put to the vote."""
 CORE_PATTERN = re.compile(r"cpu\d+")
 CORES_GROUP = "cores"
 """The group of the cores' answers."""
-SHARED_EVIDENCE = ("dtype", "plan", "draw", "expected", "digest")
-"""What accused parts must have in common for the plan to be at fault."""
-OWN_REFERENCE = "own first product"
-"""What a part was compared with, if with nothing that was proven."""
+PRODUCT_FINDING_RULES = {
+    CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+    "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
+    "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
+    "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+    ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
+}
+"""For every check that compares products: the same fault has the same remedy in each."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
 """The numbers that accuse a part, and what they are called where the plan did it."""
 
 
+class Ballot(Struct, frozen=True):
+    """What a part answered to a question: the data of a finding that is put to the vote."""
+
+    group: str
+    """The like parts that were asked the same."""
+    name: str
+    """What they were asked."""
+    digest: str
+
+
+class Accusation(Struct, frozen=True):
+    """What is known of a product that was wrong: the data of the finding of it."""
+
+    dtype: str
+    plan: str
+    draw: int
+    """Of the operands."""
+    metric: str = "mismatched_words"
+    """The number that holds its wrong words: one of `DISPUTED_METRICS`."""
+    digest: str = ""
+    """Of the whole output, empty if it is not known."""
+    expected: str = ""
+    """What the first wrong element should have been, likewise."""
+    in_memory: bool | None = None
+    """Whether an operand or the reference changed in memory; None if it is not known."""
+    reruns: Reruns | None = None
+
+    @property
+    def product(self) -> tuple[str | int, ...]:
+        """What accused parts must have in common for the plan to be at fault."""
+        return self.dtype, self.plan, self.draw, self.expected, self.digest
+
+    @property
+    def can_be_excused(self) -> bool:
+        """Whether a plan can be at fault: memory as it was, and wrong every time."""
+        wrong_each_time = self.reruns is not None and self.reruns.persistent
+        return bool(self.expected and self.digest) and self.in_memory is False and wrong_each_time
+
+
+Accused = tuple[Finding, Accusation]
+"""The finding of a wrong product, and its data."""
+
+
+def identify_kind(inventory: Inventory, where: str) -> str:
+    """Say what has to be the same of two parts that are to compute the same bits."""
+    part = next((p for p in inventory.parts if p.id == where), None)
+    if part is None:
+        return ""
+    return " ".join((part.kind, *(part.facts[name] for name in KIND_FACTS if name in part.facts)))
+
+
+def make_answer(where: str, text: str, answer: Ballot) -> Finding:
+    """Put the *answer* of a part to the vote."""
+    return Finding(ANSWER_CODE, where, text, data=msgspec.to_builtins(answer))
+
+
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Put the answers to the vote, and acquit parts that all err in the same bits."""
-    answers = [f for f in found if isinstance(f, Finding) and f.code == "answer"]
+    answers = [f for f in found if isinstance(f, Finding) and f.code == ANSWER_CODE]
     others = [f for f in found if f not in answers]
     left = list(acquit_shared(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    for poll in group_polls(skip_wrong_cores(answers, left)):
+    for poll in group_polls(answers, left):
         yield from poll.declare_results(gpus)
     yield from left
 
 
-def skip_wrong_cores(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iterator[Finding]:
-    """Leave out the answers of cores that computed wrongly: they prove nothing more."""
-    wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
-    for answer in answers:
-        if answer.evidence["group"] != CORES_GROUP or answer.where not in wrong:
-            yield answer
-
-
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The *answers* to one question, which is called *name*."""
+    """The answers to one question, which is called *name*."""
 
     name: str
-    answers: tuple[Finding, ...]
+    answers: tuple[tuple[Finding, Ballot], ...]
 
     def collect_votes(self) -> dict[str, str]:
         """Say how each part voted; one that contradicts itself votes for nothing."""
         said: dict[str, set[str]] = {}
-        for answer in self.answers:
-            said.setdefault(answer.where, set()).add(answer.evidence["digest"])
+        for finding, answer in self.answers:
+            said.setdefault(finding.where, set()).add(answer.digest)
         return {w: min(d) if len(d) == 1 else "" for w, d in said.items()}
 
     def declare_results(self, gpus: frozenset[str]) -> Iterator[Finding]:
@@ -84,49 +144,51 @@ class Poll:
         ballots = self.collect_votes()
         votes = Counter(ballots.values())
         most, count = votes.most_common(1)[0]
-        decided = len(ballots) >= MIN_VOTERS and 2 * count > len(ballots)
-        for answer in self.answers:
-            if most and (len(votes) == 1 or (decided and ballots[answer.where] == most)):
-                yield self._confirm(answer, count, len(ballots))
-            elif answer.where not in gpus:
-                yield self._make_finding(answer, "dissent", votes)
+        voters = len(ballots)
+        decided = voters >= MIN_VOTERS and 2 * count > voters
+        for finding, answer in self.answers:
+            if most and (len(votes) == 1 or (decided and ballots[finding.where] == most)):
+                alone = "no other part was asked this, so there is no vote"
+                agreed = f"{count} of {voters} agree" if voters > 1 else alone
+                yield replace(finding, text=f"{finding.text}; {agreed}")
+                continue
+            code, said = "disagreement", NO_MAJORITY.format(voters=voters)
+            if finding.where not in gpus:
+                code = "dissent"
+                said = f"the {voters} cores gave {len(votes)} different answers"
             elif most and decided:
-                yield self._make_finding(answer, "outvoted", votes)
-            else:
-                yield self._make_finding(answer, "disagreement", votes)
-
-    def _confirm(self, answer: Finding, count: int, voters: int) -> Finding:
-        if voters == 1:
-            alone = "the only part that was asked this, so that there is no vote"
-            return replace(answer, text=f"{answer.text}; {alone}")
-        return replace(answer, text=f"{answer.text}; {count} of {voters} agree")
-
-    def _make_finding(self, answer: Finding, code: str, votes: Counter[str]) -> Finding:
-        most, count = votes.most_common(1)[0]
-        voters = votes.total()
-        said = {
-            "outvoted": f"other bits than the {count} of {voters} parts that agree",
-            "disagreement": f"different answers from {voters} like parts, and no "
-            "majority of three or more: it cannot be told which is wrong",
-            "dissent": f"the cores disagree: {len(votes)} different answers from {voters} of them",
-        }
-        evidence = {**answer.evidence, "most": most, "votes": f"{count} of {voters}"}
-        return Finding(code, answer.where, f"{self.name}: {said[code]}", evidence)
+                code = "outvoted"
+                said = f"other bits than the {count} of {voters} parts that agree"
+            text, counts = f"{self.name}: {said}", {"most": most, "votes": f"{count} of {voters}"}
+            evidence = msgspec.structs.asdict(answer) | counts
+            yield replace(finding, code=code, text=text, evidence=evidence)
 
 
-def group_polls(answers: Iterable[Finding]) -> Iterator[Poll]:
-    """Sort *answers* by what was asked, and of which group of like parts."""
-    asked: dict[tuple[str, str], list[Finding]] = {}
-    for answer in answers:
-        name = answer.evidence.get("name", "answer")
-        asked.setdefault((answer.evidence["group"], name), []).append(answer)
+NO_MAJORITY = (
+    "different answers from {voters} like parts, and no majority of three or more: "
+    "it cannot be told which is wrong"
+)
+
+
+def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iterator[Poll]:
+    """
+    Sort *answers* by what was asked, and of which group of like parts.
+
+    Cores that computed wrongly, by what was *found*, prove nothing more by theirs.
+    """
+    wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
+    asked: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
+    for finding in answers:
+        answer = finding.data_as(Ballot)
+        if answer.group != CORES_GROUP or finding.where not in wrong:
+            asked.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), given in asked.items():
         yield Poll(name, tuple(given))
 
 
 @dataclass(frozen=True, slots=True)
 class PartGroup:
-    """All *parts* of one kind that a node has, of which *least* have to agree."""
+    """All *parts* of one kind that a node has, of which *min_parts* have to agree."""
 
     parts: frozenset[str]
     min_parts: int
@@ -135,46 +197,19 @@ class PartGroup:
     single_plan: bool = False
     """Whether each testified of one plan of a type only."""
 
-    def list_excused(self, accusations: Sequence[Finding]) -> list[Finding]:
-        """List those of the *accusations* that all parts have in common."""
-        accused: dict[tuple[str, ...], set[str]] = {}
-        for accusation in accusations:
-            if _is_steady(accusation):
-                accused.setdefault(_make_product_key(accusation), set()).add(accusation.where)
+    def list_excused(self, accused: Sequence[Accused]) -> Iterator[Accused]:
+        """Yield those of the *accused* that all parts have in common."""
+        steady = [(f, a) for f, a in accused if a.can_be_excused]
+        parts: dict[tuple[str | int, ...], set[str]] = {}
+        for finding, accusation in steady:
+            parts.setdefault(accusation.product, set()).add(finding.where)
         several = len(self.parts) >= self.min_parts
-        shared = {b for b, parts in accused.items() if several and self.parts <= parts}
-        types = {
-            _get_dtype_key(a)
-            for a in accusations
-            if self.single_plan and _make_product_key(a) in shared
-        }
-        return [
-            accusation
-            for accusation in accusations
-            if accusation.where in self.parts
-            and _is_steady(accusation)
-            and (_make_product_key(accusation) in shared or _get_dtype_key(accusation) in types)
-        ]
-
-
-def _is_steady(accusation: Finding) -> bool:
-    """Whether a plan can be at fault: memory as it was, and wrong every time."""
-    evidence = accusation.evidence
-    return (
-        all(evidence.get(name) for name in SHARED_EVIDENCE)
-        and evidence.get("place") == "compute"
-        and evidence.get("reruns", "").startswith("persistent")
-    )
-
-
-def _make_product_key(accusation: Finding) -> tuple[str, ...]:
-    return tuple(accusation.evidence.get(name, "") for name in SHARED_EVIDENCE)
-
-
-def _get_dtype_key(accusation: Finding) -> tuple[str, str]:
-    """Say of what type the product was, and against what it was wrong."""
-    evidence = accusation.evidence
-    return evidence.get("dtype", ""), evidence.get("reference", "")
+        shared = {p for p, where in parts.items() if several and self.parts <= where}
+        types = {(a.dtype, a.metric) for _, a in steady if self.single_plan and a.product in shared}
+        for finding, accusation in steady:
+            known = accusation.product in shared or (accusation.dtype, accusation.metric) in types
+            if finding.where in self.parts and known:
+                yield finding, accusation
 
 
 def list_part_groups(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[PartGroup]:
@@ -209,32 +244,26 @@ def count_threads_per_core(inventory: Inventory) -> int:
 
 def acquit_shared(found: Sequence[JudgedItem], kinds: Iterable[PartGroup]) -> Iterator[JudgedItem]:
     """Yield what was *found*; what all parts of a kind are accused of accuses none."""
-    accusations = [f for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
-    acquittals = [
-        (accusation, _make_acquittal(accusation, kind))
-        for kind in kinds
-        for accusation in kind.list_excused(accusations)
+    accused = [
+        (f, f.data_as(Accusation))
+        for f in found
+        if isinstance(f, Finding) and f.code == CORRUPTION_CODE
     ]
-    excused = [accusation for accusation, _ in acquittals]
-    standing = {_find_metric(a) for a in accusations if a not in excused}
-    disputed = {_find_metric(a) for a in excused} - standing
-    yield from (acquittal for _, acquittal in acquittals)
+    excused: list[Accused] = []
+    for kind in kinds:
+        for finding, accusation in kind.list_excused(accused):
+            excused.append((finding, accusation))
+            yield replace(
+                finding,
+                code="inexact",
+                text=f"all {len(kind.parts)} agree on the same wrong bits of this type, so "
+                f"that {kind.blame} is wrong: {finding.text}",
+            )
+    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
+    disputed = {(f.where, a.metric) for f, a in excused} - standing
+    acquitted = [finding for finding, _ in excused]
     for item in found:
         if isinstance(item, Measurement) and (item.where, item.name) in disputed:
             yield replace(item, name=DISPUTED_METRICS[item.name])
-        elif item not in excused:
+        elif item not in acquitted:
             yield item
-
-
-def _find_metric(accusation: Finding) -> tuple[str, str]:
-    """Say which number holds the words of *accusation*."""
-    own = accusation.evidence.get("reference") == OWN_REFERENCE
-    return accusation.where, "stress.mismatched" if own else "mismatched_words"
-
-
-def _make_acquittal(accusation: Finding, kind: PartGroup) -> Finding:
-    text = (
-        f"all {len(kind.parts)} agree on the same wrong bits of this type, so that "
-        f"{kind.blame} is wrong: {accusation.text}"
-    )
-    return replace(accusation, code="inexact", text=text)

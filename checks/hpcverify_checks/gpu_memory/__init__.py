@@ -197,7 +197,7 @@ def examine_memory(
     """
     if not memory.chunks:
         raise Unable(
-            f"none of the {room.total / GIB:.1f} GiB of GPU memory could be had: {FREE_MEMORY_FIX}",
+            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: {FREE_MEMORY_FIX}",
             Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
@@ -210,7 +210,7 @@ def examine_memory(
         march.require_canary(chance)
         if enough():
             break
-    yield from report_tally(memory, where, room, tally)
+    yield from _report_tally(memory, where, room, tally)
 
 
 def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
@@ -227,10 +227,9 @@ def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding
         yield Finding("memory_corrupted", where, text)
 
 
-def report_tally(
+def _report_tally(
     memory: Memory, where: str, room: DeviceMemory, tally: PassTally
 ) -> Iterator[CheckItem]:
-    """Say how much was tested, how, and how many words were wrong."""
     yield Measurement("covered", memory.size / room.total, "ratio", where)
     yield Measurement("passes", tally.passes.total(), "", where)
     yield Measurement("mismatches", tally.mismatches, "", where)

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Finding, Remedy
-from hpcverify_checks.common.bits import WORD_BITS, mix_bits
-from hpcverify_checks.common.transfers import WORD_BYTES, format_word
+from hpcverify_checks.common.bits import WORD_BITS, WORD_BYTES, format_word, mix_bits
 
 if TYPE_CHECKING:
     from torch import Tensor

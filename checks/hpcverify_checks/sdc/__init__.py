@@ -1,20 +1,20 @@
 """
 Look for silent data corruption: products that must be right to the last bit.
 
-The operands are integers whose product is known exactly (see `_exact`), so a single
+The operands are integers whose product is known exactly (see `exact`), so a single
 changed bit in any output is found in the product in which it happens, and a healthy
 part cannot be accused. The reference is proven on the host and is not just the part's
 own first answer, with which a stuck unit would agree for ever. Several plans take
 turns in the same outputs, so that a tile which is not written shows, and the operands
 move through the lanes from one product to the next. The part itself compares, without
-waiting for the host; canaries prove that the comparison is awake (see `_hunt`). On a
-mismatch memory is told from arithmetic, and three repetitions tell persistent from
-intermittent (see `_mismatch`).
+waiting for the host; canaries prove that the comparison is awake (see `product_loop`).
+On a mismatch memory is told from arithmetic, and three repetitions tell persistent from
+intermittent (see `mismatch`).
 
 Integers toggle fewer wires than random numbers and draw less power. So a second part
 of the time goes to random numbers under square-wave load, compared with the part's
-own first answer and with those of the other parts (`_stress`, `_vote`), and a third
-to copies (`_copies`). A CPU is examined core by core, alone and all at once.
+own first product and with those of the other parts (`stress`, `vote`), and a third
+to copies (`copies`). A CPU is examined core by core, alone and all at once.
 
 No test of this kind covers all of a part: what is reported is what was covered.
 """
@@ -32,7 +32,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Unable,
+    Watch,
+    fail_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -44,7 +54,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
+from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
     list_unused_dtypes,
@@ -61,16 +71,16 @@ from hpcverify_checks.common.exact import (
     Shape,
     find_constant_bits,
 )
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
+from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.stats import compute_excluded_rate
-from hpcverify_checks.common.vote import reconcile
+from hpcverify_checks.common.vote import PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
-from hpcverify_checks.sdc.kernels import choose_comparison
-from hpcverify_checks.sdc.loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
-    ProvenJob,
-    ReferenceCache,
+    References,
     list_families,
     prepare_each,
 )
@@ -92,8 +102,6 @@ MIN_HUNT_SHARE = 0.25
 """Of the time for a type: so much is hunted however long it took to prepare."""
 SIZE_STEP = 16
 """What sizes and depths are multiples of, for the sake of one-byte operands."""
-MAX_CORES = 64
-"""Cores at a time: past this, Python's lock is busier than the cores are."""
 WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
 """For many cores, and for one: with less for each, some wait for the next run."""
 
@@ -146,12 +154,12 @@ def check_exact_products(
     ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
 ) -> Iterator[CheckItem]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    chosen, library = list_families(device), ReferenceCache()
+    chosen, references = list_families(device), References()
     done: list[FamilyResult] = []
     for family in chosen:
         shape = choose_shape(family, device, params)
         draw = ctx.seed if params.fresh else 0
-        task = DeviceTask(ctx, family, shape, device, seams, draw, library)
+        task = DeviceTask(ctx, family, shape, device, seams, draw, references)
         done.append(FamilyResult(task))
         # At once: a part that errs may not live to tell of it later.
         for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
@@ -227,8 +235,8 @@ def _name_unit(task: DeviceTask) -> str:
     return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
 
 
-def _describe_plans(ready: Sequence[ProvenJob]) -> str:
-    plans = (f"{r.job.name} (sums to 2^{log2(r.certificate):.2f})" for r in ready)
+def _describe_plans(ready: Sequence[tuple[ProductJob, int]]) -> str:
+    plans = (f"{job.name} (sums to 2^{log2(bound):.2f})" for job, bound in ready)
     return f"plans {', '.join(plans)}"
 
 
@@ -261,15 +269,15 @@ def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
 
     To prepare takes its time out of the *seconds*.
     """
-    task, ready = done.task, list[ProvenJob]()
+    task, ready = done.task, list[tuple[ProductJob, int]]()
     began = perf_counter()
     with use_float32_precision(task.family.precision):
-        for item in prepare_each(task):
-            if isinstance(item, PartResult):
-                yield item
-            else:
-                ready.append(item)
-        jobs = tuple(item.job for item in ready)
+        for plan in prepare_each(task):
+            if plan.failure:
+                yield plan.failure
+            if plan.job:
+                ready.append((plan.job, plan.certificate))
+        jobs = tuple(job for job, _ in ready)
         if not jobs:
             return
         done.exercise_notes.extend((_describe_plans(ready), _describe_constant_bits(jobs)))
@@ -294,11 +302,9 @@ def hunt_on_parts(
         yield task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
         return
     cores, half = cpu.read_cores().allowed, seconds / 2
-    alone = [
-        (core,)
-        for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), _get_rotation(task))
-    ]
-    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), _get_rotation(task))
+    turn = task.ctx.rotation
+    alone = [(core,) for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), turn)]
+    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), turn)
     waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
     for load, groups in (("alone", alone), ("all at once", waves)):
         for group in groups:
@@ -322,10 +328,6 @@ def add_load(load: str, outcome: PartResult) -> PartResult:
 
 def _count_fitting(seconds: float, least: float) -> int:
     return max(1, int(seconds / least))
-
-
-def _get_rotation(task: DeviceTask) -> int:
-    return task.ctx.rotation
 
 
 def _hunt_on_core(
@@ -368,47 +370,26 @@ CHECK = Check(
         "products": Metric(unit="", meaning="products compared with a proven one"),
         "checked_operations": Metric(unit="", meaning="operations in those products"),
         "disputed_words": Metric(
-            unit="", meaning="words in which all parts agree against the proof"
+            unit="", meaning="words in which all parts contradict the reference alike"
         ),
-        "stress.mismatched": Metric(
-            unit="", meaning="words that differed from the part's own first answer"
-        ),
-        "stress.disputed": Metric(
-            unit="", meaning="words in which all parts agree against their first answer"
-        ),
-        "stress.products": Metric(unit="", meaning="products compared with that"),
+        **SOAK_METRICS,
         "copied_bytes": Metric(unit="B", meaning="copied and compared"),
         "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
     },
     rules={
-        "mismatched_words": Rule(
-            high=0,
-            remedy=Remedy.REPLACE,
-            optional=True,  # where all parts agree, the words are disputed instead
-            hard=True,
-            source="an exact product has one right answer",
+        "mismatched_words": fail_outside(
+            high=0, remedy=Remedy.REPLACE, hard=True, source="an exact product has one right answer"
         ),
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
-        "stress.mismatched": Rule(
-            high=0,
-            remedy=Remedy.REPLACE,
-            optional=True,
-            hard=True,
-            source="the same product of the same part has the same bits",
-        ),
+        **SOAK_RULES,
         "copied_wrong_words": Rule(
             high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
         ),
     },
     finding_rules={
-        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        **PRODUCT_FINDING_RULES,
         "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
-        "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-        "answer": FindingRule(Verdict.PASS, Remedy.NONE),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

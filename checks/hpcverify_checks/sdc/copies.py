@@ -30,9 +30,12 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Remedy
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.bits import view_words
+from hpcverify_checks.common.bits import WORD_BYTES, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.transfers import WORD_BYTES, Copy, copy, make_pattern
+from hpcverify_checks.common.device import wait_for_device
+from hpcverify_checks.common.exact import HOST_DEVICE
+from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +55,6 @@ GUARD_FILL = 0xA5
 """What they hold."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""
-RERUNS = 3
-HOST_DEVICE = "cpu"
 
 CountUnequal = Callable[["Tensor", "Tensor"], "Tensor"]
 """Counts the words in which two rows of bytes differ: a scalar where they are."""
@@ -167,7 +168,7 @@ class CopyPath:
             self.poison(piece)
         for piece in pieces:
             self.copy(self.target[piece.target_slice], self.source[piece.source_slice])
-        wait_for_copy(self.source, self.target)
+        wait_for_device(self.source.device, self.target.device)
 
     def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
         """Make the copies, and count for each of them the words that are wrong."""
@@ -194,14 +195,6 @@ class CopyPath:
                 Cause.CHECKER,
                 Remedy.FIX_CHECKER,
             )
-
-
-def wait_for_copy(source: Tensor, target: Tensor) -> None:
-    """Wait for what a GPU was told to copy into the host's memory."""
-    import torch
-
-    if source.device.type == "cuda" and target.device.type == HOST_DEVICE:
-        torch.cuda.synchronize(source.device)
 
 
 @dataclass(slots=True)
@@ -231,13 +224,15 @@ def check_copies(
     if ctx.device.kind == "cpu":
         sent = make_source(ctx.seed, ROOM_BYTES["cpu"], device)
         cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
-        tallies = list(run_on_each(cores, partial(copy_on_core, run, sent, copy)))
+        work = run_on_each(cores, lambda core: run(make_core_paths(sent, copy), f"cpu{core}"))
+        tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
         ways = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
         tallies = [run(ways, ctx.device.part)]
         text = ", ".join(way.name for way in ways)
-    yield Coverage(ctx.device.part, f"{describe_copies(tallies, get_max_copy_bytes(ctx))} {text}")
+    largest = ROOM_BYTES[ctx.device.kind] // 2
+    yield Coverage(ctx.device.part, f"{describe_copies(tallies, largest)} {text}")
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
         yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)
@@ -245,18 +240,6 @@ def check_copies(
     for tally in tallies:
         if tally.error:
             raise tally.error
-
-
-def copy_on_core(
-    run: Callable[[Sequence[CopyPath], str], CopyTally], sent: Tensor, copy: Copy, core: int
-) -> CopyTally:
-    """Copy on one core of the CPU."""
-    return run(make_core_paths(sent, copy), f"cpu{core}")
-
-
-def get_max_copy_bytes(ctx: Context) -> int:
-    """Say how many bytes the largest copy has."""
-    return ROOM_BYTES[ctx.device.kind] // 2
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
@@ -336,19 +319,6 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
             break
 
 
-def rerun(way: CopyPath, piece: PlannedCopy) -> str:
-    """Say how often the copy is wrong again."""
-    again = 0
-    try:
-        for _ in range(RERUNS):
-            way.make_copies([piece])
-            again += bool(way.count_wrong(piece))
-    except RuntimeError as exc:  # as CUDA's: it must not hide what was found
-        return f"not possible: {exc}"
-    kind = "persistent" if again == RERUNS else "intermittent"
-    return f"{kind}: {again} of {RERUNS} reruns wrong"
-
-
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
 ) -> Finding:
@@ -364,7 +334,7 @@ def investigate_miscopy(
         "wrong_words": str(counts[number]),
         **trace_error(way, piece, remake_bytes(piece, seed)),
     }
-    evidence["reruns"] = rerun(way, piece)
+    evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
     text = (
         f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"

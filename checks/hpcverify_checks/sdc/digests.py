@@ -2,7 +2,7 @@
 The digests of the right products of the plans, for the shapes that suites use.
 
 They hold for every part, vendor and library, and so do the certificates, since the
-operands are the same everywhere. ``python -m tests.checks.universal`` prints them.
+operands are the same everywhere. ``python -m tests.checks.sdc.universal`` prints them.
 """
 
 from __future__ import annotations

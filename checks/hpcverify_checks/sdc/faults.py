@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.dtypes import Multiply
-from hpcverify_checks.sdc.loop import Compare
+from hpcverify_checks.common.product_loop import Compare
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,19 +23,17 @@ from hpcverify_checks.common.exact import (
     prove_by_freivalds,
     view_shifted,
 )
-from hpcverify_checks.sdc.digests import find_shipped
-from hpcverify_checks.sdc.evidence import investigate_corruption
-from hpcverify_checks.sdc.loop import (
-    HARDWARE_SEAMS,
+from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.product_loop import (
     ProductBench,
     ProductJob,
-    ProductSeams,
+    ProductTask,
     ShouldStop,
     WrongProduct,
-    count_outputs,
     hunt,
     poison,
 )
+from hpcverify_checks.sdc.digests import find_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -79,42 +77,15 @@ class Reference:
     certificate: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceCache:
-    """The references that several types of operands share on one device."""
-
-    references: dict[tuple[ProductPlan, Shape], Reference] = field(default_factory=dict)
+References = dict[tuple[ProductPlan, Shape], Reference]
+"""What several types of operands share on one device."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTask:
+class DeviceTask(ProductTask):
     """One type of operands with which to examine one device."""
 
-    ctx: Context
-    family: Family
-    shape: Shape
-    device: torch.device
-    seams: ProductSeams = HARDWARE_SEAMS
-    draw: int = 0
-    library: ReferenceCache = field(default_factory=ReferenceCache)
-
-    def make_output(self) -> Tensor:
-        """Make room for one product."""
-        import torch
-
-        return torch.empty(
-            self.shape.size,
-            self.shape.size,
-            dtype=getattr(torch, self.family.output),
-            device=self.device,
-        )
-
-    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
-        """Make outputs for the part or core *where*."""
-        outputs = [self.make_output() for _ in range(count_outputs(len(jobs), self.device))]
-        return ProductBench(
-            where, self.family.name, jobs, tuple(outputs), self.ctx.seed, self.seams
-        )
+    references: References = field(default_factory=References)
 
     @property
     def first_core(self) -> int:
@@ -151,6 +122,18 @@ def make_part_result(
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan on the device of a task."""
+
+    job: ProductJob | None = None
+    """None where its product could not be put right."""
+    certificate: int = 0
+    """What bounds its partial sums."""
+    failure: PartResult | None = None
+    """What was wrong with its first product."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedJobs:
     """The jobs of a task, with what was wrong already when they were made."""
 
@@ -161,24 +144,15 @@ class PreparedJobs:
 
 def prepare(task: DeviceTask) -> PreparedJobs:
     """Put all plans of *task* on its device, and prove a product of each."""
-    made = list(prepare_each(task))
-    ready = [item for item in made if isinstance(item, ProvenJob)]
+    made = tuple(prepare_each(task))
     return PreparedJobs(
-        tuple(item.job for item in ready),
-        tuple(item.certificate for item in ready),
-        tuple(item for item in made if isinstance(item, PartResult)),
+        tuple(plan.job for plan in made if plan.job),
+        tuple(plan.certificate for plan in made if plan.job),
+        tuple(plan.failure for plan in made if plan.failure),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenJob:
-    """A job whose product is proven, and what bounds its partial sums."""
-
-    job: ProductJob
-    certificate: int
-
-
-def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
+def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     """
     Put the plans of *task* on its device one by one, and prove a product of each.
 
@@ -192,31 +166,27 @@ def prepare_each(task: DeviceTask) -> Iterator[ProvenJob | PartResult]:
     """
     accused = False
     for plan in task.family.make_plans(task.shape.depth):
-        made = Operands(plan, task.shape, task.draw)
+        made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
         job = _make_unproven_job(task, made)
-        reference = task.library.references.get((plan, task.shape))
-        if reference is None:
-            host = job.reference.cpu()
+        if key not in task.references:
+            host, reference = job.reference.cpu(), job.reference
             proof = prove_product(made, host, task.ctx.seed)
-            rows = len(proof.wrong_rows)
-            if rows > MAX_REPAIRED_ROWS and accused:
-                yield PartResult(task.first_where, 1, 0.0, rows)
-                continue
-            if rows:
+            if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
+                failure = PartResult(task.first_where, 1, 0.0, len(proof.wrong_rows))
+            elif proof.wrong_rows:
                 if not accused:
                     _require_witnesses(made, host, proof, task.ctx)
-                host, again = _repair_rows(made, host, proof, task.ctx.seed)
-                yield _accuse_first_product(task, job, host)
-                accused = True
-                if again.wrong_rows:
-                    continue
-                proof, job = again, replace(job, reference=host.to(task.device))
-            kept = Reference(job.reference, compute_digest(host), proof.certificate)
-            reference = task.library.references[plan, task.shape] = kept
-        yield ProvenJob(
-            replace(job, reference=reference.product, digest=reference.digest),
-            reference.certificate,
-        )
+                host, proof = _repair_rows(made, host, proof, task.ctx.seed)
+                reference = host.to(task.device)
+                failure, accused = _accuse_first_product(task, job, host), True
+            if proof.wrong_rows:
+                yield PreparedPlan(failure=failure)
+                continue
+            known = Reference(reference, compute_digest(host), proof.certificate)
+            task.references[key] = known
+        known = task.references[key]
+        proven = replace(job, reference=known.product, digest=known.digest)
+        yield PreparedPlan(proven, known.certificate, failure)
 
 
 def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
@@ -227,7 +197,7 @@ def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
     stored = partial(made.store, dtype, by_columns=task.family.by_columns)
     a, b = stored(task.device)
     first = task.make_output()
-    if (made.plan, made.shape) not in task.library.references:
+    if (made.plan, made.shape) not in task.references:
         poison(first)
         task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, 0), first))
     return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)

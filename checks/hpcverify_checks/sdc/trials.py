@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import Context, Trial, Unable
 from hpcverify.model import Cause
@@ -27,13 +27,20 @@ from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.dtypes import Family
 from hpcverify_checks.common.exact import Shape, view_shifted
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import (
+    HuntResult,
+    ProductBench,
+    ProductJob,
+    ProductSeams,
+    hunt,
+)
+from hpcverify_checks.common.vote import Accusation
 from hpcverify_checks.sdc import faults
-from hpcverify_checks.sdc.kernels import choose_comparison
-from hpcverify_checks.sdc.loop import HuntResult, ProductBench, ProductJob, ProductSeams, hunt
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     PartResult,
-    ReferenceCache,
+    References,
     list_families,
     make_part_result,
     prepare,
@@ -182,9 +189,8 @@ def _hunt_trial(bench: ProductBench) -> HuntResult:
 def _classify_result(outcome: PartResult, otherwise: str) -> tuple[str, str]:
     if outcome.corruption is None:
         return FOUND_NOTHING, otherwise
-    place = outcome.corruption.evidence["place"]
-    found = FOUND_MEMORY if place.startswith("memory") else FOUND_COMPUTE
-    return found, outcome.corruption.text
+    accused = outcome.corruption.data_as(Accusation)
+    return FOUND_MEMORY if accused.in_memory else FOUND_COMPUTE, outcome.corruption.text
 
 
 def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:
@@ -247,12 +253,15 @@ def _inject_once(harm: faults.OutputFault) -> Injection:
     return inject_multiply(faults.limit_to_calls(faults.make_multiply_fault(harm), (FAULTY_CALL,)))
 
 
+def _replace_seams(bench: ProductBench, **seams: Any) -> AbstractContextManager[ProductBench]:
+    return nullcontext(replace(bench, seams=replace(bench.seams, **seams)))
+
+
 def inject_multiply(fault: MultiplyFault) -> Injection:
     """Multiply with a *fault*."""
 
     def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        multiply = fault(bench.seams.multiply)
-        return nullcontext(replace(bench, seams=replace(bench.seams, multiply=multiply)))
+        return _replace_seams(bench, multiply=fault(bench.seams.multiply))
 
     return inject
 
@@ -279,8 +288,7 @@ MEMORY_CASES = (
 
 def _inject_compare(blindness: CompareFault) -> Injection:
     def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        compare = blindness(bench.seams.compare)
-        return nullcontext(replace(bench, seams=replace(bench.seams, compare=compare)))
+        return _replace_seams(bench, compare=blindness(bench.seams.compare))
 
     return inject
 
@@ -307,7 +315,7 @@ def _inject_from_start(stage: TrialSetup) -> Injection:
 
     def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
         with inject_multiply(stuck)(bench) as faulty:
-            task = replace(stage.task, seams=faulty.seams, library=ReferenceCache())
+            task = replace(stage.task, seams=faulty.seams, references=References())
         return nullcontext(replace(faulty, jobs=prepare(task).jobs))
 
     return inject

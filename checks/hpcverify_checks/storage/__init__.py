@@ -272,16 +272,16 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
     """
     if fault.number in NO_SPACE_ERRNOS:
         raise Unable(
-            f"{site.folder} ran full while it was written ({fault}): free some space, "
+            f"{site.folder} filled up during the test ({fault}): free some space, "
             "or raise the quota",
             Cause.NO_SPACE,
         ) from fault
     if fault.number in DENIED_ERRNOS:
         raise Unable(
-            f"{site.folder} cannot be used ({fault}): correct its permissions", Cause.DENIED
+            f"{site.folder} is not usable ({fault}): correct its permissions", Cause.DENIED
         ) from fault
     if fault.number in CORRUPTION_ERRNOS:
-        text = f"data did not read back as they were written: {fault}"
+        text = f"data read back differs from what was written: {fault}"
         return Finding("corruption", site.part, text, fault.evidence)
     if fault.number in IO_ERROR_ERRNOS:
         code = "remote_io_error" if site.remote else "io_error"
@@ -370,7 +370,7 @@ SMART_RULES = {
 }
 
 CHECK = Check(
-    summary="speed, tail latency and truth of the scratch disk, and its SMART health",
+    summary="speed, tail latency and data integrity of the scratch disk, and its SMART health",
     measure=measure,
     params=StorageParams,
     metrics={

@@ -24,7 +24,7 @@ RANDOM_DEPTH = 32
 def write(
     fio: Fio, extents: Sequence[FileExtent], rng: random.Random, seconds: float = 0.0
 ) -> FioReport:
-    """Fill *room* with fresh data, or as much as *seconds* allow, and flush it."""
+    """Fill *extents* with fresh data, or as much as *seconds* allow, and flush it."""
     return fio.run(
         extents,
         seed=rng.getrandbits(31),
@@ -41,7 +41,7 @@ def write(
 
 
 def cut_to_written(extents: Sequence[FileExtent], report: FioReport) -> tuple[FileExtent, ...]:
-    """Cut *room* down to what was written: no more than that can be read back."""
+    """Cut *extents* down to what was written: no more can be read back."""
     moved = report.list_moved_bytes("write")
     return tuple(
         replace(extent, size=size) for extent, size in zip(extents, moved, strict=True) if size

@@ -4,8 +4,9 @@ Soak all parts of a kind in heat and square waves, and watch how each of them be
 The load is the product of two large matrices again and again, which is the hottest
 thing these parts do in their daily work, with the next batch queued before the last
 one ends. In the middle of it all parts together go on and off, at several periods:
-the edges make supply voltages droop. Every product is compared with the first. Then
-the load ends, and how fast the part cools is watched too.
+the edges make supply voltages droop. Every product is compared with the first (see
+`soak`), and like parts are put to the vote. Then the load ends, and how fast the part
+cools is watched too.
 
 Slowing down is measured twice: by the hardware's own account (seconds throttled, by
 cause, from counters that run on between samples) and by the work that gets done.
@@ -27,18 +28,27 @@ load; and a part that heat has throttled draws less and would look cool.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Skip, Watch
+from hpcverify.check import (
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Skip,
+    Watch,
+    fail_outside,
+    warn_outside,
+)
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
-    Finding,
-    FindingRule,
     Measurement,
     Remedy,
     Series,
@@ -46,10 +56,20 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
-from hpcverify_checks.common.device import find_torch_device, reserve_gpu_cores
-from hpcverify_checks.thermal import load, plan, response
-from hpcverify_checks.thermal.load import STEADY_SIZES, WAVE_SIZES, LoopPace
-from hpcverify_checks.thermal.plan import LoadRecord, Meter, Stretch, StretchResult
+from hpcverify_checks.common import vote
+from hpcverify_checks.common.device import reserve_gpu_cores
+from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.common.soak import (
+    SOAK_METRICS,
+    SOAK_RULES,
+    PartSoak,
+    count_by_part,
+    name_vote_group,
+    plan_stretches,
+)
+from hpcverify_checks.thermal import plan, response
+from hpcverify_checks.thermal.load import prepare_loads, run_loads
+from hpcverify_checks.thermal.plan import LoadRecord, Meter
 from hpcverify_checks.thermal.response import GAUGES, MIN_SAMPLES, compute_sag
 
 MIN_POINTS = 16
@@ -79,13 +99,15 @@ def applies(ctx: Context) -> None:
         )
 
 
-def measure(ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: ThermalParams, seams: ProductSeams | None = None
+) -> Iterator[CheckItem]:
     """Load the device for the wanted time and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    paces = prepare_loads(ctx)
+    loads = prepare_loads(ctx, seams)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
-    table = plan.plan_stretches(
+    table = plan_stretches(
         plan.wait_for_all(ctx.shared, ctx.rank, watched),
         params.seconds,
         params.wave_share,
@@ -93,33 +115,21 @@ def measure(ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
     )
     meter = Meter(min(plan.METER_PERIOD_SECONDS, params.seconds / MIN_POINTS))
     with reserve_gpu_cores(ctx):
-        account = LoadRecord(tuple(run_stretch(paces, stretch, meter) for stretch in table))
-    plan.write_record(ctx.shared, ctx.rank, account)
-    yield from report_work(ctx.device.part, account, meter, began)
-    yield from find_mismatches(ctx.device.part, account, paces)
-    yield Coverage(ctx.device.part, describe_coverage(account, paces))
+        account = LoadRecord(tuple(run_loads(loads, table, meter)))
+    yield from (load.corruption for load in loads if load.corruption)
+    yield from count_by_part(loads)
+    if account.done:  # else a product was wrong before the load
+        plan.write_record(ctx.shared, ctx.rank, account)
+        yield from report_work(ctx.device.part, account, meter, began)
+        yield Coverage(ctx.device.part, describe_coverage(account, loads))
+    if ctx.device.kind != "cpu":
+        yield from (load.make_answer(name_vote_group(load.task)) for load in loads)
     time.sleep(params.recovery_seconds)
 
 
 def has_gauge(ctx: Context, where: str) -> bool:
     """Whether any sensor can tell how the part *where* bears its load."""
     return any(name_sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
-
-
-def prepare_loads(ctx: Context) -> tuple[LoopPace, LoopPace]:
-    """Make the steady load and that of the waves, and find out how fast they are."""
-    device = find_torch_device(ctx)
-    return (
-        LoopPace.measure(load.build_loop(STEADY_SIZES[device.type], device)),
-        LoopPace.measure(load.build_loop(WAVE_SIZES[device.type], device, wide=True)),
-    )
-
-
-def run_stretch(paces: tuple[LoopPace, LoopPace], stretch: Stretch, meter: Meter) -> StretchResult:
-    """Load the device as the *stretch* says."""
-    if stretch.period:
-        return load.run_wave(paces[1], stretch)
-    return load.run_steady(paces[0], stretch, meter)
 
 
 def report_work(
@@ -137,42 +147,19 @@ def report_work(
         yield Measurement("wave.edges", sum(edges), "", where)
 
 
-def find_mismatches(
-    where: str, account: LoadRecord, paces: tuple[LoopPace, LoopPace]
-) -> Iterator[Finding]:
-    """Yield which loads made products that were not bitwise the first one."""
-    for waves, pace in enumerate(paces):
-        done = [d for d in account.done if bool(d.period) is bool(waves)]
-        wrong = sum(d.wrong for d in done)
-        if not wrong:
-            continue
-        code = "wave_mismatch" if waves else "heat_mismatch"
-        text = (
-            f"{wrong} of {sum(d.products for d in done)} {pace.loop.text} were not "
-            "bitwise the first one"
-        )
-        periods = [f"{d.period:g} s" for d in done if d.wrong and waves]
-        if periods:
-            text += f", under square waves of {', '.join(periods)}"
-        yield Finding(code, where, text)
-
-
-def describe_coverage(account: LoadRecord, paces: tuple[LoopPace, LoopPace]) -> str:
+def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> str:
     """Say what was exercised."""
-    steady = sum(d.products for d in account.steady)
-    text = f"{steady} {paces[0].loop.text} in {sum_seconds(account.steady):.1f} s"
+    steady, waves = loads
+    products = sum(d.products for d in account.steady)
+    seconds = sum(d.seconds for d in account.steady)
+    text = f"{steady.task.family.name}: {products} {steady.text} in {seconds:.1f} s"
     for done in account.done:
         if done.period:
             text += (
                 f"; {done.edges} edges of a square wave of {done.period:g} s, "
-                f"{done.products} {paces[1].loop.text}"
+                f"{done.products} {waves.text}"
             )
     return f"{text}; each compared bitwise with the first"
-
-
-def sum_seconds(done: Sequence[StretchResult]) -> float:
-    """Add up the time that stretches took."""
-    return sum(d.seconds for d in done)
 
 
 def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
@@ -186,8 +173,10 @@ CHECK = Check(
     measure=measure,
     applies=applies,
     observe=observe,
+    reconcile=vote.reconcile,
     params=ThermalParams,
     metrics={
+        **SOAK_METRICS,
         "samples": Metric(unit="", meaning="samples of the part's best-read sensor"),
         "loaded": Metric(unit="ratio", meaning="share of the soak seen at work"),
         "rate.mean": Metric(unit="GFLOP/s", meaning="throughput under steady load"),
@@ -212,6 +201,7 @@ CHECK = Check(
         "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
     },
     rules={
+        **SOAK_RULES,
         "samples": Rule(
             low=2, otherwise=Verdict.ERROR, cause=Cause.UNMEASURED, remedy=Remedy.RERUN
         ),
@@ -223,60 +213,40 @@ CHECK = Check(
             optional=True,
             source="hpcverify default: else the load did not run as it should",
         ),
-        "throttled.hw_thermal": Rule(high=1, optional=True),
-        "throttled.hw_slowdown": Rule(high=1, optional=True),
-        "throttled.hw_power_brake": Rule(
-            high=1,
-            optional=True,
-            source="hpcverify default: the power supply or the chassis brakes",
+        "throttled.hw_thermal": fail_outside(high=1),
+        "throttled.hw_slowdown": fail_outside(high=1),
+        "throttled.hw_power_brake": fail_outside(
+            high=1, source="hpcverify default: the power supply or the chassis brakes"
         ),
-        "throttled.sw_thermal.share": Rule(high=0.01, optional=True),
-        "throttled.cores.share": Rule(high=0.01, otherwise=Verdict.WARN, optional=True),
-        "temperature.headroom.min": Rule(low=2, otherwise=Verdict.WARN, optional=True),
-        "temperature.memory.max": Rule(
-            high=95,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the A100's maximum operating temperature of memory",
+        "throttled.sw_thermal.share": fail_outside(high=0.01),
+        "throttled.cores.share": warn_outside(high=0.01),
+        "temperature.headroom.min": warn_outside(low=2),
+        "temperature.memory.max": warn_outside(
+            high=95, source="the A100's maximum operating temperature of memory"
         ),
-        "temperature.rise_per_kW": Rule(
-            of_siblings=1.4, otherwise=Verdict.WARN, optional=True, source="hpcverify default"
+        "temperature.rise_per_kW": warn_outside(of_siblings=1.4, source="hpcverify default"),
+        "temperature.memory.rise": warn_outside(of_siblings=1.5),
+        "recovery": warn_outside(
+            high=60, source="hpcverify default: heat sinks settle within a minute"
         ),
-        "temperature.memory.rise": Rule(of_siblings=1.5, otherwise=Verdict.WARN, optional=True),
-        "recovery": Rule(
-            high=60,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: heat sinks settle within a minute",
+        "clock.mean": warn_outside(
+            of_siblings=0.85, source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)"
         ),
-        "clock.mean": Rule(
-            of_siblings=0.85,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: capped GPUs vary by 8 % (arXiv 2208.11035)",
+        "power.mean": warn_outside(
+            of_siblings=0.75, source="the least that DCGM's targeted_power takes for its target"
         ),
-        "power.mean": Rule(
-            of_siblings=0.75,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the least that DCGM's targeted_power takes for its target",
+        "held_back": warn_outside(high=0.15),
+        "work_per_clock": fail_outside(of_siblings=0.9, of_baseline=0.8),
+        "efficiency": warn_outside(
+            low=0.5, source="the least that any part in gpu_fractions.csv can have had"
         ),
-        "held_back": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
-        "work_per_clock": Rule(of_siblings=0.9, of_baseline=0.8, optional=True),
-        "efficiency": Rule(
-            low=0.5,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="the least that any part in gpu_fractions.csv can have had",
-        ),
-        "energy_per_work": Rule(of_siblings=1.25, otherwise=Verdict.WARN, optional=True),
-        "rate_sag": Rule(high=0.15, otherwise=Verdict.WARN, optional=True),
-        "clock.sag": Rule(high=0.2, otherwise=Verdict.WARN, optional=True),
+        "energy_per_work": warn_outside(of_siblings=1.25),
+        "rate_sag": warn_outside(high=0.15),
+        "clock.sag": warn_outside(high=0.2),
     },
     finding_rules={
         **problems.PROBLEM_RULES,
-        "heat_mismatch": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "wave_mismatch": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        **vote.PRODUCT_FINDING_RULES,
     },
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,

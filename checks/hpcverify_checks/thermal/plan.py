@@ -1,74 +1,31 @@
 """
-The plan of a soak, what became of it, and how the devices of a node begin together.
+How the devices of a node begin their soak together, and what their workers leave of it.
 
-Steady load frames a time of square waves: load on, load off, with edges at multiples
-of the period. CLOCK_MONOTONIC is one clock for all processes of a machine, so the
-edges of all devices fall together without a word between them, and the node's power
+The edges of square waves fall together by the clock alone, so that the node's power
 supply sees their sum. Only the beginning is agreed upon, by files.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+
+from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
 """Between the last device that is ready and the load: idle samples to start from."""
 READY_TIMEOUT_SECONDS = 60.0
 """For the slowest device to be ready: one that crashed must not stop the others."""
 POLL_SECONDS = 0.05
-RAMP_SECONDS = 1.0
-"""After which sampled power and utilization, means over up to 1 s, are of the load."""
-LAG_SECONDS = 0.5
-"""A sample dated t is read that much later at most: eight GPUs take their time."""
 METER_PERIOD_SECONDS = 1.0
-MAX_STEADY_SECONDS = 1200.0
-"""The longest stretch of steady load: so often it is looked whether all was right."""
 RECENT_SECONDS = 1500.0
 """Before the end, in which the sampler has kept every sample and means are true."""
-
-
-class Stretch(Struct, frozen=True):
-    """A time of one kind of load, on the monotonic clock."""
-
-    start: float
-    end: float
-    period: float = 0.0
-    """Of the square wave, in seconds; 0 is steady load."""
-
-
-class StretchResult(Struct, frozen=True):
-    """What was done in a stretch."""
-
-    period: float
-    """As in the plan."""
-    began: float
-    """When the first product was sent, on the monotonic clock."""
-    ended: float
-    """When the last one was over."""
-    products: int
-    flop: float
-    wrong: int
-    """Products that were not bitwise the first one."""
-    edges: int = 0
-    """How often the load was switched on, of a square wave."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.ended - self.began
-
-    def contains(self, t: float) -> bool:
-        """Whether a sample taken at *t* is of this load, and of nothing else."""
-        return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
 
 
 class LoadRecord(Struct, frozen=True):
@@ -102,29 +59,6 @@ class LoadRecord(Struct, frozen=True):
         """Operations a second of recent steady load, if there was any."""
         seconds = sum(d.seconds for d in self.recent)
         return sum(d.flop for d in self.recent) / seconds if seconds else None
-
-
-def plan_stretches(
-    start: float, seconds: float, wave_share: float, periods: Sequence[float]
-) -> tuple[Stretch, ...]:
-    """
-    Plan a soak of so many *seconds*: steady, waves of all *periods*, steady.
-
-    The waves come when the parts are warm, which is when their circuits are slowest;
-    the steady load after them shows what heat took from the part, and is what it then
-    recovers from.
-    """
-    waving = wave_share * seconds if periods else 0.0
-    half = (seconds - waving) / 2
-    pieces = math.ceil(half / MAX_STEADY_SECONDS)
-    steady = [(half / pieces, 0.0)] * pieces if pieces else []
-    waves = [(waving / len(periods), period) for period in periods if waving]
-    plan = [*steady, *waves, *steady]
-    ends = accumulate((length for length, _ in plan), initial=start)
-    return tuple(
-        Stretch(begin, end, period)
-        for (begin, end), (_, period) in zip(pairwise(ends), plan, strict=True)
-    )
 
 
 @dataclass(slots=True)

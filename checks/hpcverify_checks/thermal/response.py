@@ -8,11 +8,11 @@ from itertools import groupby, pairwise
 from statistics import fmean, median
 
 from hpcverify.check import Context, Sample, Watch
-from hpcverify.limits.specs import find_spec
 from hpcverify.model import CheckItem, Finding, Measurement
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.thinning import build_series
 from hpcverify_checks.common.counters import sum_increases
+from hpcverify_checks.common.parts import find_model, look_up_spec
 from hpcverify_checks.thermal.plan import LoadRecord
 
 GAUGES = ("temperature", "clock", "throttled.hw_thermal", "event.hw_thermal")
@@ -297,8 +297,7 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
     if clock:
         per_clock = account.rate / (clock * 1e6)
         yield Measurement("work_per_clock", per_clock, "", observed.where)
-        part = next((p for p in ctx.inventory.parts if p.id == observed.where), None)
-        spec = find_spec(part) if part else None
+        spec = look_up_spec(ctx, observed.where)
         if spec and spec.sms and spec.flop_per_clk_per_sm:
             full = spec.sms * spec.flop_per_clk_per_sm
             yield Measurement("efficiency", per_clock / full, "ratio", observed.where)
@@ -345,8 +344,8 @@ def _compare_with_siblings(
     One of poorer silicon runs slower at the power cap; one of better silicon needs
     less power. What lacks both is held back by something that its counters may hide.
     """
-    model = _find_model(ctx, observed.where)
-    alike = [p.part for p in ctx.peers if _find_model(ctx, p.part) == model]
+    model = find_model(ctx, observed.where)
+    alike = [p.part for p in ctx.peers if find_model(ctx, p.part) == model]
     reached: list[float] = []
     for name in ("clock", "power"):
         each = (
@@ -358,8 +357,3 @@ def _compare_with_siblings(
             return
         reached.append(own / median(means))
     yield Measurement("held_back", max(0.0, 1 - max(reached)), "ratio", observed.where)
-
-
-def _find_model(ctx: Context, where: str) -> str:
-    part = next((p for p in ctx.inventory.parts if p.id == where), None)
-    return part.facts.get("name", "") if part else ""

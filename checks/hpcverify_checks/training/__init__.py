@@ -2,7 +2,7 @@
 Train a small transformer from the same state again and again: the same bits each time?
 
 Each replay of a few steps is compared bitwise with the first one: every batch, loss,
-group of gradients and parameters by its digest (see `training_steps`). Beside products this
+group of gradients and parameters by its digest (see `steps`). Beside products this
 exercises softmax, norms, reductions, sums by index and integer atomics. And since it is
 what nodes are there for, its times, shares and MFU are measurements of the node.
 
@@ -38,21 +38,21 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    LISTED,
     Check,
     Context,
     JudgedItem,
     Metric,
     Params,
     Placement,
-    Rule,
     Skip,
     Unable,
+    warn_outside,
 )
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
-    Device,
     Finding,
     FindingRule,
     Inventory,
@@ -61,11 +61,14 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify_checks.common import vote
+from hpcverify_checks.common.bits import format_word
 from hpcverify_checks.common.collective import RankGroup, exchange_messages
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, report_overrides
+from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.stats import compute_excluded_rate, percentile
 from hpcverify_checks.training import steps as training_steps
 from hpcverify_checks.training.steps import (
@@ -77,13 +80,13 @@ from hpcverify_checks.training.steps import (
     HOST_BATCH,
     INITIAL_PARAMETERS,
     INPUT,
-    RERUNS,
-    WRONG_SUMS,
     Difference,
     PhaseTimes,
     TrainingJob,
     TrainingOutcome,
     TrainingSeams,
+    WrongSum,
+    compare_replay,
     digest_gradients,
     train,
 )
@@ -104,13 +107,10 @@ USABLE_SHARE = 0.75
 BYTES_PER_PARAMETER = 40
 """fp32: at the beginning, now, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, up to fp32 themselves."""
-TORCH_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 GIGA = 1e9
 HOST_PART = "cpu"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
 """What is left out on a CPU that others use."""
-RERUNS_PENDING = "no reruns yet"
-RERUNS_IMPOSSIBLE = "reruns: not possible: the training ended before them"
 
 
 class TrainingParams(Params, frozen=True):
@@ -193,7 +193,9 @@ def choose_shape(dtype: str, total: int) -> ModelShape:
 
 def estimate_memory(shape: ModelShape, dtype: str) -> int:
     """Estimate the bytes that training takes, from above."""
-    width = {"bf16": 2, "fp32": 4}[dtype]
+    import torch
+
+    width = getattr(torch, FAMILIES[dtype].operand).itemsize
     return BYTES_PER_PARAMETER * Layout(shape).size + shape.estimate_activations(width)
 
 
@@ -218,21 +220,13 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
     return TrainingJob(
         **msgspec.structs.asdict(group),
         shape=shape,
-        dtype=TORCH_DTYPES[dtype],
+        dtype=dtype,
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
         threads=max(1, torch.get_num_threads() // world),
-        alike=len({identify_kind(ctx.inventory, peer) for peer in ctx.peers}) == 1,
+        alike=len({vote.identify_kind(ctx.inventory, peer.part) for peer in ctx.peers}) == 1,
     )
-
-
-def identify_kind(inventory: Inventory, device: Device) -> str:
-    """Say what has to be the same of two parts that are to compute the same bits."""
-    part = next((p for p in inventory.parts if p.id == device.part), None)
-    facts = part.facts if part else {}
-    said = (facts.get(key, "") for key in ("name", "pci_device_id", "driver", "memory"))
-    return " ".join((device.kind, *filter(None, said)))
 
 
 def _run_one_rank(
@@ -264,7 +258,7 @@ def report_outcomes(
     outcomes: Iterable[tuple[int, TrainingOutcome]],
     usage: CpuUsage | None = None,
 ) -> Iterator[CheckItem]:
-    """Yield at once what is new in what ranks *told*; at last, this rank's times."""
+    """Yield at once what is new in the *outcomes* of ranks; at last, this rank's times."""
     last: dict[int, TrainingOutcome] = {}
     said: list[Finding] = []
     for rank, outcome in outcomes:
@@ -276,125 +270,131 @@ def report_outcomes(
     yield from usage.omit_if_busy(CONTENDED_METRICS, numbers) if usage else numbers
 
 
+class RankGradients(Struct, frozen=True):
+    """The gradients that a rank had in a replay: data of what it found in it."""
+
+    rank: int
+    gradients: tuple[str, ...]
+    """As `digest_gradients` gives them."""
+    replay: int = 0
+
+
+class RankDifference(RankGradients, frozen=True):
+    """The data of a replay that differs from the first one."""
+
+    what: str = ""
+    """The first digest that differs."""
+    reruns: Reruns | None = None
+    """None as long as there was none."""
+
+
+class BadSum(Struct, frozen=True):
+    """The data of a wrong sum over the ranks."""
+
+    replay: int
+    step: int
+    """From 1."""
+
+
+class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
+    """The data of a first replay, which is put to the vote."""
+
+    rank: int
+    gradients: tuple[str, ...]
+    batches: str
+    """A digest of what the host fed to it."""
+
+
 def find_differences(
     ctx: Context, job: TrainingJob, rank: int, last: Mapping[int, TrainingOutcome]
 ) -> Iterator[Finding]:
     """Yield what *rank* saw differ: from its first replay, a peer, the exact sum."""
-    outcome, mine = last[rank], last.get(ctx.rank)
-    yield from _report_difference(ctx.device.part, job, outcome, rank)
-    yield from _report_wrong_sum(ctx.device.part, job, outcome, rank)
+    outcome, mine, where = last[rank], last.get(ctx.rank), ctx.device.part
+    if outcome.difference:
+        yield _report_difference(where, job, outcome.difference, rank, len(outcome.first))
+    if outcome.wrong_sum:
+        yield _report_wrong_sum(where, job, outcome.wrong_sum, rank)
     if rank == ctx.rank:
         yield make_answer(ctx, job, outcome)
     # The ranks on a CPU are one part, which does not vote with itself.
-    elif mine and mine.digest != outcome.digest:
-        yield _report_contradiction(ctx.device.part, job, (mine, outcome), rank)
+    elif mine and (contradiction := compare_replay(mine.first, outcome.first, 0)):
+        yield _report_contradiction(where, job, contradiction, rank)
 
 
-def choose_code(job: TrainingJob, what: str) -> str:
-    """Name the finding that *what* was the first digest to differ."""
+def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
+    """Name the finding, and the place of the fault, if *what* was first to differ."""
     if what.endswith(HOST_BATCH):
-        return "misfed"
-    if locate_fault(what) != "compute":
-        return "miscopied"
+        return "misfed", "arithmetic or memory of the host"
+    if what == INITIAL_PARAMETERS:
+        return "miscopied", "memory"
+    if what.endswith(DEVICE_BATCH):
+        return "miscopied", "transfer to the device"
     exact = what.endswith(GRADIENT_SCATTER)  # integers, of gradients that do not differ
-    return "irreproducible" if job.backend == "nccl" or exact else "irreproducible_cpu"
+    reproducible = job.backend == "nccl" or exact
+    return "irreproducible" if reproducible else "irreproducible_cpu", "compute"
 
 
 def _report_difference(
-    where: str, job: TrainingJob, outcome: TrainingOutcome, rank: int
-) -> Iterator[Finding]:
-    one = outcome.difference
-    if one is None:
-        return
-    code, reruns = choose_code(job, one.what), describe_reruns(one)
-    expected, found = format_hex(one.expected), format_hex(one.found)
+    where: str, job: TrainingJob, one: Difference, rank: int, digests: int
+) -> Finding:
+    code, place = classify_difference(job, one.what)
+    expected, found = format_word(one.expected), format_word(one.found)
     others = "the first" if one.replay else "all others"
-    yield Finding(
+    evidence = {
+        "rank": str(rank),
+        "dtype": job.dtype,
+        "replay": str(one.replay),
+        "what": one.what,
+        "expected": expected,
+        "found": found,
+        "digests": f"{one.digests} of {digests} differ",
+        "place": place,
+        "gradients": " ".join(one.gradients),
+    }
+    finding = Finding(
         code,
         HOST_PART if code == "misfed" else where,
         f"replay {one.replay} of {job.steps} training steps is not bitwise {others} on "
-        f"rank {rank}: {one.what} is {found}, not {expected} ({locate_fault(one.what)}, "
-        f"{reruns})",
-        {
-            "rank": str(rank),
-            "dtype": job.dtype,
-            "replay": str(one.replay),
-            "what": one.what,
-            "expected": expected,
-            "found": found,
-            "digests": f"{one.digests} of {len(outcome.first)} differ",
-            "place": locate_fault(one.what),
-            "reruns": reruns,
-            "gradients": " ".join(one.gradients),
-        },
+        f"rank {rank}: {one.what} is {found}, not {expected} ({place})",
+        evidence,
+        msgspec.to_builtins(RankDifference(rank, one.gradients, one.replay, one.what, one.reruns)),
     )
+    return _add_reruns(finding, one.reruns) if one.reruns else finding
 
 
-def describe_reruns(difference: Difference) -> str:
-    """Say what became of the reruns after a *difference*."""
-    if difference.again is None:
-        return RERUNS_PENDING
-    kind = "persistent" if difference.again == RERUNS else "intermittent"
-    return f"{kind}: {difference.again} of {RERUNS} reruns differ"
+def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
+    text = reruns.describe()
+    evidence = {**finding.evidence, "reruns": text}
+    return replace(finding, text=f"{finding.text}; {text}", evidence=evidence)
 
 
-def locate_fault(what: str) -> str:
-    """Say what lies behind the digest that differs first: nothing else is wrong yet."""
-    if what.endswith(HOST_BATCH):
-        return "arithmetic or memory of the host"
-    if what == INITIAL_PARAMETERS:
-        return "memory"
-    return "transfer to the device" if what.endswith(DEVICE_BATCH) else "compute"
-
-
-def format_hex(digest: int) -> str:
-    """Print a signed 64-bit *digest*."""
-    return f"{digest % 2**64:#018x}"
-
-
-def _report_wrong_sum(
-    where: str, job: TrainingJob, outcome: TrainingOutcome, rank: int
-) -> Iterator[Finding]:
-    wrong = outcome.wrong_sum
-    if wrong is None:
-        return
-    yield Finding(
+def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
+    return Finding(
         "wrong_sum",
         where,
         f"rank {rank} of {job.world} got {wrong.elements} wrong sums of gradients in "
-        f"replay {wrong.replay}, {wrong.what.removesuffix(f': {WRONG_SUMS}')}",
+        f"replay {wrong.replay}, step {wrong.step}",
         {
             "rank": str(rank),
             "replay": str(wrong.replay),
-            "step": wrong.what.removesuffix(f": {WRONG_SUMS}").removeprefix("step "),
+            "step": str(wrong.step),
             "wrong_elements": str(wrong.elements),
         },
+        msgspec.to_builtins(BadSum(wrong.replay, wrong.step)),
     )
 
 
-def _report_contradiction(
-    where: str, job: TrainingJob, outcomes: tuple[TrainingOutcome, TrainingOutcome], rank: int
-) -> Finding:
-    """Say in what the second of two *outcomes*, that of *rank*, is not the first's."""
-    mine, other = outcomes
-    what = next(
-        name
-        for name, value in mine.first.items()
-        if value != other.first[name] and not name.endswith(WRONG_SUMS)
-    )
-    expected, found = format_hex(mine.first[what]), format_hex(other.first[what])
+def _report_contradiction(where: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
+    """Say in what the first replay of *rank* is not that of rank 0."""
+    expected, found = format_word(one.expected), format_word(one.found)
+    code, _ = classify_difference(job, one.what)
     return Finding(
-        choose_code(job, what),
+        code,
         where,
-        f"rank {rank} trained to other bits than rank 0: {what} is {found}, and "
+        f"rank {rank} trained to other bits than rank 0: {one.what} is {found}, and "
         f"{expected} on rank 0",
-        {
-            "rank": str(rank),
-            "what": what,
-            "expected": expected,
-            "found": found,
-            "gradients": " ".join(digest_gradients(other.first)),
-        },
+        {"rank": str(rank), "what": one.what, "expected": expected, "found": found},
+        msgspec.to_builtins(RankGradients(rank, one.gradients)),
     )
 
 
@@ -402,27 +402,20 @@ def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Fin
     """Put the first replay to the vote of all parts of the same kind."""
     import torch
 
-    shape = " ".join(f"{k}={v}" for k, v in _list_fields(job.shape))
-    kind = identify_kind(ctx.inventory, ctx.device)
+    shape = " ".join(f"{k}={v}" for k, v in msgspec.structs.asdict(job.shape).items())
+    kind = vote.identify_kind(ctx.inventory, ctx.device.part)
     versions = f"torch {torch.__version__}, {job.dtype}, {shape}"
-    return Finding(
-        "answer",
-        ctx.device.part,
-        f"{job.steps} training steps in {job.dtype} have the digest {outcome.digest}",
-        {
-            "name": "training",
-            # Who was fed something else was asked something else.
-            "group": f"{kind}, {versions}, batches {outcome.batches}",
-            "digest": outcome.digest,
-            "rank": str(ctx.rank),
-            "batches": outcome.batches,
-            "gradients": " ".join(digest_gradients(outcome.first)),
-        },
+    answer = TrainingBallot(
+        # Who was fed something else was asked something else.
+        group=f"{kind}, {versions}, batches {outcome.batches}",
+        name="training",
+        digest=outcome.digest,
+        rank=ctx.rank,
+        gradients=digest_gradients(outcome.first),
+        batches=outcome.batches,
     )
-
-
-def _list_fields(shape: ModelShape) -> Iterator[tuple[str, int]]:
-    yield from ((name, getattr(shape, name)) for name in shape.__struct_fields__)
+    text = f"{job.steps} training steps in {job.dtype} have the digest {outcome.digest}"
+    return vote.make_answer(ctx.device.part, text, answer)
 
 
 def report_training(
@@ -457,8 +450,7 @@ def measure_steps(where: str, tokens: int, steps: Sequence[PhaseTimes]) -> Itera
 def _measure_utilization(
     ctx: Context, job: TrainingJob, outcome: TrainingOutcome, ranks: int
 ) -> Iterator[Measurement]:
-    dtype = next(name for name, torchs in TORCH_DTYPES.items() if torchs == job.dtype)
-    peak = find_peak(ctx, dtype)
+    peak = find_peak(ctx, job.dtype)
     if peak is None:
         return
     typical = percentile([sum(step.values()) for step in outcome.steps], 0.5)
@@ -497,12 +489,15 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     """Put answers to the vote; excuse sums of gradients that were not the same."""
     known = list(settle_reruns(found))
     yield from accuse_host(known, inventory)
-    had = collect_gradients(known)
+    told = [
+        f.data_as(RankGradients) for f in known if isinstance(f, Finding) and "gradients" in f.data
+    ]
+    had = {(one.rank, one.replay): one.gradients for one in told}
     for item in vote.reconcile(known, inventory):
         if (
             isinstance(item, Finding)
             and item.code == "wrong_sum"
-            and had_unequal_gradients(item, had)
+            and had_unequal_gradients(item.data_as(BadSum), had)
         ):
             text = f"{item.text}: not all ranks had the same gradients"
             yield replace(item, code="sum_of_wrong", text=text)
@@ -512,63 +507,41 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 def settle_reruns(found: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Leave out what was said before the reruns, or say that there were none."""
-    items = list(found)
-    facts = [item for item in items if isinstance(item, Finding)]
-    again = {
-        _identify_event(f)
-        for f in facts
-        if f.evidence.get("reruns", RERUNS_PENDING) != RERUNS_PENDING
-    }
-    for item in items:
-        if not isinstance(item, Finding) or item.evidence.get("reruns") != RERUNS_PENDING:
+    items = [(item, _read_difference(item)) for item in found]
+    # After reruns it may be another replay that was wrong.
+    again = {(d.rank, d.what) for _, d in items if d and d.reruns}
+    for item, difference in items:
+        if not isinstance(item, Finding) or difference is None or difference.reruns:
             yield item
-        elif _identify_event(item) not in again:
-            yield replace(
-                item,
-                text=item.text.replace(RERUNS_PENDING, RERUNS_IMPOSSIBLE),
-                evidence={**item.evidence, "reruns": RERUNS_IMPOSSIBLE},
-            )
+        elif (difference.rank, difference.what) not in again:
+            yield _add_reruns(item, Reruns(error="the training ended before them"))
 
 
-def _identify_event(fact: Finding) -> tuple[str, ...]:
-    names = ("rank", "what")  # after reruns it may be another replay that was wrong
-    return (fact.code, fact.where, *(fact.evidence[name] for name in names))
+def _read_difference(item: JudgedItem) -> RankDifference | None:
+    if isinstance(item, Finding) and "reruns" in item.data:
+        return item.data_as(RankDifference)
+    return None
 
 
 def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
     """Accuse the host if it has drawn different batches from the one seed."""
     fed: dict[str, list[str]] = {}
     for item in found:
-        if isinstance(item, Finding) and item.code == "answer":
+        if isinstance(item, Finding) and item.code == vote.ANSWER_CODE:
             label = inventory.find_label(item.where)
-            fed.setdefault(item.evidence["batches"], []).append(label)
+            fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:
         groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
         text = " and others for ".join(groups.values())
         yield Finding("misfed", HOST_PART, f"the host made batches for {text}", groups)
 
 
-Gradients = Mapping[tuple[str, str], Sequence[str]]
-"""Digests of the gradients of each step, by rank and replay."""
-
-
-def collect_gradients(found: Iterable[JudgedItem]) -> Gradients:
-    """Tell which gradients ranks had in the first replay and in one that differed."""
-    facts = [item.evidence for item in found if isinstance(item, Finding)]
-    return {
-        (told["rank"], told.get("replay", "0")): told["gradients"].split()
-        for told in facts
-        if "gradients" in told
-    }
-
-
-def had_unequal_gradients(wrong: Finding, had: Gradients) -> bool:
-    """Whether ranks had unequal gradients at the step and replay of a *wrong* sum."""
-    step = int(wrong.evidence["step"]) - 1
+def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
+    """Whether ranks *had*, by rank and replay, unequal gradients where a sum was *wrong*."""
     # A rank that says nothing of that replay had the gradients of its first one, which
     # were those of all ranks, or their sum would have been wrong then.
-    told = ("0", wrong.evidence["replay"])
-    return len({steps[step] for (_, number), steps in had.items() if number in told}) > 1
+    told = (0, wrong.replay)
+    return len({steps[wrong.step - 1] for (_, number), steps in had.items() if number in told}) > 1
 
 
 CHECK = Check(
@@ -594,20 +567,14 @@ CHECK = Check(
         "replays": Metric(unit="", meaning="replays compared with the first"),
     },
     rules={
-        "compute_p50": Rule(
-            of_siblings=1.1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: good GPUs of one node differ by 5 %",
+        "compute_p50": warn_outside(
+            of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"
         ),
-        "step_p50": Rule(of_baseline=1.4, otherwise=Verdict.WARN, optional=True),
-        "step_p95": Rule(of_baseline=1.6, otherwise=Verdict.WARN, optional=True),
-        "communication.share": Rule(of_baseline=1.5, otherwise=Verdict.WARN, optional=True),
-        "input.share": Rule(
-            high=0.1,
-            otherwise=Verdict.WARN,
-            optional=True,
-            source="hpcverify default: a batch is some numbers, ready before its turn",
+        "step_p50": warn_outside(of_baseline=1.4),
+        "step_p95": warn_outside(of_baseline=1.6),
+        "communication.share": warn_outside(of_baseline=1.5),
+        "input.share": warn_outside(
+            high=0.1, source="hpcverify default: a batch is some numbers, ready before its turn"
         ),
     },
     finding_rules={
@@ -616,11 +583,9 @@ CHECK = Check(
         "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
         # Of a CPU's libraries nobody promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
         "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "sum_of_wrong": FindingRule(Verdict.PASS, Remedy.NONE),
-        "answer": FindingRule(Verdict.PASS, Remedy.NONE),
+        "sum_of_wrong": LISTED,
+        **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },
     placement=Placement.DEVICES,
     timeout=300.0,

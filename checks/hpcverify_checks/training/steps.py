@@ -45,6 +45,8 @@ from hpcverify_checks.common.collective import (
     reduce_minimum,
 )
 from hpcverify_checks.common.device import use_float32_precision, use_threads
+from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
 from hpcverify_checks.training.transformer import (
     Layout,
     ModelShape,
@@ -57,17 +59,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-RERUNS = 3
-"""After a replay that differs: to tell persistent from intermittent."""
 MIN_REPLAYS = 2
 """Compared with the first, however short the time."""
 LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """What torch.optim.AdamW has by default."""
 BIN_COUNT = 2**12
-WIDER_DTYPES = {"bfloat16": "float32", "float32": "float64"}
-"""Holds the sum of n equal values exactly, up to 2^16 and 2^29 of them. In the type
-itself three times a value is rounded, and eight times it may come out wrong."""
 KEYS_PER_SEED = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
@@ -85,7 +82,7 @@ class TrainingJob(RankGroup, frozen=True):
 
     shape: ModelShape
     dtype: str
-    """Of weights, activations and gradients, as torch calls it."""
+    """Of weights, activations and gradients: bf16 or fp32."""
     steps: int
     """In a replay."""
     seconds: float
@@ -184,13 +181,13 @@ class Trainer:
         """Allocate everything, and make the parameters to begin with."""
         import torch
 
-        layout, dtype = Layout(job.shape), getattr(torch, job.dtype)
+        layout, family = Layout(job.shape), FAMILIES[job.dtype]
         beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
         # Two tensors: autograd would take a gradient's change for one of the weights.
-        working = torch.zeros(layout.size, dtype=dtype, device=device)
+        working = torch.zeros(layout.size, dtype=getattr(torch, family.operand), device=device)
         gradients = torch.zeros_like(working)
         weights = make_leaves(layout, working, gradients)
-        wide = getattr(torch, WIDER_DTYPES[job.dtype])
+        wide = getattr(torch, family.wider)
         square = torch.ones(2 * (job.shape.sequence,), device=device)
         return cls(
             job=job,
@@ -334,15 +331,16 @@ class Difference(Struct, frozen=True):
     """How many of all differed."""
     gradients: tuple[str, ...] = ()
     """Of the replay that differed, as `digest_gradients` gives them."""
-    again: int | None = None
-    """Of `RERUN_COUNT` more; None as long as there was none."""
+    reruns: Reruns | None = None
+    """None as long as there was none."""
 
 
 class WrongSum(Struct, frozen=True):
     """The first sum over the ranks that was wrong, and in how many elements."""
 
     replay: int
-    what: str
+    step: int
+    """From 1."""
     elements: int
 
 
@@ -422,7 +420,7 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
         if not _agree_all(trainer, sound and early):
             break
     if not _agree_all(trainer, found is None):
-        again = [run_replay(trainer)[0] for _ in range(RERUNS)]
+        again = [run_replay(trainer)[0] for _ in range(RERUN_COUNT)]
         if found is not None:
             first, found = resolve_difference(first, record, found, again)
     seconds = perf_counter() - start
@@ -462,9 +460,9 @@ def resolve_difference(
     alike = all(compare_replay(record, other, 0) is None for other in again)
     odd = compare_replay(record, first, 0)
     if found.replay == 1 and alike and odd is not None:
-        return record, msgspec.structs.replace(odd, again=0)
+        return record, msgspec.structs.replace(odd, reruns=Reruns(0))
     count = sum(compare_replay(first, other, 0) is not None for other in again)
-    return first, msgspec.structs.replace(found, again=count)
+    return first, msgspec.structs.replace(found, reruns=Reruns(count))
 
 
 def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
@@ -483,14 +481,12 @@ def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Di
 
 def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:
     """Find the first wrong sum of the replay *number*."""
-    for name, value in record.items():
-        if name.endswith(WRONG_SUMS) and value:
-            return WrongSum(number, name, value)
-    return None
+    counts = [value for name, value in record.items() if name.endswith(WRONG_SUMS)]
+    return next((WrongSum(number, i + 1, n) for i, n in enumerate(counts) if n), None)
 
 
 def run_rank(rank: int, order: str) -> Iterator[bytes]:
-    """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
+    """Be a rank on the CPU, in a process of its own: `rank_main` calls this."""
     import torch
 
     job = msgspec.json.decode(order, type=TrainingJob)

@@ -79,12 +79,11 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         if cursor:  # without one nothing was promised: a first run takes one day
             yield CarryOver(CURSOR, cursor)
         raise
-    yield from report_log(log, ctx)
+    yield from _report_log(log, ctx)
     yield CarryOver(CURSOR, log.cursor)
 
 
-def list_gpus_by_address(ctx: Context) -> dict[str, Part]:
-    """List the GPUs that this node has or had, by PCI address."""
+def _list_gpus_by_address(ctx: Context) -> dict[str, Part]:
     parts = ctx.previous.of_kind("gpu") if ctx.previous else ()
     return {
         pci.normalize_address(part.facts["pci_address"]): part
@@ -93,9 +92,8 @@ def list_gpus_by_address(ctx: Context) -> dict[str, Part]:
     }
 
 
-def report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
-    """Yield what *log* says, and how much of it there was."""
-    known = list_gpus_by_address(ctx)
+def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
+    known = _list_gpus_by_address(ctx)
     counts = dict.fromkeys((part.id for part in known.values()), 0)
     places = group_by_part(log.messages, known)
     for where, found in places.items():
@@ -106,11 +104,11 @@ def report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
     for where, found in group_by_part(log.older, known).items():
-        yield report_older_lines(where, found)
+        yield _report_older_lines(where, found)
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
-    yield from report_extent(log)
+    yield from _report_extent(log)
 
 
 def report_unresolved(
@@ -134,7 +132,8 @@ def report_unresolved(
             continue
         booted, when, code = mark.value.split()
         if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            text = f"{code} of {format_moment(float(when))} failed it, and no restart since"
+            moment = format_moment(float(when))
+            text = f"failed at {moment} with {code}; the node was not rebooted since"
             yield Finding("xid_standing", mark.where, text)
             yield mark
 
@@ -150,25 +149,25 @@ def group_by_part(
     return places
 
 
-def report_older_lines(where: str, found: Sequence[Event]) -> Finding:
+def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
     """List what was logged long before anybody looked: by now it may be mended."""
     worst = max(found, key=lambda event: event.row.verdict)
     text = (
         f"{len(found)} lines from {format_moment(found[0].time)} to "
-        f"{format_moment(found[-1].time)}, before the first run looked; "
+        f"{format_moment(found[-1].time)}, logged before the first run; "
         f"the worst: {worst.row.meaning}: "
         f"{worst.text[:MAX_LINE_CHARACTERS]}"
     )
     return Finding("before_first_run", where, text, {"line": worst.text})
 
 
-def report_extent(log: KernelLog) -> Iterator[Coverage]:
+def _report_extent(log: KernelLog) -> Iterator[Coverage]:
     """Say what was looked through, and what nobody can."""
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
-    text = f"looked through {log.message_count} kernel messages in {log.source}, {span}"
+    text = f"read {log.message_count} kernel messages from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
-        text = f"{log.unseen}: nothing on this node keeps the kernel log over a reboot"
+        text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
         yield Coverage("node", text)
 
 
@@ -182,7 +181,7 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
         "count": str(len(group)),
         "first": format_moment(first.time),
         "last": format_moment(last.time),
-        **describe_row(row),
+        **_describe_row(row),
         **first.details,
     }
     times_said = f" ({len(group)} times)" if len(group) > 1 else ""
@@ -190,8 +189,7 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
     return Finding(row.code + (REPEATED_SUFFIX if again else ""), where, text, evidence)
 
 
-def describe_row(row: XidRow) -> dict[str, str]:
-    """Say what is known of an Xid, and who disagrees."""
+def _describe_row(row: XidRow) -> dict[str, str]:
     names = ("mnemonic", "nvidia", "others", "disagreement")
     return {name: getattr(row, name) for name in names if getattr(row, name)}
 
@@ -208,7 +206,7 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
     A run with load begins when nobody else holds a GPU (unless it is forced), and so
     what a program brought about was brought about by ours.
     """
-    logged, known = list_logged_xids(ctx, root), list_gpus_by_address(ctx)
+    logged, known = _list_logged_xids(ctx, root), _list_gpus_by_address(ctx)
     for place, samples in watch.group_by_part("xid"):
         where = known[place].id if place in known else place
         for xid in sorted({int(sample.value) for sample in samples}):
@@ -217,21 +215,21 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
             if row.kind == "app":
                 count = count_occasions(times)
                 code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
-                what = "by hpcverify's own load, whose kernels are known to be good"
+                what = "during hpcverify's own load (known-good kernels)"
                 text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
-                yield Finding(code, where, text, describe_row(row))
+                yield Finding(code, where, text, _describe_row(row))
             elif (where, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
-                yield Finding(row.code, where, text, describe_row(row))
+                yield Finding(row.code, where, text, _describe_row(row))
 
 
-def list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
+def _list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
     """List what `read_log` told of: the GPU and the Xid; nothing if it could not."""
     with suppress(Unable):
         log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
         return {
             (where, event.xid)
-            for where, found in group_by_part(log.messages, list_gpus_by_address(ctx)).items()
+            for where, found in group_by_part(log.messages, _list_gpus_by_address(ctx)).items()
             for event in found
             if event.xid is not None
         }

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
-from hpcverify.processes import run_tool
+from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry import sysfs
 from hpcverify.telemetry.kernel_log.files import read_files
 from hpcverify.telemetry.kernel_log.journal import read_journal
@@ -40,12 +40,11 @@ from hpcverify.telemetry.kernel_log.query import (
     KernelMessage,
     LogQuery,
     StartPoint,
-    ToolRunner,
     format_moment,
 )
 from hpcverify.telemetry.kernel_log.ring import read_ring
 
-__all__ = ["KernelLog", "KernelMessage", "ToolRunner", "format_moment", "read"]
+__all__ = ["KernelLog", "KernelMessage", "format_moment", "read"]
 
 ACCESS_FIX = (
     "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.processes import CompletedTool
-
-ToolRunner = Callable[..., CompletedTool]
-"""`run_tool`, or a recording of it."""
+from hpcverify.processes import ToolRunner
 
 MAX_LOG_BYTES = 1 << 26
 """Bytes to read at most: twice the largest ring buffer, a day of a busy log file."""

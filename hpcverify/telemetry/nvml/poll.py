@@ -76,7 +76,7 @@ class NvmlSource:
         self._hung: dict[str, Finding] = {}
 
     def list_devices(self) -> DeviceList:
-        """List the GPUs; raises as `session.begin` does."""
+        """List the GPUs; raises as `start_nvml` does."""
         if self._devices is None:
             self._devices = start_nvml(self._timeout)
         return self._devices

@@ -45,7 +45,7 @@ def test_on_a_quiet_node_everything_is_kept() -> None:
 
 def test_on_a_node_that_others_use_the_rest_is_kept_and_the_loss_told() -> None:
     found = list(BEGUN.omit_if_busy(["*.spread"], [SPREAD, SPEED], CROWDED))
-    text = "other processes took 1.0 cores meanwhile; left out: *.spread"
+    text = "other processes used 1.0 cores during the measurement; left out: *.spread"
     assert found == [SPEED, Coverage("cpu", text)]
 
 

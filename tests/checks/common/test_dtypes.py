@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from hpcverify.limits import specs
 from hpcverify_checks.common import dtypes as families
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, choose_partner_bound
@@ -128,3 +129,7 @@ def test_int8_operands_reach_all_their_bits() -> None:
         [m.make_b(range(256), "cpu") for m in both],
     ):
         assert find_constant_bits(m.to(torch.int8) for m in matrices) == ()
+
+
+def test_the_table_has_every_type_of_the_data_sheets() -> None:
+    assert set(FAMILIES) == set(specs.DTYPES)

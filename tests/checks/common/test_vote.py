@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -13,14 +15,22 @@ from hpcverify.model import (
     Cause,
     Device,
     Finding,
-    FindingRule,
     Inventory,
     Measurement,
     Part,
     Remedy,
     Verdict,
 )
-from hpcverify_checks.common.vote import CORES_GROUP, OWN_REFERENCE, reconcile
+from hpcverify_checks.common.reruns import Reruns
+from hpcverify_checks.common.soak import MISMATCH_METRIC
+from hpcverify_checks.common.vote import (
+    CORES_GROUP,
+    PRODUCT_FINDING_RULES,
+    Accusation,
+    Ballot,
+    make_answer,
+    reconcile,
+)
 from tests.doubles import CPU
 
 RIGHT, WRONG, OTHER = "0x01", "0x02", "0x03"
@@ -28,23 +38,9 @@ RULES = {
     name: Rule(high=0, remedy=Remedy.REPLACE, optional=True)
     for name in ("mismatched_words", "stress.mismatched")
 }
-RULINGS = {
-    "answer": FindingRule(Verdict.PASS, Remedy.NONE),
-    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE),
-    "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
-    "dissent": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE),
-    "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
-}
-EVIDENCE = {
-    "dtype": "bf16",
-    "plan": "plain",
-    "draw": "0",
-    "expected": "0x1",
-    "digest": WRONG,
-    "place": "compute",
-    "reruns": "persistent: 3 of 3 reruns wrong",
-}
+ACCUSATION = Accusation(
+    "bf16", "plain", 0, digest=WRONG, expected="0x1", in_memory=False, reruns=Reruns(3)
+)
 
 
 def node(gpus: int, threads: int = 0, cores: int = 0) -> Inventory:
@@ -59,22 +55,21 @@ def answers(
     *digests: str, kind: str = "GPU-", name: str = "bf16", group: str = "H100"
 ) -> list[JudgedItem]:
     return [
-        Finding(
-            "answer",
-            f"{kind}{i}",
-            "bf16: first products",
-            {"group": group, "name": name, "digest": digest},
-        )
+        make_answer(f"{kind}{i}", "bf16: first products", Ballot(group, name, digest))
         for i, digest in enumerate(digests)
     ]
 
 
-def accused(where: str, **changes: str) -> list[JudgedItem]:
+def accuse(where: str, text: str = "a wrong product", **changes: Any) -> Finding:
+    data = msgspec.to_builtins(replace(ACCUSATION, **changes))
+    return Finding("corruption", where, text, data=data)
+
+
+def accused(where: str, **changes: Any) -> list[JudgedItem]:
     """Accuse a part as the exact phase does, with the numbers that go with it."""
-    own = changes.get("reference") == OWN_REFERENCE
-    finding = Finding("corruption", where, "a wrong product", EVIDENCE | changes)
+    own = changes.get("metric") == MISMATCH_METRIC
     numbers = {"mismatched_words": 0 if own else 7, "stress.mismatched": 7 * own}
-    return [finding, *computed(where, **numbers)]
+    return [accuse(where, **changes), *computed(where, **numbers)]
 
 
 def computed(where: str, **numbers: int) -> list[JudgedItem]:
@@ -82,11 +77,11 @@ def computed(where: str, **numbers: int) -> list[JudgedItem]:
     return [Measurement(name, value, "", where) for name, value in counts.items()]
 
 
-def gpus_accused(count: int, **changes: str) -> list[JudgedItem]:
+def gpus_accused(count: int, **changes: Any) -> list[JudgedItem]:
     return [item for i in range(count) for item in accused(f"GPU-{i}", **changes)]
 
 
-def cores_accused(count: int, **changes: str) -> list[JudgedItem]:
+def cores_accused(count: int, **changes: Any) -> list[JudgedItem]:
     return [item for i in range(count) for item in accused(f"cpu{i}", **changes)]
 
 
@@ -104,7 +99,7 @@ def judged(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
     items = list(reconcile(found, inventory))
     numbers = [i for i in items if isinstance(i, Measurement)]
     limits = resolve(RULES, numbers, inventory, lambda _name, _where: ())
-    return judge(items, limits, RULINGS, inventory.format_names)
+    return judge(items, limits, PRODUCT_FINDING_RULES, inventory.format_names)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -155,13 +150,13 @@ def test_an_answer_of_one_part_alone_says_that_it_was_put_to_no_vote() -> None:
     (alone,) = reconcile(answers(RIGHT), node(1))
     assert isinstance(alone, Finding)
     assert alone.code == "answer"
-    assert "the only part that was asked this" in alone.text
+    assert "no other part was asked this" in alone.text
 
 
 def test_other_groups_and_other_questions_do_not_vote_together() -> None:
     (mine,) = answers(WRONG)
     assert isinstance(mine, Finding)
-    other_model = replace(mine, evidence=mine.evidence | {"group": "A100"})
+    other_model = replace(mine, data=mine.data | {"group": "A100"})
     other_name = answers(OTHER, OTHER, name="fp8")
     found = [*answers(RIGHT, RIGHT, RIGHT), other_model, *other_name]
     assert judged(found, node(3)).verdict is Verdict.PASS
@@ -183,7 +178,7 @@ def test_parts_that_all_contradict_themselves_alike_do_not_agree() -> None:
 def test_cores_that_differ_are_worth_a_warning_and_no_more(digests: tuple[str, ...]) -> None:
     judgement = judged(answers(*digests, kind="cpu"), node(0))
     assert judgement.verdict is Verdict.WARN
-    assert "different answers from" in judgement.reason
+    assert f"the {len(digests)} cores gave 2 different answers" in judgement.reason
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -223,14 +218,16 @@ def test_a_gpu_that_crashed_is_no_witness_for_the_others() -> None:
         {"digest": OTHER},
         {"dtype": "fp16"},
         {"plan": "bias+"},
-        {"draw": "1"},
+        {"draw": 1},
         {"expected": "0x7"},
-        {"place": "memory (operand A changed at 1, 2)"},
-        {"reruns": "intermittent: 1 of 3 reruns wrong"},
+        {"in_memory": True},
+        {"reruns": Reruns(1)},
         {"digest": ""},
+        {"in_memory": None},
+        {"reruns": None},
     ],
 )
-def test_all_stay_accused_where_one_differs_in_anything(change: dict[str, str]) -> None:
+def test_all_stay_accused_where_one_differs_in_anything(change: dict[str, Any]) -> None:
     found = [*gpus_accused(7), *accused("GPU-7", **change)]
     judgement = judged(found, node(8))
     assert judgement.verdict is Verdict.FAIL
@@ -240,16 +237,16 @@ def test_all_stay_accused_where_one_differs_in_anything(change: dict[str, str]) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"place": "memory (operand B changed at 0, 0)"},
-        {"reruns": "intermittent: 2 of 3 reruns wrong"},
+        {"in_memory": True},
+        {"reruns": Reruns(2)},
     ],
 )
-def test_what_no_plan_can_do_is_never_blamed_on_one(change: dict[str, str]) -> None:
+def test_what_no_plan_can_do_is_never_blamed_on_one(change: dict[str, Any]) -> None:
     assert judged(gpus_accused(8, **change), node(8)).verdict is Verdict.FAIL
 
 
 def test_a_fault_of_its_own_is_not_hidden_by_an_inexact_plan() -> None:
-    second = Finding("corruption", "GPU-3", "its own", EVIDENCE | {"dtype": "fp64"})
+    second = accuse("GPU-3", "its own", dtype="fp64")
     found = [*gpus_accused(8), second]
     judgement = judged(found, node(8))
     assert judgement.verdict is Verdict.FAIL
@@ -264,7 +261,7 @@ def test_wrong_counts_without_an_accusation_are_never_forgiven() -> None:
 
 
 def test_a_library_that_repeats_itself_on_no_gpu_is_not_the_gpus_fault() -> None:
-    found = gpus_accused(4, reference=OWN_REFERENCE)
+    found = gpus_accused(4, metric=MISMATCH_METRIC)
     assert judged(found, node(4)).verdict is Verdict.ERROR
     items = reconcile(found, node(4))
     names = [i.name for i in items if isinstance(i, Measurement) and i.value == 7]
@@ -272,8 +269,8 @@ def test_a_library_that_repeats_itself_on_no_gpu_is_not_the_gpus_fault() -> None
 
 
 def test_what_the_exact_phase_found_stands_beside_what_is_disputed() -> None:
-    own = gpus_accused(2, reference=OWN_REFERENCE)
-    exact = Finding("corruption", "GPU-1", "exact", EVIDENCE | {"digest": OTHER})
+    own = gpus_accused(2, metric=MISMATCH_METRIC)
+    exact = accuse("GPU-1", "exact", digest=OTHER)
     left = codes([*own, exact], node(2))
     assert left == {"GPU-0": ["inexact"], "GPU-1": ["inexact", "corruption"]}
 
@@ -296,9 +293,10 @@ def test_one_core_that_computed_rightly_keeps_all_others_accused() -> None:
     assert judged(found, node(0, threads=8, cores=8)).verdict is Verdict.FAIL
 
 
-def of_another_plan(where: str, **changes: str) -> Finding:
-    evidence = EVIDENCE | {"plan": "bias+", "expected": "0x5", "digest": OTHER}
-    return Finding("corruption", where, "its own", evidence | changes)
+def of_another_plan(where: str, **changes: Any) -> Finding:
+    return accuse(
+        where, "its own", **{"plan": "bias+", "expected": "0x5", "digest": OTHER} | changes
+    )
 
 
 def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did() -> None:
@@ -313,12 +311,12 @@ def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did(
     "change",
     [
         {"dtype": "fp64"},
-        {"reference": OWN_REFERENCE},
-        {"place": "memory (operand A changed at 1, 2)"},
-        {"reruns": "intermittent: 1 of 3 reruns wrong"},
+        {"metric": MISMATCH_METRIC},
+        {"in_memory": True},
+        {"reruns": Reruns(1)},
     ],
 )
-def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[str, str]) -> None:
+def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[str, Any]) -> None:
     found = [of_another_plan("cpu1", **change), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
     assert judged(found, inventory).verdict is Verdict.FAIL
@@ -358,3 +356,30 @@ def test_gpus_that_agree_do_not_acquit_a_core() -> None:
 def test_everything_else_is_passed_on_untouched() -> None:
     found = [*computed("GPU-0"), *computed("cpu0"), Finding("note", "node", "a fact")]
     assert list(reconcile(found, node(1))) == found
+
+
+Item = TypeVar("Item", bound=JudgedItem)
+
+
+def reword(item: Item) -> Item:
+    """Say what a finding says in other words."""
+    if not isinstance(item, Finding):
+        return item
+    return replace(item, text="in other words", evidence=dict.fromkeys(item.evidence, "others"))
+
+
+@pytest.mark.parametrize(
+    ("found", "inventory"),
+    [
+        (gpus_accused(8), node(8)),
+        (gpus_accused(8, reruns=Reruns(1)), node(8)),
+        (gpus_accused(8, in_memory=True), node(8)),
+        ([*gpus_accused(2), accuse("GPU-1", digest=OTHER)], node(2)),
+        (cores_accused(4), node(0, threads=4, cores=4)),
+        (answers(RIGHT, RIGHT, WRONG), node(3)),
+        (answers(RIGHT, WRONG), node(2)),
+        (answers(RIGHT, WRONG, kind="cpu", group=CORES_GROUP), node(0)),
+    ],
+)
+def test_no_wording_decides_over_a_part(found: list[JudgedItem], inventory: Inventory) -> None:
+    assert codes([reword(item) for item in found], inventory) == codes(found, inventory)

@@ -10,13 +10,13 @@ import torch
 
 from hpcverify_checks.common.dtypes import FAMILIES, Family, Multiply, multiply
 from hpcverify_checks.common.exact import Shape
+from hpcverify_checks.common.product_loop import HuntResult, ProductBench, ProductSeams, hunt
 from hpcverify_checks.sdc.faults import (
     MultiplyFault,
     OutputFault,
     limit_to_calls,
     make_multiply_fault,
 )
-from hpcverify_checks.sdc.loop import HuntResult, ProductBench, ProductSeams, hunt
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare
 from tests.doubles import context
 

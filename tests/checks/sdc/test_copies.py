@@ -234,8 +234,9 @@ def test_what_was_found_outlives_what_ends_the_copies() -> None:
 
 
 def test_reruns_that_are_not_possible_are_said_to_be_so() -> None:
-    said = copy_phase.rerun(way(lost), PlannedCopy(source=0, target=64, size=64))
-    assert said == f"not possible: {ILLEGAL}"
+    piece = PlannedCopy(source=0, target=64, size=64)
+    found = copy_phase.investigate_miscopy(way(lost), [piece], [1], 1, "GPU-1")
+    assert found.evidence["reruns"] == f"no reruns: {ILLEGAL}"
 
 
 @pytest.mark.parametrize("seed", range(50))

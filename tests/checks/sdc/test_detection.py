@@ -14,9 +14,9 @@ from hpcverify.model import Cause, Finding, Measurement, Remedy, Verdict
 from hpcverify_checks import sdc
 from hpcverify_checks.common.dtypes import FAMILIES, FP8_LIMIT, Multiply, multiply
 from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, find_constant_bits
+from hpcverify_checks.common.product_loop import Compare, ProductSeams, compare
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc import trials as sdc_trials
-from hpcverify_checks.sdc.loop import Compare, ProductSeams, compare
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare
 from tests.checks.sdc.page import EVERY, PAGE, by_fault, page, tried
 from tests.doubles import INVENTORY, context

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from hpcverify_checks.common.bits import view_integers
+from hpcverify_checks.common.product_loop import compare
 from hpcverify_checks.sdc import faults
-from hpcverify_checks.sdc.loop import compare
 
 SIZE = 128
 TYPES = (

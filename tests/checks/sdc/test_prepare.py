@@ -25,11 +25,11 @@ from hpcverify_checks.common.dtypes import (
     multiply,
 )
 from hpcverify_checks.common.exact import Operands, ProductPlan, Shape, prove_by_freivalds
+from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick
-from hpcverify_checks.sdc.loop import ProductSeams
-from hpcverify_checks.sdc.prepare import ReferenceCache, prepare, prove_product
+from hpcverify_checks.sdc.prepare import References, prepare, prove_product
 from tests.checks.sdc.benches import SHAPE, a_task, once
 from tests.checks.sdc.universal import line, right_product, shipped
 from tests.doubles import context
@@ -126,12 +126,12 @@ def test_references_are_right_though_the_part_is_always_wrong(tmp_path: Path) ->
 
 
 def test_types_that_share_a_plan_share_its_reference(tmp_path: Path) -> None:
-    library = ReferenceCache()
+    references = References()
     jobs = [
-        prepare(a_task(tmp_path, family=FAMILIES[name], library=library)).jobs
+        prepare(a_task(tmp_path, family=FAMILIES[name], references=references)).jobs
         for name in ("bf16", "fp16")
     ]
-    assert len(library.references) == 6
+    assert len(references) == 6
     assert jobs[0][1].reference is jobs[1][1].reference
     assert jobs[0][1].a.dtype != jobs[1][1].a.dtype
 

@@ -30,10 +30,10 @@ from hpcverify_checks import sdc
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_threads
 from hpcverify_checks.common.dtypes import Multiply, multiply
+from hpcverify_checks.common.product_loop import ProductJob, ProductSeams
+from hpcverify_checks.common.product_loop import compare as compared
 from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc.faults import ignore_all, stick
-from hpcverify_checks.sdc.loop import ProductJob, ProductSeams
-from hpcverify_checks.sdc.loop import compare as compared
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, prepare
 from tests.checks.sdc.benches import a_task
 from tests.doubles import INVENTORY, context

@@ -1,72 +1,17 @@
-"""A soak is planned for all devices alike, begins for all at once, and is accounted."""
+"""A soak begins for all devices at once, and what they did is kept."""
 
 from __future__ import annotations
 
-import math
 import threading
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hpcverify_checks.common import timing
+from hpcverify_checks.common.soak import StretchResult, plan_stretches
 from hpcverify_checks.thermal import plan
-from hpcverify_checks.thermal.plan import LoadRecord, Meter, StretchResult, plan_stretches
+from hpcverify_checks.thermal.plan import LoadRecord, Meter
 
 PERIODS = (0.5, 0.05, 0.005)
-
-
-def test_waves_are_framed_by_steady_load() -> None:
-    table = plan_stretches(100.0, 60.0, 0.2, PERIODS)
-    assert [s.period for s in table] == [0.0, *PERIODS, 0.0]
-    lengths = [s.end - s.start for s in table]
-    assert lengths == pytest.approx([24, 4, 4, 4, 24])
-
-
-@given(
-    st.floats(0, 1e7),
-    st.floats(0.1, 1e6),
-    st.floats(0, 1),
-    st.lists(st.floats(1e-3, 2), max_size=4),
-)
-def test_a_plan_fills_its_time_without_a_gap(
-    start: float, seconds: float, share: float, periods: list[float]
-) -> None:
-    table = plan_stretches(start, seconds, share, periods)
-    assert table[0].start == start
-    assert table[-1].end == pytest.approx(start + seconds)
-    assert all(a.end == b.start for a, b in pairwise(table))
-
-
-@pytest.mark.parametrize(
-    ("share", "periods", "expected"),
-    [(0.0, PERIODS, [0.0, 0.0]), (0.5, (), [0.0, 0.0]), (1.0, (0.5,), [0.5])],
-)
-def test_a_soak_may_be_all_steady_or_all_waves(
-    share: float, periods: tuple[float, ...], expected: list[float]
-) -> None:
-    assert [s.period for s in plan_stretches(0, 60, share, periods)] == expected
-
-
-def test_hours_of_steady_load_are_cut_so_that_they_are_looked_at() -> None:
-    table = plan_stretches(0.0, 4 * 3600.0, 0.2, PERIODS)
-    longest = max(s.end - s.start for s in table if not s.period)
-    assert 0 < longest <= plan.MAX_STEADY_SECONDS
-
-
-@given(st.floats(0, 1e7), st.floats(0, 1), st.sampled_from(PERIODS))
-def test_the_edges_of_all_devices_fall_together(now: float, share: float, period: float) -> None:
-    # Asked anywhere between the same two edges, all name the same one.
-    number = math.floor(now / period)
-    later = (number + 0.001 + 0.998 * share) * period
-    assert timing.find_next_edge(later, period) == (number + 1) * period
-
-
-@given(st.floats(0, 1e7), st.sampled_from(PERIODS))
-def test_the_next_edge_is_within_a_period(now: float, period: float) -> None:
-    assert now - 1e-8 <= timing.find_next_edge(now, period) <= now + period + 1e-8
 
 
 def test_devices_that_are_ready_at_different_times_begin_at_the_same(tmp_path: Path) -> None:

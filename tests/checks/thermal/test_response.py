@@ -16,8 +16,9 @@ from hpcverify.limits.specs import find_achievable, load_specs
 from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Part, Verdict
 from hpcverify.telemetry import problems
 from hpcverify_checks import thermal
+from hpcverify_checks.common.soak import Stretch, StretchResult, plan_stretches
 from hpcverify_checks.thermal import CHECK, ThermalParams, plan
-from hpcverify_checks.thermal.plan import LoadRecord, Stretch, StretchResult, plan_stretches
+from hpcverify_checks.thermal.plan import LoadRecord
 from tests.doubles import context
 
 FULL = 132 * 4096

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 from torch import Tensor
 
 from hpcverify.check import Context, Sample, Skip, Watch, judge
@@ -29,9 +28,9 @@ from hpcverify.model import (
 )
 from hpcverify_checks import thermal
 from hpcverify_checks.common.dtypes import multiply
-from hpcverify_checks.thermal import CHECK, ThermalParams, plan
-from hpcverify_checks.thermal.load import LoopPace, ProductLoop, build_loop
-from hpcverify_checks.thermal.plan import LoadRecord, StretchResult
+from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.thermal import CHECK, ThermalParams, load, plan
+from hpcverify_checks.thermal.plan import LoadRecord
 from hpcverify_checks.thermal.response import compute_sag
 from tests.doubles import INVENTORY, context
 from tests.nvml_lab.nvmllab import Lab
@@ -149,53 +148,29 @@ def test_sag_is_what_the_end_lacks_of_the_beginning(rates: list[float], expected
     assert compute_sag(rates) == pytest.approx(expected)
 
 
-CPU = torch.device("cpu")
-
-
-def found_after(
-    sound: ProductLoop, wrong_steady: int, wrong_waves: int, off: float = 0.0
-) -> list[Finding]:
-    """Say what comes of so many wrong products, if all are still *off* by so much."""
+def test_a_product_that_is_not_the_first_one_fails_and_ends_the_soak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.STEADY_SIZES, "cpu", 64)
+    monkeypatch.setitem(load.WAVE_SIZES, "cpu", 32)
+    made = iter(range(10**9))
 
     def faulty(a: Tensor, b: Tensor, out: Tensor) -> None:
         multiply(a, b, out)
-        out[0, 0] += off
+        if len(out) == 64 and next(made) > 10:
+            out[0, 0] += 1
 
-    pace = LoopPace(dataclasses.replace(sound, multiply=faulty), 1e-3)
-    account = LoadRecord(
-        (
-            StretchResult(0.0, 0.0, 1.0, 1000, 1e9, wrong_steady),
-            StretchResult(0.5, 1.0, 2.0, 500, 1e9, wrong_waves, 2),
-        )
-    )
-    return list(thermal.find_mismatches("G", account, (pace, pace)))
-
-
-@pytest.mark.parametrize(
-    ("steady", "waves", "off", "verdict", "reason"),
-    [
-        (0, 0, 0.0, "pass", ""),
-        (1, 0, 0.0, "fail", "1 of 1000 fp64 products of 64^3"),
-        (0, 2, 0.0, "fail", "2 of 500 fp64 products of 64^3"),
-        (0, 500, 1.0, "fail", "500 of 500 fp64 products of 64^3"),
-    ],
-)
-def test_a_product_that_is_not_the_first_one_fails_however_often_it_happens(
-    steady: int, waves: int, off: float, verdict: str, reason: str
-) -> None:
-    found = found_after(build_loop(64, CPU), steady, waves, off)
-    judgement = judge(found, (), CHECK.finding_rules)
-    assert judgement.verdict.value == verdict
-    assert reason in judgement.reason
-
-
-def test_a_droop_asks_for_the_supply_and_heat_for_another_part() -> None:
-    sound = build_loop(64, CPU)
-    (heat,), (droop,) = found_after(sound, 1, 0), found_after(sound, 0, 1)
-    assert (heat.code, droop.code) == ("heat_mismatch", "wave_mismatch")
-    assert "under square waves of 0.5 s" in droop.text
-    assert CHECK.finding_rules[heat.code].remedy is Remedy.REPLACE
-    assert CHECK.finding_rules[droop.code].remedy is Remedy.INSPECT
+    sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
+    ctx = context(tmp_path, inventory=sensors)
+    params = ThermalParams(seconds=500.0, recovery_seconds=0.0)
+    found = list(thermal.measure(ctx, params, ProductSeams(multiply=faulty)))
+    items = [f for f in found if isinstance(f, Finding | Measurement)]
+    left = list(thermal.CHECK.reconcile(items, sensors)) if thermal.CHECK.reconcile else []
+    judgement = judge(left, (), CHECK.finding_rules)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert "fp64 product" in judgement.reason
+    assert "steady load, compared with its own first product" in judgement.reason
+    assert values(found)["stress.mismatched"] == 1
 
 
 @pytest.mark.parametrize(

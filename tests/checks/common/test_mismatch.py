@@ -12,7 +12,8 @@ from torch import Tensor
 from hpcverify.model import Finding
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.dtypes import FAMILIES, multiply
-from hpcverify_checks.sdc.evidence import investigate_corruption
+from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.product_loop import ProductBench
 from hpcverify_checks.sdc.faults import (
     MultiplyFault,
     corrupt_memory,
@@ -21,7 +22,6 @@ from hpcverify_checks.sdc.faults import (
     skip_tile,
     stick,
 )
-from hpcverify_checks.sdc.loop import ProductBench
 from tests.checks.sdc.benches import a_bench, hunted, once, with_fault, with_multiply
 
 
@@ -118,7 +118,7 @@ def test_evidence_that_cannot_be_had_hides_no_fault(bench: ProductBench) -> None
     made = 3
     found = investigate_corruption(faulty, wrong)
     assert (found.code, found.evidence["bits"]) == ("corruption", "3")
-    assert "then RuntimeError: CUDA error: unspecified launch failure" in found.text
+    assert "no reruns: CUDA error: unspecified launch failure" in found.text
 
 
 def test_the_same_wrong_bits_have_the_same_digest(bench: ProductBench) -> None:

@@ -11,10 +11,17 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
+from hpcverify_checks.common import product_loop
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.exact import PAD_DEPTH
-from hpcverify_checks.sdc import loop as hunting
+from hpcverify_checks.common.product_loop import (
+    CANARY_PRODUCTS,
+    ProductBench,
+    ProductJob,
+    ProductSeams,
+    count_outputs,
+)
 from hpcverify_checks.sdc.faults import (
     CompareFault,
     drop_single_hits,
@@ -25,13 +32,6 @@ from hpcverify_checks.sdc.faults import (
     make_multiply_fault,
     skip_tile,
     stick,
-)
-from hpcverify_checks.sdc.loop import (
-    CANARY_PRODUCTS,
-    ProductBench,
-    ProductJob,
-    ProductSeams,
-    count_outputs,
 )
 from tests.checks.sdc.benches import a_bench, hunted, once, with_fault
 
@@ -122,7 +122,7 @@ def test_a_low_bit_stuck_at_zero_needs_the_biased_plans(bench: ProductBench) -> 
 def test_a_comparison_that_is_not_awake_is_reported(
     bench: ProductBench, blindness: CompareFault
 ) -> None:
-    seams = ProductSeams(compare=blindness(hunting.compare))
+    seams = ProductSeams(compare=blindness(product_loop.compare))
     with pytest.raises(Unable, match="did not notice flipped bits") as caught:
         hunted(replace(bench, seams=seams), 4 * CANARY_PRODUCTS)
     assert caught.value.cause is Cause.CHECKER
@@ -143,7 +143,7 @@ def test_canaries_come_first_last_and_in_between(bench: ProductBench) -> None:
     def counting(*args: torch.Tensor) -> None:
         nonlocal compared
         compared += 1
-        hunting.compare(*args)
+        product_loop.compare(*args)
 
     bag = hunted(replace(bench, seams=ProductSeams(compare=counting)), 2 * CANARY_PRODUCTS)
     assert compared - bag.products == 2 * 3

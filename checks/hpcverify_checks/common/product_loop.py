@@ -23,11 +23,11 @@ from math import gcd
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Unable
+from hpcverify.check import Context, Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
-from hpcverify_checks.common.dtypes import Multiply, multiply
-from hpcverify_checks.common.exact import SHIFT_COUNT, view_shifted
+from hpcverify_checks.common.dtypes import Family, Multiply, multiply
+from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, view_shifted
 
 if TYPE_CHECKING:
     import torch
@@ -132,11 +132,14 @@ class ProductBench:
     """As many as `count_outputs` says."""
     seed: int
     seams: ProductSeams = HARDWARE_SEAMS
+    shifts: int = SHIFT_COUNT
+    """By so many lanes the operands of an exact product move, from one lap to the next;
+    with 1 they stay: others would be rounded otherwise."""
 
     def get_job(self, number: int) -> tuple[ProductJob, int]:
         """Say which job the product *number* is, and by how much it is shifted."""
         lap, place = divmod(number, len(self.jobs))
-        return self.jobs[place], lap % SHIFT_COUNT
+        return self.jobs[place], lap % self.shifts
 
     def get_output(self, number: int) -> Tensor:
         """Say where the product *number* is written."""
@@ -178,6 +181,34 @@ class ProductBench:
             expected = self.run_canary(number + self.batch_size - 1, counts[self.batch_size :])
         outputs = tuple(self.get_output(number + i) for i in range(self.batch_size))
         return ProductBatch(number, outputs, expected, _start_host_copy(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTask:
+    """One type of operands with which to load one device, and the shape of products."""
+
+    ctx: Context
+    family: Family
+    shape: Shape
+    device: torch.device
+    seams: ProductSeams = HARDWARE_SEAMS
+    draw: int = 0
+
+    def make_output(self) -> Tensor:
+        """Make room for one product."""
+        import torch
+
+        size, dtype = self.shape.size, getattr(torch, self.family.output)
+        return torch.empty(size, size, dtype=dtype, device=self.device)
+
+    def make_bench(
+        self, where: str, jobs: tuple[ProductJob, ...], shifts: int = SHIFT_COUNT
+    ) -> ProductBench:
+        """Make outputs for the part or core *where*."""
+        outputs = tuple(self.make_output() for _ in range(count_outputs(len(jobs), self.device)))
+        return ProductBench(
+            where, self.family.name, jobs, outputs, self.ctx.seed, self.seams, shifts
+        )
 
 
 def count_outputs(jobs: int, device: torch.device) -> int:
@@ -230,12 +261,20 @@ class HuntResult:
     wrong: tuple[WrongProduct, ...] = ()
 
 
-def hunt(bench: ProductBench, should_stop: ShouldStop) -> HuntResult:
+def ignore_batch(_products: int) -> None:
+    """Take no note of products that are done."""
+
+
+def hunt(
+    bench: ProductBench, should_stop: ShouldStop, note: Callable[[int], object] = ignore_batch
+) -> HuntResult:
     """
-    Compute and compare until it is *enough*, or something is wrong.
+    Compute and compare until it is time to stop, or something is wrong.
+
+    Whenever products have been compared, *note* is told how many.
 
     Raises:
-        Blind: A flipped bit was not noticed, or noticed wrongly.
+        BlindComparison: A flipped bit was not noticed, or noticed wrongly.
 
     """
     for output in bench.outputs:
@@ -244,6 +283,7 @@ def hunt(bench: ProductBench, should_stop: ShouldStop) -> HuntResult:
     for page in _start_batches(bench, should_stop):
         counts = page.wait_for_counts()
         products += len(page.outputs)
+        note(len(page.outputs))
         if wrong := page.list_wrong(counts):
             return HuntResult(products, perf_counter() - start, tuple(wrong))
         _require_awake(bench, page, counts[len(page.outputs) :])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify_checks.sdc.locate import (
+from hpcverify_checks.common.locate import (
     FIRST_BOUND,
     PROGRAMS_PER_SM,
     TILE_PLANS,
@@ -25,7 +25,7 @@ from hpcverify_checks.sdc.locate import (
     measure_extent,
     sum_by_sm,
 )
-from tests.checks.sdc.interpreted import interpreter
+from tests.checks.common.interpreted import interpreter
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from hpcverify_checks.common.bits import make_integers, view_integers
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.sdc.kernels import load_kernels
+from hpcverify_checks.common.kernels import load_kernels
 
 if TYPE_CHECKING:
     import torch
@@ -303,7 +303,7 @@ def sum_by_sm(rows: Iterable[Sequence[int]], units: int) -> SmReport:
 
 
 def make_tile(bound: int, bias: int) -> Tile:
-    """Make the tile whose second operand lies within +-*bound*, as `_exact` plans."""
+    """Make the tile whose second operand lies within +-*bound*, as `exact` plans."""
     import torch
 
     a = make_integers(TILE_KEY, range(TILE_EDGE), TILE_DEPTH, FIRST_BOUND, "cpu")

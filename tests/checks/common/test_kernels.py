@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.errors import PTXASError
 
-from hpcverify_checks.sdc.kernels import (
+from hpcverify_checks.common.kernels import (
     READ_COUNT,
     READ_WORDS,
     can_launch,
@@ -24,10 +24,10 @@ from hpcverify_checks.sdc.kernels import (
     compare_fused,
     load_kernels,
 )
-from hpcverify_checks.sdc.locate import TILE_DEPTH, TILE_EDGE, TILE_STEP, TILE_WARPS
-from hpcverify_checks.sdc.loop import compare
-from hpcverify_checks.sdc.triton_kernels import check_tile, count_unequal, sm_id
-from tests.checks.sdc.interpreted import interpreter
+from hpcverify_checks.common.locate import TILE_DEPTH, TILE_EDGE, TILE_STEP, TILE_WARPS
+from hpcverify_checks.common.product_loop import compare
+from hpcverify_checks.common.triton_kernels import check_tile, count_unequal, sm_id
+from tests.checks.common.interpreted import interpreter
 
 ONE = READ_WORDS * READ_COUNT
 """Words that one program reads."""

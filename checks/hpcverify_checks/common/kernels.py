@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hpcverify_checks.sdc.loop import Compare, compare
+from hpcverify_checks.common.product_loop import Compare, compare
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
     Writes into *count*, an int64 scalar, how many of them differ.
     """
-    from hpcverify_checks.sdc import triton_kernels
+    from hpcverify_checks.common import triton_kernels
 
     kernel: Any = triton_kernels.count_unequal
     length = found.numel()
@@ -57,7 +57,7 @@ def load_kernels(device: torch.device) -> ModuleType | None:
         return None
     if not can_launch(partial(_launch_one, device)):
         return None
-    from hpcverify_checks.sdc import triton_kernels
+    from hpcverify_checks.common import triton_kernels
 
     return triton_kernels
 

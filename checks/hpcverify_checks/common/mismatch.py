@@ -1,0 +1,114 @@
+"""What is to be known of a wrong product: where, which bits, memory or arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcverify.model import Finding
+from hpcverify_checks.common import locate
+from hpcverify_checks.common.bits import compute_digest, format_word, view_integers
+from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
+from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.vote import CORRUPTION_CODE, Accusation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Known = tuple[dict[str, str], dict[str, Any]]
+"""Evidence for people, and fields of an `Accusation`."""
+
+
+def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
+    """
+    Find out about a *wrong* product what a vendor asks for, and put it in words.
+
+    All is looked at on the host, outside of the part that computed it. A part that
+    errs may refuse the next step too: what was known by then is kept.
+    """
+    job, shift = bench.get_job(wrong.number)
+    data: dict[str, Any] = {"dtype": bench.dtype, "plan": job.name, "draw": job.draw}
+    evidence = {name: str(value) for name, value in data.items()} | {
+        "shift": str(shift),
+        "product": str(wrong.number),
+        "wrong_words": str(wrong.words),
+    }
+    try:
+        for shown, known in _look_closer(bench, wrong):
+            evidence |= shown
+            data |= known
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
+        evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
+    told = ("extent", "place", "reruns", "sm", "incomplete")
+    text = (
+        f"{bench.dtype} product {wrong.number} ({job.name}) was wrong in "
+        f"{wrong.words} words: {', '.join(evidence[k] for k in told if k in evidence)}"
+    )
+    data = msgspec.to_builtins(Accusation(**data))
+    return Finding(CORRUPTION_CODE, bench.where, text, evidence, data)
+
+
+def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
+    job, _ = bench.get_job(wrong.number)
+    yield _compare_elements(wrong.output.cpu(), job.reference.cpu())
+    changed = ", ".join(list_changed_memory(job))
+    place = f"memory ({changed})" if changed else "compute"
+    yield {"place": place}, {"in_memory": bool(changed)}
+    reruns = rerun(partial(repeat_product, bench, wrong.number))
+    yield {"reruns": reruns.describe()}, {"reruns": reruns}
+    units = locate.find_faulty_sms(bench.outputs[0].device)
+    if units:
+        yield {"sm": f"multiprocessors {units.describe()}"}, {}
+
+
+def _compare_elements(found: Tensor, expected: Tensor) -> Known:
+    """Describe the first wrong element, and how far the wrong ones reach."""
+    import torch
+
+    had, wanted = view_integers(found), view_integers(expected)
+    places = torch.ne(had, wanted).nonzero()
+    digest = format_word(compute_digest(found))
+    if not len(places):
+        nothing = "a second look at it shows nothing wrong"
+        return {"digest": digest, "extent": nothing}, {"digest": digest}
+    row, column = map(int, places[0])
+    width = 8 * found.element_size()
+    right, is_ = (int(x[row, column]) % 2**width for x in (wanted, had))
+    xor, digits = right ^ is_, 2 + width // 4
+    shared = {"digest": digest, "expected": f"{right:#0{digits}x}"}
+    return shared | {
+        "row": str(row),
+        "column": str(column),
+        "found": f"{is_:#0{digits}x}",
+        "xor": f"{xor:#0{digits}x}",
+        "bits": " ".join(str(bit) for bit in range(width) if xor >> bit & 1),
+        "wrong_elements": str(len(places)),
+        "extent": locate.measure_extent(found, expected).describe(),
+    }, shared
+
+
+def list_changed_memory(job: ProductJob) -> Iterator[str]:
+    """Say what lies in memory otherwise than it was put there, as the host sees it."""
+    import torch
+
+    for name, there, made in zip("AB", (job.a, job.b), job.remake(), strict=True):
+        unequal = torch.ne(view_integers(there.cpu()), view_integers(made)).nonzero()
+        if len(unequal):
+            row, column = map(int, unequal[0])
+            yield f"operand {name} changed at {row}, {column}"
+    if compute_digest(job.reference.cpu()) != job.digest:
+        yield "reference changed"
+
+
+def repeat_product(bench: ProductBench, number: int) -> bool:
+    """Repeat the product *number* and say whether it is wrong again."""
+    import torch
+
+    # What lies there would be the right answer where a tile is not written.
+    poison(bench.get_output(number))
+    count = torch.zeros((), dtype=torch.int64, device=bench.outputs[0].device)
+    bench.compute_and_compare(number, count)
+    return bool(count)

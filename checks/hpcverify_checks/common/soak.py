@@ -1,0 +1,407 @@
+"""
+A load that is compared with itself: products again and again, steady and in square waves.
+
+The operands are bell-shaped, sums of the bytes of a hash, so that they are the same bits
+everywhere; all bits of a significand take part, and toggle more wires than the small
+integers of exact plans: faults of power and timing belong here. Nobody knows the right
+product to the last bit, so a part is compared with its own first one, and the first ones
+of like parts with each other.
+
+What that rests on. cuBLAS gives the same bits at every run of one version on GPUs of
+the same architecture and number of SMs, while one stream is active ("Results
+reproducibility" in its guide): one stream is used, a GPU that departs from its own
+first product computed wrongly, and like GPUs are put to the vote (see `vote`).
+
+The load is switched on and off at multiples of a period of CLOCK_MONOTONIC, which is one
+clock for all processes of a machine: the edges of all devices fall together without a
+word between them, and a supply that sags does so at the edges. A fault that a part
+repeats every time agrees with itself: it is for the exact plans to find, and for the vote.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.check import Metric, Rule
+from hpcverify.model import Finding, Measurement, Remedy
+from hpcverify_checks.common.bits import compute_digest, format_word, hash_places, view_words
+from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, view_shifted
+from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.product_loop import (
+    HuntResult,
+    ProductBench,
+    ProductJob,
+    ProductTask,
+    WrongProduct,
+    hunt,
+    ignore_batch,
+    poison,
+)
+from hpcverify_checks.common.vote import Ballot, identify_kind, make_answer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from hpcverify_checks.common.bits import DeviceLike
+
+OWN_REFERENCE = "own first product"
+"""What a part is compared with here: nothing that was proven."""
+MISMATCH_METRIC = "stress.mismatched"
+SOAK_METRICS = {
+    MISMATCH_METRIC: Metric(
+        unit="", meaning="64-bit words that differed from the part's own first product"
+    ),
+    "stress.disputed": Metric(
+        unit="", meaning="words in which all parts contradict their own first product alike"
+    ),
+    "stress.products": Metric(unit="", meaning="products compared with the part's own first"),
+}
+SOAK_RULES = {
+    MISMATCH_METRIC: Rule(
+        high=0,
+        remedy=Remedy.REPLACE,
+        optional=True,  # where all parts agree, the words are disputed instead
+        hard=True,
+        source="the same product of the same part has the same bits",
+    ),
+}
+"""For every check that soaks a part: the same fault counts the same in each."""
+FIRST_PRODUCTS = 2
+"""First products of a pair that must have the same bits."""
+OPERAND_PAIRS = 2
+"""Of operands, which take turns: a tile that is not written shows."""
+DUTY_CYCLE = 0.5
+"""The share of a square wave's period in which the load is on."""
+MAX_STEADY_SECONDS = 1200.0
+"""The longest stretch of steady load."""
+RAMP_SECONDS = 1.0
+"""After which sampled power and utilization, means over up to 1 s, are of the load."""
+LAG_SECONDS = 0.5
+"""A sample dated t is read that much later at most: eight GPUs take their time."""
+
+FIELD_BITS = 8
+"""Of a hash's fields, all of which are summed."""
+LOW_BITS = 43
+"""Uniform bits below that sum, so that a double just holds the whole: 53 bits."""
+BELL_MEAN: int = (64 // FIELD_BITS) * (2**FIELD_BITS - 1) << (LOW_BITS - 1)
+BELL_SCALE = 2.0**-51
+"""Makes the standard deviation, which is 209 x 2^43, 0.8."""
+INT8_SHIFT = 46
+"""Makes it 26, and the largest magnitude 128."""
+BLOCK_ROWS = 512
+"""Rows made at a time, so that 64-bit copies of large operands stay small."""
+
+Pair = tuple["Tensor", "Tensor"]
+"""Two operands, as `view_shifted` takes them."""
+
+
+def make_bell_integers(key: int, rows: range, columns: int, device: DeviceLike) -> Tensor:
+    """Make these *rows* of a matrix of bell-shaped integers below 2^53, as int64."""
+    fields = hash_places(2 * key, rows, columns, device)
+    low = hash_places(2 * key + 1, rows, columns, device) & (2**LOW_BITS - 1)
+    made: Tensor = low - BELL_MEAN
+    for bit in range(0, 64, FIELD_BITS):
+        made += ((fields >> bit) & (2**FIELD_BITS - 1)) << LOW_BITS
+    return made
+
+
+def make_matrix(
+    key: int, rows: int, columns: int, dtype: torch.dtype, device: DeviceLike
+) -> Tensor:
+    """Make a matrix of bell-shaped numbers: the same bits wherever this runs."""
+    import torch
+
+    out = torch.empty(rows, columns, dtype=dtype, device=device)
+    for start in range(0, rows, BLOCK_ROWS):
+        block = range(start, min(rows, start + BLOCK_ROWS))
+        made = _round_to(dtype, make_bell_integers(key, block, columns, device))
+        out[block.start : block.stop] = made
+    return out
+
+
+def _round_to(dtype: torch.dtype, made: Tensor) -> Tensor:
+    """Round to nearest, by way of fp32 for what is narrower; int8 is rounded down."""
+    import torch
+
+    if dtype == torch.int8:
+        return (made >> INT8_SHIFT).to(dtype)
+    exact = made.double() * BELL_SCALE
+    return exact if dtype == torch.float64 else exact.float().to(dtype)
+
+
+def make_normal_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:
+    """
+    Make the operands of a *pair*, which differ with the draw of the *task*.
+
+    They are as deep as `view_shifted` has them, A by rows, and B as the library wants it.
+    """
+    import torch
+
+    dtype = getattr(torch, task.family.operand)
+    size, depth = task.shape.size, task.shape.depth + PAD_DEPTH
+    key = 2 * (OPERAND_PAIRS * task.draw + pair)
+    a = make_matrix(key, size, depth, dtype, device)
+    if task.family.by_columns:
+        return a, make_matrix(key + 1, size, depth, dtype, device).T
+    return a, make_matrix(key + 1, depth, size, dtype, device)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSource:
+    """Makes pairs of operands: the same bits whenever and wherever it is asked."""
+
+    name: str
+    text: str
+    """What the operands are, in words."""
+    make: Callable[[ProductTask, int, DeviceLike], Pair]
+    """Makes the pair of this number on a device."""
+
+
+NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pair)
+
+
+class Stretch(Struct, frozen=True):
+    """A time of one kind of load, on the monotonic clock."""
+
+    start: float
+    end: float
+    period: float = 0.0
+    """Of the square wave, in seconds; 0 is steady load."""
+
+    def describe(self) -> str:
+        """Say what kind of load it is."""
+        return f"load steps every {self.period * 1e3:g} ms" if self.period else "steady load"
+
+
+def plan_stretches(
+    start: float, seconds: float, wave_share: float, periods: Sequence[float]
+) -> tuple[Stretch, ...]:
+    """
+    Plan a load of so many *seconds*: steady, waves of all *periods*, steady.
+
+    The waves come when the parts are warm, which is when their circuits are slowest;
+    the steady load after them shows what heat took from the part, and is what it then
+    recovers from.
+    """
+    waving = wave_share * seconds if periods else 0.0
+    half = (seconds - waving) / 2
+    pieces = math.ceil(half / MAX_STEADY_SECONDS)
+    steady = [(half / pieces, 0.0)] * pieces if pieces else []
+    waves = [(waving / len(periods), period) for period in periods if waving]
+    plan = [*steady, *waves, *steady]
+    ends = accumulate((length for length, _ in plan), initial=start)
+    return tuple(
+        Stretch(begin, end, period)
+        for (begin, end), (_, period) in zip(pairwise(ends), plan, strict=True)
+    )
+
+
+class StretchResult(Struct, frozen=True):
+    """What was done in a stretch."""
+
+    period: float
+    """As in the plan."""
+    began: float
+    """When the first product was sent, on the monotonic clock."""
+    ended: float
+    """When the last one was over."""
+    products: int = 0
+    flop: float = 0.0
+    mismatched_words: int = 0
+    """Words of 64 bits that were not those of the first product."""
+    edges: int = 0
+    """How often the load was switched on, of a square wave."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+    def contains(self, t: float) -> bool:
+        """Whether a sample taken at *t* is of this load, and of nothing else."""
+        return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
+
+
+@dataclass(slots=True)
+class LoadSchedule:
+    """Says when a stretch is over; until then it switches the load on and off."""
+
+    stretch: Stretch
+    burst_products: int = 1
+    """Products while the load is on."""
+    drain_seconds: float = 0.0
+    """Seconds for which the device is at work after it was told the last of them."""
+    edges: int = 0
+    """How often the load was switched on."""
+    _since: int = field(default=0, repr=False)
+
+    @classmethod
+    def plan(cls, stretch: Stretch, pace: float, batch_size: int) -> LoadSchedule:
+        """Plan for products that take *pace* seconds each and are sent in batches."""
+        if not stretch.period:
+            return cls(stretch)
+        burst = round(DUTY_CYCLE * stretch.period / pace) if pace else 0
+        return cls(stretch, max(batch_size, burst), batch_size * pace)
+
+    def __call__(self, products: int) -> bool:
+        """Let the load be off if a burst is over, and say whether the time is."""
+        now = time.monotonic()
+        if self.stretch.period and products - self._since >= self.burst_products:
+            edge = find_next_edge(now + self.drain_seconds, self.stretch.period)
+            if edge >= self.stretch.end:
+                return True
+            time.sleep(edge - now)
+            self.edges += 1
+            self._since = products
+        return time.monotonic() >= self.stretch.end
+
+
+def find_next_edge(now: float, period: float) -> float:
+    """Say when the load is next switched on: at a multiple of *period*."""
+    return (math.floor(now / period) + 1) * period
+
+
+@dataclass(slots=True)
+class PartSoak:
+    """What one part or core does with one type of operands, and what came of it."""
+
+    task: ProductTask
+    bench: ProductBench
+    operands: str
+    """What they are, in words."""
+    done: list[StretchResult] = field(default_factory=list[StretchResult])
+    corruption: Finding | None = None
+    """A product was wrong: no other one is made."""
+
+    @classmethod
+    def prepare(
+        cls, task: ProductTask, where: str, source: OperandSource, pairs: Sequence[Pair]
+    ) -> PartSoak:
+        """
+        Make the first products of *pairs*, and a bench that compares the later ones.
+
+        Each is made twice, and if the two differ a third time, so that a fault in the
+        very first is not taken for the truth that all later ones contradict.
+        """
+        jobs: list[ProductJob] = []
+        odd: list[tuple[WrongProduct, str]] = []
+        for pair, (a, b) in enumerate(pairs):
+            first, second = (_make_product(task, a, b) for _ in range(FIRST_PRODUCTS))
+            if _count_unequal(first, second):
+                third = _make_product(task, a, b)
+                wrong, other = (first, second) if _count_unequal(first, third) else (second, first)
+                others = "different each time" if _count_unequal(other, third) else "alike"
+                wrong_words = _count_unequal(wrong, third)
+                odd.append((WrongProduct(pair, wrong_words, wrong), others))
+                first = third
+            remake = partial(source.make, task, pair, HOST_DEVICE)
+            digest = compute_digest(first.cpu())
+            name = f"{source.name} {pair}"
+            jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
+        soak = cls(task, task.make_bench(where, tuple(jobs), shifts=1), source.text)
+        if odd:
+            (wrong_product, others), now = odd[0], time.monotonic()
+            made = FIRST_PRODUCTS * len(jobs)
+            soak.done.append(StretchResult(0.0, now, now, made, 0.0, wrong_product.words))
+            against = f"the same product made twice more, {others}"
+            soak.accuse(wrong_product, "before the load", against)
+        return soak
+
+    @property
+    def text(self) -> str:
+        """Say what is multiplied."""
+        size, depth = self.task.shape.size, self.task.shape.depth
+        return f"products of {size} x {depth} x {size} {self.operands}"
+
+    @property
+    def digest(self) -> str:
+        """The digests of the first products."""
+        return " ".join(format_word(job.digest) for job in self.bench.jobs)
+
+    def run(self, stretch: Stretch, note: Callable[[int], object] = ignore_batch) -> StretchResult:
+        """Load the part until the *stretch* ends, or a product is not the first one."""
+        time.sleep(max(0.0, stretch.start - time.monotonic()))
+        began = time.monotonic()
+        load = LoadSchedule.plan(stretch, self.pace, self.bench.batch_size)
+        late = began >= stretch.end
+        hunted = HuntResult(0, 0.0) if late else hunt(self.bench, load, note)
+        self.done.append(
+            StretchResult(
+                stretch.period,
+                began,
+                time.monotonic(),
+                hunted.products,
+                float(hunted.products * self.task.shape.operations),
+                sum(wrong.words for wrong in hunted.wrong),
+                0 if late else load.edges,
+            )
+        )
+        if hunted.wrong:
+            against = f"its {OWN_REFERENCE}, which it made again alike"
+            if stretch.period:
+                against += "; a power supply that sags does this too: check it"
+            self.accuse(hunted.wrong[0], stretch.describe(), against)
+        return self.done[-1]
+
+    @property
+    def pace(self) -> float:
+        """The seconds that a product took under the latest steady load; 0 without one."""
+        steady = [d for d in self.done if d.products and not d.period]
+        return steady[-1].seconds / steady[-1].products if steady else 0.0
+
+    def accuse(self, wrong: WrongProduct, load: str, against: str) -> None:
+        """Say of a *wrong* product what it was compared with, and under what load."""
+        found = investigate_corruption(self.bench, wrong)
+        self.corruption = replace(
+            found,
+            text=f"{found.text}; {self.operands}, {load}, compared with {against}",
+            evidence={**found.evidence, "reference": OWN_REFERENCE, "load": load},
+            data={**found.data, "metric": MISMATCH_METRIC},
+        )
+
+    def make_answer(self, group: str) -> Finding:
+        """Put the first products to the vote of the part's *group*."""
+        name = self.task.family.name
+        text = f"{name}: its first products of {self.operands}"
+        return make_answer(self.bench.where, text, Ballot(group, name, self.digest))
+
+
+def _make_product(task: ProductTask, a: Tensor, b: Tensor) -> Tensor:
+    product = task.make_output()
+    poison(product)
+    task.seams.multiply(*view_shifted(a, b, 0), product)
+    return product
+
+
+def _count_unequal(one: Tensor, other: Tensor) -> int:
+    return int((view_words(one) != view_words(other)).sum())
+
+
+def name_vote_group(task: ProductTask) -> str:
+    """Say which GPUs must give the same bits, with which software, to what question."""
+    import torch
+
+    kind = identify_kind(task.ctx.inventory, task.ctx.device.part)
+    if task.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(task.device)
+        kind += f", {properties.multi_processor_count} SMs"
+    size, depth = task.shape.size, task.shape.depth
+    return f"{kind}, torch {torch.__version__}, {size} x {depth}, draw {task.draw}"
+
+
+def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:
+    """Add up, for each part or core, what was done with all types."""
+    for where in dict.fromkeys(soak.bench.where for soak in soaks):
+        done = [d for soak in soaks if soak.bench.where == where for d in soak.done]
+        yield Measurement("stress.products", sum(d.products for d in done), "", where)
+        yield Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", where)
