@@ -125,7 +125,7 @@ GONE = (
         "inventory",
         FAIL,
         Remedy.REBOOT,
-        "gone since the last run",
+        "missing since the last run",
     ),
     Fault(
         "a GPU has no handle",
