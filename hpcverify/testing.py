@@ -63,13 +63,16 @@ def judge_items(
     """
     Judge *items* as a run does, by the default limits and rulings of *check*.
 
-    *past* gives what earlier runs measured, newest first, by name and part.
+    They are those of all devices, and reconciled first if the check does that. *past*
+    gives what earlier runs measured, newest first, by name and part.
 
     Raises:
         AssertionError: *check* declares no metric of that name, or another unit.
 
     """
     found = [item for item in items if isinstance(item, Measurement | Finding)]
+    if check.reconcile is not None:
+        found = list(check.reconcile(found, inventory))
     measurements = list_measurements(found)
     for item in measurements:
         metric = check.find_metric(item.name)

@@ -21,7 +21,8 @@ from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
 from hpcverify.records.store import MAX_CARRY_OVER_RUNS, MIGRATIONS, Store
-from tests.doubles import INVENTORY, a_result, a_run
+from hpcverify.testing import INVENTORY
+from tests.doubles import a_result, a_run
 
 
 def keep(state: Path, run: Run) -> Store:

@@ -24,6 +24,7 @@ from hpcverify.model import (
     Measurement,
     Part,
 )
+from hpcverify.testing import CPU, INVENTORY, make_context
 from hpcverify_checks.common.bits import compute_digest, view_integers, view_words
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Multiply, multiply
 from hpcverify_checks.common.exact import Shape
@@ -32,7 +33,6 @@ from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.loop import HuntResult, ProductSeams, compare
 from hpcverify_checks.sdc.prepare import DeviceTask
 from hpcverify_checks.sdc.stress import LoadSchedule, StressResult
-from tests.doubles import CPU, INVENTORY, context
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def task(tmp_path: Path, name: str = "fp32", by: Multiply = multiply) -> DeviceTask:
     """Make a task for a GPU, which here computes on the host."""
     gpu = Device("cuda", "GPU-0", "GPU 0")
-    ctx = structs.replace(context(tmp_path), device=gpu)
+    ctx = structs.replace(make_context(tmp_path), device=gpu)
     family = (CPU_FAMILIES | {"tf32": FAMILIES["tf32"]})[name]
     return DeviceTask(ctx, family, SHAPE, HOST, ProductSeams(multiply=by), draw=5)
 
@@ -302,7 +302,7 @@ def test_steady_load_has_no_edges_and_ends_in_time() -> None:
 
 
 def test_all_cores_are_stressed_and_pass(tmp_path: Path) -> None:
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.4))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4))
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     assert numbers(found, "stress.mismatched") == dict.fromkeys(cores, 0)
     assert all(numbers(found, "stress.products").values())
@@ -328,7 +328,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
             view_words(out)[1].bitwise_xor_(1 << 40)
 
     seams = ProductSeams(multiply=core_only(bad, spoil))
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.4, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, seams))
     codes = {(f.code, f.where) for f in found if isinstance(f, Finding)}
     assert codes == {("corruption", f"cpu{bad}")}
     assert numbers(found, "stress.mismatched")[f"cpu{bad}"] == 1
@@ -337,7 +337,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     bad = max(os.sched_getaffinity(0))
     seams = ProductSeams(multiply=core_only(bad, lambda out: view_integers(out)[5].bitwise_or_(1)))
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.2, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.2, seams))
     facts = [f for f in found if isinstance(f, Finding)]
     left = [f for f in reconcile(facts, INVENTORY) if isinstance(f, Finding)]
     assert {f.code for f in left} == {"dissent"}
