@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,18 +13,23 @@ import pytest
 from hpcverify.plan.catalog import list_check_names
 from tests.cli import Cli
 
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+ROOT = Path(__file__).parents[2]
+
+
+def read_sample(page: str) -> str:
+    """Read the program that *page* shows."""
+    block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert block is not None
+    return block[1]
 
 
 @pytest.fixture
 def site(cli: Cli, tmp_path: Path) -> Cli:
     """Add the file of the walk-through to a package of the site's."""
-    block = re.search(r"```python\n(.*?)```", CONTRIBUTING.read_text(), re.DOTALL)
-    assert block is not None
     package = tmp_path / "walkthrough_checks"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "clock.py").write_text(block[1])
+    (package / "clock.py").write_text(read_sample("CONTRIBUTING.md"))
     cli.config.write_text('check_packages = ["walkthrough_checks"]')
     cli.environment["PYTHONPATH"] = str(tmp_path)
     return cli
@@ -62,3 +69,14 @@ def test_without_its_tool_it_is_an_error_that_names_it(site: Cli) -> None:
 
     assert done.returncode == 3
     assert result["reason"] == "chronyc is not installed: install it"
+
+
+def test_its_test_passes(site: Cli, tmp_path: Path) -> None:
+    test = read_sample("docs/checks.md").replace("hpcverify_checks.", "walkthrough_checks.")
+    (tmp_path / "test_clock.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=site.environment, capture_output=True, text=True, check=False
+    )
+
+    assert "2 passed" in done.stdout, done.stdout
