@@ -17,6 +17,13 @@ from tests.nvml_lab.nvmllab import ADDRESSES, Lab, build
 LIMIT_SECONDS = 600
 """For each step of a test: ten times what the longest takes beside other work."""
 
+MARKER_OF_FIXTURE = {
+    "nvml_library": "lab",
+    "cluster": "slurm",
+    "fleet": "slurm",
+    "asked": "slurm",
+}
+
 # How long an example takes says something of the machine, and nothing of the code.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -59,6 +66,15 @@ def pytest_runtest_teardown() -> Generator[None]:
     """Bound what it takes to tidy up."""
     with bounded(LIMIT_SECONDS):
         return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by what its fixtures need of this machine."""
+    for item in items:
+        needed = getattr(item, "fixturenames", ())
+        for fixture, marker in MARKER_OF_FIXTURE.items():
+            if fixture in needed:
+                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")
