@@ -69,6 +69,8 @@ from hpcverify_checks.storage.scratch import (
 )
 from hpcverify_checks.storage.small_files import CallTimes, time_small_files
 
+pytestmark = pytest.mark.tools
+
 SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
 
 
