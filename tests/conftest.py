@@ -41,14 +41,16 @@ def bounded(seconds: float) -> Generator[None]:
     """End what hangs in good order: fixtures still tidy up, and other tests go on."""
 
     def expire(_number: int, _frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         pytest.fail(f"not over within {seconds:g} s")  # no code under test catches it
 
     before = signal.signal(signal.SIGALRM, expire)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again each second: a signal that comes just before a wait begins does not end it.
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, left, 1 if left else 0)
         signal.signal(signal.SIGALRM, before)
 
 
