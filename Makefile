@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify test test-all test-tools lint format bench schema faults states sdc-table clean
+.PHONY: help verify quick-test test test-all test-tools lint format bench schema faults states sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
+	@echo "make quick-test  test what needs no Debian package and no root; about a minute"
 	@echo "make test     install what the tests need, lint and test"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make lint     ruff, mypy --strict and pyright"
@@ -23,6 +24,12 @@ verify: $(BIN)/hpcverify
 	[ -f $(REPORT) ] || exit $$status; \
 	echo "report: $$(pwd)/$(REPORT)"; \
 	[ $$status -eq 3 ] || exit $$status
+
+# The rest needs a tool of Debian, computes for minutes, or takes the lock of this node.
+quick-test: $(VENV)/tests-installed
+	$(BIN)/pytest -m "not slurm and not browser and not lab and not tools" \
+		tests/test_*.py tests/fleet tests/limits tests/plan tests/records tests/reports \
+		tests/slurm tests/summary tests/telemetry
 
 test: test-tools lint
 	./.ci/test $(BIN)/pytest

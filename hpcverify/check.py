@@ -4,6 +4,10 @@ The contract between the engine and a check, and the one place that judges.
 A check measures and never judges: it yields numbers, facts and series. Limits,
 which differ from one part to the next, and the rulings on facts are data; `judge`
 is the only place that compares. A check is a value at the foot of its module.
+
+This is the one module of the engine that most checks import: what a check declares,
+yields and raises is here, also what `hpcverify.model` defines. Programs are started
+with `hpcverify.processes.run_tool`.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from hpcverify.model import (
     CarryOver,
     Cause,
     CheckItem,
+    Coverage,
     Device,
     Finding,
     FindingRule,
@@ -30,9 +35,40 @@ from hpcverify.model import (
     Limit,
     Maturity,
     Measurement,
+    Part,
     Remedy,
+    Series,
     Verdict,
 )
+
+__all__ = [
+    "CarryOver",
+    "Cause",
+    "Check",
+    "CheckItem",
+    "Context",
+    "Coverage",
+    "Device",
+    "Finding",
+    "FindingRule",
+    "Inventory",
+    "JudgedItem",
+    "Maturity",
+    "Measurement",
+    "Metric",
+    "Params",
+    "Part",
+    "Placement",
+    "Remedy",
+    "Rule",
+    "Sample",
+    "Series",
+    "Skip",
+    "Trial",
+    "Unable",
+    "Verdict",
+    "Watch",
+]
 
 GLOB_CHARACTERS = frozenset("*?[")
 """What makes a pattern of a name."""

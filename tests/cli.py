@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
+from tests.warm import run_warm
+
 COMMAND = (str(Path(sys.executable).with_name("hpcverify")),)
 HERE = Path(__file__).parent
 
@@ -24,7 +26,9 @@ class Cli:
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command to its end."""
+        """Run one command to its end, in a warm process if it is hpcverify alone."""
+        if self.command == COMMAND:
+            return run_warm(list(arguments), self.environment)
         return subprocess.run(
             [*self.command, *arguments],
             env=self.environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,11 +18,22 @@ from tests.nvml_lab.nvmllab import ADDRESSES, Lab, build
 LIMIT_SECONDS = 600
 """For each step of a test: ten times what the longest takes beside other work."""
 
+MARKER_OF_FIXTURE = {
+    "nvml_library": "lab",
+    "cluster": "slurm",
+    "fleet": "slurm",
+    "asked": "slurm",
+}
+
 # How long an example takes says something of the machine, and nothing of the code.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+for profile, examples in {"dev": 20, "ci": 100}.items():
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 @contextmanager
@@ -29,14 +41,16 @@ def bounded(seconds: float) -> Generator[None]:
     """End what hangs in good order: fixtures still tidy up, and other tests go on."""
 
     def expire(_number: int, _frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         pytest.fail(f"not over within {seconds:g} s")  # no code under test catches it
 
     before = signal.signal(signal.SIGALRM, expire)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again each second: a signal that comes just before a wait begins does not end it.
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, left, 1 if left else 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -59,6 +73,15 @@ def pytest_runtest_teardown() -> Generator[None]:
     """Bound what it takes to tidy up."""
     with bounded(LIMIT_SECONDS):
         return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by what its fixtures need of this machine."""
+    for item in items:
+        needed = getattr(item, "fixturenames", ())
+        for fixture, marker in MARKER_OF_FIXTURE.items():
+            if fixture in needed:
+                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ FLOORS = (
     ("records",),
     ("run", "cli"),
     ("fleet", "entry"),
-    ("commands",),
+    ("commands", "testing"),
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, Context, Judgement, Sample, Watch, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Context, Judgement, Sample, Watch
 from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     CarryOver,
@@ -18,11 +17,11 @@ from hpcverify.model import (
     Device,
     Finding,
     Inventory,
-    Measurement,
     Part,
     Verdict,
 )
-from tests.doubles import CPU, context, read_items
+from hpcverify.testing import CPU, make_context
+from tests.doubles import read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
 
@@ -67,7 +66,7 @@ def inventory(sheet: Spec | None, count: int) -> Inventory:
 
 def node(tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any) -> Context:
     """Make the context of a check on a node with so many GPUs of one part."""
-    return context(tmp_path, inventory=inventory(sheet, count), **changes)
+    return make_context(tmp_path, inventory=inventory(sheet, count), **changes)
 
 
 def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
@@ -75,18 +74,6 @@ def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
     return grow(
         root, {"proc/uptime": f"{seconds} {seconds}", "proc/sys/kernel/random/boot_id": boot}
     )
-
-
-def judged(check: Check[Any], found: Iterable[CheckItem], ctx: Context) -> Judgement:
-    """Judge what was *found* as a run does, with nothing in the past."""
-    items = [f for f in found if isinstance(f, Measurement | Finding)]
-    numbers = [f for f in items if isinstance(f, Measurement)]
-    for number in numbers:
-        metric = check.find_metric(number.name)
-        assert metric is not None, number.name
-        assert metric.unit == number.unit, number.name
-    limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
-    return judge(items, limits, check.finding_rules, ctx.inventory.format_names)
 
 
 def accused(judgement: Judgement) -> list[str]:
@@ -109,14 +96,6 @@ def passes(judgement: Judgement) -> bool:
 def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
     """Take what the next run is told."""
     return tuple(f for f in found if isinstance(f, CarryOver))
-
-
-def number(found: Iterable[CheckItem], name: str, where: str) -> float | None:
-    """Take the one measurement of *name* at *where*."""
-    (value,) = (
-        f.value for f in found if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
-    )
-    return value
 
 
 def codes(found: Iterable[CheckItem]) -> set[str]:
@@ -143,12 +122,12 @@ from hpcverify.telemetry import nvml
 from hpcverify.telemetry.probe import probe
 from hpcverify.run.wire import encode_response
 from hpcverify_checks import nvlink, pcie
-from tests.doubles import context
+from hpcverify.testing import make_context
 root = pathlib.Path(sys.argv[1])
 inventory = probe(root)
 print(msgspec.json.encode(inventory).decode())
 marks = msgspec.json.decode(sys.argv[3], type=tuple[CarryOver, ...])
-ctx = context(root.parent, inventory=inventory, carry_overs=marks)
+ctx = make_context(root.parent, inventory=inventory, carry_overs=marks)
 if sys.argv[2] == "pcie":
     found = pcie.report_links(nvml.get_source().read_pcie(), ctx, root)
 else:
@@ -163,5 +142,5 @@ def on_lab(lab: Lab, check: str, told: Iterable[CarryOver] = ()) -> tuple[Contex
     """Measure a lab's GPUs, with the marks of the last run; give the context, too."""
     marked = msgspec.json.encode(list(told)).decode()
     first, *rest = lab.python(ON_LAB, check, marked).splitlines()
-    ctx = context(lab.folder, inventory=msgspec.json.decode(first, type=Inventory))
+    ctx = make_context(lab.folder, inventory=msgspec.json.decode(first, type=Inventory))
     return ctx, read_items(rest)

@@ -25,6 +25,7 @@ from hpcverify.model import (
     Measurement,
     Verdict,
 )
+from hpcverify.testing import CPU, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.common.collective import (
     AllreduceJob,
@@ -36,7 +37,6 @@ from hpcverify_checks.common.collective import (
 )
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.stats import percentile
-from tests.doubles import CPU, context
 
 KIB, MIB = 2**10, 2**20
 QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
@@ -56,7 +56,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[CheckItem]:
-    return list(allreduce.measure(context(tmp_path), QUICK, reduce))
+    return list(allreduce.measure(make_context(tmp_path), QUICK, reduce))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
     # Long enough for a peer to import torch on a busy machine.
     params = allreduce.AllreduceParams(sizes=(KIB,), timeout_seconds=8.0)
     with pytest.raises(Unable, match="did not come or answer") as caught:
-        list(allreduce.measure(context(tmp_path), params, stops_the_other))
+        list(allreduce.measure(make_context(tmp_path), params, stops_the_other))
     assert caught.value.cause is Cause.TIMEOUT
 
 
@@ -169,16 +169,16 @@ def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None
     params = allreduce.AllreduceParams(sizes=(KIB,), seconds=0.1)
     later = tmp_path / "later"
     later.mkdir()
-    found = list(allreduce.measure(context(later), params))
+    found = list(allreduce.measure(make_context(later), params))
     assert any(isinstance(f, Measurement) for f in found)
 
 
 def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from tests.doubles import context;"
+        "from pathlib import Path; from hpcverify.testing import make_context;"
         "from hpcverify_checks import allreduce;"
         "params = allreduce.AllreduceParams(sizes=(1024,), seconds=60.0);"
-        f"list(allreduce.measure(context(Path({str(tmp_path)!r})), params))"
+        f"list(allreduce.measure(make_context(Path({str(tmp_path)!r})), params))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
     wait_for((tmp_path / "shared/rank1.ready").exists)
@@ -211,7 +211,7 @@ def gpus(count: int) -> tuple[Device, ...]:
 
 def test_a_single_gpu_has_nothing_to_reduce_with(tmp_path: Path) -> None:
     [gpu] = gpus(1)
-    this = context(tmp_path, device=gpu, peers=(gpu,))
+    this = make_context(tmp_path, device=gpu, peers=(gpu,))
     with pytest.raises(Skip, match="one GPU") as caught:
         list(allreduce.measure(this, QUICK))
     assert caught.value.cause is Cause.NOT_APPLICABLE
@@ -220,7 +220,7 @@ def test_a_single_gpu_has_nothing_to_reduce_with(tmp_path: Path) -> None:
 def test_the_cpu_leaves_it_to_several_gpus(tmp_path: Path) -> None:
     inventory = Inventory(devices=(CPU, *gpus(2)))
     with pytest.raises(Skip, match="GPUs of this node"):
-        list(allreduce.measure(context(tmp_path, inventory=inventory), QUICK))
+        list(allreduce.measure(make_context(tmp_path, inventory=inventory), QUICK))
 
 
 def test_a_percentile_is_a_time_that_was_measured() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcverify.check import Unable, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -23,6 +22,7 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import gemm
 from hpcverify_checks.common import peaks
 from hpcverify_checks.common.dtypes import FAMILIES
@@ -31,7 +31,6 @@ from hpcverify_checks.common.timing import (
     make_product_step,
     time_on_host,
 )
-from tests.doubles import context
 
 TINY = gemm.GemmParams(
     size=128, burst_seconds=0.02, seconds=0.05, core_seconds=0.02, dtypes=("fp32",)
@@ -49,7 +48,7 @@ def numbers(found: Sequence[CheckItem]) -> dict[tuple[str, str], float]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
-    return list(gemm.measure(context(tmp_path_factory.mktemp("gemm")), TINY))
+    return list(gemm.measure(make_context(tmp_path_factory.mktemp("gemm")), TINY))
 
 
 def test_every_number_has_the_unit_that_was_declared(found: list[CheckItem]) -> None:
@@ -82,14 +81,14 @@ def test_the_series_is_thinned_and_in_order(found: list[CheckItem]) -> None:
 
 def test_all_native_types_are_taken_by_default(tmp_path: Path) -> None:
     params = gemm.GemmParams(size=64, burst_seconds=0.01, seconds=0.01, core_seconds=0.0)
-    measured = numbers(list(gemm.measure(context(tmp_path), params)))
+    measured = numbers(list(gemm.measure(make_context(tmp_path), params)))
     assert {("fp32.sustained", "cpu"), ("fp64.sustained", "cpu")} <= measured.keys()
     assert not [name for name, _ in measured if name.endswith(".core")]
 
 
 def test_a_type_that_is_not_native_is_a_mistake_in_the_suite(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="fp8") as caught:
-        list(gemm.measure(context(tmp_path), gemm.GemmParams(dtypes=("fp8",))))
+        list(gemm.measure(make_context(tmp_path), gemm.GemmParams(dtypes=("fp8",))))
     assert caught.value.cause is Cause.MISCONFIGURED
 
 
@@ -143,7 +142,9 @@ def test_uneven_steps_show_in_the_spread() -> None:
 def test_of_peak_is_a_share_of_the_data_sheet(tmp_path: Path) -> None:
     device = Device("cuda", "GPU-1", "GPU 0")
     part = Part("gpu", "GPU-1", "GPU 0", {"pci_device_id": "2330"})
-    this = context(tmp_path, device=device, inventory=Inventory(parts=(part,), devices=(device,)))
+    this = make_context(
+        tmp_path, device=device, inventory=Inventory(parts=(part,), devices=(device,))
+    )
     peak = peaks.find_peak(this, "bf16")
     assert peak is not None
     assert (peak.value, peak.derived) == (989_000, False)
@@ -162,16 +163,10 @@ def test_a_cpus_peak_is_cores_times_clock_times_width() -> None:
     assert peaks.derive_peak({"cores": "64"}, {}, "fp64") is None
 
 
-def no_past(_name: str, _where: str) -> Sequence[float]:
-    return ()
-
-
 def verdict(values: dict[str, float], name: str, facts: dict[str, str]) -> Verdict:
     measured = [Measurement(name, v, "GFLOP/s", part) for part, v in values.items()]
     parts = tuple(Part("gpu", part, part, facts) for part in values)
-    node = Inventory(parts=parts)
-    limits = resolve(gemm.CHECK.rules, measured, node, no_past)
-    return judge(measured, limits, {}).verdict
+    return judge_items(gemm.CHECK, measured, Inventory(parts=parts)).verdict
 
 
 @pytest.mark.parametrize(("slow", "expected"), [(0.95, "pass"), (0.85, "fail")])
@@ -189,11 +184,10 @@ def test_a_gpu_alone_is_held_against_its_data_sheet(reached: float, expected: st
 def test_a_slow_core_is_a_warning_and_never_a_fail() -> None:
     measured = [Measurement("fp32.core", 100.0, "GFLOP/s", f"cpu{core}") for core in range(7)]
     measured.append(Measurement("fp32.core", 20.0, "GFLOP/s", "cpu7"))
-    limits = resolve(gemm.CHECK.rules, measured, Inventory(), no_past)
-    assert judge(measured, limits, {}).verdict is Verdict.WARN
+    assert judge_items(gemm.CHECK, measured).verdict is Verdict.WARN
 
 
 def test_the_main_thread_is_left_as_it_was(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0), torch.get_num_threads()
-    list(gemm.measure(context(tmp_path), TINY))
+    list(gemm.measure(make_context(tmp_path), TINY))
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,19 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.check import Skip, Unable, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Judgement, Skip, Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
-    Finding,
     Inventory,
     Measurement,
     Part,
     Remedy,
     Verdict,
 )
+from hpcverify.testing import find_value, judge_items, list_findings, make_context
 from hpcverify_checks import gpu_memory
 from hpcverify_checks.common.timing import time_on_host
 from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, PassTally
@@ -42,7 +41,6 @@ from hpcverify_checks.gpu_memory.march import (
     Memory,
     MemorySeams,
 )
-from tests.doubles import context
 
 GPU = "GPU-1"
 CPU = torch.device("cpu")
@@ -74,29 +72,6 @@ def examined(
 ) -> list[CheckItem]:
     tested = Memory(memory, AT_ONCE, seams)
     return list(gpu_memory.examine_memory(tested, GPU, room(), seed, passes(laps)))
-
-
-def no_past(_name: str, _where: str) -> tuple[float, ...]:
-    return ()
-
-
-def judged(
-    found: Iterable[CheckItem], inventory: Inventory | None = None
-) -> tuple[Verdict, Remedy, str]:
-    items = [f for f in found if isinstance(f, Measurement | Finding)]
-    numbers = [f for f in items if isinstance(f, Measurement)]
-    limits = resolve(CHECK.rules, numbers, inventory or Inventory(), no_past)
-    judgement = judge(items, limits, CHECK.finding_rules)
-    return judgement.verdict, judgement.remedy, judgement.reason
-
-
-def findings(found: Iterable[CheckItem]) -> list[Finding]:
-    return [f for f in found if isinstance(f, Finding)]
-
-
-def number(found: Iterable[CheckItem], name: str) -> float | None:
-    (value,) = (m.value for m in found if isinstance(m, Measurement) and m.name == name)
-    return value
 
 
 def bit(place: int) -> int:
@@ -143,15 +118,15 @@ def test_sound_memory_passes_whatever_its_size_and_the_seed() -> None:
     sizes = [(1,), (127, 1), (128,), (129, 64), (640, 333, 65, 62), (1000, 100)]
     for seed in range(25):
         for size in sizes:
-            assert findings(found := examined(chunks(*size), seed=seed)) == []
-            assert number(found, "mismatches") == 0
+            assert list_findings(found := examined(chunks(*size), seed=seed)) == []
+            assert find_value(found, "mismatches") == 0
 
 
 def test_sound_memory_passes_in_stretches_of_the_real_size() -> None:
     memory = Memory(chunks(2 * marching.WORDS_PER_PIECE, 1000))
     total = room(memory.size)
     found = list(gpu_memory.examine_memory(memory, GPU, total, 1, passes(2)))
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -164,7 +139,7 @@ def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
             _ = cell.bitwise_or_(mask) if at else cell.bitwise_and_(~mask)
 
         found = examined(memory, MemorySeams(write=Faulty(hold)), laps=1)
-        [finding] = findings(found)
+        [finding] = list_findings(found)
         assert finding.evidence["bits"] == str(place)
         assert finding.evidence["offset"] == hex((500 + 321) * 8)
         assert finding.evidence["chunk"] == "1"
@@ -174,16 +149,16 @@ def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
 def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
     memory = chunks(1000, 100)
     found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
-    verdict, remedy, reason = judged(found)
-    assert (verdict, remedy) == (Verdict.FAIL, Remedy.REPLACE)
-    assert "byte 0x38 of the memory tested: 0x0000000000000005, not 0x" in reason
-    assert "mismatches 3 > 0" in reason
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+    assert "byte 0x38 of the memory tested: 0x0000000000000005, not 0x" in judgement.reason
+    assert "mismatches 3 > 0" in judgement.reason
 
 
 def test_evidence_says_what_was_expected_and_found() -> None:
     memory = chunks(1000, 100)
     lone = Faulty(lambda _: memory[0][130].bitwise_xor_(bit(63)), only=17)
-    [finding] = findings(examined(memory, MemorySeams(write=lone), laps=1))
+    [finding] = list_findings(examined(memory, MemorySeams(write=lone), laps=1))
     evidence = finding.evidence
     table, masks = marching.hash_addresses(AT_ONCE, 9, "1 0")
     wanted = ~(int(table[2]) ^ masks[1]) % 2**64
@@ -202,7 +177,7 @@ def test_a_bit_that_cannot_fall_once_it_has_risen_is_found() -> None:
         harm=lambda _: cell.bitwise_or_(kept.pop() & bit(44)),
     )
     memory[0].zero_()
-    [finding] = findings(examined(memory, MemorySeams(write=slow), laps=1))
+    [finding] = list_findings(examined(memory, MemorySeams(write=slow), laps=1))
     assert finding.evidence["bits"] == "44"
 
 
@@ -210,10 +185,10 @@ def test_a_bit_that_cannot_fall_once_it_has_risen_is_found() -> None:
 def test_two_addresses_that_lead_to_the_same_cells_are_found(shared: int) -> None:
     whole = torch.zeros(1100 - shared, dtype=torch.int64)
     found = examined((whole[:600], whole[600 - shared :]), laps=1)
-    first = findings(found)[0]
+    first = list_findings(found)[0]
     assert first.evidence["pattern"] == "hashed addresses"
     assert int(first.evidence["offset"], 16) == (600 - shared) * 8
-    assert judged(found)[0] is Verdict.FAIL
+    assert judge_items(CHECK, found).verdict is Verdict.FAIL
 
 
 def test_one_uniform_pattern_alone_would_not_see_an_address_fault() -> None:
@@ -235,7 +210,7 @@ def test_a_cell_that_is_disturbed_by_a_write_elsewhere_is_found() -> None:
         if words.data_ptr() == memory[0][256:].data_ptr():
             memory[0][900].bitwise_xor_(bit(5))
 
-    assert findings(examined(memory, MemorySeams(write=Faulty(couple)), laps=1))
+    assert list_findings(examined(memory, MemorySeams(write=Faulty(couple)), laps=1))
 
 
 def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
@@ -247,7 +222,7 @@ def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
             only=only,
         )
         found = examined(chunks(1000, 100), MemorySeams(write=lost), laps=1)
-        assert findings(found)[0].evidence["wrong_words"] == f"10 of {size(only)}"
+        assert list_findings(found)[0].evidence["wrong_words"] == f"10 of {size(only)}"
 
 
 def size(write: int) -> int:
@@ -259,10 +234,10 @@ def size(write: int) -> int:
 def test_a_reading_that_was_disturbed_once_is_told_from_a_bad_cell() -> None:
     for only in range(27):
         found = examined(chunks(1000, 100), MemorySeams(read=Disturbed(only)), laps=1)
-        [finding] = findings(found)
+        [finding] = list_findings(found)
         assert finding.evidence["again"].startswith("right when read again")
         assert finding.evidence["bits"] == "9"
-        assert number(found, "mismatches") == 1
+        assert find_value(found, "mismatches") == 1
 
 
 def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
@@ -271,27 +246,27 @@ def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
         out[3].random_()
 
     found = examined(chunks(1000), MemorySeams(read=noisy), laps=1)
-    assert findings(found)[0].evidence["again"].startswith("otherwise")
+    assert list_findings(found)[0].evidence["again"].startswith("otherwise")
 
 
 def test_few_wrong_words_are_described_and_all_are_counted() -> None:
     memory = chunks(1000, 100)
     found = examined(memory, MemorySeams(write=Faulty(lambda w: w.zero_())))
-    assert len(findings(found)) == gpu_memory.MAX_DESCRIBED_WORDS
-    assert number(found, "mismatches") == 3 * 1100
-    assert number(found, "passes") == 1
+    assert len(list_findings(found)) == gpu_memory.MAX_DESCRIBED_WORDS
+    assert find_value(found, "mismatches") == 3 * 1100
+    assert find_value(found, "passes") == 1
 
 
 def test_the_same_word_is_described_once() -> None:
     memory = chunks(1000)
     found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
-    assert len(findings(found)) == 1
+    assert len(list_findings(found)) == 1
 
 
 def test_a_reference_that_changed_is_said_to_have() -> None:
     spoilt = MemorySeams(write=Spoiler(5))
     found = examined(chunks(1000), spoilt, laps=1)
-    assert findings(found)[0].evidence["reference"] == "changed in GPU memory"
+    assert list_findings(found)[0].evidence["reference"] == "changed in GPU memory"
 
 
 @dataclass
@@ -359,8 +334,8 @@ def test_the_walking_bit_comes_to_every_place_of_every_word() -> None:
 
 def test_the_first_pass_is_whole_however_little_time_there_is() -> None:
     found = examined(chunks(1000, 100), laps=1)
-    assert number(found, "passes") == 1
-    assert judged(found)[0] is Verdict.PASS
+    assert find_value(found, "passes") == 1
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
     [text] = [f.text for f in found if isinstance(f, Coverage)]
     assert "hashed addresses 1; no time for: 00/FF, 55/AA, walking bit" in text
 
@@ -369,7 +344,7 @@ def test_further_patterns_follow_while_time_lasts() -> None:
     found = examined(chunks(1000, 100), laps=9)
     [text] = [f.text for f in found if isinstance(f, Coverage)]
     assert text.endswith("hashed addresses 3, 00/FF 2, 55/AA 2, walking bit 2")
-    assert number(found, "passes") == 9
+    assert find_value(found, "passes") == 9
 
 
 def test_every_stretch_is_written_first_and_compared_only_then() -> None:
@@ -459,17 +434,17 @@ def tried(device: Device, total: int, seams: MemorySeams = HARDWARE) -> list[Che
 )
 def test_an_allocation_that_falls_short_never_passes(device: Device) -> None:
     found = tried(device, total=100_000)
-    verdict, remedy, reason = judged(found)
-    assert (verdict, remedy) == (Verdict.ERROR, Remedy.FIX_CONFIGURATION)
-    assert "covered" in reason
-    assert "< 90 %" in reason
-    assert "end the processes" in reason
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.ERROR, Remedy.FIX_CONFIGURATION)
+    assert "covered" in judgement.reason
+    assert "< 90 %" in judgement.reason
+    assert "end the processes" in judgement.reason
 
 
 def test_an_allocation_of_nearly_all_passes() -> None:
     found = tried(Device(free=98_000), total=100_000)
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
-    covered = number(found, "covered")
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
+    covered = find_value(found, "covered")
     assert covered is not None
     assert 0.92 < covered < 0.94
 
@@ -477,7 +452,7 @@ def test_an_allocation_of_nearly_all_passes() -> None:
 def test_bad_memory_fails_also_where_the_allocation_fell_short() -> None:
     bad = MemorySeams(write=Faulty(lambda words: words[0].bitwise_or_(1)))
     found = tried(Device(free=50_000), 100_000, bad)
-    assert judged(found)[0] is Verdict.FAIL
+    assert judge_items(CHECK, found).verdict is Verdict.FAIL
 
 
 def test_no_memory_at_all_is_no_space() -> None:
@@ -501,9 +476,9 @@ def ended(error: Exception) -> list[CheckItem]:
 
 def test_an_uncorrectable_ecc_error_under_way_fails() -> None:
     error = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
-    verdict, remedy, reason = judged(ended(error))
-    assert (verdict, remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert "uncorrectable ECC error" in reason
+    judgement = judge_items(CHECK, ended(error))
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+    assert "uncorrectable ECC error" in judgement.reason
 
 
 def test_another_error_of_the_gpu_is_not_taken_for_bad_memory() -> None:
@@ -556,10 +531,12 @@ def test_memory_slower_than_the_siblings_fails(slow: float, verdict: str) -> Non
     rates = [
         Measurement("memory.read", 3000.0 * (slow if n == "GPU-2" else 1), "GB/s", n) for n in names
     ]
-    got, remedy, reason = judged([*sound, *rates], Inventory(parts=parts))
-    assert got.value == verdict
-    assert (remedy is Remedy.INSPECT) == (got is Verdict.FAIL)
-    assert ("GPU-2: memory.read 2820 GB/s < 2850" in reason) == (got is Verdict.FAIL)
+    judgement = judge_items(CHECK, [*sound, *rates], Inventory(parts=parts))
+    assert judgement.verdict.value == verdict
+    assert (judgement.remedy is Remedy.INSPECT) == (judgement.verdict is Verdict.FAIL)
+    assert ("GPU-2: memory.read 2820 GB/s < 2850" in judgement.reason) == (
+        judgement.verdict is Verdict.FAIL
+    )
 
 
 def clean_numbers() -> list[CheckItem]:
@@ -580,7 +557,7 @@ def test_every_number_has_the_unit_that_was_declared() -> None:
 
 def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="the host") as skip:
-        list(gpu_memory.measure(context(tmp_path), GpuMemoryParams()))
+        list(gpu_memory.measure(make_context(tmp_path), GpuMemoryParams()))
     assert skip.value.cause is Cause.NOT_APPLICABLE
 
 

@@ -12,6 +12,7 @@ from hpcverify.check import Context, Judgement, Skip
 from hpcverify.limits.specs import Spec
 from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Verdict
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import nvlink
 from hpcverify_checks.common.parts import LINKS_PER_BRIDGE
 from hpcverify_checks.nvlink import CHECK, NvlinkParams
@@ -22,10 +23,8 @@ from tests.checks.links import (
     clock,
     codes,
     ids,
-    judged,
     marks,
     node,
-    number,
     on_lab,
     passes,
     series,
@@ -90,7 +89,7 @@ def later(before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100) -
 
 
 def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
-    return judged(CHECK, found, ctx)
+    return judge_items(CHECK, found, ctx.inventory)
 
 
 def healthy(sheet: Spec) -> Linkage:
@@ -379,10 +378,10 @@ def test_counters_that_were_not_read_for_once_are_not_new_afterwards(tmp_path: P
     old = all_of(g4=changed(11, errors={"recovery": 3}))
     unread = all_of(g4=changed(11, errors={}))
     found = later(old, unread, tmp_path)
-    assert number(found, "recovery.delta", "GPU-4") == 0
+    assert find_value(found, "recovery.delta", "GPU-4") == 0
     ctx = node(tmp_path, carry_overs=marks(found))
     found = read(old, ctx, tmp_path / "root")
-    assert number(found, "recovery.delta", "GPU-4") == 0
+    assert find_value(found, "recovery.delta", "GPU-4") == 0
 
 
 def test_a_recovery_of_before_the_first_run_warns(tmp_path: Path) -> None:
@@ -460,19 +459,19 @@ def test_errors_under_load_count_by_their_worst_seconds(
     seen = watch(series("nvlink.errors", "GPU-4", [*quiet, *burst]))
     found = list(nvlink.observe(seen, ctx, NvlinkParams()))
     assert verdict(found, ctx).verdict.value == verdict_
-    assert number(found, "errors.rate", "GPU-4") == a_second
+    assert find_value(found, "errors.rate", "GPU-4") == a_second
 
 
 def test_a_link_that_is_not_read_for_once_makes_no_burst(tmp_path: Path) -> None:
     seen = watch(series("nvlink.errors", "GPU-4", [9e6, 9e6, 4e6, 4e6, 9e6, 9e6 + 1]))
     found = list(nvlink.observe(seen, node(tmp_path), NvlinkParams()))
-    assert number(found, "errors.rate", "GPU-4") == pytest.approx(0.1)
+    assert find_value(found, "errors.rate", "GPU-4") == pytest.approx(0.1)
 
 
 def test_a_counter_that_was_reset_under_way_counts_from_zero(tmp_path: Path) -> None:
     seen = watch(series("nvlink.errors", "GPU-4", [9e6, 9e6, 0, 2000, 2000]))
     found = list(nvlink.observe(seen, node(tmp_path), NvlinkParams()))
-    assert number(found, "errors.rate", "GPU-4") == 200
+    assert find_value(found, "errors.rate", "GPU-4") == 200
 
 
 def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
 from hpcverify_checks.common.transfers import Copy, WrongWords, copy, make_pattern
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, convert_busy_errors, measure, measure_pairs
-from tests.checks.links import BY_KEY, H100, accused, codes, ids, judged, node, number, passes
-from tests.doubles import context
+from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
 
 SHORT = P2pParams(size=2**16, verified=2**14, seconds=0.0)
 HOST = torch.device("cpu")
@@ -57,7 +57,7 @@ def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
     wiring = p2p.classify_wiring(gpus, ctx)
     found = list(p2p.report_rates(rig(ctx), rates, ring, wiring))
-    return judged(CHECK, found, ctx)
+    return judge_items(CHECK, found, ctx.inventory)
 
 
 def pairs(count: int, rate: float = 370.0) -> dict[tuple[int, int], float]:
@@ -68,12 +68,12 @@ def test_it_takes_two_gpus(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="fewer than two GPUs"):
         list(measure(node(tmp_path, H100, 1), SHORT))
     with pytest.raises(Skip, match="no GPU on this node"):
-        list(measure(context(tmp_path), SHORT))
+        list(measure(make_context(tmp_path), SHORT))
 
 
 def test_gpus_that_cannot_be_reached_are_no_reason_to_skip(tmp_path: Path) -> None:
     problem = Finding("driver_not_loaded", "node", "no driver: modprobe nvidia")
-    ctx = context(tmp_path, inventory=Inventory(problems=(problem,)))
+    ctx = make_context(tmp_path, inventory=Inventory(problems=(problem,)))
     with pytest.raises(Unable, match="modprobe nvidia"):
         list(measure(ctx, SHORT))
     with pytest.raises(Unable, match="torch"):
@@ -88,7 +88,7 @@ def test_copies_that_arrive_whole_have_no_finding(tmp_path: Path, count: int) ->
     found = ran(ctx)
     wiring = p2p.classify_wiring(ctx.inventory.devices[1:], ctx)
     for where in ids(count):
-        assert all((number(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
+        assert all((find_value(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
 
 
 def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
     assert evidence["offset"] == "800"
     assert int(evidence["found"], 16) ^ int(evidence["expected"], 16) == 1
     assert evidence["right"] == evidence["expected"] == evidence["at_the_source"]
-    judgement = judged(CHECK, [finding], ctx)
+    judgement = judge_items(CHECK, [finding], ctx.inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert "between GPU 2 and GPU 0" in judgement.reason
 
@@ -126,7 +126,7 @@ def test_pairs_that_all_fail_over_pcie_are_a_fault_of_the_set_up(
     tmp_path: Path, key: str, count: int
 ) -> None:
     ctx = node(tmp_path, BY_KEY[key], count)
-    judgement = judged(CHECK, facts(ran(ctx, idle)), ctx)
+    judgement = judge_items(CHECK, facts(ran(ctx, idle)), ctx.inventory)
     assert (judgement.verdict, judgement.remedy, judgement.cause) == (
         Verdict.ERROR,
         Remedy.FIX_CONFIGURATION,
@@ -155,7 +155,7 @@ def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(tmp_path
     ctx = node(tmp_path, BY_KEY["l40s"], 3)
     found = facts(ran(ctx, faulty))
     assert [(f.code, f.where) for f in found] == [("p2p_corrupted", "GPU-1")] * 2
-    judgement = judged(CHECK, found, ctx)
+    judgement = judge_items(CHECK, found, ctx.inventory)
     assert judgement.verdict is Verdict.FAIL
     assert "the IOMMU or ACS" in judgement.reason
 
@@ -189,7 +189,7 @@ def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(tmp_path: Pa
     found = facts(ran(ctx, spoilt))
     assert codes(found) == {"words_wrong"}
     assert [f.where for f in found] == ids(2)
-    judgement = judged(CHECK, found, ctx)
+    judgement = judge_items(CHECK, found, ctx.inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
 
 
@@ -216,7 +216,7 @@ def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
 ) -> None:
     ctx = node(tmp_path, BY_KEY[key], 3)
     found = facts(ran(ctx, reached=False))
-    judgement = judged(CHECK, found, ctx)
+    judgement = judge_items(CHECK, found, ctx.inventory)
     assert judgement.verdict.value == verdict
     assert found[0].text.startswith("no peer access to GPU 1, GPU 2")
 

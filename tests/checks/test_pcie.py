@@ -12,6 +12,7 @@ from hpcverify.check import Context, Judgement, Skip, Watch
 from hpcverify.limits.specs import Spec
 from hpcverify.model import CarryOver, CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
+from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import pcie
 from hpcverify_checks.pcie import CHECK, PcieParams
 from tests.checks.links import (
@@ -20,10 +21,8 @@ from tests.checks.links import (
     address,
     clock,
     ids,
-    judged,
     marks,
     node,
-    number,
     on_lab,
     passes,
     series,
@@ -81,7 +80,7 @@ def run_of(*generations: float, busy: float = 1.0, where: str = "GPU-3") -> Watc
 
 
 def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
-    return judged(CHECK, found, ctx)
+    return judge_items(CHECK, found, ctx.inventory)
 
 
 @pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
@@ -113,7 +112,7 @@ def test_loaded_gpus_of_every_part_pass(tmp_path: Path, sheet: Spec) -> None:
     ]
     found = observed(watch(*tracks), ctx)
     assert passes(verdict(found, ctx))
-    assert number(found, "generation", "GPU-0") == best
+    assert find_value(found, "generation", "GPU-0") == best
 
 
 def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_a_fatal_error_of_before_the_first_run_warns(tmp_path: Path) -> None:
 def test_counters_of_a_driver_that_was_started_anew_count_from_zero(tmp_path: Path) -> None:
     before, after = links(counters={"replays": 9000}), links(counters={"replays": 500})
     found = later(before, after, tmp_path)
-    assert number(found, "replays.rate", "GPU-3") == 500
+    assert find_value(found, "replays.rate", "GPU-3") == 500
 
 
 def test_after_a_reboot_nothing_is_new(tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(tmp_path: Pa
     old, unread = links(counters={"fatal": 2}), links(counters={"replays": 1})
     ctx = node(tmp_path, carry_overs=marks(later(old, unread, tmp_path)))
     found = read(old, ctx, tmp_path / "root")
-    assert number(found, "fatal.delta", "GPU-3") == 0
+    assert find_value(found, "fatal.delta", "GPU-3") == 0
 
 
 def test_marks_are_few_and_small(tmp_path: Path) -> None:
@@ -327,12 +326,12 @@ def test_what_an_hour_held_is_forgotten_after_it(tmp_path: Path) -> None:
     found = later(links(), links(counters={"replays": 470}), tmp_path, hours=0.1)
     ctx = node(tmp_path, carry_overs=marks(found))
     found = read(links(counters={"replays": 480}), ctx, clock(tmp_path / "root", 5000))
-    assert number(found, "replays.rate", "GPU-3") == pytest.approx(9.89, abs=0.01)
+    assert find_value(found, "replays.rate", "GPU-3") == pytest.approx(9.89, abs=0.01)
     for moment, rate in ((5003, 300), (5006, 600)):
         ctx = node(tmp_path, carry_overs=marks(found))
         heard = links(counters={"replays": 480 + rate})
         found = read(heard, ctx, clock(tmp_path / "root", moment))
-        assert number(found, "replays.rate", "GPU-3") == rate
+        assert find_value(found, "replays.rate", "GPU-3") == rate
 
 
 def test_looking_for_devices_is_no_error(tmp_path: Path) -> None:

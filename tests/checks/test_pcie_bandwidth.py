@@ -14,6 +14,7 @@ from torch import Tensor
 from hpcverify.check import Context, Judgement, Skip
 from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
 from hpcverify.telemetry.aer import Link
+from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks.common.transfers import Copy, compare_words, copy, make_pattern
 from hpcverify_checks.pcie_bandwidth import (
     CHECK,
@@ -22,8 +23,7 @@ from hpcverify_checks.pcie_bandwidth import (
     measure,
     measure_route,
 )
-from tests.checks.links import H100, codes, ids, judged, node, number, passes
-from tests.doubles import context
+from tests.checks.links import H100, codes, ids, node, passes
 
 SHORT = PcieBandwidthParams(size=2**20, seconds=0.02, warm_up_seconds=0, rounds=2)
 HOST = torch.device("cpu")
@@ -70,21 +70,21 @@ def rated(ctx: Context, *of_link: float) -> Judgement:
         Measurement("h2d.of_link", share, "ratio", where)
         for where, share in zip(ids(len(of_link)), of_link, strict=True)
     ]
-    return judged(CHECK, found, ctx)
+    return judge_items(CHECK, found, ctx.inventory)
 
 
 def test_a_cpu_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="no PCIe link"):
-        list(measure(context(tmp_path), SHORT))
+        list(measure(make_context(tmp_path), SHORT))
 
 
 def test_words_that_arrive_whole_pass_every_time(tmp_path: Path) -> None:
     ctx = gpu(tmp_path)
     for _ in range(5):
         found = copied(ctx)
-        assert passes(judged(CHECK, found, ctx))
-        assert (number(found, "h2d", "GPU-0") or 0) > 0
-        assert (number(found, "d2h", "GPU-0") or 0) > 0
+        assert passes(judge_items(CHECK, found, ctx.inventory))
+        assert (find_value(found, "h2d", "GPU-0") or 0) > 0
+        assert (find_value(found, "d2h", "GPU-0") or 0) > 0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_changed_bit_fails_and_says_where_it_was_lost(
 ) -> None:
     ctx = gpu(tmp_path)
     found = copied(ctx, corrupting(turn))
-    judgement = judged(CHECK, found, ctx)
+    judgement = judge_items(CHECK, found, ctx.inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert f"1 words were changed on the way {way}" in judgement.reason
     (finding,) = (f for f in found if isinstance(f, Finding))
@@ -129,10 +129,10 @@ def test_a_later_copy_that_does_not_happen_is_found(tmp_path: Path) -> None:
 
 def test_what_is_reached_is_a_share_of_what_the_link_carries(tmp_path: Path) -> None:
     found = copied(gpu(tmp_path), link=lambda: Link(5, 16))
-    rate, share = (number(found, n, "GPU-0") for n in ("d2h", "d2h.of_link"))
+    rate, share = (find_value(found, n, "GPU-0") for n in ("d2h", "d2h.of_link"))
     assert rate is not None
     assert share == pytest.approx(rate / 63.015, rel=1e-3)
-    assert number(found, "d2h.link", "GPU-0") == pytest.approx(63.015, rel=1e-3)
+    assert find_value(found, "d2h.link", "GPU-0") == pytest.approx(63.015, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_link_that_carries_less_than_it_can_is_warned_of(
         for f in copied(ctx, link=lambda: link)
         if isinstance(f, Measurement) and f.name.endswith("of_best")
     ]
-    judgement = judged(CHECK, found, ctx)
+    judgement = judge_items(CHECK, found, ctx.inventory)
     assert judgement.verdict is (Verdict.WARN if complaint else Verdict.PASS)
     assert complaint in judgement.reason
 

@@ -24,12 +24,10 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Unable, judge
-from hpcverify.limits.resolve import resolve
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
-    Finding,
     Inventory,
     Limit,
     Measurement,
@@ -40,6 +38,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry.blockdev import Mount
 from hpcverify.telemetry.smart import Health
+from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
 from hpcverify.units import MIB, UNIT_FACTORS
 from hpcverify_checks.storage import (
     CHECK,
@@ -69,7 +68,8 @@ from hpcverify_checks.storage.scratch import (
     space_of,
 )
 from hpcverify_checks.storage.small_files import CallTimes, time_small_files
-from tests.doubles import INVENTORY, context
+
+pytestmark = pytest.mark.tools
 
 SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
 
@@ -143,10 +143,6 @@ def measured(found: list[CheckItem]) -> dict[str, Measurement]:
     return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
-def findings(found: list[CheckItem]) -> list[Finding]:
-    return [item for item in found if isinstance(item, Finding)]
-
-
 def covered(found: list[CheckItem]) -> str:
     return "\n".join(item.text for item in found if isinstance(item, Coverage))
 
@@ -159,7 +155,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[list[CheckItem]]:
     """Run the whole check twice on a sound disk."""
     folder = tmp_path_factory.mktemp("sound")
     with mounted("-o", "loop", formatted(folder), folder / "disk") as disk:
-        contexts = [context(folder, scratch=disk, seed=seed) for seed in range(2)]
+        contexts = [make_context(folder, scratch=disk, seed=seed) for seed in range(2)]
         found = [list(measure(ctx, SHORT)) for ctx in contexts]
         assert {path.name for path in disk.iterdir()} == {"lost+found"}  # nothing left
     return found
@@ -169,13 +165,11 @@ def test_checkpoints_that_a_busy_disk_spreads_are_shown_and_not_judged() -> None
     numbers = [
         Measurement(f"checkpoint.{way}.cv", 2.5, "ratio", "S1") for way in fio_runner.DIRECTIONS
     ]
-    limits = resolve(CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
-    assert judge(numbers, limits, CHECK.finding_rules).verdict is Verdict.PASS
-    assert all(CHECK.find_metric(number.name) for number in numbers)
+    assert judge_items(CHECK, numbers).verdict is Verdict.PASS
 
 
 def test_a_sound_disk_has_no_findings_each_time(runs: list[list[CheckItem]]) -> None:
-    assert [findings(found) for found in runs] == [[], []]
+    assert [list_findings(found) for found in runs] == [[], []]
 
 
 def test_a_sound_disk_is_covered_each_time(runs: list[list[CheckItem]]) -> None:
@@ -213,14 +207,14 @@ def test_the_repeats_of_a_checkpoint_are_shown_one_by_one(runs: list[list[CheckI
 
 def test_a_bit_that_flips_under_the_check_fails_the_disk(tmp_path: Path, disk: Path) -> None:
     found: list[CheckItem] = []
-    for item in measure(context(tmp_path, scratch=disk), SHORT):
+    for item in measure(make_context(tmp_path, scratch=disk), SHORT):
         found.append(item)
         if isinstance(item, Measurement) and item.name == "seq_write.longest":
             (stream, *_) = disk.glob("stream*")
             size = stream.stat().st_size
             flip(FileExtent(stream, size - MIB, MIB), at=12345)
 
-    (finding,) = findings(found)
+    (finding,) = list_findings(found)
     judged = judge([finding], [], CHECK.finding_rules)
     assert (judged.verdict, judged.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "crc32c: verify failed" in finding.text
@@ -231,7 +225,7 @@ def test_a_bit_that_flips_under_the_check_fails_the_disk(tmp_path: Path, disk: P
 
 def test_where_a_file_system_is_memory_its_speeds_are_not_judged(tmp_path: Path) -> None:
     with mounted("-t", "tmpfs", "-o", "size=2G", "tmpfs", tmp_path / "m") as point:
-        found = list(measure(context(tmp_path, scratch=point), SHORT))
+        found = list(measure(make_context(tmp_path, scratch=point), SHORT))
 
     assert "not direct: tmpfs is memory" in covered(found)
     assert all(name.startswith("cached.") for name in measured(found))
@@ -248,7 +242,7 @@ def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
     inventory = Inventory(parts=(other, part))
     tiny = StorageParams(size_mib=1, checkpoint_mib=1, repeats=2, seconds=0.1, files=1)
 
-    ctx = context(tmp_path, scratch=disk, inventory=inventory)
+    ctx = make_context(tmp_path, scratch=disk, inventory=inventory)
     found = list(measure(ctx, tiny))
 
     assert {item.where for item in found} == {"SERIAL"}
@@ -261,7 +255,7 @@ def test_without_fio_the_check_is_unable_and_names_the_fix(
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(Unable, match=r"apt-get install fio$") as caught:
-        list(measure(context(tmp_path), SHORT))
+        list(measure(make_context(tmp_path), SHORT))
 
     assert caught.value.cause is Cause.MISSING
 
@@ -271,7 +265,7 @@ def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
         mounted("-t", "tmpfs", "-o", "size=64M", "tmpfs", tmp_path / "m") as point,
         pytest.raises(Unable, match="67108864 bytes free; 16777216 are") as caught,
     ):
-        list(measure(context(tmp_path, scratch=point), SHORT))
+        list(measure(make_context(tmp_path, scratch=point), SHORT))
 
     assert caught.value.cause is Cause.NO_SPACE
 
@@ -282,7 +276,7 @@ def test_the_disk_below_a_scratch_that_is_not_mounted_is_not_loaded(tmp_path: Pa
         return Inventory(parts=(Part("mount", "mount-/scratch", "/scratch", facts),))
 
     below, previous = on("/", "eui.1"), on("/scratch", "eui.2")
-    ctx = context(tmp_path, inventory=below, previous=previous)
+    ctx = make_context(tmp_path, inventory=below, previous=previous)
     with pytest.raises(Unable, match="mount it again") as caught:
         next(measure(ctx, SHORT))
 
@@ -295,7 +289,7 @@ def test_a_read_only_file_system_is_denied(tmp_path: Path, image: Path) -> None:
         mounted("-o", "loop,ro", image, tmp_path / "disk") as point,
         pytest.raises(Unable, match="cannot be written") as caught,
     ):
-        list(measure(context(tmp_path, scratch=point), SHORT))
+        list(measure(make_context(tmp_path, scratch=point), SHORT))
 
     assert caught.value.cause is Cause.DENIED
 
@@ -422,12 +416,12 @@ def test_a_disk_that_cannot_read_its_blocks_fails_for_that(
     tmp_path: Path, disk: Path, image: Path
 ) -> None:
     found: list[CheckItem] = []
-    for item in measure(context(tmp_path, scratch=disk), SHORT):
+    for item in measure(make_context(tmp_path, scratch=disk), SHORT):
         found.append(item)
         if isinstance(item, Measurement) and item.name == "seq_write.longest":
             os.truncate(image, MIB)  # the blocks are gone from under the mount
 
-    (finding,) = findings(found)
+    (finding,) = list_findings(found)
     judged = judge([finding], [], CHECK.finding_rules)
     assert (finding.code, judged.verdict) == ("io_error", Verdict.FAIL)
     assert "Input/output error" in finding.text

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcverify.check import Context, Sample, Skip, Unable, Watch, judge
+from hpcverify.check import Context, Judgement, Sample, Skip, Unable, Watch
 from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     CarryOver,
@@ -27,12 +27,12 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import recovery as recovery_check
 from hpcverify_checks import xid
 from hpcverify_checks.xid import CHECK, policy
 from hpcverify_checks.xid import lines as kernel_lines
 from hpcverify_checks.xid.policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
-from tests.doubles import context
 from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
 from tests.telemetry.test_kernel_log import record
@@ -88,7 +88,7 @@ def recovery(number: int, words: str) -> str:
 def measured(tmp_path: Path, *texts: str, step_s: int = 1, **changes: object) -> list[CheckItem]:
     """Run the check over a log in which *texts* come *step_s* apart."""
     records = (record(i, t) for i, t in enumerate(spread(texts, step_s)))
-    ctx = context(tmp_path, **{"inventory": BOARD, **changes})
+    ctx = make_context(tmp_path, **{"inventory": BOARD, **changes})
     return list(xid.read_log(ctx, ring(tmp_path, *records)))
 
 
@@ -97,12 +97,6 @@ def spread(texts: Iterable[str], step_s: int) -> Iterable[str]:
     for text in texts:
         yield text
         yield from ["usb 1-1: new device"] * (step_s - 1)
-
-
-def judged(found: Iterable[CheckItem]) -> tuple[Verdict, Remedy, str]:
-    items = [f for f in found if isinstance(f, Measurement | Finding)]
-    judgement = judge(items, (), CHECK.finding_rules)
-    return judgement.verdict, judgement.remedy, judgement.reason
 
 
 def findings(found: Iterable[CheckItem]) -> list[tuple[str, str]]:
@@ -141,12 +135,12 @@ def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
 ) -> None:
     found = measured(tmp_path, *HEALTHY, example_of(row))
     assert findings(found) == [(row.code, "GPU-1")]
-    verdict, remedy, reason = judged(found)
-    assert verdict is row.verdict
-    if verdict is not Verdict.PASS:
-        assert remedy is row.remedy
-        assert reason.startswith(f"GPU-1: {row.meaning}")
-    assert judged(measured(tmp_path, *HEALTHY))[0] is Verdict.PASS
+    judgement = judge_items(CHECK, found)
+    assert judgement.verdict is row.verdict
+    if judgement.verdict is not Verdict.PASS:
+        assert judgement.remedy is row.remedy
+        assert judgement.reason.startswith(f"GPU-1: {row.meaning}")
+    assert judge_items(CHECK, measured(tmp_path, *HEALTHY)).verdict is Verdict.PASS
 
 
 def test_the_table_is_sound() -> None:
@@ -178,7 +172,7 @@ def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
     for seed in range(3):
         texts = random.Random(seed).sample(HEALTHY, len(HEALTHY))  # noqa: S311 - no secret
         found = measured(tmp_path, *texts, inventory=Inventory(parts=tuple(parts)))
-        assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+        assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
         assert counts(found) == {"GPU-0": 0, "GPU-1": 0}
 
 
@@ -196,10 +190,10 @@ def test_a_line_that_cannot_be_read_is_never_silent(rest: str) -> None:
 
 
 def test_an_unknown_code_warns_and_says_so(tmp_path: Path) -> None:
-    verdict, remedy, reason = judged(measured(tmp_path, line(9999)))
-    assert (verdict, remedy) == (Verdict.WARN, Remedy.INSPECT)
-    assert "does not have" in reason
-    assert "9999" in reason
+    judgement = judge_items(CHECK, measured(tmp_path, line(9999)))
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+    assert "does not have" in judgement.reason
+    assert "9999" in judgement.reason
 
 
 @pytest.mark.parametrize(
@@ -243,7 +237,8 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_fails_hard_and_is_named(
 
     assert findings(found) == [("xid_79", "GPU-1")]
     assert counts(found) == {"GPU-0": 0, "GPU-1": 1}
-    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
     assert CHECK.finding_rules["xid_79"].hard
     (lost,) = (f for f in found if isinstance(f, Finding))
     assert "fallen off the bus" in lost.evidence["line"]
@@ -276,7 +271,8 @@ def test_a_gpu_of_the_last_run_that_is_gone_keeps_its_name(tmp_path: Path) -> No
     rest = Inventory(parts=BOARD.parts[:1])
     found = measured(tmp_path, line(79), inventory=rest, previous=BOARD)
     assert findings(found) == [("xid_79", "GPU-1")]
-    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
 def test_equal_errors_are_told_once_with_their_number(tmp_path: Path) -> None:
@@ -306,7 +302,8 @@ def test_equal_errors_are_told_once_with_their_number(tmp_path: Path) -> None:
 def test_the_drivers_own_advice_is_followed(
     tmp_path: Path, number: int, words: str, verdict: Verdict, remedy: Remedy
 ) -> None:
-    assert judged(measured(tmp_path, recovery(number, words)))[:2] == (verdict, remedy)
+    judgement = judge_items(CHECK, measured(tmp_path, recovery(number, words)))
+    assert (judgement.verdict, judgement.remedy) == (verdict, remedy)
 
 
 @pytest.mark.parametrize("action", recovery_check.RECOVERY_ACTIONS)
@@ -398,7 +395,7 @@ def test_what_a_job_brought_about_is_listed_and_passes(
 ) -> None:
     found = measured(tmp_path, *[by(7, number)] * 5, step_s=step_s)
     assert findings(found) == [(f"xid_{number}", "GPU-1")]
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
 
 
 @pytest.mark.parametrize(
@@ -414,15 +411,15 @@ def test_one_job_or_one_time_on_a_gpu_is_no_repetition(
     tmp_path: Path, texts: Sequence[str], step_s: int
 ) -> None:
     found = measured(tmp_path, *texts, step_s=step_s)
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
 
 
 @pytest.mark.parametrize("number", [13, 31, 109])
 def test_what_came_again_by_another_process_warns(tmp_path: Path, number: int) -> None:
     again = measured(tmp_path, by(1, number), by(2, number), step_s=60)
     assert findings(again) == [(f"xid_{number}{REPEATED_SUFFIX}", "GPU-1")]
-    assert judged(again)[0] is Verdict.WARN
-    assert judged(again)[1] in (Remedy.INSPECT, Remedy.RESET_GPU)
+    assert judge_items(CHECK, again).verdict is Verdict.WARN
+    assert judge_items(CHECK, again).remedy in (Remedy.INSPECT, Remedy.RESET_GPU)
 
 
 @pytest.mark.parametrize("number", [43, 45])
@@ -432,7 +429,7 @@ def test_what_only_goes_with_another_error_passes_and_is_listed(
     text = line(number, "pid=1, name=python3, Ch 00000001 caused by previous Xid 149")
     found = measured(tmp_path, text, text)
     assert findings(found) == [(f"xid_{number}", "GPU-1")]
-    assert judged(found)[0] is Verdict.PASS
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
 
 
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
@@ -456,7 +453,7 @@ def test_switches_are_judged_by_the_word(
     )
     found = measured(tmp_path, SWITCH + rest, *more)
     assert findings(found) == [(code, "0000:c1:00.0")]
-    assert judged(found)[0] is verdict
+    assert judge_items(CHECK, found).verdict is verdict
 
 
 def test_a_gpu_that_could_not_be_started_is_told_of(tmp_path: Path) -> None:
@@ -466,14 +463,14 @@ def test_a_gpu_that_could_not_be_started_is_told_of(tmp_path: Path) -> None:
     blocked = Inventory(parts=bare, problems=(problem,))
     found = measured(tmp_path, text, inventory=blocked)
     assert findings(found) == [("init_failed", "0000:b3:00.0")]
-    assert judged(found)[0] is Verdict.WARN
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
 def test_an_old_error_does_not_fail_a_node_for_ever(tmp_path: Path) -> None:
     first = measured(tmp_path, line(79))
     second = measured(tmp_path, line(79), carry_overs=(cursor(first),))
     third = measured(tmp_path, line(79), line(95), carry_overs=(cursor(second),))
-    verdicts = [judged(found)[0] for found in (first, second, third)]
+    verdicts = [judge_items(CHECK, found).verdict for found in (first, second, third)]
     assert verdicts == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert findings(third) == [("xid_95", "GPU-1")]
 
@@ -482,10 +479,10 @@ def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> No
     failed = measured(tmp_path, line(79))
     marks = tuple(item for item in failed if isinstance(item, CarryOver))
     again = measured(tmp_path, line(79), carry_overs=marks)
-    verdict, remedy, reason = judged(again)
+    judgement = judge_items(CHECK, again)
 
-    assert (verdict, remedy) == (Verdict.WARN, Remedy.REBOOT)
-    assert "xid_79" in reason
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.REBOOT)
+    assert "xid_79" in judgement.reason
     assert {m.where for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
 
 
@@ -496,17 +493,17 @@ def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path
     for old in (f"other {when} {code}", f"{boot} {float(when) - 90_000} {code}"):
         mark = CarryOver("standing", old, stands.where)
         again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
-        assert judged(again)[0] is Verdict.PASS
+        assert judge_items(CHECK, again).verdict is Verdict.PASS
 
 
 def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:
     seen = cursor(measured(tmp_path, "x"))
-    ctx = context(tmp_path, inventory=BOARD, carry_overs=(seen,))
+    ctx = make_context(tmp_path, inventory=BOARD, carry_overs=(seen,))
     found = list(xid.read_log(ctx, ring(tmp_path, record(900, "x"))))
     assert findings(found) == [("log_gap", "node")]
-    verdict, remedy, reason = judged(found)
-    assert (verdict, remedy) == (Verdict.WARN, Remedy.FIX_CONFIGURATION)
-    assert "899 messages" in reason
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.FIX_CONFIGURATION)
+    assert "899 messages" in judgement.reason
 
 
 def after_a_reboot(tmp_path: Path, *lines: str) -> list[CheckItem]:
@@ -516,7 +513,7 @@ def after_a_reboot(tmp_path: Path, *lines: str) -> list[CheckItem]:
     if lines:
         logs.syslog(tmp_path, *lines)
     root = ring(tmp_path, record(0, "Linux"))
-    ctx = context(tmp_path, inventory=BOARD, carry_overs=(mark,))
+    ctx = make_context(tmp_path, inventory=BOARD, carry_overs=(mark,))
     return list(xid.read_log(ctx, root))
 
 
@@ -529,7 +526,8 @@ def test_a_gpu_that_fell_off_before_somebody_restarted_the_node_fails(tmp_path: 
     lines = (logged(BOOTED - 3600, "x"), logged(BOOTED - 600, line(79)), logged(BOOTED + 1, "x"))
     found = after_a_reboot(tmp_path, *lines)
     assert findings(found) == [("xid_79", "GPU-1")]
-    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
 def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
@@ -538,14 +536,17 @@ def test_a_log_that_should_have_the_end_of_the_earlier_boot_and_lacks_it_warns(
     lines = logged(BOOTED - 600, "x"), logged(BOOTED + 1, "x")
     found = after_a_reboot(tmp_path, *lines)
     assert findings(found) == [("log_gap", "node")]
-    verdict, _, reason = judged(found)
-    assert verdict is Verdict.WARN
-    assert f"and the boot at {format_moment(BOOTED)} was not seen" in reason
+    judgement = judge_items(CHECK, found)
+    assert judgement.verdict is Verdict.WARN
+    assert f"and the boot at {format_moment(BOOTED)} was not seen" in judgement.reason
 
 
 def test_a_reboot_of_a_node_that_never_keeps_its_log_is_listed(tmp_path: Path) -> None:
     found = after_a_reboot(tmp_path)
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy, judgement.reason) == (
+        *(Verdict.PASS, Remedy.NONE, ""),
+    )
     assert "the kernel log of this node is not kept across reboots" in str(found)
 
 
@@ -553,9 +554,9 @@ def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> 
     texts = line(31, "pid=1, name=job, text"), line(79), line(79)
     root = ring(tmp_path, *(record(i, text) for i, text in enumerate(texts)))
     trees.grow(root, {"proc/stat": f"btime {int(time.time()) - 2 * 86400}"})
-    found = list(xid.read_log(context(tmp_path, inventory=BOARD), root))
+    found = list(xid.read_log(make_context(tmp_path, inventory=BOARD), root))
     assert findings(found) == [("before_first_run", "GPU-1")]
-    assert judged(found) == (Verdict.PASS, Remedy.NONE, "")
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
     assert counts(found)["GPU-1"] == 0
     (told,) = (f.text for f in found if isinstance(f, Finding))
     assert told.startswith("3 lines")
@@ -564,7 +565,7 @@ def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> 
 
 def test_an_unreadable_log_is_an_error_and_keeps_its_place(tmp_path: Path) -> None:
     mark = cursor(measured(tmp_path, "x"))
-    ctx = context(tmp_path, inventory=BOARD, carry_overs=(mark,))
+    ctx = make_context(tmp_path, inventory=BOARD, carry_overs=(mark,))
     reading = xid.read_log(ctx, tmp_path / "elsewhere")
     assert next(reading) == mark
     with pytest.raises(Unable, match="run as root") as unable:
@@ -591,16 +592,16 @@ def observed(ctx: Context, root: Path, *events: tuple[float, int]) -> list[Check
 def test_a_programs_error_under_our_own_load_weighs_more(
     tmp_path: Path, number: int, times: Sequence[float], verdict: str
 ) -> None:
-    ctx = context(tmp_path, inventory=BOARD)
+    ctx = make_context(tmp_path, inventory=BOARD)
     found = observed(ctx, ring(tmp_path, record(0, "x")), *((t, number) for t in times))
-    assert judged(found)[0].value == verdict
+    assert judge_items(CHECK, found).verdict.value == verdict
     if times:
-        assert judged(found)[1] is Remedy.INSPECT
+        assert judge_items(CHECK, found).remedy is Remedy.INSPECT
         assert all(UNDER_LOAD_SUFFIX in code for code, _ in findings(found))
 
 
 def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
-    ctx = context(tmp_path, inventory=BOARD)
+    ctx = make_context(tmp_path, inventory=BOARD)
     root = ring(tmp_path, record(0, line(79)))
     assert findings(xid.read_log(ctx, root)) == [("xid_79", "GPU-1")]
     assert observed(ctx, root, (5.0, 79)) == []
@@ -610,16 +611,16 @@ def test_a_live_event_that_the_log_has_is_told_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["node", "0009:01:00.0", "GPU-of-nobody"])
 @pytest.mark.parametrize("number", [79, 31])
 def test_a_live_event_of_an_unknown_place_is_told(tmp_path: Path, place: str, number: int) -> None:
-    ctx = context(tmp_path, inventory=BOARD)
+    ctx = make_context(tmp_path, inventory=BOARD)
     root = ring(tmp_path, record(0, line(number)))
     samples = [Sample("xid", float(number), "", place, 5.0)]
     found = list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
     assert [where for _, where in findings(found)] == [place]
-    assert judged(found)[0] > Verdict.PASS
+    assert judge_items(CHECK, found).verdict > Verdict.PASS
 
 
 def test_a_live_event_of_an_address_is_that_of_its_gpu(tmp_path: Path) -> None:
-    ctx = context(tmp_path, inventory=BOARD)
+    ctx = make_context(tmp_path, inventory=BOARD)
     samples = [Sample("xid", x, "", ADDRESSES[1], 5.0) for x in (79.0, 95.0)]
     watch = Watch(start=0, end=600, samples=samples)
     found = list(xid.report_live_xids(watch, ctx, ring(tmp_path, record(0, line(79)))))
@@ -627,10 +628,11 @@ def test_a_live_event_of_an_address_is_that_of_its_gpu(tmp_path: Path) -> None:
 
 
 def test_live_events_are_told_when_the_log_cannot_be_read(tmp_path: Path) -> None:
-    ctx = context(tmp_path, inventory=BOARD)
+    ctx = make_context(tmp_path, inventory=BOARD)
     found = observed(ctx, tmp_path / "elsewhere", (5.0, 79), (9.0, 43))
     assert findings(found) == [("xid_43", "GPU-1"), ("xid_79", "GPU-1")]
-    assert judged(found)[:2] == (Verdict.FAIL, Remedy.REBOOT)
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
 def test_a_log_full_of_errors_is_read_in_bounded_time(tmp_path: Path) -> None:
@@ -662,7 +664,7 @@ def on_this_machine(ctx: Context) -> list[CheckItem] | Unable:
 
 
 def test_the_check_reads_the_log_of_the_machine_that_it_runs_on(tmp_path: Path) -> None:
-    match on_this_machine(context(tmp_path, inventory=BOARD)):
+    match on_this_machine(make_context(tmp_path, inventory=BOARD)):
         case Unable() as unable:
             assert unable.cause is Cause.DENIED
         case found:

@@ -285,6 +285,7 @@ def test_what_cannot_even_start_is_one_line_and_no_fail(
 ) -> None:
     (tmp_path / f"{module}.py").write_text(text)
     cli.environment["PYTHONPATH"] = str(tmp_path)
+    cli.command = ("env", *cli.command)  # a process that has imported nothing yet
 
     assert "it cannot start" in refused(cli, *arguments, status=3)
 

@@ -11,18 +11,23 @@ import pytest
 from hpcverify.plan.catalog import list_check_names
 from tests.cli import Cli
 
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+ROOT = Path(__file__).parents[2]
+
+
+def read_sample(page: str) -> str:
+    """Read the program that *page* shows."""
+    block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert block is not None
+    return block[1]
 
 
 @pytest.fixture
 def site(cli: Cli, tmp_path: Path) -> Cli:
     """Add the file of the walk-through to a package of the site's."""
-    block = re.search(r"```python\n(.*?)```", CONTRIBUTING.read_text(), re.DOTALL)
-    assert block is not None
     package = tmp_path / "walkthrough_checks"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "clock.py").write_text(block[1])
+    (package / "clock.py").write_text(read_sample("CONTRIBUTING.md"))
     cli.config.write_text('check_packages = ["walkthrough_checks"]')
     cli.environment["PYTHONPATH"] = str(tmp_path)
     return cli

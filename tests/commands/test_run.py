@@ -269,7 +269,7 @@ def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> N
         worker.preload_checks(sys.argv[2].split())
         print(*sys.modules)
     """
-    loaded = lab.python(code, PASSIVE).split()
+    loaded = lab.run(sys.executable, "-c", dedent(code), lab.root, PASSIVE).split()
 
     heavy = {"click", "dataclasses", "difflib", "sqlite3", "statistics", "traceback"}
     assert "hpcverify_checks.gpu_setup" in loaded

@@ -16,10 +16,10 @@ from hpcverify.plan.suite import Step, load_suite, make_plan
 from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Outcome
+from hpcverify.testing import CPU, make_context
 from hpcverify_checks.common.soak import StretchResult
 from hpcverify_checks.thermal import plan
 from hpcverify_checks.thermal.plan import LoadRecord
-from tests.doubles import CPU, context
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import PROBE
 
@@ -74,4 +74,4 @@ def _contexts(step: Step, inventory: Inventory, folder: Path) -> Iterator[Contex
     if step.check.placement is Placement.PASSIVE:
         devices = (CPU,)
     for device in devices:
-        yield context(folder, inventory=inventory, device=device, peers=devices)
+        yield make_context(folder, inventory=inventory, device=device, peers=devices)

@@ -271,14 +271,14 @@ RECOVERY = (
             words,
         )
         for action, verdict, remedy, words in (
-            ("GPU_RESET", FAIL, Remedy.RESET_GPU, "reset"),
-            ("NODE_REBOOT", FAIL, Remedy.REBOOT, "reboot"),
+            ("GPU_RESET", FAIL, Remedy.RESET_GPU, "reset it"),
+            ("NODE_REBOOT", FAIL, Remedy.REBOOT, "reboot the node"),
             ("DRAIN_P2P", WARN, Remedy.INSPECT, "peer to peer"),
-            ("DRAIN_AND_RESET", FAIL, Remedy.RESET_GPU, "reset"),
+            ("DRAIN_AND_RESET", FAIL, Remedy.RESET_GPU, "no new work"),
             ("5", WARN, Remedy.FIX_CONFIGURATION, "IMEX"),
-            ("6", FAIL, Remedy.RESET_GPU, "reset"),
-            ("7", FAIL, Remedy.REBOOT, "reboot"),
-            ("9", WARN, Remedy.INSPECT, "9"),
+            ("6", FAIL, Remedy.RESET_GPU, "PCIe bus"),
+            ("7", FAIL, Remedy.REBOOT, "system"),
+            ("9", WARN, Remedy.INSPECT, "unknown_9"),
         )
     ),
     Fault(
@@ -287,7 +287,7 @@ RECOVERY = (
         "recovery",
         WARN,
         Remedy.RESET_GPU,
-        "channel",
+        "memory channel",
     ),
     Fault(
         "a TPC waits for repair",
@@ -330,7 +330,7 @@ MEMORY = (
         "ecc",
         WARN,
         Remedy.RESET_GPU,
-        "remap.pending",
+        "remap.pending 1",
     ),
     Fault(
         "a bank has no row left to remap to",
@@ -338,7 +338,7 @@ MEMORY = (
         "ecc",
         WARN,
         Remedy.CONTACT_VENDOR,
-        "remap.banks.none",
+        "banks.none 1",
     ),
     Fault(
         "512 rows were remapped",
@@ -346,7 +346,7 @@ MEMORY = (
         "ecc",
         FAIL,
         Remedy.CONTACT_VENDOR,
-        "remap.uncorrectable 512",
+        "512 > 511",
     ),
     Fault(
         "a row was remapped since the last run",
@@ -418,7 +418,7 @@ MEMORY = (
         "ecc",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "reset",
+        "next reset",
     ),
     Fault(
         "ECC cannot be read",
@@ -426,7 +426,7 @@ MEMORY = (
         "ecc",
         WARN,
         Remedy.INSPECT,
-        "ECC",
+        "its data sheet has it",
     ),
     Fault(
         "63 retired pages",
@@ -599,7 +599,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "persistence",
+        "nvidia-smi -pm 1",
     ),
     Fault(
         "a GPU is held down by its heat right now",
@@ -623,7 +623,7 @@ SETUP = (
         "gpu_setup",
         ERROR,
         Remedy.FIX_CONFIGURATION,
-        "prohibited",
+        "nothing can run",
         Cause.MISCONFIGURED,
     ),
     Fault(
@@ -640,7 +640,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "500",
+        "500 W",
     ),
     Fault(
         "something else limits the power",
@@ -648,7 +648,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.INSPECT,
-        "400",
+        "400 W",
     ),
     Fault(
         "a GPU has another VBIOS than its like",
@@ -656,7 +656,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "96.00.61.00.01",
+        "7 like GPUs",
     ),
     Fault(
         "a GPU runs without its GSP firmware, unlike the others",
@@ -664,7 +664,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "gsp",
+        "gsp is off",
     ),
     Fault(
         "memory is held by a process that is no more",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def test_a_fault_is_seen_for_what_it_is(cli: Cli, lab: Lab, past: Path, fault: F
     assert result["verdict"] == fault.verdict.value, result["reason"]
     assert fault.says in result["reason"]
     assert (result["remedy"], result["cause"]) == (fault.remedy, fault.cause)
+    meant = set(re.findall(r"gpu[.=](\d)", fault.scenario))
+    if meant and "lock=1" not in fault.scenario:  # which keeps the others from answering
+        assert set(re.findall(r"\bGPU (\d)", result["reason"])) <= meant
 
 
 def test_a_board_that_is_well_stays_so_run_after_run(cli: Cli, lab: Lab, past: Path) -> None:

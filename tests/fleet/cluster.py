@@ -17,6 +17,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node, State
 from hpcverify.slurm import Host
 from tests.slurm_lab.lab import Cluster
+from tests.warm import run_warm
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
 SITE = Path(__file__).parents[1] / "site"
@@ -100,14 +101,7 @@ class Fleet:
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the controller to its end."""
-        return subprocess.run(
-            [HPCVERIFY, *arguments],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_warm(list(arguments), self.env)
 
     def by_hand(self, node: str) -> None:
         """Verify *node* there, as a hook does: without the controller's token."""

@@ -27,3 +27,10 @@ def fleet() -> Iterator[Fleet]:
     """Give a site that nothing has happened to."""
     with a_site() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Fleet]:
+    """Give a site on which nothing comes of what is asked."""
+    with a_site() as fleet:
+        yield fleet

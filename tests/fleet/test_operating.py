@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +15,6 @@ from hpcverify.fleet.claim import build_claim_path
 from hpcverify.fleet.states import Node, State
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
-from tests.fleet.conftest import a_site
 from tests.fleet.test_scenarios import BELIEVED, held, one_line, reserved, swept, verified
 
 HOOK = '#!/bin/sh\ncat >>"$(dirname "$0")/told.json"\n'
@@ -129,13 +127,6 @@ def test_what_a_lost_ledger_held_is_adopted_and_comes_back_by_a_pass(
 
 
 # -- nodes that are gone
-
-
-@pytest.fixture(scope="module")
-def asked() -> Iterator[Fleet]:
-    """Give a site on which nothing comes of what is asked."""
-    with a_site() as fleet:
-        yield fleet
 
 
 def test_a_node_without_our_mark_is_not_adopted_though_it_is_asked_for(asked: Fleet) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from hpcverify.fleet.states import Node, State, Ticket
 from tests.fleet.cluster import Fleet
-from tests.fleet.conftest import a_site
 
 BELIEVED = 'enforce = ["*"]\ncheck_share = 1'
 """A check is never in doubt, however widely it fails."""
@@ -443,13 +441,6 @@ def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> N
 
 
 # -- what was asked for wrongly
-
-
-@pytest.fixture(scope="module")
-def asked() -> Iterator[Fleet]:
-    """Give a site on which nothing comes of what is asked."""
-    with a_site() as fleet:
-        yield fleet
 
 
 @pytest.mark.parametrize(

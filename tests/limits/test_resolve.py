@@ -7,13 +7,10 @@ import pytest
 from hpcverify.check import Rule
 from hpcverify.limits.resolve import MIN_BASELINE_RUNS, resolve
 from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.testing import has_no_past
 
 H100 = {"pci_device_id": "2330", "name": "NVIDIA H100 80GB HBM3"}
 GPUS = Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU {i}", H100) for i in range(4)))
-
-
-def no_past(_name: str, _where: str) -> tuple[float, ...]:
-    return ()
 
 
 def rates(*values: float, name: str = "bf16.sustained") -> list[Measurement]:
@@ -48,7 +45,7 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
     unknown = Inventory(parts=(Part("gpu", "gpu-0", "GPU 0", {"name": "X"}),))
 
-    assert resolve({"*": Rule(of_spec=1, optional=True)}, rates(1), unknown, no_past) == ()
+    assert resolve({"*": Rule(of_spec=1, optional=True)}, rates(1), unknown, has_no_past) == ()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +62,7 @@ def test_the_data_sheet_speaks_in_the_unit_that_was_measured(
 ) -> None:
     found = [Measurement(name, 1, unit, "gpu-0")]
 
-    (limit,) = resolve({name: Rule(of_spec=0.8)}, found, GPUS, no_past)
+    (limit,) = resolve({name: Rule(of_spec=0.8)}, found, GPUS, has_no_past)
 
     assert limit.low == pytest.approx(low)
     assert unit in limit.source
@@ -75,7 +72,7 @@ def test_the_data_sheet_speaks_in_the_unit_that_was_measured(
 def test_what_nobody_knows_a_good_part_to_reach_is_left_to_siblings(name: str) -> None:
     found = rates(100, 100, 100, 50, name=name)
 
-    made = resolve({name: Rule(of_spec=0.8, of_siblings=0.9)}, found, GPUS, no_past)
+    made = resolve({name: Rule(of_spec=0.8, of_siblings=0.9)}, found, GPUS, has_no_past)
 
     assert {limit.low for limit in made} == {90.0}
     assert f"no source says what {name} a good NVIDIA H100" in made[0].source
@@ -89,7 +86,7 @@ def test_a_part_that_is_not_in_the_table_is_judged_by_siblings_and_said_to_be() 
     node = node_of(4, name="NVIDIA X", pci_device_id="9999")
     rule = {"bf16.sustained": Rule(of_spec=0.85, of_siblings=0.9)}
 
-    made = resolve(rule, rates(100, 100, 100, 50), node, no_past)
+    made = resolve(rule, rates(100, 100, 100, 50), node, has_no_past)
 
     assert {limit.low for limit in made} == {90.0}
     assert "NVIDIA X (PCI device id 9999) is not in the table" in made[0].source
@@ -100,7 +97,7 @@ def test_a_lone_part_that_is_not_in_the_table_is_judged_by_its_past_alone() -> N
     rule = {"bf16.sustained": Rule(of_spec=0.85, of_baseline=0.8)}
 
     (limit,) = resolve(rule, rates(1), node, lambda _n, _w: (100.0,) * MIN_BASELINE_RUNS)
-    (no_limit,) = resolve(rule, rates(1), node, no_past)
+    (no_limit,) = resolve(rule, rates(1), node, has_no_past)
 
     assert limit.low == 80
     assert "NVIDIA X" in limit.source
@@ -110,7 +107,7 @@ def test_a_lone_part_that_is_not_in_the_table_is_judged_by_its_past_alone() -> N
 def test_a_weak_source_fails_no_part() -> None:
     b200 = node_of(1, name="NVIDIA B200", pci_device_id="2901")
 
-    (limit,) = resolve({"*": Rule(of_spec=0.85)}, rates(1), b200, no_past)
+    (limit,) = resolve({"*": Rule(of_spec=0.85)}, rates(1), b200, has_no_past)
 
     assert limit.low is None
     assert "weak" in limit.noisy
@@ -120,7 +117,7 @@ def test_only_gpus_have_data_sheets_to_speak_of() -> None:
     found = [Measurement("bf16.sustained", 1, "GFLOP/s", "cpu")]
     rule = {"bf16.sustained": Rule(of_spec=0.85)}
 
-    (limit,) = resolve(rule, found, Inventory(), no_past)
+    (limit,) = resolve(rule, found, Inventory(), has_no_past)
 
     assert limit.noisy.endswith("(hpcverify default)")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from textwrap import dedent
 import msgspec
 
 from hpcverify.check import Sample, Watch
+from tests.warm import run_warm
 
 HERE = Path(__file__).resolve().parent
 SONAME = "libnvidia-ml.so.1"
@@ -26,6 +26,8 @@ FLAGS = (
     *("-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{SONAME}", "-Wl,-z,defs"),
 )
 BUSES = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
+ROOT = HERE.parents[1]
+"""From where tests can be imported."""
 ADDRESSES = tuple(f"0000:{bus}:00.0" for bus in BUSES)
 """Where the eight GPUs of the double sit on the PCI bus."""
 
@@ -63,25 +65,17 @@ class Lab:
 
     def python(self, code: str, *args: object, **environ: str) -> str:
         """Run *code* on this node, its root as first argument; return its output."""
-        command = (sys.executable, "-W", "error", "-c", dedent(code))
-        return self.run(*command, self.root, *args, **environ)
+        arguments = [str(word) for word in (self.root, *args)]
+        done = run_warm(arguments, self.environment | environ, code=dedent(code), cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def run(self, *command: object, **environ: str) -> str:
         """Run a program on this node and return its output; it must succeed."""
-        env = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.endswith("_VISIBLE_DEVICES")
-        }
-        env |= {
-            "LD_LIBRARY_PATH": str(self.library.parent),
-            "NVML_LAB_SCENARIO": str(self.scenario),
-            **environ,
-        }
         done = subprocess.run(
             [str(word) for word in command],
-            env=env,
-            cwd=HERE.parents[1],  # from where tests can be imported
+            env=self.environment | environ,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=60,
@@ -89,6 +83,15 @@ class Lab:
         )
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of programs that run on this node."""
+        env = {n: v for n, v in os.environ.items() if not n.endswith("_VISIBLE_DEVICES")}
+        return env | {
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "NVML_LAB_SCENARIO": str(self.scenario),
+        }
 
     def watch(self, name: str, seconds: int) -> Watch:
         """Sample the scenario *name* once a second of its own time."""

@@ -12,6 +12,7 @@ import pytest
 
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.telemetry import problems
 from hpcverify.units import UNIT_FACTORS
 
 NAMES = sorted(list_check_names())
@@ -53,6 +54,11 @@ def test_listing_all_checks_loads_nothing_heavy() -> None:
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
 
     assert HEAVY.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("name", ["ecc", "gpu_setup", "inventory", "nvlink", "pcie", "recovery"])
+def test_a_check_that_asks_gpus_has_a_ruling_on_each_of_their_problems(name: str) -> None:
+    assert problems.PROBLEM_RULES.items() <= load_check(name).finding_rules.items()
 
 
 def test_a_typo_gets_a_hint() -> None:

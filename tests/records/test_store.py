@@ -22,7 +22,8 @@ from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
 from hpcverify.records.store import Store
 from hpcverify.records.tables import MAX_CARRY_OVER_RUNS
-from tests.doubles import INVENTORY, a_result, a_run
+from hpcverify.testing import INVENTORY
+from tests.doubles import a_result, a_run
 
 
 def keep(state: Path, run: Run) -> Store:

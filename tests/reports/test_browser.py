@@ -17,6 +17,8 @@ from hpcverify_reports.node import render
 from tests.reports import fleets, samples
 from tests.reports.dom import Dom
 
+pytestmark = pytest.mark.browser
+
 FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -17,7 +17,7 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.wire import Measure, Task
 from hpcverify.run.worker import release_memory
-from tests.doubles import context
+from hpcverify.testing import make_context
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -36,7 +36,7 @@ def order(tmp_path: Path, way: str, path: str = "") -> Task:
         name="naughty",
         packages=("tests.site.acme_checks",),
         params={"way": way, "path": path},
-        context=context(tmp_path),
+        context=make_context(tmp_path),
     )
 
 

@@ -38,7 +38,8 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import Verification, derive_seed
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
-from tests.doubles import CPU, ENDED, FakeExecutor, SilentProgress, found
+from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
+from tests.doubles import SilentProgress
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(devices=(CPU, *GPUS))
@@ -161,8 +162,8 @@ def test_peers_are_the_devices_of_one_kind_in_the_same_order_for_all(tmp_path: P
 
 
 def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
-    answers = {g.part: found(Measurement("speed", 11, "", g.part)) for g in GPUS}
-    answers["gpu-1"] = found(Measurement("speed", 9, "", "gpu-1"))
+    answers = {g.part: make_answer(Measurement("speed", 11, "", g.part)) for g in GPUS}
+    answers["gpu-1"] = make_answer(Measurement("speed", 9, "", "gpu-1"))
     result = only(verified(tmp_path, FakeExecutor(inventory=NODE, answers=answers)))
 
     assert result.verdict is Verdict.FAIL
@@ -173,7 +174,7 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
 
 def failed(cause: Cause, *items: CheckItem) -> Answer:
     outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=cause)
-    return Answer(items=found(*items).items, outcome=outcome)
+    return Answer(items=make_answer(*items).items, outcome=outcome)
 
 
 def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -273,7 +274,8 @@ def test_being_told_to_stop_leaves_a_run_that_is_not_complete(tmp_path: Path) ->
 
 def test_telemetry_is_asked_about_the_time_of_the_check(tmp_path: Path) -> None:
     executor = FakeExecutor(
-        inventory=NODE, answers={"telemetry": found(Series("t", "°C", "cpu", (0.0,), (50.0,)))}
+        inventory=NODE,
+        answers={"telemetry": make_answer(Series("t", "°C", "cpu", (0.0,), (50.0,)))},
     )
     result = only(verified(tmp_path, executor, step(observe=observe)))
     (task,) = executor.phases[-1].values()
@@ -294,7 +296,7 @@ def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
 
 
 def test_a_passive_check_is_observed_where_something_loads_the_node(tmp_path: Path) -> None:
-    executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
+    executor = FakeExecutor(answers={"telemetry": make_answer(Measurement("speed", 11))})
     passive = step(Placement.PASSIVE, observe=observe)
     _, result = verified(tmp_path, executor, step(), passive).results
 
@@ -302,7 +304,7 @@ def test_a_passive_check_is_observed_where_something_loads_the_node(tmp_path: Pa
 
 
 def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) -> None:
-    executor = FakeExecutor(answers={"telemetry": found(Measurement("speed", 11))})
+    executor = FakeExecutor(answers={"telemetry": make_answer(Measurement("speed", 11))})
     result = only(verified(tmp_path, executor, step(Placement.PASSIVE, observe=observe)))
 
     assert executor.probes == [Probe(sample=False, folder=tmp_path.parent)]
@@ -311,7 +313,7 @@ def test_a_passive_suite_samples_nothing_and_observes_nothing(tmp_path: Path) ->
 
 def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
     passive = msgspec.structs.replace(step(Placement.PASSIVE), name="p")
-    answer = found(Measurement("speed", 11))
+    answer = make_answer(Measurement("speed", 11))
     ran = FakeExecutor(answers={"cpu": answer, "telemetry": answer})
     no_part = Answer(outcome=Outcome(verdict=Verdict.SKIP, reason="none"))
     skipped = FakeExecutor(answers={"cpu": no_part, "telemetry": answer})
@@ -323,7 +325,7 @@ def test_a_run_says_whether_anything_loaded_the_node(tmp_path: Path) -> None:
 
 def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
     mark = CarryOver("cursor", "17")
-    executor = FakeExecutor(answers={"cpu": found(CarryOver("cursor", "18"))})
+    executor = FakeExecutor(answers={"cpu": make_answer(CarryOver("cursor", "18"))})
     memory = NodeHistory(carry_overs={"c": (mark,), "d": (CarryOver("cursor", "99"),)})
     result = only(verified(tmp_path, executor, step(), memory=memory))
     ((task,),) = (phase.values() for phase in executor.phases)
@@ -345,7 +347,7 @@ def test_who_waits_to_settle_is_told_for_which_check_and_devices(tmp_path: Path)
 
 def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -> None:
     waited = Coverage("node", "began after 9 s of settling")
-    executor = FakeExecutor(answers={"telemetry": found(waited)})
+    executor = FakeExecutor(answers={"telemetry": make_answer(waited)})
     plan = (step(Placement.PASSIVE), step(), step(), step(Placement.PASSIVE))
     run = verified(tmp_path, executor, *plan, settle=60)
 
@@ -356,7 +358,7 @@ def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -
 
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:
     rulings = {"old": FindingRule(Verdict.WARN), "unseen": FindingRule(Verdict.FAIL)}
-    executor = FakeExecutor(answers={"cpu": found(Finding("old", "cpu", "it is old"))})
+    executor = FakeExecutor(answers={"cpu": make_answer(Finding("old", "cpu", "it is old"))})
     result = only(verified(tmp_path, executor, step(finding_rules=rulings)))
 
     assert result.verdict is Verdict.WARN
@@ -374,7 +376,7 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
     base = step()
     planned = Step(name="c", check=base.check, params=Params(), rules=rules, timeout=9)
     memory = NodeHistory(past_values=lambda _check: lambda _name, _where: [100.0] * 9)
-    executor = FakeExecutor(answers={"cpu": found(Measurement("speed", 49))})
+    executor = FakeExecutor(answers={"cpu": make_answer(Measurement("speed", 49))})
     result = only(verified(tmp_path, executor, planned, memory=memory))
 
     assert result.verdict is Verdict.FAIL
@@ -437,8 +439,8 @@ class InRounds(FakeExecutor):
         return [task.context for task in tasks if isinstance(task, Measure)]
 
 
-SLOW = found(Measurement("speed", 1, "", "cpu"))
-FAST = found(Measurement("speed", 11, "", "cpu"))
+SLOW = make_answer(Measurement("speed", 1, "", "cpu"))
+FAST = make_answer(Measurement("speed", 11, "", "cpu"))
 
 
 def rounds_and_verdicts(run: Run) -> list[tuple[int, str]]:
@@ -473,7 +475,9 @@ def test_a_thousand_rounds_have_a_thousand_seeds() -> None:
 
 
 def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:
-    executor = InRounds(found(CarryOver("a", "1"), CarryOver("b", "1")), found(CarryOver("a", "2")))
+    executor = InRounds(
+        make_answer(CarryOver("a", "1"), CarryOver("b", "1")), make_answer(CarryOver("a", "2"))
+    )
     memory = NodeHistory(carry_overs={"c": (CarryOver("a", "0"),)})
     verified(tmp_path, executor, rounds=3, memory=memory)
     told = [(c.recall("a"), c.recall("b")) for c in executor.contexts()]
@@ -553,7 +557,7 @@ class Slow(InRounds):
 def ended(*items: CheckItem, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
     """Answer as a worker that found *items* and had not come to its end *after* s."""
     outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
-    return Answer(items=found(*items).items, outcome=outcome)
+    return Answer(items=make_answer(*items).items, outcome=outcome)
 
 
 def of_two(

@@ -28,7 +28,8 @@ from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.orchestrator import Verification
 from hpcverify.run.wire import Outcome, Reconcile
-from tests.doubles import CPU, FakeExecutor, SilentProgress, found
+from hpcverify.testing import CPU, FakeExecutor, make_answer
+from tests.doubles import SilentProgress
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(devices=(CPU, *GPUS))
@@ -94,7 +95,7 @@ def broken(cause: Cause, verdict: Verdict = Verdict.ERROR) -> Answer:
 
 def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> None:
     unsure = Finding("unsure", "gpu-1", "all agree")
-    executor = node(gpu_1=found(BAD, SLOW), telemetry=found(unsure))
+    executor = node(gpu_1=make_answer(BAD, SLOW), telemetry=make_answer(unsure))
     made = result(executor, tmp_path)
     assert (made.findings, made.measurements) == ((unsure,), ())
     assert made.verdict is Verdict.ERROR
@@ -103,7 +104,7 @@ def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> No
 
 def test_it_is_told_what_all_devices_found_and_of_what_the_node_is_made(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    executor = node(gpu_0=found(good), gpu_1=found(BAD, SLOW))
+    executor = node(gpu_0=make_answer(good), gpu_1=make_answer(BAD, SLOW))
     result(executor, tmp_path)
     (task,) = asked(executor)
     assert (task.name, task.packages) == ("c", ("site",))
@@ -118,7 +119,7 @@ def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None
         CarryOver("cursor", "7"),
         Series("t", "°C", "gpu-0", (0.0,), (50.0,)),
     )
-    executor = node(gpu_0=found(*said, SLOW), telemetry=found(SLOW))
+    executor = node(gpu_0=make_answer(*said, SLOW), telemetry=make_answer(SLOW))
     made = result(executor, tmp_path)
     assert (*made.coverage, *made.marks, *made.series) == said
     assert made.measurements == (SLOW,)
@@ -128,7 +129,7 @@ def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None
 def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
     tmp_path: Path, cause: Cause
 ) -> None:
-    executor = node(gpu_1=found(BAD, SLOW), telemetry=broken(cause))
+    executor = node(gpu_1=make_answer(BAD, SLOW), telemetry=broken(cause))
     made = result(executor, tmp_path)
     assert made.verdict is Verdict.FAIL
     assert (made.findings, made.measurements) == ((BAD,), (SLOW,))
@@ -137,34 +138,34 @@ def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
 
 def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    half = Answer(items=found(good, BAD).items, outcome=broken(Cause.CRASHED).outcome)
-    made = result(node(gpu_0=found(good), telemetry=half), tmp_path)
+    half = Answer(items=make_answer(good, BAD).items, outcome=broken(Cause.CRASHED).outcome)
+    made = result(node(gpu_0=make_answer(good), telemetry=half), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert (made.measurements, made.findings) == ((good,), ())
 
 
 def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    made = result(node(gpu_0=found(good), telemetry=broken(Cause.CRASHED)), tmp_path)
+    made = result(node(gpu_0=make_answer(good), telemetry=broken(Cause.CRASHED)), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert made.measurements == (good,)
 
 
 def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(tmp_path: Path) -> None:
-    executor = node(gpu_1=found(BAD), gpu_2=broken(Cause.CRASHED), telemetry=found())
+    executor = node(gpu_1=make_answer(BAD), gpu_2=broken(Cause.CRASHED), telemetry=make_answer())
     made = result(executor, tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert [short.where for short in made.shortfalls] == ["gpu-2"]
 
 
 def test_nobody_is_asked_where_nothing_was_found_to_judge(tmp_path: Path) -> None:
-    executor = node(gpu_0=found(Coverage("gpu-0", "much")))
+    executor = node(gpu_0=make_answer(Coverage("gpu-0", "much")))
     assert result(executor, tmp_path).verdict is Verdict.PASS
     assert asked(executor) == []
 
 
 def test_nobody_is_asked_where_the_check_has_nothing_to_say(tmp_path: Path) -> None:
-    executor = node(gpu_1=found(BAD))
+    executor = node(gpu_1=make_answer(BAD))
     made = result(executor, tmp_path, together=False)
     assert (made.verdict, made.findings) == (Verdict.FAIL, (BAD,))
     assert asked(executor) == []

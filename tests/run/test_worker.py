@@ -11,7 +11,7 @@ from hpcverify.check import Context
 from hpcverify.model import Coverage, Device, Verdict
 from hpcverify.run.wire import Outcome, Request, Settle, decode_response
 from hpcverify.run.worker import WorkerServer
-from tests.doubles import context
+from hpcverify.testing import make_context
 
 PACKAGES = ("hpcverify_checks",)
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(2))
@@ -30,16 +30,16 @@ def settled(name: str, *contexts: Context) -> list[Coverage]:
 
 @pytest.mark.parametrize("name", ["gpu_memory", "pcie_bandwidth", "p2p", "thermal"])
 def test_nobody_waits_to_settle_for_a_check_that_cannot_apply(tmp_path: Path, name: str) -> None:
-    assert settled(name, context(tmp_path)) == []
+    assert settled(name, make_context(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["gemm", "storage", "allreduce"])
 def test_a_check_that_may_apply_has_the_devices_settle(tmp_path: Path, name: str) -> None:
-    assert len(settled(name, context(tmp_path))) == 1
+    assert len(settled(name, make_context(tmp_path))) == 1
 
 
 def test_one_device_that_a_check_applies_to_is_enough(tmp_path: Path) -> None:
-    cpu = context(tmp_path)
-    gpu = context(tmp_path, device=GPUS[0], peers=GPUS)
+    cpu = make_context(tmp_path)
+    gpu = make_context(tmp_path, device=GPUS[0], peers=GPUS)
 
     assert len(settled("gpu_memory", cpu, gpu)) == 1

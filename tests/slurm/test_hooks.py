@@ -402,6 +402,7 @@ def test_a_health_check_makes_the_state_where_it_is_missing(hooks: Hooks) -> Non
     assert hooks.called.exists()
 
 
+@pytest.mark.tools
 def test_the_shells_own_critic_has_nothing_to_say() -> None:
     scripts = [str(HERE / name) for name in (*HOOKS, "hooks.sh")]
     command = ("shellcheck", "-x", *scripts)

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from hpcverify.slurm.submit import (
     submit,
 )
 from tests.cli import COMMAND, Cli
-from tests.slurm_lab.lab import Cluster, a_cluster
+from tests.slurm_lab.lab import Cluster
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "5d2e'5c1a"  # noqa: S105 - of a test; the quote is to be minded
@@ -279,13 +278,6 @@ def test_the_template_that_sites_see_is_the_script_that_runs() -> None:
 
 
 # ---- on a real Slurm
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Bring up four nodes, n1 to n4, with two GPUs each."""
-    with a_cluster(4, gpus=2) as up:
-        yield up
 
 
 @pytest.fixture

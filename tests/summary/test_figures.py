@@ -6,7 +6,7 @@ import pytest
 
 from hpcverify.model import Inventory, Measurement, Part, Result, Verdict
 from hpcverify.summary.figures import choose_figures
-from tests.doubles import INVENTORY
+from hpcverify.testing import INVENTORY
 
 
 def of(check: str, *found: Measurement) -> list[tuple[str, str, str]]:

@@ -9,9 +9,9 @@ import pytest
 from hpcverify.check import Rule, judge
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import CheckItem, Coverage, Measurement, Verdict
+from hpcverify.testing import INVENTORY
 from hpcverify_checks import allreduce, gemm, training
 from hpcverify_checks.common.contention import MAX_OTHER_CORES, CpuUsage
-from tests.doubles import INVENTORY
 
 BEGUN = CpuUsage(wall=100.0, busy=50.0, own=7.0)
 QUIET = CpuUsage(wall=110.0, busy=70.0, own=27.0)

@@ -12,6 +12,7 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Device, Inventory
+from hpcverify.testing import make_context
 from hpcverify_checks.common.device import (
     find_gpu_index,
     find_torch_device,
@@ -21,7 +22,6 @@ from hpcverify_checks.common.device import (
     reserve_gpu_cores,
     use_float32_precision,
 )
-from tests.doubles import context
 
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
 GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
@@ -45,7 +45,7 @@ def test_a_gpu_and_a_torch_without_cuda_is_missing(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(Unable, match="pip install") as caught:
-        find_torch_device(context(tmp_path, device=GPU, peers=(GPU,)))
+        find_torch_device(make_context(tmp_path, device=GPU, peers=(GPU,)))
     assert caught.value.cause is Cause.MISSING
 
 
@@ -54,12 +54,12 @@ def test_no_torch_is_missing_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Unable, match=r"pip install 'torch>=[\d.]+'") as caught:
-        find_torch_device(context(tmp_path))
+        find_torch_device(make_context(tmp_path))
     assert caught.value.cause is Cause.MISSING
 
 
 def test_the_cpu_is_a_device_and_computes_fp32_and_fp64(tmp_path: Path) -> None:
-    device = find_torch_device(context(tmp_path))
+    device = find_torch_device(make_context(tmp_path))
     assert device == torch.device("cpu")
     assert {"fp32", "fp64"} <= list_native_dtypes(device)
 
@@ -85,10 +85,10 @@ import os, sys
 from pathlib import Path
 from hpcverify.model import Coverage, Finding
 from hpcverify_checks import sdc
-from tests.doubles import context
+from hpcverify.testing import make_context
 
 params = sdc.SdcParams(seconds=0.2, size=128, depth=128)
-for found in sdc.measure(context(Path(sys.argv[1])), params):
+for found in sdc.measure(make_context(Path(sys.argv[1])), params):
     if isinstance(found, Finding) or (
         isinstance(found, Coverage) and "environment" in found.text
     ):
@@ -120,7 +120,7 @@ def test_the_precision_of_float32_is_restored() -> None:
 @pytest.mark.parametrize("gpus", [0, 1, 99])
 def test_the_host_leaves_a_core_to_each_gpu_and_keeps_one(tmp_path: Path, gpus: int) -> None:
     threads = torch.get_num_threads()
-    ctx = context(tmp_path, inventory=Inventory(devices=(GPU,) * gpus))
+    ctx = make_context(tmp_path, inventory=Inventory(devices=(GPU,) * gpus))
     with reserve_gpu_cores(ctx):
         assert torch.get_num_threads() == max(1, threads - gpus)
     assert torch.get_num_threads() == threads

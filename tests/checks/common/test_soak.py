@@ -27,6 +27,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.testing import CPU, make_context
 from hpcverify_checks import sdc, thermal
 from hpcverify_checks.common import soak
 from hpcverify_checks.common.bits import compute_digest, view_integers, view_words
@@ -46,7 +47,6 @@ from hpcverify_checks.common.soak import (
     plan_stretches,
 )
 from hpcverify_checks.common.vote import Accusation, reconcile
-from tests.doubles import CPU, context
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
@@ -61,7 +61,7 @@ DIGEST = 10292845348357645096
 def task(tmp_path: Path, name: str = "fp32", by: Multiply = multiply) -> ProductTask:
     """Make a task for a GPU, which here computes on the host."""
     gpu = Device("cuda", "GPU-0", "GPU 0")
-    ctx = structs.replace(context(tmp_path), device=gpu)
+    ctx = structs.replace(make_context(tmp_path), device=gpu)
     family = (CPU_FAMILIES | {"tf32": FAMILIES["tf32"]})[name]
     return ProductTask(ctx, family, SHAPE, HOST, ProductSeams(multiply=by), draw=5)
 

@@ -21,6 +21,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.testing import CPU
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.soak import MISMATCH_METRIC
 from hpcverify_checks.common.vote import (
@@ -31,7 +32,6 @@ from hpcverify_checks.common.vote import (
     make_answer,
     reconcile,
 )
-from tests.doubles import CPU
 
 RIGHT, WRONG, OTHER = "0x01", "0x02", "0x03"
 RULES = {
@@ -94,7 +94,7 @@ def codes(found: Sequence[JudgedItem], inventory: Inventory) -> dict[str, list[s
     return left
 
 
-def judged(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
+def judge_answers(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
     """Judge what was found as a run does."""
     items = list(reconcile(found, inventory))
     numbers = [i for i in items if isinstance(i, Measurement)]
@@ -105,7 +105,7 @@ def judged(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_parts_that_all_agree_pass(count: int) -> None:
     found = answers(*[RIGHT] * count)
-    assert judged(found, node(count)).verdict is Verdict.PASS
+    assert judge_answers(found, node(count)).verdict is Verdict.PASS
     assert set(codes(found, node(count))) == {f"GPU-{i}" for i in range(count)}
     texts = {i.text for i in reconcile(found, node(count)) if isinstance(i, Finding)}
     assert texts == {f"bf16: first products; {count} of {count} agree"}
@@ -115,7 +115,7 @@ def test_parts_that_all_agree_pass(count: int) -> None:
 @pytest.mark.parametrize("bad", [0, 2])
 def test_one_against_all_others_is_outvoted_and_fails(count: int, bad: int) -> None:
     digests = [WRONG if i == bad else RIGHT for i in range(count)]
-    judgement = judged(answers(*digests), node(count))
+    judgement = judge_answers(answers(*digests), node(count))
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     agree = f"other bits than the {count - 1} of {count} parts that agree"
     assert judgement.reason == f"GPU-{bad}: bf16: {agree}"
@@ -141,7 +141,7 @@ def test_without_a_majority_nobody_is_accused_and_nobody_passes(digests: tuple[s
     inventory = node(len(digests))
     left = codes(answers(*digests), inventory)
     assert left == {f"GPU-{i}": ["disagreement"] for i in range(len(digests))}
-    judgement = judged(answers(*digests), inventory)
+    judgement = judge_answers(answers(*digests), inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.ERROR, Remedy.RERUN)
     assert "it cannot be told which is wrong" in judgement.reason
 
@@ -159,7 +159,7 @@ def test_other_groups_and_other_questions_do_not_vote_together() -> None:
     other_model = replace(mine, data=mine.data | {"group": "A100"})
     other_name = answers(OTHER, OTHER, name="fp8")
     found = [*answers(RIGHT, RIGHT, RIGHT), other_model, *other_name]
-    assert judged(found, node(3)).verdict is Verdict.PASS
+    assert judge_answers(found, node(3)).verdict is Verdict.PASS
 
 
 def test_a_part_that_contradicts_itself_is_outvoted_even_where_it_was_right() -> None:
@@ -171,12 +171,12 @@ def test_a_part_that_contradicts_itself_is_outvoted_even_where_it_was_right() ->
 
 def test_parts_that_all_contradict_themselves_alike_do_not_agree() -> None:
     found = [*answers(RIGHT, RIGHT, RIGHT), *answers(WRONG, WRONG, WRONG)]
-    assert judged(found, node(3)).verdict is Verdict.ERROR
+    assert judge_answers(found, node(3)).verdict is Verdict.ERROR
 
 
 @pytest.mark.parametrize("digests", [(RIGHT, WRONG), (RIGHT, RIGHT, WRONG)])
 def test_cores_that_differ_are_worth_a_warning_and_no_more(digests: tuple[str, ...]) -> None:
-    judgement = judged(answers(*digests, kind="cpu"), node(0))
+    judgement = judge_answers(answers(*digests, kind="cpu"), node(0))
     assert judgement.verdict is Verdict.WARN
     assert f"the {len(digests)} cores gave 2 different answers" in judgement.reason
 
@@ -184,7 +184,7 @@ def test_cores_that_differ_are_worth_a_warning_and_no_more(digests: tuple[str, .
 @pytest.mark.parametrize("count", [2, 8])
 def test_wrong_bits_that_all_gpus_agree_on_accuse_the_plan(count: int) -> None:
     found = gpus_accused(count)
-    judgement = judged(found, node(count))
+    judgement = judge_answers(found, node(count))
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.CHECKER)
     assert judgement.remedy is Remedy.FIX_CHECKER
     assert f"all {count} agree on the same wrong bits" in judgement.reason
@@ -200,16 +200,16 @@ def test_what_is_disputed_is_no_longer_held_against_the_part() -> None:
 
 def test_a_gpu_that_is_wrong_alone_fails() -> None:
     found = [*accused("GPU-0"), *computed("GPU-1"), *computed("GPU-2")]
-    assert judged(found, node(3)).verdict is Verdict.FAIL
+    assert judge_answers(found, node(3)).verdict is Verdict.FAIL
     assert codes(found, node(3)) == {"GPU-0": ["corruption"]}
 
 
 def test_the_only_gpu_of_a_node_has_nobody_to_agree_with() -> None:
-    assert judged(accused("GPU-0"), node(1)).verdict is Verdict.FAIL
+    assert judge_answers(accused("GPU-0"), node(1)).verdict is Verdict.FAIL
 
 
 def test_a_gpu_that_crashed_is_no_witness_for_the_others() -> None:
-    assert judged(gpus_accused(7), node(8)).verdict is Verdict.FAIL
+    assert judge_answers(gpus_accused(7), node(8)).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_gpu_that_crashed_is_no_witness_for_the_others() -> None:
 )
 def test_all_stay_accused_where_one_differs_in_anything(change: dict[str, Any]) -> None:
     found = [*gpus_accused(7), *accused("GPU-7", **change)]
-    judgement = judged(found, node(8))
+    judgement = judge_answers(found, node(8))
     assert judgement.verdict is Verdict.FAIL
     assert codes(found, node(8)) == {f"GPU-{i}": ["corruption"] for i in range(8)}
 
@@ -242,13 +242,13 @@ def test_all_stay_accused_where_one_differs_in_anything(change: dict[str, Any]) 
     ],
 )
 def test_what_no_plan_can_do_is_never_blamed_on_one(change: dict[str, Any]) -> None:
-    assert judged(gpus_accused(8, **change), node(8)).verdict is Verdict.FAIL
+    assert judge_answers(gpus_accused(8, **change), node(8)).verdict is Verdict.FAIL
 
 
 def test_a_fault_of_its_own_is_not_hidden_by_an_inexact_plan() -> None:
     second = accuse("GPU-3", "its own", dtype="fp64")
     found = [*gpus_accused(8), second]
-    judgement = judged(found, node(8))
+    judgement = judge_answers(found, node(8))
     assert judgement.verdict is Verdict.FAIL
     assert "GPU-3: its own" in judgement.reason
     assert "GPU-3: mismatched_words 7 > 0" in judgement.reason
@@ -257,12 +257,12 @@ def test_a_fault_of_its_own_is_not_hidden_by_an_inexact_plan() -> None:
 
 def test_wrong_counts_without_an_accusation_are_never_forgiven() -> None:
     found = [*gpus_accused(2), *computed("cpu0", mismatched_words=3)]
-    assert judged(found, node(2)).verdict is Verdict.FAIL
+    assert judge_answers(found, node(2)).verdict is Verdict.FAIL
 
 
 def test_a_library_that_repeats_itself_on_no_gpu_is_not_the_gpus_fault() -> None:
     found = gpus_accused(4, metric=MISMATCH_METRIC)
-    assert judged(found, node(4)).verdict is Verdict.ERROR
+    assert judge_answers(found, node(4)).verdict is Verdict.ERROR
     items = reconcile(found, node(4))
     names = [i.name for i in items if isinstance(i, Measurement) and i.value == 7]
     assert names == ["stress.disputed"] * 4
@@ -276,21 +276,21 @@ def test_what_the_exact_phase_found_stands_beside_what_is_disputed() -> None:
 
 
 def test_cores_that_all_agree_on_wrong_bits_are_not_accused() -> None:
-    judgement = judged(cores_accused(4), node(0, threads=4, cores=4))
+    judgement = judge_answers(cores_accused(4), node(0, threads=4, cores=4))
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.CHECKER)
     assert "the memory that cores share" in judgement.reason
 
 
 def test_the_threads_of_one_core_are_one_witness() -> None:
     smt = node(0, threads=8, cores=4)
-    assert judged(cores_accused(2), smt).verdict is Verdict.FAIL
-    assert judged(cores_accused(3), smt).verdict is Verdict.ERROR
-    assert judged(cores_accused(2), node(0)).verdict is Verdict.FAIL
+    assert judge_answers(cores_accused(2), smt).verdict is Verdict.FAIL
+    assert judge_answers(cores_accused(3), smt).verdict is Verdict.ERROR
+    assert judge_answers(cores_accused(2), node(0)).verdict is Verdict.FAIL
 
 
 def test_one_core_that_computed_rightly_keeps_all_others_accused() -> None:
     found = [*cores_accused(7), *computed("cpu7")]
-    assert judged(found, node(0, threads=8, cores=8)).verdict is Verdict.FAIL
+    assert judge_answers(found, node(0, threads=8, cores=8)).verdict is Verdict.FAIL
 
 
 def of_another_plan(where: str, **changes: Any) -> Finding:
@@ -302,7 +302,7 @@ def of_another_plan(where: str, **changes: Any) -> Finding:
 def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did() -> None:
     found = [of_another_plan("cpu1"), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
-    judgement = judged(found, inventory)
+    judgement = judge_answers(found, inventory)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.CHECKER)
     assert codes(found, inventory)["cpu1"] == ["inexact", "inexact"]
 
@@ -319,7 +319,7 @@ def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did(
 def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[str, Any]) -> None:
     found = [of_another_plan("cpu1", **change), *cores_accused(4)]
     inventory = node(0, threads=4, cores=4)
-    assert judged(found, inventory).verdict is Verdict.FAIL
+    assert judge_answers(found, inventory).verdict is Verdict.FAIL
     assert codes(found, inventory)["cpu1"] == ["inexact", "corruption"]
 
 
@@ -331,7 +331,7 @@ def test_a_core_that_was_right_keeps_all_plans_of_the_type_accused() -> None:
 
 def test_gpus_testify_of_all_plans_and_are_excused_by_plan() -> None:
     found = [*gpus_accused(4), of_another_plan("GPU-1")]
-    assert judged(found, node(4)).verdict is Verdict.FAIL
+    assert judge_answers(found, node(4)).verdict is Verdict.FAIL
     assert codes(found, node(4))["GPU-1"] == ["inexact", "corruption"]
 
 

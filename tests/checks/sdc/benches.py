@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hpcverify.testing import make_context
 from hpcverify_checks.common.dtypes import FAMILIES, Family, Multiply, multiply
 from hpcverify_checks.common.exact import Shape
 from hpcverify_checks.common.product_loop import HuntResult, ProductBench, ProductSeams, hunt
@@ -18,14 +19,13 @@ from hpcverify_checks.sdc.faults import (
     make_multiply_fault,
 )
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare
-from tests.doubles import context
 
 SHAPE = Shape(256, 512)
 
 
 def a_task(tmp_path: Path, family: Family = FAMILIES["fp32"], **changes: Any) -> DeviceTask:
     """Make a task for the CPU."""
-    task = DeviceTask(context(tmp_path), family, SHAPE, torch.device("cpu"))
+    task = DeviceTask(make_context(tmp_path), family, SHAPE, torch.device("cpu"))
     return replace(task, **changes)
 
 

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from hpcverify.check import Trial
+from hpcverify.testing import make_context
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks.sdc.trials import BIT_SWEEPS, run_trials
-from tests.doubles import context
 
 PAGE = Path(__file__).parents[3] / "docs/sdc.md"
 BEGIN, END = ("<!-- written by make sdc-table: -->\n", "<!-- end of what is written -->\n")
@@ -24,7 +24,7 @@ EVERY: Mapping[str, Family] = {**FAMILIES, "bf16 on a CPU": CPU_FAMILIES["bf16"]
 def tried(name: str) -> tuple[Trial, ...]:
     """Try every fault with the type *name*, on the CPU, once for all who ask."""
     with TemporaryDirectory() as folder:
-        ctx = context(Path(folder))
+        ctx = make_context(Path(folder))
         return tuple(run_trials(ctx, EVERY[name], torch.device("cpu")))
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from hpcverify.check import Unable, judge
 from hpcverify.model import (
     Cause,
-    CheckItem,
     Coverage,
     Device,
     Finding,
@@ -26,6 +25,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.testing import list_findings, make_context
 from hpcverify_checks.common.transfers import Copy, copy
 from hpcverify_checks.sdc import copies as copy_phase
 from hpcverify_checks.sdc.copies import (
@@ -36,7 +36,6 @@ from hpcverify_checks.sdc.copies import (
     copy_for_seconds,
     draw_copies,
 )
-from tests.doubles import context
 
 ROOM = 2**18
 HOST = torch.device("cpu")
@@ -122,10 +121,6 @@ def lapped(by: Copy, seconds: float = 0.0) -> CopyTally:
 def only(tally: CopyTally) -> Finding:
     (finding,) = tally.findings
     return finding
-
-
-def findings(found: list[CheckItem]) -> list[Finding]:
-    return [f for f in found if isinstance(f, Finding)]
 
 
 def test_copies_that_arrive_whole_are_never_called_wrong() -> None:
@@ -270,12 +265,12 @@ def test_all_words_that_differ_are_counted(size: int) -> None:
 
 
 def test_all_cores_copy_and_pass(tmp_path: Path) -> None:
-    found = list(check_copies(context(tmp_path), HOST, 0.2))
+    found = list(check_copies(make_context(tmp_path), HOST, 0.2))
     numbers = [f for f in found if isinstance(f, Measurement)]
     assert {m.where for m in numbers} == {f"cpu{c}" for c in os.sched_getaffinity(0)}
     assert all(m.value == 0 for m in numbers if m.name == "copied_wrong_words")
     assert all(m.value and m.unit == "B" for m in numbers if m.name == "copied_bytes")
-    assert not findings(found)
+    assert not list_findings(found)
 
 
 def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
@@ -286,20 +281,20 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
         if os.sched_getaffinity(0) == {bad}:
             flip(target)
 
-    found = list(check_copies(context(tmp_path), HOST, 0.0, faulty))
+    found = list(check_copies(make_context(tmp_path), HOST, 0.0, faulty))
     judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert {f.where for f in findings(found)} == {f"cpu{bad}"}
-    assert [f.evidence["way"] for f in findings(found)] == ["with torch"]
+    assert {f.where for f in list_findings(found)} == {f"cpu{bad}"}
+    assert [f.evidence["way"] for f in list_findings(found)] == ["with torch"]
 
 
 def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
     gpu = Device("cuda", "GPU-0", "GPU 0")
-    ctx = structs.replace(context(tmp_path), device=gpu)
-    assert not findings(list(check_copies(ctx, HOST, 0.2)))
+    ctx = structs.replace(make_context(tmp_path), device=gpu)
+    assert not list_findings(list(check_copies(ctx, HOST, 0.2)))
     found = list(check_copies(ctx, HOST, 0.0, damaging(flip)))
-    assert {f.where for f in findings(found)} == {"GPU-0"}
-    assert [f.evidence["way"] for f in findings(found)] == [
+    assert {f.where for f in list_findings(found)} == {"GPU-0"}
+    assert [f.evidence["way"] for f in list_findings(found)] == [
         "from pinned memory to the GPU",
         "from pageable memory to the GPU",
         "within the GPU's memory",
@@ -309,7 +304,7 @@ def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
 
 
 def test_coverage_states_what_was_copied(tmp_path: Path) -> None:
-    found = list(check_copies(context(tmp_path), HOST, 0.0))
+    found = list(check_copies(make_context(tmp_path), HOST, 0.0))
     (covered,) = (f for f in found if isinstance(f, Coverage))
     assert "of 1 byte to 0.125 MiB" in covered.text
     assert covered.text.endswith("with torch and with memmove")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcverify.check import Judgement, Unable, judge
-from hpcverify.limits.resolve import resolve
-from hpcverify.model import Cause, Finding, Measurement, Remedy, Verdict
+from hpcverify.check import Judgement, Unable
+from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
 from hpcverify_checks.common.dtypes import FAMILIES, FP8_LIMIT, Multiply, multiply
 from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, find_constant_bits
@@ -19,7 +19,6 @@ from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc import trials as sdc_trials
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare
 from tests.checks.sdc.page import EVERY, PAGE, by_fault, page, tried
-from tests.doubles import INVENTORY, context
 
 CPU = torch.device("cpu")
 QUICK = sdc.SdcParams(seconds=0.4, size=128, depth=128)
@@ -28,7 +27,7 @@ MANTISSA = 23
 
 
 def staged(tmp_path: Path, name: str, seams: ProductSeams | None = None) -> sdc_trials.TrialSetup:
-    task = DeviceTask(context(tmp_path), EVERY[name], sdc_trials.TRIAL_SHAPE, CPU)
+    task = DeviceTask(make_context(tmp_path), EVERY[name], sdc_trials.TRIAL_SHAPE, CPU)
     return sdc_trials.set_up_trials(replace(task, seams=seams) if seams else task)
 
 
@@ -84,7 +83,7 @@ def test_fp8_excepts_the_bits_that_sums_of_14_bits_cannot_set(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_healthy_part_is_never_accused(tmp_path: Path, name: str) -> None:
-    task = DeviceTask(context(tmp_path), EVERY[name], Shape(size=512, depth=128), CPU)
+    task = DeviceTask(make_context(tmp_path), EVERY[name], Shape(size=512, depth=128), CPU)
     made = prepare(task)
     every = len(made.jobs) * SHIFT_COUNT  # of each plan at each offset, and all differ
     outcome = task.hunt("cpu", made.jobs, lambda n: n >= every)
@@ -133,34 +132,30 @@ def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:
     assert sdc_trials.sweep_bits(replace(stage, bench=lenient), flips)[0] == "missed: 5"
 
 
-def judged(tmp_path: Path, seams: ProductSeams) -> Judgement:
+def judge_check(tmp_path: Path, seams: ProductSeams) -> Judgement:
     """Run the whole check, and judge what it found as a run does."""
-    found = list(sdc.measure(context(tmp_path), QUICK, seams))
-    facts = [f for f in found if isinstance(f, (Measurement, Finding))]
-    numbers = [f for f in facts if isinstance(f, Measurement)]
-    limits = resolve(sdc.CHECK.rules, numbers, INVENTORY, lambda _name, _where: ())
-    return judge(facts, limits, sdc.CHECK.finding_rules)
+    return judge_items(sdc.CHECK, sdc.measure(make_context(tmp_path), QUICK, seams))
 
 
 def test_a_stuck_bit_fails_the_part_and_asks_for_another(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, ProductSeams(multiply=stuck(multiply)))
+    verdict = judge_check(tmp_path, ProductSeams(multiply=stuck(multiply)))
 
     assert (verdict.verdict, verdict.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "compute, persistent: 3 of 3 reruns wrong" in verdict.reason
 
 
 def test_a_part_without_a_fault_passes(tmp_path: Path) -> None:
-    assert judged(tmp_path, ProductSeams()).verdict is Verdict.PASS
+    assert judge_check(tmp_path, ProductSeams()).verdict is Verdict.PASS
 
 
 def test_a_blind_comparison_is_the_checks_own_error(tmp_path: Path) -> None:
     with pytest.raises(Unable, match="did not notice") as caught:
-        judged(tmp_path, ProductSeams(compare=faults.ignore_all(compare)))
+        judge_check(tmp_path, ProductSeams(compare=faults.ignore_all(compare)))
     assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
 def test_the_selftest_tries_every_type_that_the_part_multiplies(tmp_path: Path) -> None:
-    trials = list(sdc_trials.selftest(context(tmp_path)))
+    trials = list(sdc_trials.selftest(make_context(tmp_path)))
     names = {trial.fault.partition(":")[0] for trial in trials}
 
     assert {"fp32", "fp64"} <= names <= FAMILIES.keys()

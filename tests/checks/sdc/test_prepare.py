@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause
+from hpcverify.testing import make_context
 from hpcverify_checks.common.bits import compute_digest, view_integers
 from hpcverify_checks.common.dtypes import (
     FAMILIES,
@@ -32,7 +33,6 @@ from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick
 from hpcverify_checks.sdc.prepare import References, prepare, prove_product
 from tests.checks.sdc.benches import SHAPE, a_task, once
 from tests.checks.sdc.universal import line, right_product, shipped
-from tests.doubles import context
 
 
 def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_first_product_accuses_the_core_that_made_it(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     for rotation, core in enumerate(cores):
         seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
-        ctx = context(tmp_path, rotation=rotation)
+        ctx = make_context(tmp_path, rotation=rotation)
         prepared = prepare(a_task(tmp_path, ctx=ctx, seams=seams))
         assert {outcome.where for outcome in prepared.failures} == {f"cpu{core}"}
 

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hpcverify.check import Sample, Unable, Watch, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Sample, Unable, Watch
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
     Finding,
-    Inventory,
     Measurement,
     Part,
     Remedy,
     Verdict,
 )
+from hpcverify.testing import INVENTORY, judge_items, make_context
 from hpcverify_checks import sdc
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_threads
@@ -36,7 +35,6 @@ from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc.faults import ignore_all, stick
 from hpcverify_checks.sdc.prepare import DeviceTask, PartResult, prepare
 from tests.checks.sdc.benches import a_task
-from tests.doubles import INVENTORY, context
 
 QUICK = sdc.SdcParams(seconds=0.6, size=128, depth=256)
 CORES = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -44,16 +42,7 @@ CORES = {f"cpu{core}" for core in os.sched_getaffinity(0)}
 
 def found(tmp_path: Path, seams: ProductSeams | None = None, **changes: Any) -> list[CheckItem]:
     params = msgspec.structs.replace(QUICK, **changes)
-    return list(sdc.measure(context(tmp_path), params, seams))
-
-
-def judged(items: list[CheckItem], inventory: Inventory = INVENTORY) -> Any:
-    """Judge *items* as a run does."""
-    both = [i for i in items if isinstance(i, (Measurement, Finding))]
-    together = list(reconcile(both, inventory))
-    numbers = [i for i in together if isinstance(i, Measurement)]
-    limits = resolve(sdc.CHECK.rules, numbers, inventory, lambda _name, _where: ())
-    return judge(together, limits, sdc.CHECK.finding_rules)
+    return list(sdc.measure(make_context(tmp_path), params, seams))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> list[CheckItem]:
     """Examine it with operands that no run has had."""
-    ctx = context(tmp_path_factory.mktemp("fresh"), seed=7)
+    ctx = make_context(tmp_path_factory.mktemp("fresh"), seed=7)
     return list(sdc.measure(ctx, msgspec.structs.replace(QUICK, fresh=True)))
 
 
@@ -93,17 +82,17 @@ def test_all_cores_are_examined(healthy: list[CheckItem]) -> None:
 def test_a_healthy_node_passes_again_and_again(
     healthy: list[CheckItem], fresh: list[CheckItem]
 ) -> None:
-    assert judged(healthy).verdict is Verdict.PASS
-    assert judged(fresh).verdict is Verdict.PASS
+    assert judge_items(sdc.CHECK, healthy).verdict is Verdict.PASS
+    assert judge_items(sdc.CHECK, fresh).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("rotation", [0, 1])
 def test_a_core_that_computes_wrongly_fails_and_alone(tmp_path: Path, rotation: int) -> None:
     # Whichever core makes the first products.
     bad = max(os.sched_getaffinity(0))
-    ctx = context(tmp_path, rotation=rotation)
+    ctx = make_context(tmp_path, rotation=rotation)
     items = list(sdc.measure(ctx, QUICK, ProductSeams(multiply=wrong_on({bad}))))
-    judgement = judged(items)
+    judgement = judge_items(sdc.CHECK, items)
     left = {f.where for f in facts(items) if f.code != "answer"}
     assert judgement.verdict is Verdict.FAIL
     assert judgement.remedy is Remedy.REPLACE
@@ -120,7 +109,7 @@ def facts(items: list[CheckItem]) -> list[Finding]:
 def test_a_fault_that_persists_from_the_start_fails(tmp_path: Path) -> None:
     # On every core and from the first product on, as a broken library would.
     everywhere = set(range(os.cpu_count() or 1))
-    judgement = judged(found(tmp_path, ProductSeams(multiply=wrong_on(everywhere))))
+    judgement = judge_items(sdc.CHECK, found(tmp_path, ProductSeams(multiply=wrong_on(everywhere))))
     assert judgement.verdict is not Verdict.PASS
 
 
@@ -133,7 +122,7 @@ def test_a_type_that_all_cores_compute_alike_and_wrongly_accuses_no_core(tmp_pat
     cores = str(len(CORES))
     part = Part("cpu", "cpu", "CPU", {"threads": cores, "cores": cores})
     inventory = msgspec.structs.replace(INVENTORY, parts=(part,))
-    judgement = judged(found(tmp_path, ProductSeams(multiply=inexact)), inventory)
+    judgement = judge_items(sdc.CHECK, found(tmp_path, ProductSeams(multiply=inexact)), inventory)
     if len(CORES) == 1:  # nobody to agree with
         assert judgement.verdict is Verdict.FAIL
     else:
@@ -215,7 +204,7 @@ def test_what_was_found_is_told_before_what_ends_the_check(tmp_path: Path) -> No
 
     items: list[CheckItem] = []
     with pytest.raises(RuntimeError):
-        items.extend(sdc.measure(context(tmp_path), QUICK, ProductSeams(multiply=dying)))
+        items.extend(sdc.measure(make_context(tmp_path), QUICK, ProductSeams(multiply=dying)))
     assert any(isinstance(i, Finding) and i.code == "corruption" for i in items)
 
 
@@ -246,7 +235,7 @@ def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
 
     items: list[CheckItem] = []
     with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
-        items.extend(sdc.measure(context(tmp_path), QUICK, ProductSeams(compare=compare)))
+        items.extend(sdc.measure(make_context(tmp_path), QUICK, ProductSeams(compare=compare)))
     assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [("blind", f"cpu{core}")]
     assert sdc.CHECK.finding_rules["blind"].verdict is Verdict.ERROR
 
@@ -270,7 +259,7 @@ def test_the_temperature_is_part_of_what_was_covered(tmp_path: Path) -> None:
     samples = [Sample("temperature", 40.0 + t, "°C", "cpu", t) for t in range(5)]
     other = [Sample("temperature", 90.0, "°C", "GPU-1", 0.0)]
     watch = Watch(start=0, end=5, samples=samples + other)
-    (item,) = sdc.observe(watch, context(tmp_path), QUICK)
+    (item,) = sdc.observe(watch, make_context(tmp_path), QUICK)
     assert item == Coverage("cpu", "at 40 to 44 °C")
 
 

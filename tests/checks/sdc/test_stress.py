@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.model import CheckItem, Coverage, Device, Finding, Measurement
+from hpcverify.model import (
+    CheckItem,
+    Coverage,
+    Device,
+    Finding,
+    Measurement,
+)
+from hpcverify.testing import INVENTORY, make_context
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, Multiply, multiply
 from hpcverify_checks.common.exact import Shape
@@ -18,7 +25,6 @@ from hpcverify_checks.common.product_loop import ProductSeams, ProductTask
 from hpcverify_checks.common.soak import FIRST_PRODUCTS, OPERAND_PAIRS, StretchResult
 from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc import stress
-from tests.doubles import INVENTORY, context
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
@@ -37,7 +43,7 @@ def numbers(found: Iterable[CheckItem], name: str) -> dict[str, float | None]:
 
 
 def test_all_cores_are_stressed_and_pass(tmp_path: Path) -> None:
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.4))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4))
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     assert numbers(found, "stress.mismatched") == dict.fromkeys(cores, 0)
     assert all(numbers(found, "stress.products").values())
@@ -63,7 +69,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
             view_words(out)[1].bitwise_xor_(1 << 40)
 
     seams = ProductSeams(multiply=core_only(bad, spoil))
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.4, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, seams))
     codes = {(f.code, f.where) for f in found if isinstance(f, Finding)}
     assert codes == {("corruption", f"cpu{bad}")}
     assert numbers(found, "stress.mismatched")[f"cpu{bad}"] == 1
@@ -72,7 +78,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     bad = max(os.sched_getaffinity(0))
     seams = ProductSeams(multiply=core_only(bad, lambda out: view_integers(out)[5].bitwise_or_(1)))
-    found = list(stress.run_stress(context(tmp_path), HOST, 0.2, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.2, seams))
     facts = [f for f in found if isinstance(f, Finding)]
     left = [f for f in reconcile(facts, INVENTORY) if isinstance(f, Finding)]
     assert {f.code for f in left} == {"dissent"}
@@ -82,7 +88,7 @@ def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
 
 def test_coverage_says_what_was_multiplied_and_how_often_the_load_came_on(tmp_path: Path) -> None:
     gpu = Device("cuda", "GPU-0", "GPU 0")
-    made = ProductTask(context(tmp_path, device=gpu), CPU_FAMILIES["fp32"], SHAPE, HOST)
+    made = ProductTask(make_context(tmp_path, device=gpu), CPU_FAMILIES["fp32"], SHAPE, HOST)
     (part,) = stress.stress_device(made, 0.01)
     part.done[:] = [
         StretchResult(0.0, 0.0, 1.0, 10, 1e9),
@@ -102,7 +108,7 @@ def test_a_part_is_loaded_until_its_time_is_over_or_it_errs(tmp_path: Path) -> N
         if next(count) == FIRST + 1:
             view_words(out)[7].bitwise_xor_(1)
 
-    ctx, kind = context(tmp_path, device=gpu), CPU_FAMILIES["fp32"]
+    ctx, kind = make_context(tmp_path, device=gpu), CPU_FAMILIES["fp32"]
     (good,) = stress.stress_device(ProductTask(ctx, kind, SHAPE, HOST), 0.4)
     assert [done.period for done in good.done] == [0.0, *stress.PERIOD_SECONDS, 0.0]
     seams = ProductSeams(multiply=faulty)

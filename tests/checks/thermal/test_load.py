@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcverify.testing import make_context
 from hpcverify_checks.common.bits import view_words
 from hpcverify_checks.common.dtypes import make_fp64_plans, multiply
 from hpcverify_checks.common.exact import Operands, Shape, prove_by_freivalds
@@ -18,7 +19,6 @@ from hpcverify_checks.common.soak import FIRST_PRODUCTS, OPERAND_PAIRS, PartSoak
 from hpcverify_checks.thermal import load
 from hpcverify_checks.thermal.load import prepare_loads, run_loads
 from hpcverify_checks.thermal.plan import Meter
-from tests.doubles import context
 
 SIZE = 128
 PRODUCTS = OPERAND_PAIRS * FIRST_PRODUCTS
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def loads(tmp_path: Path) -> tuple[PartSoak, PartSoak]:
-    return prepare_loads(context(tmp_path))
+    return prepare_loads(make_context(tmp_path))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_load_ends_with_the_first_product_that_is_wrong(tmp_path: Path, period
         if bad:
             view_words(out)[77].bitwise_xor_(1)
 
-    loads = prepare_loads(context(tmp_path), ProductSeams(multiply=faulty))
+    loads = prepare_loads(make_context(tmp_path), ProductSeams(multiply=faulty))
     bad = True
     (done,) = run_loads(loads, soon(60, 60, period=period), Meter(1.0))
     assert done.mismatched_words == 1
@@ -121,6 +121,6 @@ def test_a_part_that_errs_before_the_load_is_not_loaded(tmp_path: Path) -> None:
         if next(made) == PRODUCTS + 1:  # the second of the waves
             view_words(out)[77].bitwise_xor_(1)
 
-    loads = prepare_loads(context(tmp_path), ProductSeams(multiply=faulty))
+    loads = prepare_loads(make_context(tmp_path), ProductSeams(multiply=faulty))
     assert loads[1].corruption is not None
     assert not list(run_loads(loads, soon(60), Meter(1.0)))

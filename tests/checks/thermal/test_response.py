@@ -10,16 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.check import Context, Sample, Watch, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Context, Sample, Watch
 from hpcverify.limits.specs import find_achievable, load_specs
 from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Part, Verdict
 from hpcverify.telemetry import problems
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import thermal
 from hpcverify_checks.common.soak import Stretch, StretchResult, plan_stretches
 from hpcverify_checks.thermal import CHECK, ThermalParams, plan
 from hpcverify_checks.thermal.plan import LoadRecord
-from tests.doubles import context
 
 FULL = 132 * 4096
 """FLOP that an H100 does in a tick of its clock."""
@@ -143,7 +142,7 @@ def node(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Context
         parts.append(Part("gpu", f"GPU-{i}", f"GPU {i}", facts))
         devices.append(Device("cuda", f"GPU-{i}", f"GPU {i}"))
         sensors.append(f"GPU-{i}/temperature")
-    base = context(
+    base = make_context(
         tmp_path,
         peers=tuple(devices),
         inventory=Inventory(tuple(parts), tuple(devices), (), tuple(sensors)),
@@ -167,7 +166,7 @@ def observed(tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG) -> list[Che
     ]
 
 
-def judged(
+def judge_board(
     tmp_path: Path, gpus: Sequence[Gpu], soak: Soak = LONG, past: Mapping[str, float] | None = None
 ) -> tuple[Verdict, str, str]:
     """Judge *gpus*, with a *past* of six like runs if there is one."""
@@ -175,12 +174,8 @@ def judged(
     def runs(name: str, _where: str) -> list[float]:
         return [past[name]] * 6 if past and name in past else []
 
-    found = observed(tmp_path, gpus, soak)
-    facts = [f for f in found if isinstance(f, Measurement | Finding)]
-    numbers = [f for f in facts if isinstance(f, Measurement)]
     inventory = node(tmp_path, gpus, soak)[0].inventory
-    limits = resolve(CHECK.rules, numbers, inventory, runs)
-    verdict = judge(facts, limits, CHECK.finding_rules, inventory.format_names)
+    verdict = judge_items(CHECK, observed(tmp_path, gpus, soak), inventory, runs)
     return verdict.verdict, verdict.reason, verdict.remedy.value
 
 
@@ -203,7 +198,7 @@ def test_good_gpus_pass_though_they_differ_and_some_breathe_warm_air(
     tmp_path: Path, seed: int, soak: Soak
 ) -> None:
     gpus = healthy(random.Random(seed))  # noqa: S311 - noise, no secret
-    assert judged(tmp_path, gpus, soak) == (Verdict.PASS, "", "none")
+    assert judge_board(tmp_path, gpus, soak) == (Verdict.PASS, "", "none")
 
 
 def test_every_number_has_the_unit_that_was_declared(tmp_path: Path) -> None:
@@ -221,7 +216,7 @@ def test_a_throttled_gpu_works_well_in_the_ticks_that_it_is_given(tmp_path: Path
     found = observed(tmp_path, alike(gpu3=hot))
     assert value(found, "efficiency", "GPU-3") == pytest.approx(0.88, rel=0.02)
     assert value(found, "held_back", "GPU-3") == pytest.approx(0.4, abs=0.03)
-    verdict, reason, _ = judged(tmp_path, alike(gpu3=hot))
+    verdict, reason, _ = judge_board(tmp_path, alike(gpu3=hot))
     assert verdict is Verdict.FAIL
     assert "GPU 3: throttled.hw_thermal 119 s" in reason
     assert "work_per_clock" not in reason
@@ -232,14 +227,14 @@ def test_a_defective_gpu_has_its_clock_and_does_less_with_it(tmp_path: Path) -> 
     found = observed(tmp_path, alike(gpu3=bad))
     assert value(found, "held_back", "GPU-3") < 0.02
     assert value(found, "efficiency", "GPU-3") == pytest.approx(0.75, rel=0.02)
-    verdict, reason, remedy = judged(tmp_path, alike(gpu3=bad))
+    verdict, reason, remedy = judge_board(tmp_path, alike(gpu3=bad))
     assert (verdict, remedy) == (Verdict.FAIL, "inspect")
     assert reason.startswith("GPU 3: work_per_clock")
     assert reason.count(";") == 0
 
 
 def test_a_short_soak_finds_the_defective_one_as_well(tmp_path: Path) -> None:
-    verdict, reason, _ = judged(tmp_path, alike(gpu3=Gpu(efficiency=0.75)), QUICK)
+    verdict, reason, _ = judge_board(tmp_path, alike(gpu3=Gpu(efficiency=0.75)), QUICK)
     assert verdict is Verdict.FAIL
     assert reason.startswith("GPU 3: work_per_clock")
 
@@ -247,12 +242,12 @@ def test_a_short_soak_finds_the_defective_one_as_well(tmp_path: Path) -> None:
 def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(tmp_path: Path) -> None:
     new = Gpu(known=False)
     slow = dataclasses.replace(new, efficiency=0.75)
-    assert judged(tmp_path, [new] * 8)[0] is Verdict.PASS
-    assert judged(tmp_path, [*[new] * 7, slow])[0] is Verdict.FAIL
+    assert judge_board(tmp_path, [new] * 8)[0] is Verdict.PASS
+    assert judge_board(tmp_path, [*[new] * 7, slow])[0] is Verdict.FAIL
     past = {"work_per_clock": FULL * 0.88}
-    assert judged(tmp_path, [new], past=past)[0] is Verdict.PASS
+    assert judge_board(tmp_path, [new], past=past)[0] is Verdict.PASS
     degraded = dataclasses.replace(new, efficiency=0.65)
-    verdict, reason, _ = judged(tmp_path, [degraded], past=past)
+    verdict, reason, _ = judge_board(tmp_path, [degraded], past=past)
     assert verdict is Verdict.FAIL
     assert "this node's last 6 runs" in reason
 
@@ -273,7 +268,7 @@ def test_an_unknown_part_is_judged_by_its_siblings_and_its_past(tmp_path: Path) 
 def test_what_sets_a_gpu_apart_from_its_siblings_is_a_warning(
     tmp_path: Path, gpu: Gpu, reason: str
 ) -> None:
-    verdict, why, remedy = judged(tmp_path, alike(gpu5=gpu))
+    verdict, why, remedy = judge_board(tmp_path, alike(gpu5=gpu))
     assert (verdict, remedy) == (Verdict.WARN, "inspect")
     assert f"GPU 5: {reason}" in why
     assert {part.split(":")[0] for part in why.split("; ")} == {"GPU 5"}
@@ -281,7 +276,7 @@ def test_what_sets_a_gpu_apart_from_its_siblings_is_a_warning(
 
 def test_two_gpus_are_not_held_against_each_other(tmp_path: Path) -> None:
     pair = [Gpu(), Gpu(resistance=60, mhz=1300)]
-    assert judged(tmp_path, pair)[0] is Verdict.PASS
+    assert judge_board(tmp_path, pair)[0] is Verdict.PASS
 
 
 def test_cooling_is_judged_by_the_rise_and_not_by_the_degrees(tmp_path: Path) -> None:
@@ -294,7 +289,7 @@ def test_cooling_is_judged_by_the_rise_and_not_by_the_degrees(tmp_path: Path) ->
 
 def test_a_gpu_that_idles_while_it_should_work_was_not_verified(tmp_path: Path) -> None:
     lazy = Gpu(busy=0.3, watts=200, mhz=1980, efficiency=0.88)
-    verdict, why, remedy = judged(tmp_path, alike(gpu2=lazy))
+    verdict, why, remedy = judge_board(tmp_path, alike(gpu2=lazy))
     assert (verdict, remedy) == (Verdict.ERROR, "rerun")
     assert "GPU 2: loaded 0 % < 90 %" in why
 

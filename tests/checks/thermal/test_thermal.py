@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from torch import Tensor
 
-from hpcverify.check import Context, Sample, Skip, Watch, judge
-from hpcverify.limits.resolve import resolve
+from hpcverify.check import Context, Judgement, Sample, Skip, Watch, judge
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -26,13 +25,13 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
+from hpcverify.testing import INVENTORY, judge_items, make_context
 from hpcverify_checks import thermal
 from hpcverify_checks.common.dtypes import multiply
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.thermal import CHECK, ThermalParams, load, plan
 from hpcverify_checks.thermal.plan import LoadRecord
 from hpcverify_checks.thermal.response import compute_sag
-from tests.doubles import INVENTORY, context
 from tests.nvml_lab.nvmllab import Lab
 
 SECONDS = 60
@@ -44,22 +43,11 @@ def on(tmp_path: Path, part: str, *series: str) -> Context:
     device = Device("cuda", part, part)
     sensors = tuple(f"{part}/{name}" for name in series)
     inventory = Inventory(parts=INVENTORY.parts, devices=(device,), sensors=sensors)
-    return context(tmp_path, device=device, peers=(device,), inventory=inventory)
+    return make_context(tmp_path, device=device, peers=(device,), inventory=inventory)
 
 
 def observed(watch: Watch, ctx: Context) -> list[CheckItem]:
     return list(thermal.observe(watch, ctx, ThermalParams()))
-
-
-def no_past(_name: str, _where: str) -> tuple[float, ...]:
-    return ()
-
-
-def judged(found: Iterable[CheckItem]) -> tuple[Verdict, str]:
-    numbers = [f for f in found if isinstance(f, Measurement)]
-    limits = resolve(CHECK.rules, numbers, Inventory(), no_past)
-    judgement = judge(numbers, limits, CHECK.finding_rules)
-    return judgement.verdict, judgement.reason
 
 
 def values(found: Iterable[CheckItem]) -> dict[str, float | None]:
@@ -74,15 +62,15 @@ def watching(*series: list[Sample]) -> Watch:
     return Watch(start=0, end=SECONDS, samples=[s for one in series for s in one])
 
 
-def gpus(lab: Lab, tmp_path: Path, story: str) -> list[tuple[Verdict, str]]:
+def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Judgement]:
     watch = lab.watch(story, SECONDS)
     parts = dict.fromkeys(s.where for s in watch.samples)  # by index, as NVML lists
-    return [judged(observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
+    return [judge_items(CHECK, observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
 
 
 def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="no temperature, clock or throttle sensor") as skip:
-        next(thermal.measure(context(tmp_path), ThermalParams(seconds=1e9)))
+        next(thermal.measure(make_context(tmp_path), ThermalParams(seconds=1e9)))
     assert skip.value.cause is Cause.NOT_OBSERVABLE
 
 
@@ -99,7 +87,7 @@ class Soaked:
 @pytest.fixture(scope="module")
 def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
-    ctx = context(tmp_path_factory.mktemp("soak"), inventory=sensors)
+    ctx = make_context(tmp_path_factory.mktemp("soak"), inventory=sensors)
     began = time.monotonic()
     found = list(thermal.measure(ctx, SHORT))
     account = plan.read_record(ctx.shared, 0)
@@ -161,7 +149,7 @@ def test_a_product_that_is_not_the_first_one_fails_and_ends_the_soak(
             out[0, 0] += 1
 
     sensors = Inventory(parts=INVENTORY.parts, sensors=("cpu/temperature",))
-    ctx = context(tmp_path, inventory=sensors)
+    ctx = make_context(tmp_path, inventory=sensors)
     params = ThermalParams(seconds=500.0, recovery_seconds=0.0)
     found = list(thermal.measure(ctx, params, ProductSeams(multiply=faulty)))
     items = [f for f in found if isinstance(f, Finding | Measurement)]
@@ -184,15 +172,15 @@ def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None
 def test_a_healthy_board_passes_though_it_meets_its_power_cap(tmp_path: Path, lab: Lab) -> None:
     for _ in range(3):
         answers = gpus(lab, tmp_path, "healthy-8xh100")
-        assert answers == [(Verdict.PASS, "")] * 8
+        assert answers == [Judgement(verdict=Verdict.PASS)] * 8
 
 
 def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
     tmp_path: Path, lab: Lab
 ) -> None:
     answers = gpus(lab, tmp_path, "thermal-throttle")
-    assert [i for i, (verdict, _) in enumerate(answers) if verdict is Verdict.FAIL] == [3, 6]
-    hot, braked = answers[3][1], answers[6][1]
+    assert [i for i, a in enumerate(answers) if a.verdict is Verdict.FAIL] == [3, 6]
+    hot, braked = answers[3].reason, answers[6].reason
     assert "throttled.hw_thermal 20 s" in hot
     assert "throttled.sw_thermal.share 66.67 %" in hot
     assert "power_brake" not in hot
@@ -220,7 +208,7 @@ def test_events_count_where_a_driver_has_no_counters(tmp_path: Path) -> None:
         watching(samples("clock", *[1755] * 6, unit="MHz"), bits), on(tmp_path, "G", "clock")
     )
     assert values(found)["throttled.hw_thermal"] == 2
-    assert judged(found)[0] is Verdict.FAIL
+    assert judge_items(CHECK, found).verdict is Verdict.FAIL
 
 
 def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
@@ -228,7 +216,7 @@ def test_an_event_of_an_instant_is_no_slowdown(tmp_path: Path) -> None:
     clock = samples("clock", *[1755] * 30, unit="MHz")
     found = observed(watching(bits, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_slowdown"] == 0
-    assert judged(found)[0] is Verdict.PASS
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
 
 
 def test_instants_far_apart_in_thinned_samples_are_no_slowdown(tmp_path: Path) -> None:
@@ -251,35 +239,35 @@ def test_a_counter_that_stands_still_is_overruled_by_the_mask(tmp_path: Path) ->
     clock = samples("clock", *[1755] * 30, unit="MHz")
     found = observed(watching(still, bits, clock), on(tmp_path, "G", "clock"))
     assert values(found)["throttled.hw_power_brake"] == 19
-    assert judged(found)[0] is Verdict.FAIL
+    assert judge_items(CHECK, found).verdict is Verdict.FAIL
 
 
 def test_hot_memory_is_a_warning(tmp_path: Path) -> None:
     memory = samples("temperature.memory", 60, 90, 97, unit="°C")
     clock = samples("clock", *[1755] * 3, unit="MHz")
     found = observed(watching(memory, clock), on(tmp_path, "G", "clock"))
-    verdict, reason = judged(found)
-    assert verdict is Verdict.WARN
-    assert "temperature.memory.max 97" in reason
+    judgement = judge_items(CHECK, found)
+    assert judgement.verdict is Verdict.WARN
+    assert "temperature.memory.max 97" in judgement.reason
 
 
 def test_what_was_throttled_before_the_check_is_not_held_against_it(tmp_path: Path) -> None:
     counted = samples("throttled.hw_thermal", *[900.0] * 30, unit="s")
     temperature = samples("temperature", *[50.0] * 30, unit="°C")
     found = observed(watching(counted, temperature), on(tmp_path, "G", "temperature"))
-    assert judged(found)[0] is Verdict.PASS
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
 
 
 def test_little_headroom_warns(tmp_path: Path) -> None:
     near = samples("temperature.headroom", 30, 10, 1, unit="°C")
     hot = samples("temperature", 50, 70, 79, unit="°C")
     found = observed(watching(near, hot), on(tmp_path, "G", "temperature"))
-    assert judged(found)[0] is Verdict.WARN
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
 def test_sensors_that_fell_silent_are_no_pass(tmp_path: Path) -> None:
     found = observed(watching(), on(tmp_path, "G", "temperature"))
-    assert judged(found)[0] is Verdict.ERROR
+    assert judge_items(CHECK, found).verdict is Verdict.ERROR
 
 
 def test_nothing_is_said_of_a_part_without_sensors(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.collective import RankGroup, all_reduce, join_group
@@ -56,9 +57,8 @@ from hpcverify_checks.training.steps import (
 )
 from hpcverify_checks.training.transformer import ModelShape
 from tests.checks.common.test_vote import reword
-from tests.checks.links import codes, judged
+from tests.checks.links import codes
 from tests.checks.test_allreduce import children
-from tests.doubles import context
 
 TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 QUICK = training.TrainingParams(seconds=0.1, steps=2, shape=TINY)
@@ -166,7 +166,8 @@ def node(tmp_path: Path, parts: Sequence[Part]) -> list[Context]:
     devices = tuple(Device("cuda", part.id, part.label) for part in parts)
     inventory = Inventory(parts=tuple(parts), devices=devices)
     return [
-        context(tmp_path, device=device, peers=devices, inventory=inventory) for device in devices
+        make_context(tmp_path, device=device, peers=devices, inventory=inventory)
+        for device in devices
     ]
 
 
@@ -186,8 +187,7 @@ def by_rank(ctx: Context, *known: TrainingOutcome, **changes: Any) -> list[Check
 
 
 def together(found: Sequence[CheckItem], ctx: Context) -> Judgement:
-    items = [f for f in found if isinstance(f, Measurement | Finding)]
-    return judged(training.CHECK, training.reconcile(items, ctx.inventory), ctx)
+    return judge_items(training.CHECK, found, ctx.inventory)
 
 
 def test_hundreds_of_replays_are_bitwise_the_first() -> None:
@@ -337,7 +337,7 @@ def test_two_signs_that_flip_in_one_replay_are_seen() -> None:
 
 
 def test_on_a_cpu_a_difference_only_warns(tmp_path: Path) -> None:
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     outcome = trained(faulty(flip(12), only(2, OUT)))
     judgement = together(by_rank(ctx, outcome, backend="gloo"), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
@@ -545,7 +545,7 @@ def measured(ctx: Context, seams: TrainingSeams = HARDWARE) -> list[CheckItem]:
 
 @pytest.mark.parametrize("what", [steps.INITIAL_PARAMETERS, "step 2: batch"])
 def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> None:
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     found = steps.Difference(3, what, 1, 2, digests=9, reruns=Reruns(3))
     outcome = msgspec.structs.replace(trained(), difference=found)
     judgement = together(by_rank(ctx, outcome, backend="gloo"), ctx)
@@ -563,7 +563,7 @@ def test_what_may_differ_each_time_is_refused() -> None:
 
 
 def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     found = measured(ctx)
     names = numbers(found).keys()
     assert {"tokens", "mfu", "loss", "replays"} <= names
@@ -575,7 +575,7 @@ def test_two_ranks_on_a_cpu_pass_and_are_measured(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_errs_every_time_is_contradicted_by_the_other(tmp_path: Path) -> None:
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     found = measured(ctx, faulty(flip(12), since(0, OUT)))
     judgement = together([f for f in found if isinstance(f, Finding)], ctx)
     assert judgement.verdict is Verdict.WARN
@@ -589,7 +589,7 @@ def off_by_one(total: Tensor) -> None:
 
 
 def test_a_wrong_sum_of_right_gradients_fails(tmp_path: Path) -> None:
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     found = measured(ctx, TrainingSeams(reduce=off_by_one))
     judgement = together([f for f in found if isinstance(f, Finding)], ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
@@ -744,7 +744,7 @@ def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path) -> None
         return multiply(a, b)
 
     multiply = Faulty(flip(12), only(2, OUT))
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     found = training.measure(ctx, QUICK, TrainingSeams(multiply=lethal))
     judgement = together(until_lost(found, "rank 1 died with status -9"), ctx)
     # The other rank's gradients were right: the sum is not held against the link.
@@ -758,7 +758,7 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
         time.sleep(0.1)
         all_reduce(total)
 
-    ctx = context(tmp_path)
+    ctx = make_context(tmp_path)
     two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=60.0)
     with start_peers(two, steps.__name__):  # with nobody to say that the machine is busy
         told = [(0, last) for last in steps.train(two, 0, CPU, TrainingSeams(reduce=slow))]
@@ -778,7 +778,7 @@ def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
         all_reduce(total)
 
     with pytest.raises(Unable, match="rank 1 died with status -9") as caught:
-        measured(context(tmp_path), TrainingSeams(reduce=murderous))
+        measured(make_context(tmp_path), TrainingSeams(reduce=murderous))
     assert caught.value.cause is Cause.CRASHED
 
 
@@ -853,13 +853,13 @@ def test_a_group_that_a_rank_left_at_once_spoils_no_later_one(tmp_path: Path) ->
         join_group(lonely, 0, CPU).__enter__()
     later = tmp_path / "later"
     later.mkdir()
-    assert any(isinstance(f, Measurement) for f in measured(context(later)))
+    assert any(isinstance(f, Measurement) for f in measured(make_context(later)))
 
 
 def test_the_cpu_leaves_it_to_the_gpus(tmp_path: Path) -> None:
     inventory = node(tmp_path, gpus(1))[0].inventory
     with pytest.raises(Skip, match="GPUs of this node"):
-        measured(context(tmp_path, inventory=inventory))
+        measured(make_context(tmp_path, inventory=inventory))
 
 
 def test_cublas_is_told_to_give_the_same_bits(
@@ -867,7 +867,7 @@ def test_cublas_is_told_to_give_the_same_bits(
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    find_torch_device(context(tmp_path))
+    find_torch_device(make_context(tmp_path))
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Check, Context, Params, Placement
-from hpcverify.model import CheckItem, Finding, FindingRule, Verdict
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Finding,
+    FindingRule,
+    Params,
+    Placement,
+    Verdict,
+)
 
 
 class GraveParams(Params, frozen=True):

@@ -10,8 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, Unable
-from hpcverify.model import Cause, CheckItem, Measurement
+from hpcverify.check import (
+    Cause,
+    Check,
+    CheckItem,
+    Context,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+    Unable,
+)
 
 
 class NaughtyParams(Params, frozen=True):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
-from hpcverify.model import CheckItem, Measurement
+from hpcverify.check import Check, CheckItem, Context, Measurement, Metric, Params, Placement, Rule
 
 
 class SteadyParams(Params, frozen=True):

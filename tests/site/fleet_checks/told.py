@@ -7,8 +7,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Unable
-from hpcverify.model import Cause, CheckItem, Finding, FindingRule, Measurement, Remedy, Verdict
+from hpcverify.check import (
+    Cause,
+    Check,
+    CheckItem,
+    Context,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Rule,
+    Unable,
+    Verdict,
+)
 
 PAUSE = "paused"
 """While there is a file of this name beside the site file, the check does not end."""

@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from hpcverify.check import Check, Context, Metric, Rule, Skip, Trial, Unable
-from hpcverify.model import Cause
+from hpcverify.check import Cause, Check, Context, Metric, Rule, Skip, Trial, Unable
 from tests.site.acme_checks.steady import SteadyParams, measure
 
 
