@@ -1,8 +1,7 @@
 """
-What one sees of a run on a terminal: progress, then failures, speeds and the rest.
+A run on a terminal: progress, then failures, speeds and the rest.
 
-rich is imported by the commands that show something, never by the command line
-itself.
+Only commands that show something import rich, never the command line itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Self
 
 from msgspec.structs import replace
 from rich.console import Console as RichConsole
@@ -31,11 +30,7 @@ from hpcverify.summary import wording
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_tally, group_by_check
-from hpcverify.summary.verdict import (
-    format_next_steps,
-    group_by_cause,
-    summarize_skips,
-)
+from hpcverify.summary.verdict import format_next_steps, group_by_cause, summarize_skips
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -48,21 +43,20 @@ VERDICT_COLOURS = {
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
 WIDE_COLUMNS = 110
-"""Columns from which there is room for the limit beside a speed."""
+"""Columns needed to show the limit beside a speed."""
 BADGE_COLUMNS = 5
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
-JUSTIFIED: Mapping[str, Literal["right"]] = {"speed": "right", "last run": "right"}
 PastLookup = Callable[[str], PastValues]
-"""Finds by the name of a check what earlier runs of the node measured."""
+"""Takes the name of a check; finds what earlier runs of the node measured."""
 
 
 class Console(RichConsole):
-    """A console that shows what others wrote as text, and names a closed pipe."""
+    """A console that makes text from outside safe to print, and raises on a closed pipe."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render what may be shown on a terminal; the orders to it are rich's own."""
+        """Render printable text; control segments come from rich itself."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -76,7 +70,7 @@ class Console(RichConsole):
 
 @dataclass
 class LiveProgress:
-    """One line that lives: which check, on what, elapsed, and left of the budget."""
+    """A live line: which check runs on what, the time taken and the time left."""
 
     _bar: Progress = field(init=False)
     _task: TaskID = field(init=False)
@@ -85,7 +79,7 @@ class LiveProgress:
     _step_began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        """Draw the line; it is drawn again by `tick`, not by a thread of its own."""
+        """Set up the line; `tick` redraws it, not a thread."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -97,24 +91,24 @@ class LiveProgress:
         self._task = self._bar.add_task("reading the inventory", total=None, times="")
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         self._bar.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Take the line away."""
+        """Remove the line."""
         with suppress(OSError):
             self._bar.stop()
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
-        """Show that *step* is at work."""
+        """Show that *step* is running."""
         self._step_began = time.monotonic()
         what = f"{format_position(place, plan)} {step.name} on {where}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
     def tick(self) -> None:
-        """Draw again, twice a second: drawing must not disturb what is measured."""
+        """Redraw at most twice a second: drawing must not disturb the measurement."""
         now = time.monotonic()
         if now - self._drawn < 0.5:  # noqa: PLR2004 - twice a second
             return
@@ -126,12 +120,12 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Leave the verdict standing above the line; the reason is in the summary."""
+        """Print the verdict above the line; the summary will have the reason."""
         self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
-    """Print a verdict in its colour; the word alone says it too."""
+    """Print a verdict as a word in its colour."""
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
@@ -166,7 +160,7 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     """
     Print a line for each check that did not pass, then speeds, then what else passed.
 
-    The speeds of a check are shown whatever its verdict is; *past* has earlier ones.
+    Speeds are shown whatever the verdict of the check; *past* has earlier ones.
     """
     groups = group_by_cause(run)
     judged = [result for group in groups for result in group.results]
@@ -174,13 +168,13 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
     for group in groups:
-        result, told = group.result, wording.describe_group(group, run)
+        result, text = group.result, wording.describe_group(group, run)
         several = len(rounds[result.check]) > 1
         tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
             badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(f"{tally}{told}")
+            cells = badge, Text(result.check), _make_cell(f"{tally}{text}")
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
@@ -192,19 +186,20 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
 
 
 def _make_table(judged: Sequence[Result], *heads: str) -> Table:
-    """Make a table of verdict, check and *heads*, aligned with others of the same results."""
+    """Make a table of verdict, check and *heads*; tables of the same results are aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
     table.add_column(width=BADGE_COLUMNS)
     table.add_column("check", width=max(map(len, ("check", *(r.check for r in judged)))))
     for head in heads:
-        table.add_column(head, justify=JUSTIFIED.get(head, "left"), overflow="fold")
+        right = head in ("speed", "last run")
+        table.add_column(head, justify="right" if right else "left", overflow="fold")
     return table
 
 
 def _build_speeds_table(
     judged: Sequence[Result], figures: Mapping[str, Sequence[Figure]], run: Run, width: int
 ) -> Table:
-    """List the key figures, in as many columns as the terminal has room for."""
+    """List the key figures, in as many columns as fit the terminal."""
     rows = [
         (result if place == 0 else None, _format_figure(figure, result, run.inventory))
         for result in judged
@@ -218,19 +213,19 @@ def _build_speeds_table(
     for result, cells in rows:
         badge = render_badge(effective_verdict(result)) if result else ""
         lead = (badge, result.check if result else "")
-        told = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
-        table.add_row(*lead, *map(_make_cell, told))
+        texts = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
+        table.add_row(*lead, *map(_make_cell, texts))
     return table
 
 
 def _join_cells(cells: Mapping[str, str]) -> str:
     since = f"{cells['last run']} since the last run" if cells["last run"] else ""
-    told = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
-    return ", ".join(filter(None, told))
+    texts = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
+    return ", ".join(filter(None, texts))
 
 
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
-    """Print a figure of the slowest part, by the heads of its columns."""
+    """Print a figure of the slowest part, one text for each of `SPEED_HEADS`."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
     tightest = wording.find_tightest(result, figure)
@@ -245,7 +240,7 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
 
 
 def _make_cell(text: str) -> Text:
-    """Make a cell of *text*, whose width must be known before `Console` renders it."""
+    """Make *text* printable here: rich measures a cell before `Console` renders it."""
     return Text(make_printable(text))
 
 
@@ -256,7 +251,7 @@ def print_table(
     *,
     cut: bool = False,
 ) -> None:
-    """Print *rows* under *head*; what is too long is folded, or the last cell *cut*."""
+    """Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
         whole = place == 0 or (cut and place < len(head) - 1)
