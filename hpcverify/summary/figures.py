@@ -1,8 +1,8 @@
 """
-The key figures of a check: how fast, which share of the data sheet, and since last time.
+The key figures of a check: speed, share of the data sheet, change since the last run.
 
-A verdict says that all limits held. Somebody who asks why a training job is slow wants
-TFLOP/s, busbw and GB/s.
+A verdict says that all limits held. Whoever asks why a training job is slow wants TFLOP/s,
+busbw and GB/s.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
     "thermal": ("rate.mean",),
     "training": ("tokens",),
 }
-"""The metrics by check, the most important first; of a pattern the fastest counts."""
+"""The metrics by check, the most important first; a pattern stands for its fastest match."""
 MAX_FIGURES = 2
 """Figures of one check."""
 LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s", "us": "ms"}
-"""The unit to print a value in from a thousand on."""
+"""The unit for values from a thousand on."""
 THOUSAND = 1000.0
 PRINTED_UNITS = {"us": "\N{MICRO SIGN}s", "1/s": "per second"}
 
@@ -52,12 +52,12 @@ class Figure(Struct, frozen=True, kw_only=True):
     slowest: Measurement
     parts: int
     share: str = ""
-    """Which share of the possible the slowest part reaches, if that is known."""
+    """The share of the possible that the slowest part reaches; may be empty."""
     change: str = ""
-    """How the slowest part differs from its last run, in per cent, if there is one."""
+    """The change of the slowest part since its last run, in per cent; may be empty."""
 
     def format_value(self, value: float) -> str:
-        """Print *value* in the unit that suits it."""
+        """Print *value* in a suitable unit."""
         larger = LARGER_UNITS.get(self.unit)
         if larger and value >= THOUSAND:
             return format_quantity(value / THOUSAND, larger)
@@ -108,7 +108,7 @@ def _build_figure(name: str, result: Result, inventory: Inventory, past: PastVal
 
 
 def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str:
-    """Say what the check itself measured *item* to be a share of."""
+    """Find the share of *item* that the check itself measured."""
     wanted = {
         f"{item.name.removesuffix('.sustained')}.of_peak": "of peak",
         f"{item.name}.of_link": "of the link",
@@ -121,7 +121,7 @@ def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str
 
 
 def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
-    """Say which share of the part's data sheet *item* is, where the sheet has it."""
+    """Compute the share of *item* in the part's data sheet, if the sheet has it."""
     part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
     spec = find_spec(part) if part else None
     promise = spec.find_promise(item.name.partition(".")[0]) if spec else None

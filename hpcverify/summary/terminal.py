@@ -1,8 +1,7 @@
 """
-What one sees of a run on a terminal: progress, then failures, speeds and the rest.
+A run on a terminal: progress, then failures, speeds and the rest.
 
-rich is imported by the commands that show something, never by the command line
-itself.
+Only commands that show something import rich, never the command line itself.
 """
 
 from __future__ import annotations
@@ -48,21 +47,21 @@ VERDICT_COLOURS = {
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
 WIDE_COLUMNS = 110
-"""Columns from which there is room for the limit beside a speed."""
+"""Columns from which the limit fits beside a speed."""
 BADGE_COLUMNS = 5
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
 JUSTIFIED: Mapping[str, Literal["right"]] = {"speed": "right", "last run": "right"}
 PastLookup = Callable[[str], PastValues]
-"""Finds by the name of a check what earlier runs of the node measured."""
+"""Returns, for the name of a check, what earlier runs of the node measured."""
 
 
 class Console(RichConsole):
-    """A console that shows what others wrote as text, and names a closed pipe."""
+    """A console that makes all text printable and reports a closed pipe."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render what may be shown on a terminal; the orders to it are rich's own."""
+        """Render printable text; control segments are rich's own."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -76,7 +75,7 @@ class Console(RichConsole):
 
 @dataclass
 class LiveProgress:
-    """One line that lives: which check, on what, elapsed, and left of the budget."""
+    """A live line: the check, its parts, the time elapsed and left of the budget."""
 
     _bar: Progress = field(init=False)
     _task: TaskID = field(init=False)
@@ -85,7 +84,7 @@ class LiveProgress:
     _step_began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        """Draw the line; it is drawn again by `tick`, not by a thread of its own."""
+        """Create the line; `tick` redraws it, not a thread of its own."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -97,24 +96,24 @@ class LiveProgress:
         self._task = self._bar.add_task("reading the inventory", total=None, times="")
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Show the line."""
         self._bar.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Take the line away."""
+        """Remove the line."""
         with suppress(OSError):
             self._bar.stop()
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
-        """Show that *step* is at work."""
+        """Show that *step* has begun."""
         self._step_began = time.monotonic()
         what = f"{format_position(place, plan)} {step.name} on {where}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
     def tick(self) -> None:
-        """Draw again, twice a second: drawing must not disturb what is measured."""
+        """Redraw, at most twice a second: drawing must not disturb the measurement."""
         now = time.monotonic()
         if now - self._drawn < 0.5:  # noqa: PLR2004 - twice a second
             return
@@ -126,17 +125,17 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Leave the verdict standing above the line; the reason is in the summary."""
+        """Print the verdict above the line; the reason is in the summary."""
         self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
-    """Print a verdict in its colour; the word alone says it too."""
+    """Print a verdict as a coloured word."""
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
 def render_conclusion(run: Run) -> Text:
-    """Say the verdict in a sentence, and what to do."""
+    """Print the verdict in a sentence, and what to do."""
     steps = format_next_steps(run)
     return Text.assemble(
         f"{run.node}: ",
@@ -147,14 +146,14 @@ def render_conclusion(run: Run) -> Text:
 
 
 def render_headline(result: Result) -> Text:
-    """Say in one line how a check came out."""
+    """Print the outcome of a check in one line."""
     verdict = effective_verdict(result)
     name = (f"{verdict.name:5}", VERDICT_COLOURS[verdict])
     return Text.assemble(name, wording.format_headline(result))
 
 
 def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
-    """Print what failed, what was measured, what was skipped, and the verdict."""
+    """Print failures, speeds, skipped checks, and the verdict."""
     console = Console(stderr=stderr, highlight=False)
     console.print()
     show_results(run, past, console)
@@ -164,9 +163,9 @@ def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
 
 def show_results(run: Run, past: PastLookup, console: Console) -> None:
     """
-    Print a line for each check that did not pass, then speeds, then what else passed.
+    Print a line for each check that did not pass, then speeds, then other passed checks.
 
-    The speeds of a check are shown whatever its verdict is; *past* has earlier ones.
+    Speeds are shown whatever the verdict of their check; *past* has earlier ones.
     """
     groups = group_by_cause(run)
     judged = [result for group in groups for result in group.results]
@@ -174,13 +173,13 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
     for group in groups:
-        result, told = group.result, wording.describe_group(group, run)
+        result, outcome = group.result, wording.describe_group(group, run)
         several = len(rounds[result.check]) > 1
         tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
             badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(f"{tally}{told}")
+            cells = badge, Text(result.check), _make_cell(f"{tally}{outcome}")
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
@@ -204,7 +203,7 @@ def _make_table(judged: Sequence[Result], *heads: str) -> Table:
 def _build_speeds_table(
     judged: Sequence[Result], figures: Mapping[str, Sequence[Figure]], run: Run, width: int
 ) -> Table:
-    """List the key figures, in as many columns as the terminal has room for."""
+    """List the key figures in as many columns as fit the terminal."""
     rows = [
         (result if place == 0 else None, _format_figure(figure, result, run.inventory))
         for result in judged
@@ -216,21 +215,20 @@ def _build_speeds_table(
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))
     for result, cells in rows:
-        badge = render_badge(effective_verdict(result)) if result else ""
-        lead = (badge, result.check if result else "")
-        told = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
-        table.add_row(*lead, *map(_make_cell, told))
+        lead = (render_badge(effective_verdict(result)), result.check) if result else ("", "")
+        texts = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
+        table.add_row(*lead, *map(_make_cell, texts))
     return table
 
 
 def _join_cells(cells: Mapping[str, str]) -> str:
     since = f"{cells['last run']} since the last run" if cells["last run"] else ""
-    told = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
-    return ", ".join(filter(None, told))
+    speed = f"{cells['measured']} {cells['speed']}"
+    return ", ".join(filter(None, (speed, cells["slowest part"], cells["share"], since)))
 
 
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
-    """Print a figure of the slowest part, by the heads of its columns."""
+    """Print a figure of the slowest part, by column head."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
     tightest = wording.find_tightest(result, figure)
@@ -245,7 +243,7 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
 
 
 def _make_cell(text: str) -> Text:
-    """Make a cell of *text*, whose width must be known before `Console` renders it."""
+    """Make a cell of printable *text*: its width must be known before `Console` renders it."""
     return Text(make_printable(text))
 
 
@@ -256,7 +254,7 @@ def print_table(
     *,
     cut: bool = False,
 ) -> None:
-    """Print *rows* under *head*; what is too long is folded, or the last cell *cut*."""
+    """Print *rows* under *head*; long cells are folded, or the last one is *cut*."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
         whole = place == 0 or (cut and place < len(head) - 1)
