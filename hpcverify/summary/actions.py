@@ -1,9 +1,9 @@
 """
-What to do about which part: each part stands under what its own complaints call for.
+What to do about which part: each part is listed under what its own complaints call for.
 
-The strongest remedy of a run says nothing of the parts that did not call for it. A GPU
-that only waits for a reset is not sent to the vendor because another one of the same
-node is, and a part that only warns is accused of nothing.
+The strongest remedy of a run applies only to the parts that call for it. A GPU that only
+needs a reset is not sent to the vendor because another one of the node is, and a part with
+only a warning has not failed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ IDENTITY_FACTS = (
     "vendor",
     "product",
 )
-"""Facts by which a vendor or a technician knows a part, in the order of a ticket."""
+"""Facts by which a vendor or a technician identifies a part, in the order of a ticket."""
 INTERRUPTED_REASON = "the run was interrupted before every check had run"
 NOTHING_RAN_REASON = "no check was run"
 ALL_SKIPPED_REASON = "every check was skipped"
 
 
 class Complaint(Struct, frozen=True, kw_only=True):
-    """What one check, or several for one cause, have against one part."""
+    """What one check, or several for one cause, report against one part."""
 
     where: str
     checks: tuple[str, ...]
@@ -60,30 +60,30 @@ class Complaint(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     remedy: Remedy
     key: tuple[str, ...]
-    """What two complaints have in common that come of one cause: the part, and the code
-    if all checks share it, else the metric of the check or what was found."""
+    """The same for complaints of one cause: the part, and the code if all checks share it,
+    else the metric of the check or what was found."""
     distance: float = 0.0
     """How far past its limit, as a share of it; infinite for a finding."""
     evidence: dict[str, str] = {}
 
 
 class AffectedPart(Struct, frozen=True, kw_only=True):
-    """A part that something is held against, the worst first."""
+    """A part with complaints, the worst first."""
 
     where: str
     label: str
     facts: dict[str, str]
-    """Those of `IDENTITY_FACTS` that are known, from an earlier run if need be."""
+    """The known `IDENTITY_FACTS`, if necessary from an earlier run."""
     complaints: tuple[Complaint, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """What the worst complaint says."""
+        """The verdict of the worst complaint."""
         return self.complaints[0].verdict
 
     @property
     def remedy(self) -> Remedy:
-        """What the complaints of that verdict call for most."""
+        """The strongest remedy that complaints of that verdict call for."""
         return self.complaints[0].remedy
 
     @property
@@ -93,7 +93,7 @@ class AffectedPart(Struct, frozen=True, kw_only=True):
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """The checks that decided."""
+        """The checks of the deciding complaints."""
         return tuple(dict.fromkeys(name for c in self.deciding for name in c.checks))
 
 
@@ -128,7 +128,7 @@ def list_actions(run: Run) -> tuple[Action, ...]:
 
 
 def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
-    """Yield every part that *run* complains of, in the order of the inventory."""
+    """Yield every part with complaints in *run*, in the order of the inventory."""
     inventory = recall_gone_parts(run)
     by_part: dict[str, list[Complaint]] = {}
     found = [c for result in run.results for c in list_complaints(result, inventory)]
@@ -146,12 +146,12 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
 
 
 def recall_gone_parts(run: Run) -> Inventory:
-    """Give the inventory of *run* with the parts that are gone, as they were before."""
+    """Return the inventory of *run*, with missing parts as they were before."""
     return run.inventory.recall(f for result in run.results for f in result.findings)
 
 
 def list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
-    """List what *result* has against each part, as the engine judged it."""
+    """List the complaints of *result* about each part, as the engine judged them."""
     verdict = effective_verdict(result)
     if verdict < Verdict.WARN:
         return []
@@ -160,12 +160,12 @@ def list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
     if any(complaint.verdict >= verdict for complaint in found):
         return found
     remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
-    told = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
-    return [*found, _build_complaint(result, "node", result.cause.value, told, inventory)]
+    judgement = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
+    return [*found, _build_complaint(result, "node", result.cause.value, judgement, inventory)]
 
 
 def list_deciding(result: Result, inventory: Inventory) -> list[Complaint]:
-    """List the complaints that made *result* count as what it does, the gravest first."""
+    """List the complaints that decide what *result* counts as, the gravest first."""
     verdict = effective_verdict(result)
     mine = [c for c in list_complaints(result, inventory) if c.verdict is verdict]
     return sorted(mine, key=_complaint_sort_key, reverse=True)
@@ -175,82 +175,82 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
     names = inventory.format_names
     for finding in result.findings:
         rule = result.rulings.get(finding.code)
-        for told in check.list_judgements([finding], (), result.rulings, names):
-            made = _build_complaint(result, finding.where, finding.code, told, inventory)
+        for judgement in check.list_judgements([finding], (), result.rulings, names):
+            made = _build_complaint(result, finding.where, finding.code, judgement, inventory)
             key = _make_shared_key(finding) if rule and rule.shared else made.key
-            if told.verdict > Verdict.SKIP:
+            if judgement.verdict > Verdict.SKIP:
                 yield replace(made, evidence=finding.evidence, key=key)
     for item in result.measurements:
         limits = [limit for limit in result.limits if check.applies(limit, item)]
-        for told in check.list_judgements([item], limits, {}, names):
-            made = _build_complaint(result, item.where, item.name, told, inventory)
-            beyond = 0 < told.distance < math.inf
-            if told.verdict > Verdict.SKIP:
-                key = (item.where, result.check, item.name)
-                yield replace(made, key=key) if beyond else made
+        for judgement in check.list_judgements([item], limits, {}, names):
+            made = _build_complaint(result, item.where, item.name, judgement, inventory)
+            if judgement.verdict > Verdict.SKIP:
+                beyond = 0 < judgement.distance < math.inf
+                key = (item.where, result.check, item.name) if beyond else made.key
+                yield replace(made, key=key)
     parts = {part.id for part in inventory.parts}
     for short in result.shortfalls:
-        told = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
+        judgement = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
         code = short.code or short.cause.value
-        made = _build_complaint(result, short.where, code, told, inventory)
-        # It may be a worker's that stands for no part, as that of the telemetry.
+        made = _build_complaint(result, short.where, code, judgement, inventory)
+        # It may be that of a worker without a part, such as the telemetry.
         where = short.where if short.where in parts else "node"
         key = _make_shared_key(Finding(code, where, "")) if short.code else (where, made.text)
         yield replace(made, where=where, key=key)
     for limit in () if result.shortfalls else find_unmet_limits(result):
-        for told in check.list_judgements((), [limit], {}):
-            yield _build_complaint(result, limit.where or "node", limit.name, told, inventory)
+        for judgement in check.list_judgements((), [limit], {}):
+            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
-    """Pair each measurement of *result* with each limit that can judge it."""
+    """Pair each measurement of *result* with each limit that judges it."""
     limits = [limit for limit in result.limits if not limit.noisy]
     return [(m, lim) for m in result.measurements for lim in limits if check.applies(lim, m)]
 
 
 def find_unmet_limits(result: Result) -> Iterator[Limit]:
-    """Yield the limits of *result* that nothing was measured against."""
+    """Yield the limits of *result* without a measurement."""
     for limit in result.limits:
         if not any(check.applies(limit, item) for item in result.measurements):
             yield limit
 
 
 def _make_shared_key(finding: Finding) -> tuple[str, ...]:
-    """Make the key of what all checks mean the same by: of the node itself, the evidence."""
-    told = finding.evidence if finding.where == "node" else {}
-    return (finding.where, finding.code, *(f"{name}={value}" for name, value in told.items()))
+    """Make the key of a finding that means the same in all checks; on the node, by evidence."""
+    evidence = finding.evidence if finding.where == "node" else {}
+    return (finding.where, finding.code, *(f"{name}={value}" for name, value in evidence.items()))
 
 
 def _build_complaint(
-    result: Result, where: str, name: str, told: check.Judgement, inventory: Inventory
+    result: Result, where: str, name: str, judgement: check.Judgement, inventory: Inventory
 ) -> Complaint:
-    text = told.reason.removeprefix(f"{inventory.find_label(where)}: ")
+    text = judgement.reason.removeprefix(f"{inventory.find_label(where)}: ")
     return Complaint(
         where=where,
         checks=(result.check,),
         name=name,
         text=text,
-        verdict=cap_beta_verdict(told.verdict, result.maturity),
-        remedy=effective_remedy(told.verdict, told.remedy, result),
+        verdict=cap_beta_verdict(judgement.verdict, result.maturity),
+        remedy=effective_remedy(judgement.verdict, judgement.remedy, result),
         key=(where, text),
-        distance=told.distance,
+        distance=judgement.distance,
     )
 
 
 def effective_remedy(verdict: Verdict, remedy: Remedy, result: Result) -> Remedy:
-    """Say what a complaint of *result* calls for: in beta to inspect, never to replace."""
+    """Return what a complaint of *result* calls for; a check in beta only asks to inspect."""
     capped = cap_beta_verdict(verdict, result.maturity) is not verdict
     return Remedy.INSPECT if capped or remedy is Remedy.NONE else remedy
 
 
 def find_common_remedy(result: Result, inventory: Inventory) -> Remedy | None:
-    """Say what all complaints of *result* call for; None if they differ in that."""
+    """Return what all complaints of *result* call for; None if they differ."""
     remedies = {complaint.remedy for complaint in list_complaints(result, inventory)}
     return None if len(remedies) > 1 else next(iter(remedies), Remedy.NONE)
 
 
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:
-    """Say what makes a run an ERROR though none of its checks need be one."""
+    """Yield what makes the run itself an ERROR, whatever its checks say."""
     if not run.results:
         text, remedy = NOTHING_RAN_REASON, Remedy.RERUN
     elif not run.complete:
@@ -271,7 +271,7 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
 
 
 def _merge_complaints(found: Sequence[Complaint]) -> list[Complaint]:
-    """Tell once what several checks owe to one cause, and of rounds the worst."""
+    """Merge the complaints of one cause; of several rounds keep the worst."""
     kept: dict[tuple[str, ...], Complaint] = {}
     for one in found:
         other = kept.setdefault(one.key, one)

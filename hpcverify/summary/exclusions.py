@@ -1,9 +1,9 @@
 """
-What speaks against other causes than the part itself, and how often it failed before.
+Which causes other than the part itself are ruled out, and how often it failed before.
 
-A vendor takes a part back when the usual causes have been ruled out: heat, power, the
-slot, the software, the rest of the machine. Only what was measured is told, so that
-where nothing was measured nothing is said.
+A vendor takes a part back once the usual causes have been ruled out: heat, power, the slot,
+the software, the rest of the machine. Only measurements count: where nothing was measured,
+nothing is ruled out.
 """
 
 from __future__ import annotations
@@ -27,22 +27,20 @@ EXTERNAL_CAUSES = {
     ),
     "power supply": ("throttled.hw_power_brake",),
 }
-"""What the soak (`thermal`) measures of causes that lie outside a part."""
+"""What the check `thermal` measures of causes outside a part."""
 SOFTWARE_FACTS = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
-"""Facts that a fault may come from, and that like parts share."""
-
-
+"""Facts that may cause a fault, and that equal parts share."""
 LASTING_FACTS = ("name", "model", "serial", "board", "part_number")
 """Facts of a part that do not change, and that a vendor asks for first."""
 
 
 class PastVerdict(Struct, frozen=True, kw_only=True):
-    """What one run of the past says of a part by the checks that fail it now."""
+    """How a part did in an earlier run, by the checks that fail it now."""
 
     started: datetime
     failed: bool
     address: str = ""
-    """Where the part sat, if it failed and the run knows."""
+    """The PCI address of the part, if it failed and the address is known."""
 
 
 class Repetition(Struct, frozen=True, kw_only=True):
@@ -52,45 +50,42 @@ class Repetition(Struct, frozen=True, kw_only=True):
     runs: int
     """Those that had the part and came to a verdict on it."""
     since: datetime
-    """When the oldest of them began."""
+    """When the oldest of them started."""
     first: datetime
-    """When the first began that failed it."""
+    """When the first run that failed it started."""
     slots: tuple[str, ...] = ()
     """Other PCI addresses at which it failed."""
     facts: dict[str, str] = {}
-    """What it told of itself before, as a GPU that answers no more: `LASTING_FACTS`."""
+    """Its `LASTING_FACTS` from an earlier run, for a GPU that no longer answers."""
 
 
 def find_past_verdict(where: str, checks: Sequence[str], run: Run) -> PastVerdict | None:
-    """Say how the part *where* did by *checks* in *run*; None if it was not there."""
-    failing = {
-        part.where: part for part in list_affected_parts(run) if part.verdict is Verdict.FAIL
-    }
-    part = failing.get(where)
-    if part is not None and not set(checks).isdisjoint(part.checks):
-        address = part.facts.get("pci_address", "")
-        return PastVerdict(started=run.started, failed=True, address=address)
-    if any(p.id == where for p in run.inventory.parts):
-        return PastVerdict(started=run.started, failed=False)
-    return None
+    """Find how the part *where* did by *checks* in *run*; None if it was not there."""
+    for part in list_affected_parts(run):
+        failed = part.where == where and part.verdict is Verdict.FAIL
+        if failed and not set(checks).isdisjoint(part.checks):
+            address = part.facts.get("pci_address", "")
+            return PastVerdict(started=run.started, failed=True, address=address)
+    known = any(part.id == where for part in run.inventory.parts)
+    return PastVerdict(started=run.started, failed=False) if known else None
 
 
 def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]) -> Repetition:
-    """Count over *run*, which fails *part*, and the looks *before* it."""
-    failures = [look for look in before if look.failed]
+    """Count the failures of *part* in *run* and in the runs *before* it."""
+    failures = [past for past in before if past.failed]
     here = part.facts.get("pci_address", "")
-    slots = dict.fromkeys(look.address for look in failures if look.address)
+    slots = dict.fromkeys(past.address for past in failures if past.address)
     return Repetition(
         failed=len(failures) + 1,
         runs=len(before) + 1,
-        since=min([run.started, *(look.started for look in before)]),
-        first=min([run.started, *(look.started for look in failures)]),
+        since=min([run.started, *(past.started for past in before)]),
+        first=min([run.started, *(past.started for past in failures)]),
         slots=tuple(slot for slot in slots if here and slot != here),
     )
 
 
 def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]:
-    """Take from the inventory *before* what *part* does not tell of itself any more."""
+    """Look up in the inventory *before* the facts that *part* no longer reports."""
     known = [p.facts for p in before.parts if p.id == part.where] if before else []
     return {
         name: facts[name]
@@ -101,15 +96,15 @@ def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]
 
 
 def list_ruled_out(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
-    """List what *run* and the *past* show that speaks against other causes."""
-    told = [*_compare_like_parts(part, run), *_rule_out_causes(part, run)]
+    """List the causes other than *part* itself that *run* and the *past* rule out, and why."""
+    ruled_out = [*_compare_like_parts(part, run), *_rule_out_causes(part, run)]
     if past and past.slots:
-        told.append(f"slot: it failed at {', '.join(past.slots)} too")
-    return told
+        ruled_out.append(f"slot: it also failed at {', '.join(past.slots)}")
+    return ruled_out
 
 
 def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
-    """Say which parts of the same make did well by the same checks."""
+    """Say which parts of the same model passed the same checks."""
     mine = next((p for p in run.inventory.parts if p.id == part.where), None)
     if mine is None:
         return
@@ -126,23 +121,23 @@ def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
     others = PLURAL_NAMES.get(mine.kind, "parts")
     share = "all" if len(good) == len(like) else f"{len(good)} of the"
     who = f"{share} {len(like)} other {others}" if len(like) > 1 else "the other one"
-    yield f"the rest of the node: {who} of this make passed {' and '.join(part.checks)}"
+    yield f"the rest of the node: {who} of this model passed {' and '.join(part.checks)}"
     same = [
         f"{word} {mine.facts[fact]}"
         for fact, word in SOFTWARE_FACTS.items()
         if fact in mine.facts and all(p.facts.get(fact) == mine.facts[fact] for p in good)
     ]
     if same:
-        yield f"software: those have the same {' and '.join(same)}"
+        yield f"software: they have the same {' and '.join(same)}"
 
 
 def _is_alike(one: Part, other: Part) -> bool:
-    make = ("name", "model", "board")
-    return one.id != other.id and all(one.facts.get(fact) == other.facts.get(fact) for fact in make)
+    facts = ("name", "model", "board")
+    return one.id != other.id and all(one.facts.get(f) == other.facts.get(f) for f in facts)
 
 
 def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
-    """Whether each of *checks* found out something about *part*."""
+    """Whether each of *checks* covered *part*."""
     seen = {
         result.check
         for result in run.results
@@ -153,7 +148,7 @@ def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
 
 
 def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[str]:
-    """Say what the soak measured of causes outside the part, if it was all in order."""
+    """Yield the causes outside the part of which all measurements were within limits."""
     for cause, names in EXTERNAL_CAUSES.items():
         pairs = [
             pair

@@ -1,8 +1,8 @@
 """
-What may be shown, on a terminal as on a page.
+Make text safe to print, on a terminal and on a page.
 
-Names of nodes, GPUs and drivers, and what other programs say, were written by others: a
-control character in them could clear the screen, set its title, or forge a line.
+Names of nodes, GPUs and drivers, and the output of other programs, were written by others:
+a control character in them could clear the screen, set its title, or forge a line.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
 )
-"""Controls, orders to write backwards, and what neither XML nor UTF-8 can hold."""
+"""Controls, bidirectional overrides, and what neither XML nor UTF-8 can hold."""
 _CONTROL_PICTURES = 0x2400
 _DELETE = 0x7F
 
 
 def make_printable(value: object) -> str:
-    """Show what cannot be printed as a picture of it, or as a white question mark."""
+    """Replace unprintable characters by control pictures or the replacement character."""
     text = str(value)
     if text.isprintable():
         return text

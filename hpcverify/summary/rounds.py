@@ -1,9 +1,9 @@
 """
-The rounds of a run brought together: what a check came to over all of them.
+Summarize the rounds of a run: one result for each check.
 
-A suite may go through its checks several times, and each round leaves results of its
-own. For a check the worst round speaks; for the node's past the median does, so that
-a burn-in counts as one run among the others.
+A suite may go through its checks several times, and each round has results of its own. The
+worst round decides on a check; the median goes into the node's history, so that a burn-in
+counts as one run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpcverify.model import Measurement, Result, Run, Verdict, effective_verdict
 
 
 def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
-    """Sort *results* by the check: in the suite's order, and within by the round."""
+    """Group *results* by check, in the order of the suite and of the rounds."""
     found: dict[str, tuple[Result, ...]] = {}
     for result in results:
         found[result.check] = (*found.get(result.check, ()), result)
@@ -23,7 +23,7 @@ def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
 
 
 def choose_worst_round(rounds: Sequence[Result]) -> Result:
-    """Choose the first of the worst; a skip only where no round was more than that."""
+    """Choose the first of the worst rounds; a skip only if all were skipped."""
     verdicts = [(effective_verdict(r), r.verdict) for r in rounds]
     worst = max(verdicts, key=lambda pair: (pair[0] is not Verdict.SKIP, *pair))
     return rounds[verdicts.index(worst)]
@@ -35,12 +35,12 @@ def choose_worst_rounds(results: Iterable[Result]) -> tuple[Result, ...]:
 
 
 def count_rounds(run: Run) -> int:
-    """Count the rounds that *run* has results of."""
+    """Count the rounds that *run* has results for."""
     return max((result.round for result in run.results), default=0)
 
 
 def format_round_count(run: Run) -> str:
-    """Say how many of its rounds *run* went through; nothing where it had but one."""
+    """Say how many of its rounds *run* went through; empty for a run of one round."""
     if run.rounds == 1:
         return ""
     done = count_rounds(run)
@@ -60,25 +60,21 @@ def format_tally(rounds: Sequence[Result]) -> str:
     shown = choose_worst_round(rounds)
     verdicts = [result.verdict for result in rounds]
     others = sorted({*verdicts} - {shown.verdict}, reverse=True)
-    told = [f"{verdicts.count(v)} {v.value}" for v in (shown.verdict, *others)]
-    if len(told) > 1:
+    counts = [f"{verdicts.count(v)} {v.value}" for v in (shown.verdict, *others)]
+    if others:
         first = "" if verdicts.count(shown.verdict) == 1 else "first: "
-        told[0] += f" ({first}round {shown.round})"
-    return ", ".join(told)
+        counts[0] += f" ({first}round {shown.round})"
+    return ", ".join(counts)
 
 
 def compute_medians(rounds: Sequence[Result]) -> tuple[Measurement, ...]:
     """Take the median over *rounds* of each value that was measured on each part."""
-    values: dict[tuple[str, str, str], list[float | None]] = {}
+    values: dict[tuple[str, str, str], list[float]] = {}
     for result in rounds:
         for item in result.measurements:
-            values.setdefault((item.name, item.unit, item.where), []).append(item.value)
+            known = [] if item.value is None else [item.value]
+            values.setdefault((item.name, item.unit, item.where), []).extend(known)
     return tuple(
-        Measurement(name, _compute_median(some), unit, where)
+        Measurement(name, median(some) if some else None, unit, where)
         for (name, unit, where), some in values.items()
     )
-
-
-def _compute_median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

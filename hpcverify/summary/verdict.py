@@ -1,10 +1,9 @@
 """
-The verdict in words: what every output says of a run.
+The verdict in words: what every output says about a run.
 
-Terminal, log, HTML, Markdown and JUnit ask here in which order the checks stand, which
-of them come of one cause, how many came out how, why, and what to do next. What a check
-counts as is `effective_verdict` throughout: a check in beta is never a failure, and
-the skip of a required check is never without consequence.
+Terminal, log, HTML, Markdown and JUnit take from here the order of the checks, which of
+them have one cause, the counts, the reasons and the next step. A check always counts by its
+`effective_verdict`: in beta it never fails, and if it is required, its skip is an error.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ VERDICT_VERBS = {
     Verdict.PASS: "passed",
     Verdict.SKIP: "skipped",
 }
-"""What checks did that came out so, as in "2 of 8 checks failed"."""
+"""The verbs for counts, as in "2 of 8 checks failed"."""
 REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
@@ -45,7 +44,7 @@ REMEDY_SENTENCES = {
     Remedy.REPLACE: "Take the part out of service and replace it.",
     Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
 }
-"""What to do, where the part stands beside it."""
+"""What to do, for outputs that list the parts beside it."""
 REMEDY_STEPS = {
     Remedy.NONE: "",
     Remedy.RERUN: "run {checks} again",
@@ -57,17 +56,17 @@ REMEDY_STEPS = {
     Remedy.REPLACE: "replace {parts}",
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
-"""The same as a step that names the parts, in a line."""
+"""The same as a line that names the parts."""
 MAX_NAMED = 3
-"""Parts or checks that a line names; of more it gives the number."""
+"""Parts or checks that a line names; of more it gives the count."""
 MAX_LINE_CHARACTERS = 240
 """Characters of a line of progress."""
 MAX_REASON_CHARACTERS = 600
-"""Characters of a reason in a summary: it ends in the fix, which must not be cut off."""
+"""Characters of a reason in a summary: its end is the fix, which must not be cut off."""
 
 
 class CauseGroup(Struct, frozen=True, kw_only=True):
-    """A check by its worst round, and the checks that the same cause took with it."""
+    """A check by its worst round, and others that did not pass for the same cause."""
 
     result: Result
     also: tuple[Result, ...] = ()
@@ -78,21 +77,21 @@ class CauseGroup(Struct, frozen=True, kw_only=True):
         return (self.result, *self.also)
 
     def name_others(self) -> str:
-        """Name the other checks, with what each counts as where it differs; or nothing."""
+        """Name the other checks, with the verdict of each that differs; may be empty."""
         mine = effective_verdict(self.result)
         verdicts = [(other.check, effective_verdict(other)) for other in self.also]
         return ", ".join(c if v is mine else f"{c} ({v.value})" for c, v in verdicts)
 
 
 def rank_results(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by what they count as, then by how grave it is; skips come last."""
+    """Order *results* by what they count as, then by severity; skips come last."""
     return sorted(results, key=lambda r: _rank(r, list_deciding(r, Inventory())), reverse=True)
 
 
 def _rank(result: Result, deciding: Sequence[Complaint]) -> tuple[bool, Verdict, int, float]:
     verdict = effective_verdict(result)
-    told = ((list(Remedy).index(c.remedy), c.distance) for c in deciding)
-    strength, distance = max(told, default=(0, 0.0))
+    severities = ((list(Remedy).index(c.remedy), c.distance) for c in deciding)
+    strength, distance = max(severities, default=(0, 0.0))
     return verdict is not Verdict.SKIP, verdict, strength, distance
 
 
@@ -103,10 +102,10 @@ def rank_checks(run: Run) -> list[Result]:
 
 def group_by_cause(run: Run) -> list[CauseGroup]:
     """
-    Put together the checks of *run* that did not pass for one cause, the worst first.
+    Group the checks of *run* that did not pass for one cause, the worst first.
 
-    A check stands behind another if all that decided it decided the other one too, as
-    when a lost GPU takes five checks with it. What was skipped is left out.
+    A check follows another if all that decided it also decided the other one, as when a
+    lost GPU makes five checks fail. Skipped checks are left out.
     """
     inventory = recall_gone_parts(run)
     judged = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) != Verdict.SKIP]
@@ -132,11 +131,11 @@ def group_by_cause(run: Run) -> list[CauseGroup]:
 
 
 def summarize_run(run: Run) -> str:
-    """Say in a sentence or two how the checks of *run* came out."""
+    """Summarize the results of *run* in a sentence or two."""
     verdicts = [effective_verdict(result) for result in choose_worst_rounds(run.results)]
     if not verdicts:
         return "No check was run: nothing is known about this node."
-    # An interrupted run is an ERROR of which none of its checks need be one.
+    # An interrupted run is an ERROR, though none of its checks need be one.
     leading = run.verdict if run.verdict in verdicts else max(verdicts)
     count, total = verdicts.count(leading), len(verdicts)
     checks = "check" if total == 1 else "checks"
@@ -147,21 +146,21 @@ def summarize_run(run: Run) -> str:
         if verdict is not leading and verdict in verdicts
     ]
     nothing = ": nothing was verified" if leading is Verdict.SKIP else ""
-    told = (
+    sentences = (
         f"{', '.join([f'{counted} {VERDICT_VERBS[leading]}', *others])}{nothing}",
         "" if run.complete else INTERRUPTED_REASON,
         explain_left_out(run),
     )
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in told if text)
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences if text)
 
 
 def list_deciding_actions(run: Run) -> list[Action]:
-    """List what made the verdict of *run* calls for, the gravest first."""
+    """List the actions that the verdict of *run* calls for, the gravest first."""
     return [action for action in list_actions(run) if action.verdict is run.verdict]
 
 
 def format_next_steps(run: Run) -> str:
-    """Say what to do about which parts, and how to check it then; nothing after a PASS."""
+    """Say what to do about which parts, and how to verify it; empty after a PASS."""
     actions = list_deciding_actions(run)
     if not actions:
         return ""
@@ -194,7 +193,7 @@ def _name_checks(checks: Sequence[str]) -> str:
 
 
 def write_rerun_command(run: Run) -> str:
-    """Write the command that runs again what did not pass; all, if that was most of it."""
+    """Write the command that reruns what did not pass; everything, if that was most."""
     results = choose_worst_rounds(run.results)
     bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
     few = run.complete and len(bad) <= len(results) / 2
@@ -202,16 +201,16 @@ def write_rerun_command(run: Run) -> str:
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
-    """Write the command that runs *suite*, or of it only *checks*."""
+    """Write the command that runs *suite*, or only *checks* of it."""
     chosen = [word for name in checks for word in ("--check", name)]
     return shlex.join(["hpcverify", "run", "--suite", suite, *chosen])
 
 
 def explain_verdict(run: Run) -> str:
     """
-    Say in one clause what made the verdict of *run*, the worst part first.
+    Explain in one clause the verdict of *run*, the worst part first.
 
-    How much more there is stands before what may be cut off at the end of a line.
+    The count of the others comes before what may be cut off at the end of a line.
     """
     found = [
         (part, complaint)
@@ -229,10 +228,10 @@ def explain_verdict(run: Run) -> str:
 
 
 def list_clauses(result: Result, inventory: Inventory) -> list[str]:
-    """List what speaks for the verdict of *result*, the gravest first, with its parts."""
+    """List the reasons for the verdict of *result* with their parts, the gravest first."""
     places: dict[tuple[str, ...], list[str]] = {}
     for one in list_deciding(result, inventory):
-        # A fact is told once of several parts; a value is each part's own.
+        # One finding may concern several parts; a value belongs to one.
         own = () if one.distance == math.inf else (one.where,)
         places.setdefault((one.text, one.name, *own), []).append(one.where)
     return [
@@ -242,26 +241,22 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
 
 
 def summarize_reason(result: Result, inventory: Inventory) -> str:
-    """Give the reason of *result* in one clause, the worst part first, and count the others."""
+    """Write the reason of *result* in one clause, the worst part first; count the others."""
     first, *others = list_clauses(result, inventory) or [result.reason]
     note = explain_weight(result)
-    told = (
-        shorten(first, MAX_REASON_CHARACTERS),
-        f"(+{len(others)} more)" if others else "",
-        f"[{note}]" if note else "",
-    )
-    return " ".join(filter(None, told))
+    more = f" (+{len(others)} more)" if others else ""
+    return f"{shorten(first, MAX_REASON_CHARACTERS)}{more}{f' [{note}]' if note else ''}".lstrip()
 
 
 def explain_group(group: CauseGroup, inventory: Inventory) -> str:
-    """Give the reason of *group* in one clause, with the other checks behind it."""
+    """Write the reason of *group* in one clause, then the other checks."""
     others = group.name_others()
     reason = summarize_reason(group.result, inventory)
     return "; also: ".join(filter(None, (reason, others)))
 
 
 def explain_weight(result: Result) -> str:
-    """Say why *result* counts as something else than its verdict; nothing if it does not."""
+    """Explain why *result* does not count as its verdict; empty if it does."""
     if effective_verdict(result) is result.verdict:
         return ""
     if result.verdict is Verdict.SKIP:
@@ -271,9 +266,9 @@ def explain_weight(result: Result) -> str:
 
 def summarize_skips(run: Run) -> str:
     """
-    Tell in one line what was skipped; nothing if nothing was.
+    List in one line what was skipped; empty if nothing was.
 
-    It says the commonest reason; those of the other checks are in ``hpcverify show``.
+    It gives the most common reason; the others are in ``hpcverify show``.
     """
     reasons: dict[str, list[str]] = {}
     for result in choose_worst_rounds(run.results):
@@ -281,12 +276,12 @@ def summarize_skips(run: Run) -> str:
             reasons.setdefault(result.reason, []).append(result.check)
     if not reasons:
         return ""
-    reason, checks = max(reasons.items(), key=lambda told: len(told[1]))
+    reason, checks = max(reasons.items(), key=lambda pair: len(pair[1]))
     others = [name for why, names in reasons.items() if why != reason for name in names]
     line = f"{len(checks) + len(others)} skipped: {reason} ({', '.join(checks)})"
     return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 
 def shorten(text: str, characters: int = MAX_LINE_CHARACTERS) -> str:
-    """Shorten *text* to what a line has room for."""
+    """Shorten *text* to fit in a line."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"

@@ -1,7 +1,7 @@
 """
-What one sees of a run in a log: plain lines, and the words that a terminal shows too.
+A run in a log: plain lines, and the sentences that a terminal shows too.
 
-Nothing heavy is imported: this is what Slurm's prolog prints.
+Nothing heavy is imported: Slurm's prolog prints this.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpcverify.summary.verdict import (
 
 
 def format_duration(seconds: float) -> str:
-    """Print a length of time in the two units that matter, as in ``2 min 41 s``."""
+    """Print a duration in its two largest units, as in ``2 min 41 s``."""
     whole = round(seconds)
     if whole < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -48,7 +48,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_position(place: int, plan: Plan) -> str:
-    """Say which check of which round the one at *place* of *plan* is."""
+    """Print the position of *place*, counted through all rounds, in *plan*."""
     passed, before = divmod(place - 1, len(plan.steps))
     number = f"{before + 1}/{len(plan.steps)}"
     if plan.rounds == 1:
@@ -57,24 +57,24 @@ def format_position(place: int, plan: Plan) -> str:
 
 
 class PlainProgress:
-    """Plain lines on standard error: one as a check begins, and one as it ends."""
+    """Plain lines on standard error: one when a check begins, and one when it ends."""
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
-        begun = f"{format_position(place, plan)} {step.name} on {where}"
-        click.echo(make_printable(begun), err=True)
+        line = f"{format_position(place, plan)} {step.name} on {where}"
+        click.echo(make_printable(line), err=True)
 
     def tick(self) -> None:
         """Print nothing: a log needs no clock."""
 
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
-        told = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
-        click.echo(make_printable(told), err=True)
+        line = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
+        click.echo(make_printable(line), err=True)
 
 
 class TolerantProgress:
-    """Progress that a run can do without: the terminal may be gone by now."""
+    """Progress that survives a closed terminal."""
 
     def __init__(self, inner: Progress) -> None:
         """Pass everything on to *inner*."""
@@ -97,20 +97,20 @@ class TolerantProgress:
 
 
 def format_headline(result: Result) -> str:
-    """Say what follows the verdict in the line on a check."""
+    """Print what follows the verdict in the line of a check."""
     which = f", round {result.round}" if result.round > 1 else ""
     took = f" {result.check} ({result.seconds:.1f} s{which})"
     return f"{took}: {result.reason}" if result.reason else took
 
 
 def find_tightest(result: Result, figure: Figure | None = None) -> tuple[Measurement, Limit] | None:
-    """Choose what came nearest to its limit, or past it furthest: of a *figure*, or of all."""
+    """Choose the measurement with the least margin to its limit: of *figure*, or of all."""
     pairs = ((m, lim) for m, lim in pair_with_limits(result) if not figure or m == figure.slowest)
     return min(pairs, key=lambda pair: compute_margin(*pair), default=None)
 
 
 def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
-    """Print the range that *limit* admits; *format_value* prints a bound of it."""
+    """Print the range that *limit* admits; *format_value* prints its bounds."""
     if limit.low is not None and limit.high is not None:
         low, high = format_value(limit.low), format_value(limit.high)
         return f"= {low}" if low == high else f"{low} to {high}"
@@ -121,10 +121,10 @@ def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
 
 def describe_group(group: CauseGroup, run: Run) -> str:
     """
-    Say how a check came out: a number with its limit and the source, or else the reason.
+    Describe the outcome of a check: a number with its limit and source, or the reason.
 
-    The number is the speed that one asks for first, of the slowest part, or else the
-    one that came nearest to its limit.
+    The number is the key figure of the slowest part, or else the measurement with the least
+    margin to its limit.
     """
     result = group.result
     if result.verdict is not Verdict.PASS:
@@ -140,30 +140,24 @@ def describe_group(group: CauseGroup, run: Run) -> str:
         value = format_quantity(item.value, item.unit)
         in_words = partial(format_bound, unit=item.unit)
     else:
-        return _describe_coverage(result)
+        return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "
     limit = tightest and tightest[1]
     bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
     return f"{where}{item.name} {value}{bounds}"
 
 
-def _describe_coverage(result: Result) -> str:
-    """Say what a check did that has no limit to show."""
-    return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
-
-
 def format_conclusion(run: Run) -> str:
-    """Say what follows the verdict in the line on a run."""
+    """Print what follows the verdict in the line of a run."""
     suite = ", ".join(filter(None, (f"suite {run.suite}", format_round_count(run))))
     return f" after {format_duration(run.seconds)} of {suite}: {summarize_run(run)}"
 
 
 def format_run(run: Run) -> list[str]:
     """
-    Print each check in a line, worst first, the verdict, and what to do.
+    Print a line for each check, worst first, then the verdict and what to do.
 
-    Checks that did not pass for one cause share a line, and so do those that were
-    skipped.
+    Checks that did not pass for one cause share a line, and so do skipped ones.
     """
     rounds = group_by_check(run.results)
     lines = [
@@ -172,14 +166,10 @@ def format_run(run: Run) -> list[str]:
         for group in group_by_cause(run)
     ]
     skipped, steps = summarize_skips(run), format_next_steps(run)
-    told = [
-        *lines,
-        *([skipped] if skipped else []),
-        "",
-        f"{run.node}: {run.verdict.name}{format_conclusion(run)}",
-        *([f"next: {steps}"] if steps else []),
-    ]
-    return ["", *map(make_printable, told)]
+    lines += [skipped] if skipped else []
+    lines += ["", f"{run.node}: {run.verdict.name}{format_conclusion(run)}"]
+    lines += [f"next: {steps}"] if steps else []
+    return ["", *map(make_printable, lines)]
 
 
 def _format_tally(rounds: Sequence[Result]) -> str:

@@ -1,8 +1,8 @@
 """
-Equal faults of many nodes as one: the check, what it found, what to do, and where.
+Group equal faults of many nodes: the check, the finding, what to do, and where.
 
-What is equal is read from the reasons: the same metric outside its limit, or the same
-words but for their numbers.
+Faults are equal if the same metric is outside its limit, or if their reasons differ only
+in numbers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hpcverify.records.last_result import LastResult
 
 COMMON_CAUSE_THRESHOLDS = ((3, 0.1), (50, 0.02))
 """
-A fault may have a common cause if so many nodes have it, and such a share of those that
-ran the check: parts do not break in step. In a large fleet a smaller share will do, but
-none so small that what broke over weeks looks like one cause.
+Nodes with a fault, and their share of those that ran the check, from which the fault may
+have a common cause: parts do not break in step. In a large fleet a smaller share is
+enough, but not so small that weeks of ordinary failures look like one cause.
 """
 
 _COMPARED_CHARACTERS = 300
@@ -35,7 +35,7 @@ _REPEATED = re.compile(r"(\b[^,:#]+ #)(?:, \1)+")
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A fault on one node; without a result, none of its newest results explains it."""
+    """A fault on one node; *result* is None if no newest result explains it."""
 
     row: NodeRow
     result: LastResult | None
@@ -52,10 +52,10 @@ class Fault:
 
     verdict: Verdict
     checks: tuple[str, ...]
-    """Several, if they found the same on the same nodes."""
+    """Several, if they report the same on the same nodes."""
     topic: str
     metric: str
-    """Empty, if what was found is not a value outside its limit."""
+    """Empty, unless a value is outside its limit."""
     remedy: Remedy
     sightings: tuple[Sighting, ...]
     nodes_checked: int
@@ -68,7 +68,7 @@ class Fault:
 
     @property
     def common(self) -> bool:
-        """Whether so many nodes have it that their parts are hardly to blame."""
+        """Whether so many nodes have it that a common cause is likely."""
         count = len(self.sightings)
         return any(
             count >= few and count >= share * self.nodes_checked
@@ -77,14 +77,14 @@ class Fault:
 
 
 def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
-    """Bring equal faults of *rows* together; the worst and the most frequent first."""
+    """Group equal faults of *rows*; the worst first, then the most frequent."""
     groups: dict[tuple[Verdict, str, str, Remedy], list[Sighting]] = {}
     ran: Counter[str] = Counter()
     for row in rows:
         ran.update(one.check for one in row.said)
         for one in row.said:
             if cap_verdict(one) >= Verdict.WARN:
-                # On a warning alone nothing is replaced, as on that of a check in beta.
+                # Nothing is replaced on a mere warning, such as that of a check in beta.
                 capped = cap_verdict(one) is not one.verdict
                 remedy = Remedy.INSPECT if capped else one.remedy
                 key = (cap_verdict(one), one.check, extract_topic(one.reason), remedy)
@@ -108,7 +108,7 @@ def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
 
 
 def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
-    """Merge what several checks say in the same words, as that a GPU is lost."""
+    """Merge what several checks report in the same words, such as a lost GPU."""
     alike: dict[tuple[object, ...], list[Fault]] = {}
     for fault in faults:
         nodes = tuple(sighting.row.node.name for sighting in fault.sightings)
@@ -120,22 +120,22 @@ def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
 
 
 def parse_metric(reason: str) -> str:
-    """Read from *reason* which metric is outside its limit; empty if none is."""
+    """Parse from *reason* which metric is outside its limit; empty if none is."""
     found = _METRIC.search(_extract_complaint(reason))
     return found[1] if found else ""
 
 
 def extract_topic(reason: str) -> str:
-    """Say what *reason* has in common with those of other nodes and parts."""
+    """Reduce *reason* to what is the same on other nodes and parts."""
     first = _extract_complaint(reason)
     return parse_metric(reason) or _REPEATED.sub(r"\1", _NUMBER.sub("#", first))
 
 
 def _extract_complaint(reason: str) -> str:
-    """Take the first complaint of *reason*, without parentheses."""
+    """Extract the first complaint of *reason*, without parentheses."""
     return _PARENTHESES.sub("", reason[:_COMPARED_CHARACTERS]).split("; ", maxsplit=1)[0]
 
 
 def list_widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """List the *faults* that should be looked at as one before any part is."""
+    """List the *faults* to look into as a whole before any part is touched."""
     return tuple(f for f in faults if f.common and f.verdict >= Verdict.ERROR)

@@ -1,8 +1,8 @@
 """
-The fleet in the morning: who failed and what to do, then the lists, then the map.
+The fleet in the morning: what failed and what to do, then the lists, then the map.
 
 One page that opens anywhere and links to the pages of nodes beside it. The lists say in
-words all that the map shows by symbols.
+words what the map shows by symbols.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
 
 MAX_NODE_ROWS = 2000
-"""More nodes than these are shown by rack: a row for each would be too long to read."""
+"""More nodes are shown by rack: a row for each would be too long to read."""
 MAX_OPEN_RACKS = 4
-"""Racks of the map that are open from the start: the first in which a node failed."""
+"""Racks of the map that are open at first: the first with a failed node."""
 MAX_FAULTS = 100
 """Faults on the page; JSON has them all."""
 MAX_FAULT_NODES = 20
-"""Nodes of one fault that are listed with what was found; the host list has them all."""
+"""Nodes of one fault that are listed with the finding; the host list has them all."""
 MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
-"""Rows of a list that are shown at once, and with those that can be opened."""
+"""Rows of a list that are shown unfolded, and all rows that it has."""
 MAX_NAMED_NODES = 8
 """Nodes that an action names."""
 MAX_CAUSES = 5
 """Common causes that are named among the actions."""
 FAILURE_WINDOW = "in the last 7 days"
-"""How far back runs that failed are counted."""
+"""How far back failed runs are counted."""
 REASON_CHARACTERS = 300
-"""Characters of a reason in a table; the page of the node has all of it."""
+"""Characters of a reason in a table; the page of the node has it in full."""
 HINT_CHARACTERS = 60
 """The same in the map."""
 LEADING_COLUMNS = ("state", "")
@@ -61,14 +61,14 @@ LEADING_COLUMNS = ("state", "")
 Links = Mapping[tuple[str, str], str]
 """(node, suite) -> the relative URL of the page of that run."""
 IN_SERVICE_STATES = ("healthy", "unverified")
-"""States in which nothing is held."""
+"""States of nodes that are in service."""
 STATE_VERDICTS = {
     "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
     "suspect": Verdict.WARN,
     "healthy": Verdict.PASS,
 }
-"""What a state is in the map; any other says nothing of the hardware."""
+"""The verdicts of states in the map; others say nothing about the hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class FaultRow:
     count: int
     hosts: str
     hint: str
-    """Where it may have a common cause."""
+    """Set if it may have a common cause."""
     next: str
     more: str
 
     @property
     def example(self) -> NodeFault:
-        """The node that is shown for all of them."""
+        """The node that stands for all of them."""
         return self.nodes[0]
 
 
@@ -151,7 +151,7 @@ class Rack:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """All that the template prints, in its order; what is empty is not shown."""
+    """All that the template prints, in its order; empty fields are not shown."""
 
     icons: tuple[Icon, ...]
     headline: str
@@ -171,7 +171,7 @@ class FleetPage:
 
 
 def render(fleet: Overview, links: Links) -> str:
-    """Print *fleet* as one HTML page that links to the pages of *links*."""
+    """Render *fleet* as one HTML page that links to the pages of *links*."""
     return render_page("fleet.html.j2", lay_out(fleet, links))
 
 
@@ -197,14 +197,14 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
 
 
 def write_headline(rows: Sequence[NodeRow]) -> str:
-    """Write the worst that is true; that all is well only if that is known."""
+    """Write the worst that is true; all is well only if that is known."""
     nodes = _count_nodes(rows)
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
     lately = sum(bool(row.failures) for row in rows)
     unverified = sum(row.overdue for row in rows)
     both = f", {unclear} could not be judged" if unclear else ""
-    told = (
+    headlines = (
         (not rows, "No node is known yet"),
         (failed, f"{failed} of {nodes} failed{both}"),
         (unclear, f"{unclear} of {nodes} could not be judged"),
@@ -213,20 +213,20 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
         (unverified, f"No node failed, but {unverified} of {len(rows)} are not verified"),
         (len(rows) == 1, "The node passed"),
     )
-    return next((text for true, text in told if true), f"All {nodes} passed")
+    return next((text for applies, text in headlines if applies), f"All {nodes} passed")
 
 
 def write_lede(fleet: Overview) -> str:
-    """Write what else an operator has to know."""
+    """Write what else an operator must know."""
     rows = fleet.rows
     if not rows:
-        return "Neither the controller nor any run has reported a node."
+        return "Neither the controller nor a run has reported a node."
     days = f"in the last {fleet.overdue_days:g} days"
-    told = {
+    counts = {
         "failed node{} still in service (observe mode)": sum(
             row.node.state in FAILED_STATES and not row.node.enforced for row in rows
         ),
-        "failed node{} in service: run not started by the controller": sum(
+        "failed node{} still in service (run not started by the controller)": sum(
             row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows
         ),
         f"node{{}} failed {FAILURE_WINDOW}, without a full pass since": sum(
@@ -234,11 +234,11 @@ def write_lede(fleet: Overview) -> str:
         ),
         "node{} with warnings": sum(row.outcome is Verdict.WARN for row in rows),
         f"node{{}} without a full pass {days}": sum(row.overdue for row in rows),
-        "node{} unknown to the controller: only runs started there by hand are known": sum(
+        "node{} unknown to the controller (only runs started on the node are known)": sum(
             not row.known for row in rows
         ),
     }
-    sentences = [f"{n} {text.format('s' * (n > 1))}." for text, n in told.items() if n]
+    sentences = [f"{n} {text.format('s' * (n > 1))}." for text, n in counts.items() if n]
     return " ".join(sentences) or f"Each had a full pass {days}."
 
 
@@ -247,7 +247,7 @@ def _count_nodes(rows: Sequence[NodeRow]) -> str:
 
 
 def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
-    """Judge the whole fleet: it is green only if all nodes are verified."""
+    """Judge the whole fleet; it is green only if all nodes are verified."""
     worst = max((row.outcome or Verdict.SKIP for row in rows), default=Verdict.SKIP)
     if any(row.failures for row in rows):
         worst = max(worst, Verdict.WARN)
@@ -257,7 +257,7 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
 def _list_actions(
     rows: Sequence[NodeRow], faults: Sequence[Fault], links: Links
 ) -> Iterator[FleetAction]:
-    """Yield what to do: look for common causes first, then see to each node."""
+    """Yield what to do: first about common causes, then about each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
         some = [sighting.row for sighting in fault.sightings]
@@ -281,7 +281,7 @@ def _list_actions(
 
 
 def _list_deciding(row: NodeRow) -> dict[str, Remedy]:
-    """List the checks that decide on *row*, and what they call for; "" is none of them."""
+    """Map the checks that decide on *row* to what they call for; "" stands for no check."""
     if row.worst < Verdict.ERROR:
         return {"": Remedy.RERUN}
     return {one.check: one.remedy for one in row.said if cap_verdict(one) is row.worst}
@@ -308,7 +308,7 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
 
 
 def _name_newly_failed(fleet: Overview) -> str:
-    """Name the nodes that failed since yesterday, and not in the week before that."""
+    """Name the nodes that failed in the last day, but not in the week before."""
     new = [row.node.name for row in fleet.rows if _is_new(row, fleet.made - DAY_S)]
     more = f" and {len(new) - MAX_NAMED_NODES} more" if len(new) > MAX_NAMED_NODES else ""
     return ", ".join(new[:MAX_NAMED_NODES]) + more or "none"
@@ -322,7 +322,7 @@ def _is_new(row: NodeRow, since: float) -> bool:
 
 
 def _draw_map(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
-    """Draw the map rack by rack; of very many nodes, a whole rack is a row."""
+    """Draw the map rack by rack; with very many nodes, a row is a whole rack."""
     ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
     checks = sorted({one.check for row in ordered for one in row.said})
     by_rack = groupby(ordered, key=lambda row: guess_rack(row.node.name))
@@ -358,25 +358,25 @@ def _build_heat_row(row: NodeRow, checks: Sequence[str], links: Links) -> HeatRo
     state = Square(
         STATE_VERDICTS.get(row.state, Verdict.SKIP), page, f"{row.node.name}: {row.state_label}"
     )
-    said = {one.check: _build_square(one, links) for one in row.said}
+    results = {one.check: _build_square(one, links) for one in row.said}
     return HeatRow(
         name=row.node.name,
         href=page,
         weight=700 if row.attention else 400,
-        squares=(state, None, *(said.get(check) for check in checks)),
+        squares=(state, None, *(results.get(check) for check in checks)),
     )
 
 
 def _build_square(one: LastResult, links: Links) -> Square:
-    """Make the square of a result; what is in beta can do no more than warn."""
+    """Make the square of a result; a check in beta can only warn."""
     verdict = cap_verdict(one)
-    told = f"{one.node} {one.check}: {ICONS[verdict].word}"
     hint = f", {_cut(one.reason, HINT_CHARACTERS)}" if one.reason else ""
-    return Square(verdict, _link_check(one, links), told + hint)
+    title = f"{one.node} {one.check}: {ICONS[verdict].word}{hint}"
+    return Square(verdict, _link_check(one, links), title)
 
 
 def _fold_rack(name: str, rows: Sequence[NodeRow], checks: Sequence[str], links: Links) -> HeatRow:
-    """Fold the rows of a rack into one: of each check the worst, and how many so."""
+    """Fold a rack into one row: the worst of each check, and its count."""
     columns = zip(*(_build_heat_row(row, checks, links).squares for row in rows), strict=True)
     heads = (*LEADING_COLUMNS, *checks)
     return HeatRow(
@@ -391,14 +391,13 @@ def _fold_rack(name: str, rows: Sequence[NodeRow], checks: Sequence[str], links:
 
 
 def _fold_column(subject: str, column: Sequence[Square | None]) -> Square | None:
-    there = [square for square in column if square is not None]
-    if not there:
+    squares = [square for square in column if square is not None]
+    if not squares:
         return None
-    worst = max(there, key=lambda square: square.verdict)
-    alike = sum(square.verdict is worst.verdict for square in there)
-    word = ICONS[worst.verdict].word
-    told = f"{subject}: {word} on {alike} of {len(there)}, e.g. {worst.title}"
-    return Square(worst.verdict, worst.href, told)
+    worst = max(squares, key=lambda square: square.verdict)
+    alike = sum(square.verdict is worst.verdict for square in squares)
+    count = f"{ICONS[worst.verdict].word} on {alike} of {len(squares)}"
+    return Square(worst.verdict, worst.href, f"{subject}: {count}, e.g. {worst.title}")
 
 
 def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
@@ -506,7 +505,7 @@ def _build_list(
         ListedNode(
             name=row.node.name,
             page=_find_page(row, links),
-            cells=tuple(_cut(tell(row), REASON_CHARACTERS) for tell in columns.values()),
+            cells=tuple(_cut(write(row), REASON_CHARACTERS) for write in columns.values()),
         )
         for row in rows[:MAX_LISTED_ROWS]
     )
@@ -527,8 +526,8 @@ def _describe_newest_run(row: NodeRow, now: float) -> str:
         return "none"
     verdict = row.verdict or row.worst
     began = max((one.started.timestamp() for one in row.said), default=row.node.last_run_at)
-    told = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
-    return told if row.known and row.verdict else f"{told}, not started by the controller"
+    newest = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
+    return newest if row.known and row.verdict else f"{newest}, not started by the controller"
 
 
 def _format_more(left: int) -> str:
@@ -552,7 +551,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _find_page(row: NodeRow, links: Links) -> str:
-    """Find the page of a node: of the run that says most of it."""
+    """Find the page of a node: of the run that says most about it."""
     for one in choose_page_results(row)[:1]:
         return links.get((one.node, one.suite), "")
     return ""

@@ -2,8 +2,8 @@
 Tables of measurements: a row for each metric and a column for each part, or, if there
 are many parts, the other way round.
 
-The eight GPUs of a node are compared at a glance, in numbers and on one small axis
-with the limit.
+The eight GPUs of a node can be compared at a glance, in numbers and on a small axis with
+the limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcverify.model import Inventory, Limit, Verdict
+from hpcverify.model import Inventory, Verdict
 from hpcverify_reports.judged import JudgedMeasurement, format_range
 from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
 from hpcverify_reports.parts import name_parts
@@ -20,19 +20,19 @@ from hpcverify_reports.svg import Strip, draw_strip, is_drawable
 MAX_PART_COLUMNS = 10
 """Parts that still fit in one row of a page."""
 MAX_PARTS_WITH_UNIT = 4
-"""Parts that leave room for the unit beside the name of the metric."""
+"""Parts that leave room for the unit beside the metric."""
 MAX_OPEN_LIMITS = 2
-"""Limits on one metric that are shown unasked."""
+"""Limits on one metric that are shown unfolded."""
 MIN_FOLDED_ZEROS = 3
-"""Rows of nothing but zeros from which they are folded into one list."""
+"""From this many all-zero rows on, they are folded into one list."""
 
 Cell = tuple[tuple[str, Icon | None], ...]
-"""The values of one metric on one part; what is outside a limit has an icon."""
+"""The values of one metric on one part; those outside a limit have an icon."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRange:
-    """A range, the parts that it is for unless all, what follows, and its source."""
+    """A range, its parts unless all, the verdict outside it, and its source."""
 
     text: str
     parts: str
@@ -42,7 +42,7 @@ class LimitRange:
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric: a cell for each part, all on one axis, and the limits."""
+    """One metric: a cell for each part, all values on one axis, and the limits."""
 
     name: str
     unit: str
@@ -50,11 +50,11 @@ class MetricRow:
     strip: Strip | None
     limits: tuple[LimitRange, ...]
     all_zero: bool
-    """Whether every value is 0, and within its limits."""
+    """Whether every value is 0 and within its limits."""
 
     @property
     def folds_limits(self) -> bool:
-        """Whether its limits are too many to show unasked."""
+        """Whether there are too many limits to show unfolded."""
         return len(self.limits) > MAX_OPEN_LIMITS
 
 
@@ -69,20 +69,20 @@ class Grid:
 
     @property
     def style(self) -> str:
-        """The style of its table: many parts are rows, few leave room for a unit."""
+        """The CSS class of its table: many parts are rows, few leave room for a unit."""
         if len(self.parts) > MAX_PART_COLUMNS:
             return "tall"
         return "few" if len(self.parts) <= MAX_PARTS_WITH_UNIT else ""
 
     @property
     def heads(self) -> tuple[tuple[str, str], ...]:
-        """The parts as heads of columns: the name, and the tail of an id."""
+        """The parts as column heads: the name, and the tail of an id."""
         split = (label.partition(" (") for label in self.parts)
         return tuple((name, f"({tag}" if tag else "") for name, _, tag in split)
 
     @property
     def zero_rows(self) -> tuple[MetricRow, ...]:
-        """The rows of nothing but zeros, if they are too many to show each."""
+        """The all-zero rows, if there are enough to fold."""
         zeros = tuple(row for row in self.rows if row.all_zero)
         return zeros if len(zeros) >= MIN_FOLDED_ZEROS else ()
 
@@ -94,7 +94,7 @@ class Grid:
 
     @property
     def rows_by_part(self) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-        """A part a row: its label, and a cell for each metric."""
+        """A row for each part: its label, and a cell for each metric."""
         cells = zip(*(row.cells for row in self.rows), strict=True)
         return tuple(zip(self.parts, cells, strict=True))
 
@@ -105,7 +105,7 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
     by_kind: dict[str, list[JudgedMeasurement]] = {}
     for one in everything:
         where = one.item.where
-        # A core, "cpu3", is in no inventory; its number is not its kind.
+        # A core such as "cpu3" is in no inventory; its number is not its kind.
         by_kind.setdefault(kinds.get(where, where.rstrip("0123456789")), []).append(one)
     return tuple(_build_grid(some, inventory) for some in by_kind.values())
 
@@ -115,7 +115,7 @@ def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid
     metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
     for one in some:
         metrics.setdefault((one.item.name, one.item.unit), []).append(one)
-    # What is outside a limit comes first; the rest keeps the check's own order.
+    # Metrics outside a limit come first; the rest keep the check's own order.
     ordered = sorted(metrics.values(), key=lambda metric: max(map(_judge, metric)), reverse=True)
     return Grid(
         parts=tuple(map(inventory.find_label, parts)),
@@ -150,9 +150,9 @@ def _build_row(
 
 def draw_metric_axis(metric: Sequence[JudgedMeasurement]) -> Strip | None:
     """
-    Put the values of one *metric* on one axis, with the limits that hold.
+    Put the values of one *metric* on one axis, with its limits.
 
-    There is none for flags: of 0 and 1 an axis shows no more than the numbers do.
+    Flags have none: an axis of 0 and 1 shows no more than the numbers do.
     """
     if {one.item.value for one in metric} <= {0, 1}:
         return None
@@ -177,13 +177,10 @@ def _group_limits(
     by_range: dict[tuple[str, str, str], dict[str, None]] = {}
     for one in metric:
         for limit in one.limits:
-            key = (format_range(limit), ICONS[limit.otherwise].word, _format_source(limit))
+            noisy = f"too noisy to judge: {limit.noisy}" if limit.noisy else ""
+            source = "; ".join(filter(None, (limit.source, noisy)))
+            key = (format_range(limit), ICONS[limit.otherwise].word, source)
             by_range.setdefault(key, {})[one.item.where] = None
     for (text, word, source), parts in by_range.items():
         named = "" if parts == everyone else name_parts(parts, inventory)
         yield LimitRange(text, named, f"else {word}", source)
-
-
-def _format_source(limit: Limit) -> str:
-    noisy = f"too noisy to judge: {limit.noisy}" if limit.noisy else ""
-    return "; ".join(filter(None, (limit.source, noisy)))

@@ -1,8 +1,8 @@
 """
-The heat map: what every check said of every node, or of every rack of many.
+The heat map: the result of every check on every node, or on every rack of a large fleet.
 
-What passed is the background, one path for each block; what did not is a symbol with a
-shape, a colour and a link of its own. So a page of thousands of nodes stays small.
+What passed is background, one path for each block; what did not is a symbol with a shape,
+a colour and a link. So the page of thousands of nodes stays small.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from hpcverify.model import Verdict
 from hpcverify_reports.labels import ICONS, Icon
 
 PITCH_PIXELS = 24
-"""Pixels from one square to the next, in both directions: room for a finger."""
+"""Pixels from one square to the next, both ways: room for a finger."""
 BLOCK_ROWS = 32
-"""Of a block: more are a block of their own, with the names of the checks above."""
+"""Rows of a block; the names of the checks are above each block."""
 NAME_CHARACTERS = 24
-"""Characters of a name that are shown; the title has all of it."""
+"""Characters of a name; the title has the full name."""
 
 _CHARACTER_PIXELS = 7.9
 """The width of a bold character of a label in a wide font, in pixels."""
 _SLANT_COS_SIN = (0.62, 0.79)
-"""Cosine and sine of the angle at which the checks' names stand: 52 degrees."""
+"""Cosine and sine of the slant of the checks' names: 52 degrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """What came of one check on one node, and where there is more about it."""
+    """The result of one check on one node, and the link to its details."""
 
     verdict: Verdict
     href: str
@@ -44,19 +44,19 @@ class HeatRow:
     name: str
     href: str
     weight: int
-    """Of its letters: 700 for a node that needs attention."""
+    """Font weight: 700 for a node that needs attention."""
     squares: tuple[Square | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLabel:
-    """The name of a column or of a row, and its place in pixels."""
+    """The name of a column or a row, and its place in pixels."""
 
     x: float
     y: float
     text: str
     title: str = ""
-    """The whole of a name that is cut off."""
+    """The full name, if *text* is cut."""
     href: str = ""
     weight: int = 400
 
@@ -74,14 +74,14 @@ class PlacedIcon:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows on a paper of their own."""
+    """Some rows in an SVG of their own."""
 
     id: str
     title: str
     width: int
     height: int
     left: int
-    """Where the squares begin; the names end before it."""
+    """Where the squares begin, right of the names."""
     top: int
     heads: tuple[PlacedLabel, ...]
     names: tuple[PlacedLabel, ...]
@@ -158,7 +158,7 @@ def _place_name(y: int, left: int, row: HeatRow) -> PlacedLabel:
 
 
 def _find_passed(squares: Sequence[Square | None]) -> Iterator[tuple[int, int]]:
-    """Yield place and length of every stretch of squares that passed."""
+    """Yield start and length of every stretch of squares that passed."""
     passed = [square is not None and square.verdict is Verdict.PASS for square in squares]
     for value, pairs in groupby(enumerate(passed), key=itemgetter(1)):
         places = [place for place, _ in pairs]

@@ -1,9 +1,8 @@
 """
-The past of a node: its earlier runs, and what has moved since.
+The history of a node: its earlier runs, and what has changed since.
 
-A value is compared with the earlier ones of the same part under the same suite,
-for another suite loads the part otherwise. pandas is imported only here, and only
-when there is a past to speak of.
+A value is compared with earlier ones of the same part and suite: another suite puts
+another load on the part. pandas is imported only here, and only if there are earlier runs.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_EARLIER_VALUES = 3
-"""Earlier values from which a median and a spread mean something."""
+"""Fewer earlier values have no meaningful median and spread."""
 MAX_SHOWN_RUNS = 30
 """Runs in the table and points of a sparkline."""
 MAX_METRICS = 20
-"""Metrics in the table: those that are farthest from their own past."""
+"""Metrics in the table: those that deviate most from their own history."""
 
 _KEY_COLUMNS = ["check", "name", "where", "unit"]
 _SIGMA_PER_MAD = 1.4826
-"""What makes a standard deviation of the median absolute deviation (normal law)."""
+"""Standard deviation by median absolute deviation, of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricTrend:
-    """One metric of one part: its past, and where it is today."""
+    """One metric of one part: its history, and its value in this run."""
 
     check: str
     name: str
@@ -50,18 +49,18 @@ class MetricTrend:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The section: runs, newest first, and what has moved, the farthest first."""
+    """Earlier runs, newest first, and trends, largest deviation first."""
 
     runs: tuple[tuple[Run, Icon, str], ...]
-    """Each with the icon of its verdict, and the checks that decided it."""
+    """Each with the icon of its verdict, and the decisive checks."""
     older: int
-    """How many runs there are before these."""
+    """How many runs are older than these."""
     trends: tuple[MetricTrend, ...]
     suite: str
 
 
 def build_history(run: Run, others: Sequence[Run]) -> History | None:
-    """Lay out the past of *run*'s node; None if *others* hold none."""
+    """Lay out the runs among *others* that are earlier than *run*; None if there are none."""
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
         key=lambda earlier: (earlier.started, earlier.id),
@@ -86,9 +85,14 @@ def _name_decisive(run: Run) -> str:
 
 
 def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
-    import pandas as pd  # noqa: PLC0415 - 300 ms, for nothing without a past
+    import pandas as pd  # noqa: PLC0415 - 300 ms, wasted without a history
 
-    judged = set(_list_judged_keys(run))
+    judged = {
+        (result.check, item.name, item.where, item.unit)
+        for result in run.results
+        for item in result.measurements
+        if any(applies(limit, item) for limit in result.limits)
+    }
     same = [row for one in past if one.suite == run.suite for row in _list_values(one)]
     earlier_rows = [row for row in same if row[:4] in judged]
     rows = [row for row in _list_values(run) if row[:4] in judged]
@@ -107,13 +111,6 @@ def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
         yield _build_trend(key, row, values, run.inventory)
 
 
-def _list_judged_keys(run: Run) -> Iterator[tuple[str, str, str, str]]:
-    for result in run.results:
-        for item in result.measurements:
-            if any(applies(limit, item) for limit in result.limits):
-                yield result.check, item.name, item.where, item.unit
-
-
 def _list_values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
     for check, rounds in group_by_check(run.results).items():
         for item in compute_medians(rounds):
@@ -122,14 +119,14 @@ def _list_values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
 
 
 def spread(values: pd.Series) -> float:
-    """Estimate the standard deviation in a way that one odd run cannot spoil."""
+    """Estimate the standard deviation so that one outlier cannot spoil it."""
     return _SIGMA_PER_MAD * float((values - values.median()).abs().median())
 
 
 def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep of each metric the part that is farthest from its own past."""
+    """Keep of each metric the part that deviates most from its own history."""
     off = (frame["value"] - frame["median"]).abs()
-    # What never varied would be infinitely far at the least change.
+    # Without a floor, a value that never varied would be infinitely far off at any change.
     floor = frame["median"].abs() * 1e-3 + 1e-12
     ordered = (
         frame.assign(distance=off / frame["spread"].clip(lower=floor))

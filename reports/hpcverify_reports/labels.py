@@ -1,8 +1,8 @@
 """
-What reports call verdicts, causes, facts and times.
+The words, icons and formats of the reports.
 
-A verdict is told three times over, by shape, by word and by colour, so that it
-survives a grey printer and an eye that takes red for green.
+A verdict has a shape, a word and a colour, so that it survives a grey printer and colour
+blindness.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hpcverify.summary.printable import make_printable
 
 CAUSE_SENTENCES = {
     Cause.NONE: "",
-    Cause.BUSY: "Someone else holds the part.",
+    Cause.BUSY: "Another process or user holds the part.",
     Cause.CHECKER: "The check failed its own self-test, or has a bug.",
     Cause.CRASHED: "The check crashed.",
     Cause.DENIED: "A permission is missing.",
-    Cause.HUNG: "A call into the driver, or a whole process, never came back.",
-    Cause.INTERRUPTED: "The run was told to stop.",
+    Cause.HUNG: "A driver call or a process did not return.",
+    Cause.INTERRUPTED: "The run was stopped.",
     Cause.MISCONFIGURED: "The node's driver, libraries or settings do not match.",
     Cause.MISSING: "A tool or a library is not installed.",
-    Cause.NOISY: "The metric spreads too widely to be judged.",
-    Cause.NO_RESOURCES: "The node could start no more processes or open no more files.",
-    Cause.NO_SPACE: "Too little disk or memory was free to measure.",
+    Cause.NOISY: "The metric varies too much to be judged.",
+    Cause.NO_RESOURCES: "The node could not start more processes or open more files.",
+    Cause.NO_SPACE: "There was not enough free disk space or memory.",
     Cause.NOT_APPLICABLE: "The node has no such part.",
     Cause.NOT_OBSERVABLE: "The node has no sensor for this.",
     Cause.PARTIAL_VIEW: "A cgroup or an environment variable hides parts.",
     Cause.TIMEOUT: "The deadline passed.",
-    Cause.UNMEASURED: "A limit stands for which nothing was measured.",
+    Cause.UNMEASURED: "There is a limit, but no measurement for it.",
 }
 """One sentence for each cause of an ERROR or a SKIP."""
 
@@ -40,10 +40,10 @@ CAUSE_SENTENCES = {
 @dataclass(frozen=True, slots=True)
 class Icon:
     """
-    The sign of a verdict on a square of 16: a *shape*, with a *glyph* in it.
+    The sign of a verdict on a square of 16: a *shape* with a *glyph* in it.
 
-    *fill* is an attribute and not a style, for servers that ban a page's styles;
-    *key* names the style that lightens it in the dark.
+    *fill* is an attribute, for servers that ban styles; *key* names the CSS class that
+    lightens it in dark mode.
     """
 
     key: str
@@ -74,7 +74,7 @@ ICONS = {
     ),
     Verdict.FAIL: Icon("fail", "fail", "#bf3026", "M1.2 1.2h13.6v13.6H1.2z", "M5 5l6 6M11 5l-6 6"),
 }
-"""Five shapes that stay apart without their colours."""
+"""Five shapes that differ even without their colours."""
 
 INFO_ICON = Icon(
     "info",
@@ -83,16 +83,16 @@ INFO_ICON = Icon(
     "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z",
     "M8 7.2v4.3M8 4.4v.2",
 )
-"""The sign of a finding without a verdict of its own: counters, what was changed."""
+"""The sign of a finding that is not judged: counters, changes."""
 
 
 def format_number(value: float | None) -> str:
-    """Print *value* without its unit, in no more room than a column has."""
+    """Print *value* without its unit, short enough for a column."""
     return format_quantity(value, "").replace("e+", "e")
 
 
 def format_unit(unit: str) -> str:
-    """Print a unit; that of a ratio is none."""
+    """Print a unit; a ratio has none."""
     return "" if unit == "ratio" else unit
 
 
@@ -110,20 +110,24 @@ FACT_LABELS = {
     "serial": "serial number",
     "vbios": "VBIOS",
 }
-"""Facts of parts whose names in a document are not what a person calls them."""
+"""Facts whose names in the run document are not what people call them."""
 
 
 def label_fact(fact: str) -> str:
-    """Say what a person calls a *fact* of a part."""
+    """Name a *fact* of a part as people do."""
     return FACT_LABELS.get(fact, fact.replace("_", " "))
 
 
 def make_anchor(*names: str) -> str:
-    """Make the id of a place in the page from names alone: it outlives a rerun."""
+    """Make an anchor from names alone, so that it is the same after a rerun."""
     return ".".join(quote(make_printable(name), safe="") for name in names)
 
 
 def format_time(when: datetime) -> str:
-    """Print a time of day in UTC; what names no zone is taken to be UTC."""
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """Print date and time in UTC."""
+    return convert_to_utc(when).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def convert_to_utc(when: datetime) -> datetime:
+    """Convert *when* to UTC; without a zone it is taken to be UTC."""
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)

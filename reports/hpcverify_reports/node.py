@@ -1,9 +1,9 @@
 """
 The health report of one node: one page that opens anywhere.
 
-For the operator who decides, the verdict and the next step are on top, in words. For
-the vendor's technician, every number is below, with its limit, the limit's source and
-the command that measures it again. The same run gives the same bytes.
+The verdict and the next step are on top, for the operator. Every number is below, with its
+limit, the limit's source and the command that measures it again, for the vendor's
+technician. The same run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from hpcverify_reports.sections import (
 MAX_REASONS = 4
 """Reasons at the top of the page."""
 MAX_OTHER_ROUNDS = 50
-"""Of each check, besides the worst one; those that did not pass come first."""
+"""Rounds of a check besides the worst one; those that did not pass come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A check that did not pass, and those that the same cause took with it."""
+    """A check that did not pass, and others that did not for the same cause."""
 
     section: Section
     decisive: bool
@@ -63,13 +63,13 @@ class Card:
     text: str
     """Its first complaint."""
     more: int
-    """How many there are besides."""
+    """How many more it has."""
     also: tuple[Link, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A key figure of a check, and which part was slowest."""
+    """A key figure of a check, and the slowest part."""
 
     href: str
     name: str
@@ -81,10 +81,10 @@ def render(
     run: Run, *, history: Sequence[Run] = (), repetitions: Repetitions = MappingProxyType({})
 ) -> str:
     """
-    Print *run* as one HTML page.
+    Render *run* as one HTML page.
 
-    *history* are earlier runs of the same node; *repetitions* say how often the parts
-    that fail have failed before.
+    *history* has earlier runs of the same node; *repetitions* say how often the failing
+    parts have failed before.
     """
     inventory = recall_gone_parts(run)
     sections = {
@@ -126,18 +126,18 @@ def render(
 
 
 def _build_section(rounds: Sequence[Result], run: Run, inventory: Inventory) -> Section:
-    """Lay out the worst of *rounds* in full, and fold the others under it."""
+    """Lay out the worst of *rounds* in full, with the others folded below it."""
     worst = choose_worst_round(rounds)
-    made = build_section(worst, inventory)
+    section = build_section(worst, inventory)
     if len(rounds) == 1:
-        return made
+        return section
     others = rank_results(r for r in rounds if r is not worst)
     shown = sorted(others[:MAX_OTHER_ROUNDS], key=lambda r: r.round)
     left = len(others) - len(shown)
     return replace(
-        made,
-        badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *made.badges),
-        shown_note=f"Round {worst.round} is shown here, the first of the worst.",
+        section,
+        badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *section.badges),
+        shown_note=f"This is round {worst.round}, the first of the worst.",
         other_rounds=tuple(build_section(r, inventory, main=False) for r in shown),
         unshown_note=f"and {left} more: hpcverify show {run.id} --round N" if left else "",
     )
@@ -145,7 +145,7 @@ def _build_section(rounds: Sequence[Result], run: Run, inventory: Inventory) -> 
 
 def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Inventory) -> Card:
     verdict = effective_verdict(group.result)
-    # A skip, which counts where the check is required, has a reason and no complaint.
+    # The skip of a required check has a reason, but no complaint.
     first, *others = list_clauses(group.result, inventory) or [group.result.reason]
     return Card(
         section=section,
@@ -157,7 +157,7 @@ def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Invent
 
 
 def _link_check(result: Result, expected: Verdict) -> Link:
-    """Link to a check, with what it counts as if that is not what is *expected*."""
+    """Link to a check, with what it counts as if that is not *expected*."""
     verdict = effective_verdict(result)
     note = "" if verdict is expected else f" ({ICONS[verdict].word})"
     return make_anchor(result.check), result.check + note
@@ -184,8 +184,8 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:
-    if known := describe_machine(run):
-        yield "Machine", known
+    if machine := describe_machine(run):
+        yield "Machine", machine
     yield "Suite", run.suite
     if run.rounds > 1:
         yield "Rounds", f"{count_rounds(run)} of {run.rounds}"
@@ -195,7 +195,7 @@ def _list_facts(run: Run) -> Iterator[Fact]:
 
 
 def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
-    """Yield the parts that have the same sensors, and these sensors."""
+    """Yield the parts with the same sensors, and these sensors."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:
         where, _, name = sensor.rpartition("/")

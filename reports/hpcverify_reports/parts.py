@@ -9,16 +9,16 @@ from itertools import groupby
 from hpcverify.model import Inventory
 
 _NUMBERED_LABEL = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
-"""A label that ends in a number, and perhaps the tail of an id: GPU 3 (…4f21)."""
+"""A label that ends in a number, perhaps with the tail of an id: GPU 3 (…4f21)."""
 
 
 def name_parts(places: Iterable[str], inventory: Inventory) -> str:
-    """Name the parts at *places*, which are their ids, in as few words as possible."""
+    """Name the parts with the ids *places*, in as few words as possible."""
     return ", ".join(_fold(inventory.list_names(list(places))))
 
 
 def _fold(labels: Sequence[str]) -> Iterator[str]:
-    """Bring labels together that differ only in their numbers."""
+    """Fold labels that differ only in their numbers."""
     alike: dict[str, list[tuple[int, str]]] = {}
     for label in labels:
         found = _NUMBERED_LABEL.fullmatch(label)
@@ -37,7 +37,7 @@ def _fold(labels: Sequence[str]) -> Iterator[str]:
 
 def _format_ranges(numbers: Sequence[int]) -> Iterator[str]:
     """Write ascending *numbers* as ranges: 0-1, 3."""
-    # Within a range, number and place grow alike.
+    # Within a range, number minus index is constant.
     for _, some in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         span = [number for _, number in some]
         yield f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}"

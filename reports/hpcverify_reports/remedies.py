@@ -1,4 +1,4 @@
-"""What to do about which part, ready to print: the table that a vendor is sent."""
+"""What to do about which part, ready to print: the table for the vendor."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""
 
 MAX_SHOWN_COMPLAINTS = 6
-"""Complaints of one part that stand beside it; all are told further below."""
-
+"""Complaints listed with a part; all of them follow further below."""
 MAX_OPEN_PARTS = 4
-"""Parts of an action that a page does not fold."""
-
+"""Parts of an action that a page shows unfolded."""
 MODEL_FACTS = ("name", "model", "product")
 TICKET_FACTS = ("pci_address", "serial", "board", "part_number", "vbios", "firmware", "driver")
-"""Facts of a part in the order in which they are told."""
+"""Facts of a part, in the order of a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedRow:
-    """One part, how to find it, and what speaks against it."""
+    """One part, how to identify it, and the evidence against it."""
 
     label: str
     model: str
@@ -56,7 +54,7 @@ class ActionGroup:
 
     @property
     def shown(self) -> tuple[AffectedRow, ...]:
-        """The first parts, which a page shows at once."""
+        """The first parts, which a page shows unfolded."""
         return self.rows[:MAX_OPEN_PARTS]
 
     @property
@@ -66,23 +64,22 @@ class ActionGroup:
 
 
 def group_demanded(run: Run, past: Repetitions) -> tuple[ActionGroup, ...]:
-    """Lay out what made the verdict of *run*, the gravest first."""
+    """Lay out the actions that the verdict of *run* calls for, the gravest first."""
     return tuple(_build_group(action, run, past) for action in list_deciding_actions(run))
 
 
 def group_milder(run: Run) -> tuple[ActionGroup, ...]:
-    """Lay out what *run* holds against other parts, which accuses none of them."""
+    """Lay out what *run* observed on other parts, none of which failed."""
     return tuple(_build_group(a, run, {}) for a in list_actions(run) if a.verdict < run.verdict)
 
 
 def describe_machine(run: Run) -> str:
-    """Name the machine as its maker knows it; empty where DMI cannot be read."""
+    """Name the machine as its vendor does; empty if DMI cannot be read."""
     for system in run.inventory.of_kind("system"):
         names = (system.facts.get("vendor"), system.facts.get("product"))
         serial = system.facts.get("serial")
-        told = " ".join(filter(None, names))
-        numbered = f"serial number {serial}" if serial else ""
-        return ", ".join(filter(None, (told, numbered)))
+        number = f"serial number {serial}" if serial else ""
+        return ", ".join(filter(None, (" ".join(filter(None, names)), number)))
     return ""
 
 
@@ -96,7 +93,8 @@ def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
 
 
 def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> AffectedRow:
-    accused = part.verdict is Verdict.FAIL
+    failed = part.verdict is Verdict.FAIL
+    first = format_time(past.first) if past and past.failed > 1 else "in this run"
     known = (past.facts if past else {}) | part.facts
     return AffectedRow(
         label=part.label,
@@ -104,30 +102,24 @@ def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> Affecte
         id=part.where if part.where != part.label else "",
         facts=(
             *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
-            *([("first failed", _format_first_failure(past))] if accused else []),
+            *([("first failed", first)] if failed else []),
         ),
         evidence=_list_evidence(part),
-        past=(_count_failures(past),) if past and past.runs > 1 else (),
-        ruled_out=tuple(list_ruled_out(part, run, past)) if accused else (),
+        past=(f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}",)
+        if past and past.runs > 1
+        else (),
+        ruled_out=tuple(list_ruled_out(part, run, past)) if failed else (),
     )
 
 
-def _format_first_failure(past: Repetition | None) -> str:
-    return format_time(past.first) if past and past.failed > 1 else "in this run"
-
-
-def _count_failures(past: Repetition) -> str:
-    return f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}"
-
-
 def _list_evidence(part: AffectedPart) -> tuple[str, ...]:
-    told = tuple(_format_complaint(c, part.verdict) for c in part.complaints[:MAX_SHOWN_COMPLAINTS])
-    left = len(part.complaints) - MAX_SHOWN_COMPLAINTS
-    return (*told, f"and {left} more") if left > 0 else told
+    shown = [_format_complaint(c, part.verdict) for c in part.complaints[:MAX_SHOWN_COMPLAINTS]]
+    left = len(part.complaints) - len(shown)
+    return (*shown, f"and {left} more") if left else tuple(shown)
 
 
 def _format_complaint(complaint: Complaint, worst: Verdict) -> str:
-    """Tell a complaint; what is milder than the *worst* of its part says so."""
+    """Print a complaint, with its verdict if that is milder than the *worst*."""
     checks = ", ".join(complaint.checks)
     what = f"{checks}: {complaint.text}" if checks else complaint.text
     milder = complaint.verdict < worst

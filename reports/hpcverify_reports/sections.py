@@ -47,21 +47,21 @@ from hpcverify_reports.parts import name_parts
 from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
 
 MAX_COMPLAINTS = 16
-"""Complaints of one check that the top of the page shows; the rest is below."""
+"""Complaints of one check in its card; the tables below have them all."""
 EXCERPT_CHARACTERS = 4096
-"""Characters of one piece of evidence; the run's document holds the rest."""
+"""Characters of one piece of evidence; the run document has the rest."""
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
-"""What a measurement may add to a series' name so that its limit can be drawn."""
+"""Suffixes of measurements whose limit can be drawn into the series' chart."""
 
 Fact = tuple[str, str]
-"""A name and what it is, both ready to print."""
+"""A name and its value, ready to print."""
 Link = tuple[str, str]
-"""Where something is, and what it is called."""
+"""An anchor and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComplaintRow:
-    """A measurement outside its limit, or a limit that was never met."""
+    """A measurement outside its limit, or a limit without a measurement."""
 
     icon: Icon
     href: str
@@ -88,7 +88,7 @@ class FindingItem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Everything about one check in one round; what is empty is not shown."""
+    """Everything about one check in one round; empty fields are not shown."""
 
     id: str
     check: str
@@ -100,13 +100,13 @@ class Section:
     reason: str
     cause: str
     next: str
-    """What to do; empty where the complaints call for different things."""
+    """What to do; empty if the complaints call for different things."""
     complaints: tuple[ComplaintRow, ...]
     more_complaints: int
-    """How many there are besides, which only the tables below show."""
+    """How many more there are, which only the tables below show."""
     findings: tuple[FindingItem, ...]
     parts: tuple[tuple[str, str, Icon | None], ...]
-    """Of each part that the check looked at: its id in the page, its name, its icon."""
+    """The anchor, name and icon of each part that the check covered."""
     coverage: tuple[Fact, ...]
     grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
@@ -116,19 +116,19 @@ class Section:
     shown_note: str = ""
     """Which of several rounds this is."""
     unshown_note: str = ""
-    """How many rounds there is no room for, and where they are."""
+    """How many rounds are left out, and where they are."""
 
 
 def build_section(result: Result, inventory: Inventory, *, main: bool = True) -> Section:
     """
-    Lay out all that is known of one check.
+    Lay out everything about one check.
 
-    A round that is not the *main* one has a place of its own in the page, and charts
-    only if it did not pass: those of a day would be most of the page.
+    A round that is not the *main* one has an anchor of its own, and charts only if it did
+    not pass: the charts of a day would be most of the page.
     """
     everything = judge_measurements(result)
     verdict = effective_verdict(result)
-    # No name has a slash in it once it is quoted.
+    # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, place)
@@ -156,13 +156,11 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         unmet_limits=tuple(
             f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
         ),
-        params=tuple((name, format_param(v)) for name, v in result.params.items()),
+        params=tuple(
+            (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for name, value in result.params.items()
+        ),
     )
-
-
-def format_param(value: object) -> str:
-    """Print a parameter as JSON, but text without its quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _list_complaints(
@@ -211,7 +209,7 @@ def _list_complaints(
 def _build_judged_finding(
     finding: Finding, verdict: Verdict, result: Result, inventory: Inventory
 ) -> FindingItem:
-    """Lay out a finding; one that passed has no verdict and no remedy of its own."""
+    """Lay out a finding; one that passed has no remedy."""
     if verdict is Verdict.PASS:
         return build_finding(finding, inventory, INFO_ICON)
     remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
@@ -227,13 +225,12 @@ def build_finding(
         part=inventory.find_label(finding.where),
         code=finding.code,
         text=finding.text,
-        evidence=tuple((label_fact(n), cut_excerpt(v)) for n, v in finding.evidence.items()),
+        evidence=tuple((label_fact(n), _cut_excerpt(v)) for n, v in finding.evidence.items()),
         remedy=remedy,
     )
 
 
-def cut_excerpt(text: str) -> str:
-    """Cut *text* to what a page can hold, and say how much is left out."""
+def _cut_excerpt(text: str) -> str:
     left = len(text) - EXCERPT_CHARACTERS
     if left <= 0:
         return text
@@ -257,7 +254,7 @@ def _list_parts(
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
-    """Yield the parts that went through the same, and what it was."""
+    """Yield the parts with the same coverage, and that coverage."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
         alike.setdefault(covered.text, []).append(covered.where)
@@ -298,7 +295,7 @@ def _choose_limit_lines(
     }
     lows = {limit.low for limit in limits if limit.low is not None}
     highs = {limit.high for limit in limits if limit.high is not None}
-    # Limits that differ from part to part would be a fence, not a line.
+    # Limits that differ from part to part cannot be one line.
     alone = [value for values in (lows, highs) if len(values) == 1 for value in values]
     return [Tick(value, f"limit {format_with_unit(value, unit)}") for value in alone]
 
@@ -319,7 +316,7 @@ class KindTable:
 
 
 def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
-    """Lay out the parts of a node by kind; what they share is listed once."""
+    """Lay out the parts of a node by kind; facts they share are listed once."""
     kinds = dict.fromkeys(part.kind for part in inventory.parts)
     return tuple(_build_kind_table(kind, inventory.of_kind(kind)) for kind in kinds)
 

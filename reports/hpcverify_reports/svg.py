@@ -1,9 +1,8 @@
 """
-The geometry of the charts: numbers in, paths ready to print out.
+The geometry of the charts: from numbers to SVG paths.
 
-Nothing is drawn by a script and no colour is a style, so that a chart works in an
-archive, on paper, and on a server that bans both. The templates turn these values into
-SVG and decide nothing.
+Charts use no scripts, and colours are attributes, so that they work in an archive, on
+paper, and on a server that bans both. The templates only print these values.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from hpcverify.telemetry.thinning import thin
 from hpcverify_reports.labels import Icon, format_number, format_with_unit
 
 MAX_POINTS = 200
-"""Of a line at most: the least and the greatest sample of each short stretch."""
+"""Points of a line: the minimum and maximum of each short stretch."""
 FULL_DETAIL_LINES, MIN_POINTS = 8, 40
-"""More lines than these share the points of as many, down to `MIN_POINTS` each."""
+"""More lines than these share their points, down to `MIN_POINTS` each."""
 MAX_LABELED_LINES = 12
-"""Lines that can all be told apart by a label; of more, only the extremes are."""
+"""Lines that all have a label; of more, only the flagged and the extremes."""
 HUES = ("#3f78b5", "#c2762b", "#4b9560", "#8d66b8", "#2f9698", "#bf5f80", "#8a8636", "#7a8491")
-"""Of like weight on white and on black; lines are told apart by their labels."""
+"""Equally strong on white and black; labels, not hues, identify the lines."""
 CHART_WIDTH, CHART_HEIGHT = 560, 210
 STRIP_WIDTH = 132.0
 SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 120, 26
@@ -37,7 +36,7 @@ _LABEL_PITCH = 12
 """From one label to the next below it."""
 _TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _MIN_UNITS = 3
-"""Units that an axis must span to be labelled in them."""
+"""A unit is used from this many on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What was sampled on one part; *flagged* if the part is outside a limit."""
+    """The samples of one part; *flagged* if the part is outside a limit."""
 
     label: str
     t: Sequence[float]
@@ -67,7 +66,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTrace:
-    """A trace, its place among the others, and the points that are left of it."""
+    """A trace, its place among the others, and its points after thinning."""
 
     trace: Trace
     place: int
@@ -75,7 +74,7 @@ class DrawnTrace:
 
     @property
     def label(self) -> str:
-        """The name at its end: in a table GPU 3 (…4f21), on a line GPU 3."""
+        """The name at its end, without the id: GPU 3, not GPU 3 (…4f21)."""
         return self.trace.label.split(" (", maxsplit=1)[0][:16]
 
     @property
@@ -102,7 +101,7 @@ class ChartLine:
     width: float
     weight: int
     label: Tick | None
-    """Its name and at what height, if it has one."""
+    """Its name and height, if it has one."""
     leader_path: str
     """From the line to its name."""
 
@@ -125,7 +124,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A small line of earlier values, the last one a dot, the median a rule."""
+    """A small line of values, with a dot at the last and a rule at the median."""
 
     title: str
     path: str
@@ -136,20 +135,20 @@ class Sparkline:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """All values of one metric on one axis, with its limits and what they forbid."""
+    """All values of one metric on one axis, with its limits."""
 
     title: str
     zones: tuple[tuple[float, float], ...]
     """Start and width of what is out of bounds."""
     bounds: str
-    """One path of a stroke for each limit, as *ticks* is for each value."""
+    """One path with a stroke for each limit, as *ticks* for each value."""
     ticks: str
     icons: tuple[tuple[float, Icon], ...]
-    """Where the values outside a limit are, each with the icon of its verdict."""
+    """The places of values outside a limit, with the icons of their verdicts."""
 
 
 def thin_trace(trace: Trace, points: int = MAX_POINTS) -> tuple[tuple[float, float], ...]:
-    """Leave out what is no number, and then what no eye could see; no spike is lost."""
+    """Leave out non-numbers, then points that nobody could see; no spike is lost."""
     pairs = zip(trace.t, trace.values, strict=False)
     finite = [pair for pair in pairs if all(map(is_drawable, pair))]
     t, values = thin([t for t, _ in finite], [v for _, v in finite], points)
@@ -157,12 +156,12 @@ def thin_trace(trace: Trace, points: int = MAX_POINTS) -> tuple[tuple[float, flo
 
 
 def is_drawable(value: float) -> bool:
-    """Whether *value* has a place on paper; differences must not overflow either."""
+    """Whether *value* can be drawn; differences must not overflow either."""
     return abs(value) < _MAX_MAGNITUDE
 
 
 def choose_round_steps(low: float, high: float, about: int) -> list[float]:
-    """Choose *about* so many round numbers that embrace the range; at least two."""
+    """Choose roughly *about* round numbers that cover the range; at least two."""
     if high - low <= max(abs(low), abs(high), 1e-9) * 1e-9:
         low, high = low - (abs(low) * 0.05 or 1), high + (abs(high) * 0.05 or 1)
     raw = (high - low) / about
@@ -175,7 +174,7 @@ def choose_round_steps(low: float, high: float, about: int) -> list[float]:
 def draw_chart(
     name: str, unit: str, traces: Sequence[Trace], bounds: Sequence[Tick] = ()
 ) -> Chart | None:
-    """Draw *traces* over time, with the limits of *bounds*; None without samples."""
+    """Draw *traces* over time, with the limits *bounds*; None without samples."""
     points = max(MIN_POINTS, MAX_POINTS * FULL_DETAIL_LINES // max(FULL_DETAIL_LINES, len(traces)))
     drawn = [DrawnTrace(trace, i, thin_trace(trace, points)) for i, trace in enumerate(traces)]
     drawn = [d for d in drawn if d.points]
@@ -250,12 +249,12 @@ def _draw_lines(
 
 
 def space_labels(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Move labels off one another, in their order, and keep them on the paper."""
+    """Move labels apart, in their order, and keep them between *low* and *high*."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     heights = [wanted[i] for i in order]
     down = _push_apart(heights, low, high)
     up = [-y for y in _push_apart([-y for y in reversed(heights)], -high, -low)]
-    # Both keep the distance, and so does their mean, which is near the lines' ends.
+    # Both keep the distance, and so does their mean, which is close to the lines' ends.
     middle = [(a + b) / 2 for a, b in zip(down, reversed(up), strict=True)]
     placed = dict(zip(order, middle, strict=True))
     return [round(placed[i], 1) for i in range(len(wanted))]
@@ -275,24 +274,23 @@ def _push_apart(heights: Sequence[float], low: float, high: float) -> list[float
 
 
 def write_path(points: Sequence[tuple[float, float]]) -> str:
-    """Write *points* as steps in tenths of a pixel, the shortest form there is."""
+    """Write *points* as steps in tenths of a pixel, the shortest form."""
     whole = [(round(x * _STEPS_PER_PIXEL), round(y * _STEPS_PER_PIXEL)) for x, y in points]
     steps = [(bx - ax, by - ay) for (ax, ay), (bx, by) in pairwise(whole)]
     text = " ".join(f"{x} {y}" for x, y in steps)
-    start = f"M{whole[0][0]} {whole[0][1]}"
-    # A line of one sample is a dot: a step of nothing with a round cap.
-    return f"{start}l{text or '0 0'}".replace(" -", "-")
+    # A line of one sample is a dot: an empty step with a round cap.
+    return f"M{whole[0][0]} {whole[0][1]}l{text or '0 0'}".replace(" -", "-")
 
 
 def _describe(unit: str, traces: Sequence[Trace]) -> str:
-    told = [
+    ranges = [
         f"{trace.label}: {format_with_unit(min(finite), '')} to "
         f"{format_with_unit(max(finite), unit)}"
         for trace in traces[:MAX_LABELED_LINES]
         if (finite := [v for v in trace.values if is_drawable(v)])
     ]
     more = len(traces) - MAX_LABELED_LINES
-    return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+    return "; ".join([*ranges, *([f"and {more} more"] if more > 0 else [])])
 
 
 def draw_strip(
@@ -301,7 +299,7 @@ def draw_strip(
     lows: Sequence[float],
     highs: Sequence[float],
 ) -> Strip | None:
-    """Put *values* on one axis with the limits; what is outside one bears a mark."""
+    """Put *values* on one axis with the limits; values outside one have an icon."""
     everything = [*(value for value, _ in values), *lows, *highs]
     if not values or len(everything) < 2:  # noqa: PLR2004 - one value alone says nothing
         return None
@@ -320,7 +318,7 @@ def draw_strip(
 
 
 def _draw_strokes(places: Sequence[float], top: int, height: int) -> str:
-    """Draw an upright stroke at each of *places*; what coincides is drawn once."""
+    """Draw a vertical stroke at each of *places*, once where they coincide."""
     return "".join(f"M{x:g} {top}v{height}" for x in dict.fromkeys(places))
 
 

@@ -1,10 +1,10 @@
-"""A run as text for other programs: JUnit XML for CI, Markdown for a ticket."""
+"""A run as JUnit XML for CI, and as Markdown for a ticket."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
@@ -31,7 +31,7 @@ from hpcverify.summary.verdict import (
 )
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.judged import find_rule
-from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time
+from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, convert_to_utc, format_time
 from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
@@ -56,30 +56,30 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     """
     Write *run* as JUnit XML, a test case for each check: its worst round.
 
-    A warning passes and says so in its output. What makes the run itself FAIL or
-    ERROR though no check does, as an interruption, is a test case of its own:
-    a CI server that counts must not count such a run as good. The properties name the
-    machine, and for each part what to do, how to find it, and why; *past* says how
-    often it has failed.
+    A warning passes, with the details in its output. If the run is FAIL or ERROR though no
+    check is, as after an interruption, that is a test case of its own, so that no CI server
+    counts the run as good. The properties name the machine and, for each part, what to do,
+    its identity and the evidence; *past* says how often it has failed.
     """
     inventory = recall_gone_parts(run)
     cases = [
         *(_build_case(some, inventory) for some in group_by_check(run.results).values()),
         *_build_run_case(run),
     ]
+    counts = Counter(element.tag for case in cases for element in case)
     suite = ET.Element(
         "testsuite",
         name=make_printable(f"hpcverify {run.suite}"),
         hostname=make_printable(run.node),
-        timestamp=_format_iso_time(run),
+        timestamp=convert_to_utc(run.started).isoformat(timespec="seconds"),
         time=f"{run.seconds:.3f}",
         tests=str(len(cases)),
-        failures=_count(cases, "failure"),
-        errors=_count(cases, "error"),
-        skipped=_count(cases, "skipped"),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
     )
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*_list_properties(run), *_list_actions(run, past)):
+    for name, value in _list_properties(run, past):
         ET.SubElement(
             properties, "property", name=make_printable(name), value=make_printable(value)
         )
@@ -90,12 +90,7 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _format_iso_time(run: Run) -> str:
-    aware = run.started if run.started.tzinfo else run.started.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).isoformat(timespec="seconds")
-
-
-def _list_properties(run: Run) -> Iterator[tuple[str, str]]:
+def _list_properties(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
     yield "run", run.id
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
@@ -106,33 +101,25 @@ def _list_properties(run: Run) -> Iterator[tuple[str, str]]:
         yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
-
-
-def _list_actions(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
-    if named := describe_machine(run):
-        yield "machine", named
+    if machine := describe_machine(run):
+        yield "machine", machine
     for group in (*group_demanded(run, past), *group_milder(run)):
         for row in group.rows:
-            told = [_format_identity(row), *row.evidence, *_list_support(row)]
-            yield f"{group.icon.word}: {group.action}", "; ".join(told)
+            details = _format_identity(row), *row.evidence, *_list_support(row)
+            yield f"{group.icon.word}: {group.action}", "; ".join(details)
 
 
 def _format_identity(row: AffectedRow) -> str:
-    """Tell the facts by which a technician or a vendor knows a part."""
+    """List the facts by which a technician or a vendor identifies a part."""
     facts = (f"{name} {value}" for name, value in row.facts)
-    named = f"id {row.id}" if row.id else ""
-    return ", ".join(filter(None, (row.label, row.model, named, *facts)))
+    part_id = f"id {row.id}" if row.id else ""
+    return ", ".join(filter(None, (row.label, row.model, part_id, *facts)))
 
 
 def _list_support(row: AffectedRow) -> Iterator[str]:
-    """Yield how often the part has failed, and what speaks against other causes."""
+    """Yield how often the part has failed, and which other causes are ruled out."""
     yield from row.past
-    for text in row.ruled_out:
-        yield f"speaks against another cause: {text}"
-
-
-def _count(cases: list[ET.Element], kind: str) -> str:
-    return str(sum(case.find(kind) is not None for case in cases))
+    yield from (f"other cause ruled out: {text}" for text in row.ruled_out)
 
 
 def _build_case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
@@ -172,7 +159,7 @@ def _build_run_case(run: Run) -> Iterator[ET.Element]:
 
 
 def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
-    """Tell all that was found, and what to do where it is the same for all of it."""
+    """Yield everything that was found, and what to do if that is the same for all."""
     yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
     yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
     common = find_common_remedy(result, inventory)
@@ -194,8 +181,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     """
     Write *run* as a summary in GitHub's Markdown, worst first.
 
-    Each part stands under what is to be done about it; *past* says how often it has
-    failed.
+    Parts are listed under what to do about them; *past* says how often they have failed.
     """
     rounds = group_by_check(run.results)
     inventory = recall_gone_parts(run)
@@ -209,17 +195,17 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
     again = f"Then: {escape(write_rerun_command(run))}\n\n" if demanded else ""
-    seen = group_milder(run)
-    more = "Also seen. No part below has failed.\n\n" if seen else ""
-    named = describe_machine(run)
+    milder = group_milder(run)
+    more = "Other observations (no part below failed).\n\n" if milder else ""
+    machine = describe_machine(run)
     heads = "".join(f"**Next: {_format_heading(g)}**{_format_parts(g)}" for g in demanded)
-    tails = "".join(f"{_format_heading(g)}{_format_parts(g)}" for g in seen)
+    tails = "".join(f"{_format_heading(g)}{_format_parts(g)}" for g in milder)
     return (
         f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
         f"{escape(summarize_run(run))}\n\n"
         f"{idle}"
         f"{heads}{again}{more}{tails}{table}"
-        f"{f'Machine: {escape(named)}. ' if named else ''}"
+        f"{f'Machine: {escape(machine)}. ' if machine else ''}"
         f"Suite {escape(suite)}, {escape(format_time(run.started))}, "
         f"{format_duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
     )
@@ -230,7 +216,7 @@ def _format_heading(group: ActionGroup) -> str:
 
 
 def _format_parts(group: ActionGroup) -> str:
-    """List the parts of *group*, each with its identity, and below it the evidence."""
+    """List the parts of *group*, each with its identity and below it the evidence."""
     lines = ["", ""]
     for row in group.rows:
         lines.append(f"- {escape(_format_identity(row))}")
@@ -248,5 +234,5 @@ def _format_row(group: CauseGroup, rounds: Sequence[Result], inventory: Inventor
 
 
 def escape(text: str) -> str:
-    """Let *text* come out as it is, on one line, whatever Markdown would make of it."""
+    """Escape *text* so that Markdown shows it as it is, on one line."""
     return _MARKDOWN_SPECIAL.sub(r"\\\1", make_printable(" ".join(text.split())))

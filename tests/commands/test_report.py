@@ -129,8 +129,8 @@ def test_the_json_has_the_document_and_what_to_do_about_which_part(tmp_path: Pat
     assert part["facts"]["pci_address"] == "0000:2a:00.0"
     assert part["past"]["failed"] == part["past"]["runs"] == 2
     assert part["ruled_out"] == [
-        "the rest of the node: the other one of this make passed ecc",
-        "slot: it failed at 0000:18:00.0 too",
+        "the rest of the node: the other one of this model passed ecc",
+        "slot: it also failed at 0000:18:00.0",
     ]
 
 

@@ -122,7 +122,7 @@ def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> 
     laid = lay_out(build_overview({"n1": fleets.well("n1")}, (), runs, now=fleets.NOW), {})
 
     assert laid.headline == "1 of 1 node failed"
-    assert laid.lede == ("1 failed node in service: run not started by the controller.")
+    assert laid.lede == "1 failed node still in service (run not started by the controller)."
 
 
 def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> None:

@@ -128,8 +128,8 @@ def test_repetitions_stand_beside_the_evidence_of_their_part() -> None:
 def test_what_speaks_against_other_causes_stands_with_the_part() -> None:
     (_, replaced), _ = next_boxes(render(samples.torn_node()))
 
-    assert "6 of the 7 other GPUs of this make passed ecc" in replaced
-    assert "those have the same driver 565.57.01 and VBIOS 96.00.A5.00.01" in replaced
+    assert "6 of the 7 other GPUs of this model passed ecc" in replaced
+    assert "they have the same driver 565.57.01 and VBIOS 96.00.A5.00.01" in replaced
 
 
 def test_a_lost_gpu_is_one_sentence_with_the_serial_of_the_run_before() -> None:

@@ -168,7 +168,7 @@ OFTEN = {
 def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     shown = rendered(markdown(samples.torn_node(), OFTEN)).text
     replace_it, rest = shown.split("Next: Drain the node and reset the GPU. GPU 2")
-    reset_it, seen = rest.split("Also seen. No part below has failed.")
+    reset_it, seen = rest.split("Other observations (no part below failed).")
 
     assert "Next: Take the part out of service and replace it. GPU 5" in replace_it
     assert IDENTITY in replace_it
@@ -176,7 +176,7 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     assert "ecc: rate 9 1/s > 1 (hpcverify default) (warning)" in replace_it
     assert "failed in 11 of 31 runs since 2026-10-11 02:00 UTC" in replace_it
     assert "first failed 2026-11-11 02:00 UTC" in replace_it
-    assert "speaks against another cause: software: those have" in replace_it
+    assert "other cause ruled out: software: they have" in replace_it
     assert "recovery: the driver asks to reset it" in reset_it
     assert "1654322051187" not in reset_it
     assert "Inspect the part: seating, cabling, cooling, logs. GPU 1" in seen

@@ -118,7 +118,7 @@ def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     moved = count_repetition(accused(now), now, [there, here])
     stayed = count_repetition(accused(now), now, [here])
 
-    assert list_ruled_out(accused(now), now, moved)[-1] == ("slot: it failed at 0000:20:00.0 too")
+    assert list_ruled_out(accused(now), now, moved)[-1] == "slot: it also failed at 0000:20:00.0"
     assert not any("slot" in told for told in list_ruled_out(accused(now), now, stayed))
 
 
@@ -126,8 +126,8 @@ def test_like_parts_that_passed_speak_against_what_all_of_them_share() -> None:
     now = night(ecc(SICK, "gpu-2"))
 
     assert list_ruled_out(accused(now), now) == [
-        "the rest of the node: 6 of the 7 other GPUs of this make passed ecc",
-        "software: those have the same driver 565 and VBIOS 96.00",
+        "the rest of the node: 6 of the 7 other GPUs of this model passed ecc",
+        "software: they have the same driver 565 and VBIOS 96.00",
     ]
 
 
@@ -135,7 +135,7 @@ def test_software_that_differs_is_not_ruled_out() -> None:
     other = Inventory(parts=tuple(gpu(i, vbios="97") if i != 5 else gpu(i) for i in range(8)))
     now = night(ecc(SICK), node=other)
 
-    assert list_ruled_out(accused(now), now)[1:] == ["software: those have the same driver 565"]
+    assert list_ruled_out(accused(now), now)[1:] == ["software: they have the same driver 565"]
 
 
 def test_parts_that_nobody_looked_at_speak_for_nothing() -> None:
