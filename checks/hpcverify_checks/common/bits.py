@@ -1,14 +1,13 @@
 """
 Bits that are the same on every machine: hashes of places, words, and their digest.
 
-All of it is 64-bit integer arithmetic, which wraps around alike on every CPU and GPU,
-where a random generator's bits are promised to be the same nowhere but on one part
-with one version of its library.
+All of it is 64-bit integer arithmetic, which wraps around the same way on every CPU and
+GPU. A random generator promises the same bits only on one part with one version of its
+library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     DeviceLike = torch.device | str
-    """Of a tensor."""
 
 WORD_BITS, WORD_BYTES = 64, 8
 GOLDEN = 0x9E3779B97F4A7C15
@@ -61,7 +59,7 @@ def make_integers(key: int, rows: range, columns: int, bound: int, device: Devic
 
 
 def view_words(tensor: Tensor) -> Tensor:
-    """View the bits of *tensor* as one row of 64-bit words; copies nothing."""
+    """View the bits of *tensor* as one row of 64-bit words, without a copy."""
     import torch
 
     return tensor.view(torch.int64).view(-1)
@@ -79,35 +77,29 @@ def compute_digest(tensor: Tensor) -> int:
     """
     Sum a hash of each word of *tensor* and of its place, modulo 2^64.
 
-    Runs where the tensor is and has the same value everywhere. One changed word
-    always changes it, since hashes of a place differ if the words do; any other
-    change does but for one in about 2^64. The words themselves must not be summed:
-    two flipped sign bits would cancel, whatever they are multiplied with.
+    Runs on the tensor's device, with the same result on every device. One changed word
+    always changes it, since different words at a place have different hashes; any other
+    change is missed once in about 2^64. The words themselves must not be summed: two
+    flipped sign bits would cancel, whatever they are multiplied by.
     """
     return int(digest_on_device(tensor)) % (1 << WORD_BITS)
 
 
 def digest_on_device(tensor: Tensor) -> Tensor:
-    """
-    Give the `compute_digest` of *tensor* as a signed int64 scalar, without a wait for
-    it.
-    """
+    """Compute `compute_digest` as a signed int64 scalar, without waiting for the device."""
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start, chunk in _iter_chunks(view_words(tensor)):
+    flat = view_words(tensor)
+    for start in range(0, flat.numel(), _CHUNK_WORDS):
+        chunk = flat[start : start + _CHUNK_WORDS]
         total += mix_bits(mix_bits(count_from(start + 1, chunk)).bitwise_xor_(chunk)).sum()
     return total
 
 
 def count_from(start: int, chunk: Tensor) -> Tensor:
-    """Count on from *start*, once for each word of *chunk* and where that is."""
+    """Make a row that counts up from *start*, as long as *chunk* and on its device."""
     import torch
 
     stop = start + chunk.numel()
     return torch.arange(start, stop, dtype=torch.int64, device=chunk.device)
-
-
-def _iter_chunks(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start in range(0, flat.numel(), _CHUNK_WORDS):
-        yield start, flat[start : start + _CHUNK_WORDS]

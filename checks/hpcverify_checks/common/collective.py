@@ -1,8 +1,8 @@
 """
-Ranks that meet by a file, and one rank of an all-reduce: timed, every sum verified.
+Ranks that meet through files, and an all-reduce: timed, with every sum verified.
 
-Rank r gives 2^r times a pattern of small integers, so that the sum is known exactly,
-in whatever order it is made, and a wrong one tells whose share is missing or double.
+Rank r contributes 2^r times a pattern of small integers. So the sum is known exactly, in
+any order, and a wrong one shows whose share is missing or doubled.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 ELEMENT_BYTES = 4
 """Bytes of a float32."""
 PATTERN_PERIOD = 97
-"""Of the pattern: prime, so that no chunk of a ring is like its neighbour."""
+"""Prime, so that no chunk of a ring is like its neighbour."""
 MAX_RANKS = 17
-"""PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
+"""PATTERN_PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
 WARM_UPS = 5
 MIN_STEPS, MAX_STEPS = 10, 2000
 
 POLL_SECONDS = 0.02
 MEMORY_FACTOR = 4
-"""Memory needed, as a multiple of a message: two buffers and temporaries."""
+"""Memory needed for each byte of a message: two buffers and temporaries."""
 
 Reduce = Callable[["Tensor"], object]
-"""Sums a tensor over all ranks, in place; tests put faulty ones here."""
+"""Sums a tensor over all ranks, in place; tests inject faulty ones."""
 
 
 class RankGroup(Struct, frozen=True):
     """What ranks need to know to meet, whatever they do together."""
 
     folder: str
-    """Where they meet; left as it is found by whoever made it."""
+    """Where they meet; its owner removes it."""
     world: int
     backend: str
     timeout: float
-    """Seconds after which a peer that does not answer is taken for lost."""
+    """Seconds after which a peer that does not answer counts as lost."""
 
 
 class AllreduceJob(RankGroup, frozen=True):
@@ -65,7 +65,7 @@ class AllreduceJob(RankGroup, frozen=True):
 
 
 class WrongReduction(Struct, frozen=True):
-    """The first sum of a size that was wrong, and how many elements of it were."""
+    """The first wrong sum of a size, and how many of its elements were wrong."""
 
     step: int
     elements: int
@@ -80,7 +80,7 @@ class MessageTimes(Struct, frozen=True):
     size: int
     times: tuple[float, ...]
     checked: int
-    """Results verified, those of the warm-up among them."""
+    """Results verified, those of the warm-up included."""
     wrong: WrongReduction | None = None
 
 
@@ -92,7 +92,7 @@ def all_reduce(tensor: Tensor) -> None:
 
 
 def file_of(group: RankGroup, name: str) -> Path:
-    """Name a file of *group* that all its ranks can see."""
+    """Give the path of a file that all ranks of *group* can see."""
     return Path(group.folder) / name
 
 
@@ -100,7 +100,7 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
     """
     Send *message* about *name* to all ranks of *group*; return the message of each.
 
-    Through files: no process group need exist yet.
+    Uses files, so that no process group need exist yet.
 
     Raises:
         Unable: a rank sent nothing in time; the reason names it.
@@ -108,7 +108,7 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
     """
     new = file_of(group, f"{name}{rank}.new")
     new.write_bytes(message)
-    new.replace(file_of(group, f"{name}{rank}"))  # whoever sees it sees it whole
+    new.replace(file_of(group, f"{name}{rank}"))  # no reader sees half of it
     paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
     deadline = monotonic() + group.timeout
     while missing := [r for r, path in enumerate(paths) if not path.exists()]:
@@ -121,7 +121,7 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
 def _build_timeout(group: RankGroup, missing: Collection[int] = ()) -> Unable:
     names = ", ".join(map(str, missing))
     return Unable(
-        f"one of {group.world} ranks did not come or answer within {group.timeout:g} s"
+        f"one of {group.world} ranks did not start or answer within {group.timeout:g} s"
         + (f": no sign of rank {names}" if names else ""),
         Cause.TIMEOUT,
         Remedy.RERUN,
@@ -131,13 +131,13 @@ def _build_timeout(group: RankGroup, missing: Collection[int] = ()) -> Unable:
 @contextmanager
 def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
     """
-    Be *rank* of the *group* for a while.
+    Be *rank* of the *group* while the block runs.
 
-    All come together before anybody calls a library: NCCL, once it is waiting for a
-    rank that never comes, cannot be told to stop.
+    All ranks meet before any of them calls a library: NCCL cannot be interrupted once it
+    waits for a rank that never comes.
 
     Raises:
-        Unable: A peer did not come, or did not answer, in time.
+        Unable: A peer did not start or answer in time.
 
     """
     import torch.distributed as dist
@@ -164,11 +164,10 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
 @contextmanager
 def _reset_group_count() -> Generator[None]:
     """
-    Have torch forget the group that could not be made.
+    Make torch forget a group that could not be made.
 
-    It names groups by counting them, ranks meet by the name, and the count goes back
-    only when a group ends: after one that never began, this process would be alone in
-    every later one.
+    It numbers groups, ranks meet by the number, and the count only resets when a group
+    ends: after a group that never began, this process would be alone in every later one.
     """
     import torch.distributed as dist
 
@@ -184,7 +183,7 @@ def _reset_group_count() -> Generator[None]:
 
 @contextmanager
 def _convert_timeouts(group: RankGroup) -> Generator[None]:
-    """Make an `Unable` of the errors by which gloo and torch tell of a time-out."""
+    """Turn the timeout errors of gloo and torch into `Unable`."""
     try:
         yield
     except RuntimeError as exc:
@@ -195,7 +194,7 @@ def _convert_timeouts(group: RankGroup) -> Generator[None]:
 
 @contextmanager
 def use_thread_share(group: RankGroup) -> Generator[None]:
-    """Compute with this rank's share of the threads, or ranks would spin in turns."""
+    """Compute with this rank's share of the threads, so that ranks do not spin for cores."""
     import torch
 
     with use_threads(max(1, torch.get_num_threads() // group.world)):
@@ -204,7 +203,7 @@ def use_thread_share(group: RankGroup) -> Generator[None]:
 
 @contextmanager
 def _use_loopback() -> Generator[None]:
-    """Have ranks of one node meet on its loopback, whatever its name resolves to."""
+    """Make the ranks of one node meet on its loopback, whatever its name resolves to."""
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     added = [name for name in names if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "lo"))
@@ -216,7 +215,7 @@ def _use_loopback() -> Generator[None]:
 
 
 def run_rank(rank: int, order: str) -> Iterator[bytes]:
-    """Be a rank on the CPU, in a process of its own: `_rank` calls this."""
+    """Be a rank on the CPU, in a process of its own: `rank_main` calls this."""
     import torch
 
     job, device = msgspec.json.decode(order, type=AllreduceJob), torch.device("cpu")
@@ -249,7 +248,7 @@ def _read_free_bytes(device: torch.device) -> int:
 
 
 def reduce_minimum(value: int, device: torch.device) -> int:
-    """Give the smallest *value* of all ranks, so that they decide alike."""
+    """Find the smallest *value* of all ranks, so that they all decide the same."""
     import torch
     import torch.distributed as dist
 
@@ -292,7 +291,7 @@ class MessageBenchmark:
         marks: list[tuple[Any, Any]] = []
         for row in log:
             torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
-            # Else the time of a step would hold what a peer still verifies of the last.
+            # Else a step's time would include a peer's verification of the last step.
             dist.all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
             self.reduce(buffers.message)
@@ -311,7 +310,7 @@ class MessageBenchmark:
 
     @property
     def total(self) -> float:
-        """What the sum must be, as a multiple of the pattern."""
+        """The correct sum, as a multiple of the pattern."""
         return 2.0**self.world - 1
 
 
@@ -323,7 +322,7 @@ class ReduceBuffers:
     message: Tensor
 
     def verify(self, total: float, row: Tensor) -> None:
-        """Note in *row* how many elements are wrong, and the first, without a wait."""
+        """Write the number of wrong elements, and the first, to *row*, without waiting."""
         import torch
 
         self.message.sub_(self.pattern, alpha=total)
@@ -336,7 +335,7 @@ class ReduceBuffers:
 
 
 def record_event(device: torch.device) -> Any:
-    """Note the time: of the host, or an event among the work of a GPU."""
+    """Record the time: the host's, or an event in a GPU's stream of work."""
     import torch
 
     if device.type == "cpu":
@@ -347,7 +346,7 @@ def record_event(device: torch.device) -> Any:
 
 
 def compute_elapsed(before: Any, after: Any) -> float:
-    """Give the seconds between two marks."""
+    """Compute the seconds between two of `record_event`."""
     if isinstance(before, float):
         return float(after - before)
     return float(before.elapsed_time(after)) / 1e3

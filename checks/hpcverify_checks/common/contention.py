@@ -1,10 +1,10 @@
 """
 Whether a check had the node's CPUs to itself.
 
-On a node that others use, times say as much of the others as of the node. No limit is
-then held against them: they are left out, and the coverage says so. /proc/stat says how
-long all CPUs were busy, or were taken by the hypervisor for another guest (proc(5));
-what this process and its ended children used is taken off.
+On a node that others use, times say as much about the others as about the node. They are
+then left out, and the coverage says so. /proc/stat counts how long all CPUs were busy, or
+taken by the hypervisor for another guest (proc(5)); the time of this process and its ended
+children is subtracted.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from hpcverify.model import CheckItem, Coverage, Measurement
 from hpcverify.telemetry import sysfs
 
 MAX_OTHER_CORES = 0.25
-"""Of a core, on average: what the engine, telemetry and a system's daemons may take."""
+"""Of a core, on average: the engine, the telemetry and system daemons may take this."""
 IDLE_FIELD, IOWAIT_FIELD, FIELD_COUNT = 3, 4, 8
 """Of the line ``cpu``: user, nice, system, idle, iowait, irq, softirq, steal."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuUsage:
-    """What was used when a check began to measure, in seconds."""
+    """The CPU time used by the moment *wall*, in seconds."""
 
     wall: float
     busy: float
-    """All CPUs together, steal among it."""
+    """Of all CPUs together, steal included."""
     own: float
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> CpuUsage:
-        """Read the clocks; where the kernel does not say, nobody else is busy."""
+        """Read the clocks; where the kernel has none, assume that nobody else is busy."""
         own = sum(os.times()[:4])
         return cls(time.monotonic(), _read_busy_seconds(root) or own, own)
 
     def count_other_cores(self, now: CpuUsage) -> float:
-        """Say how many cores others had on average, from this moment until *now*."""
+        """Compute how many cores others used on average, from this moment until *now*."""
         used = (now.busy - self.busy) - (now.own - self.own)
         return max(0.0, used / max(now.wall - self.wall, 1e-3))
 
     def omit_if_busy(
         self, names: Sequence[str], found: Iterable[CheckItem], now: CpuUsage | None = None
     ) -> Iterator[CheckItem]:
-        """Leave out the numbers *names*, patterns, if others were busy until *now*."""
+        """Leave out measurements that match *names* if others were busy until *now*."""
         others = self.count_other_cores(now or CpuUsage.read())
         if others <= MAX_OTHER_CORES:
             yield from found

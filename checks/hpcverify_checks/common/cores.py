@@ -14,22 +14,21 @@ MAX_CORES = 64
 
 
 def pick_cores(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:
-    """Choose *fit* of *cores*, others with each *rotation*, until all had a turn."""
+    """Choose *fit* of *cores*; each *rotation* chooses others, until all had a turn."""
     if fit >= len(cores):
         return tuple(cores)
     start = rotation * fit % len(cores)
-    ring = (*cores, *cores)
-    return tuple(sorted(ring[start : start + fit]))
+    return tuple(sorted((*cores, *cores)[start : start + fit]))
 
 
 def run_on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     """
-    Run ``work(core)`` on all *cores* at the same time, and yield what each came to.
+    Run ``work(core)`` on all *cores* at the same time, and yield the result of each.
 
-    What one of them raises is raised when the others have been heard.
+    If one of them raises, its exception is raised after the others' results.
 
-    Each has a fresh thread that is pinned before torch computes in it: the OpenMP
-    threads of the main thread inherited its affinity, and it must stay unpinned.
+    Each gets a new thread that is pinned before torch computes in it: the main thread's
+    OpenMP threads inherited its affinity, and it must stay unpinned.
     """
     import torch
 

@@ -1,10 +1,10 @@
 """
 What is new in a counter: since the last run, and within a run.
 
-A counter of errors says little by what it shows; what counts is what was added since
-the last run. So a check leaves what its counters showed, when, and in which boot of the
-node, for the next run to compare. One that fell was reset, and what it shows is new.
-One that was never read before has shown nothing new: it may be old what it shows.
+The value of an error counter means little; what counts is its increase since the last
+run. So a check saves the values, the time and the boot of the node for the next run to
+compare. A counter that fell was reset, so its whole value is new. A counter that was
+never read before shows nothing new: its value may be old.
 """
 
 from __future__ import annotations
@@ -23,54 +23,53 @@ from hpcverify.telemetry import sysfs
 from hpcverify.units import HOUR_SECONDS
 
 SNAPSHOT_NAME = "counters"
-"""Of the `CarryOver`s by which a part's counters go from run to run."""
+"""Of the `CarryOver`s that take a part's counters from run to run."""
 
 
 class Moment(Struct, frozen=True):
-    """When counters were read, and which boot of the node they began with."""
+    """When counters were read, and the boot of the node in which they began."""
 
     boot: str
-    """Empty for counters that are kept for the life of the part."""
+    """Empty for counters that the part keeps for life."""
     seconds: float | None
     """Since that boot, or since 1970; None if it is not known."""
 
     def since(self, earlier: float | None) -> float | None:
-        """Give the seconds from *earlier* until now."""
+        """Compute the seconds from *earlier* until now."""
         return None if self.seconds is None or earlier is None else self.seconds - earlier
 
 
 def read_moment(root: Path) -> Moment:
-    """Read when this is for counters that begin with the boot of the node."""
+    """Read the current moment, for counters that begin with the boot of the node."""
     uptime = (sysfs.read_text(root / "proc/uptime") or "").partition(" ")[0]
     return Moment(sysfs.read_boot_id(root), float(uptime) if uptime else None)
 
 
 class CounterSnapshot(Struct, frozen=True):
-    """What counters showed at a moment, and what they counted in the hour before it."""
+    """The values of counters at a moment, and their increase in the hour before it."""
 
     boot: str
     uptime: float | None
     """`Moment.seconds`."""
     counts: dict[str, int]
-    """By name: whose it is and what it counts (``5 crc``); those at zero left out."""
+    """By name: its owner and what it counts (``5 crc``), without those at zero."""
     read: dict[str, str]
-    """Of what is counted, whose counters were ever read: also those at zero."""
+    """By what is counted: the owners whose counters were ever read, at zero or not."""
     window: float | None
-    """When the hour began; runs that come soon go on with the same."""
+    """When the hour began; runs within the hour keep it."""
     grown: dict[str, int]
-    """What was added since the start of that hour."""
+    """The increase since the hour began."""
 
     def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Say by how much each of *counts* grew, of those that were ever read."""
+        """Compute by how much each of *counts* that was read before grew."""
+        known = {
+            f"{place} {kind}" for kind, places in self.read.items() for place in places.split()
+        }
         return {
             name: int(compute_increase(self.counts.get(name, 0), count))
             for name, count in counts.items()
-            if self._has_read(name)
+            if " ".join(_split_name(name)) in known
         }
-
-    def _has_read(self, name: str) -> bool:
-        place, kind = _split_name(name)
-        return place in self.read.get(kind, "").split()
 
 
 def _split_name(name: str) -> tuple[str, str]:
@@ -87,47 +86,47 @@ def _merge_read(before: Mapping[str, str], names: Iterable[str]) -> dict[str, st
 
 
 class CounterDelta(Struct, frozen=True):
-    """By how much counters grew in a time."""
+    """By how much counters grew in some time."""
 
     counts: Mapping[str, int]
-    """Of all that could be compared, those that did not grow among them."""
+    """Of all that could be compared, even if they did not grow."""
     seconds: float | None
 
     @property
     def grown(self) -> dict[str, int]:
-        """Those that grew."""
+        """The counters that grew."""
         return {name: count for name, count in self.counts.items() if count}
 
     def compute_rate(self, count: float, per: float) -> float | None:
-        """Say how much *count* is in a time of *per* seconds, or if it took less."""
+        """Convert *count* to *per* seconds; a shorter time counts as that long."""
         return None if self.seconds is None else count * per / max(self.seconds, per)
 
 
 class Growth(Struct, frozen=True, kw_only=True):
-    """By how much the counters of a part grew since the last run, and in the hour."""
+    """By how much the counters of a part grew since the last run, and in the last hour."""
 
     last: CounterDelta
     hour: CounterDelta
     from_last_run: bool
-    """Since the last run; if not, since the driver or the node was started."""
+    """If not, `last` counts from the start of the driver or the node."""
     restarted: bool
-    """Whether that was after the last run, which saw other counts."""
+    """Whether the driver or the node was started after the last run."""
     shown: Mapping[str, int]
-    """What the counters show; of what was not read now, what it showed when it was."""
+    """The values of the counters; the last known one if it was not read now."""
     carry_over: CarryOver
-    """What the next run compares with."""
+    """For the next run to compare with."""
 
     @property
     def start(self) -> str:
-        """From when on the growth counts."""
+        """When the growth began, in words."""
         return "the last run" if self.from_last_run else "the driver was started"
 
     def choose_delta(self, per: float) -> CounterDelta:
         """
-        Choose by which span a rate per *per* seconds is judged.
+        Choose the span by which a rate per *per* seconds is judged.
 
-        Since the last run, if that is long enough; of runs that come more often than
-        that, none may begin to count anew, or no number of them would reach a limit.
+        That is the time since the last run if it is long enough. Runs that come more
+        often must not restart the count, or no number of them would reach a limit.
         """
         soon = self.last.seconds is not None and self.last.seconds < per
         return self.hour if soon else self.last
@@ -136,7 +135,7 @@ class Growth(Struct, frozen=True, kw_only=True):
 def compare_with_last_run(
     ctx: Context, where: str, counts: Mapping[str, int], now: Moment
 ) -> Growth:
-    """Compare the *counts* of the part *where* with what the last run saw."""
+    """Compare the *counts* of the part *where* with those of the last run."""
     known = _load_snapshot(ctx, where)
     fresh = CounterSnapshot(now.boot, now.seconds, {}, {}, now.seconds, {})
     before = known if known and known.boot == now.boot else fresh
@@ -174,17 +173,17 @@ def compare_with_last_run(
 def _load_snapshot(ctx: Context, where: str) -> CounterSnapshot | None:
     try:
         return msgspec.json.decode(ctx.recall(SNAPSHOT_NAME, where) or "", type=CounterSnapshot)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote it another way
+    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
         return None
 
 
 def compute_increase(before: float, after: float) -> float:
-    """Say what a counter counted; one that fell was reset, and starts from zero."""
+    """Compute what a counter counted; one that fell was reset to zero."""
     return after - before if after >= before else after
 
 
 def sum_increases(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    """List when a counter was sampled and what it had counted since the first sample."""
+    """List when a counter was sampled, and its count since the first sample."""
     kept = _drop_dips(samples)
     steps = (compute_increase(a.value, b.value) for a, b in pairwise(kept))
     return list(zip((s.t for s in kept), accumulate(steps, initial=0.0), strict=True))
@@ -203,9 +202,9 @@ def find_peak_increase(samples: Sequence[Sample], seconds: float) -> int:
 
 def find_peak_rate(samples: Sequence[Sample], seconds: float, shortest: float) -> float:
     """
-    Find the highest rate (1/s) over any *seconds*, or over all if it is less.
+    Find the highest rate (1/s) over any *seconds*, or over all samples if they are fewer.
 
-    Less than *shortest* seconds count as that long.
+    A time below *shortest* seconds counts as that long.
     """
     totals = sum_increases(samples)
     highest, first = 0.0, 0
@@ -220,9 +219,9 @@ def find_peak_rate(samples: Sequence[Sample], seconds: float, shortest: float) -
 
 def _drop_dips(samples: Sequence[Sample]) -> list[Sample]:
     """
-    Leave out where a counter fell and came back: a part of its sum was not read.
+    Leave out samples where a counter fell and came back: part of its sum was not read.
 
-    One that was reset stays low, and its new count is all new.
+    A counter that was reset stays low.
     """
     highest_later = list(accumulate((s.value for s in reversed(samples)), max))[::-1]
     kept: list[Sample] = []

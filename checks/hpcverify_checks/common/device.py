@@ -1,4 +1,4 @@
-"""Which torch device the part of a worker is, and what torch is set to meanwhile."""
+"""The torch device of a worker's part, and torch's settings on it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 CUBLAS_WORKSPACE = ":4096:8"
-"""The larger of the two with which cuBLAS gives the same bits each time, whatever the
-streams (its guide, "Results reproducibility"); on Hopper torch takes as much anyway."""
+"""The larger of the two settings with which cuBLAS gives the same bits each time, whatever
+the streams (its guide, "Results reproducibility"); torch's default on Hopper is as large."""
 
 OVERRIDES = (
     "NVIDIA_TF32_OVERRIDE",
@@ -37,16 +37,16 @@ OVERRIDES = (
     "MKL_DEBUG_CPU_TYPE",
     "ATEN_CPU_CAPABILITY",
 )
-"""Environment variables that make a library compute products in another way than the
-one that a job meets: other units, other instructions, fewer bits. Libraries read them
-when they load or when they first multiply."""
+"""Environment variables that make a library compute products differently from what a job
+gets: with other units, other instructions, fewer bits. Libraries read them when they load
+or first multiply."""
 
 _removed_overrides: set[str] = set()
-"""Those that this process had, and has no longer."""
+"""Those that were removed from this process."""
 
 
 def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove all `OVERRIDES` from *environ*, and give the names of those it had."""
+    """Remove all `OVERRIDES` from *environ*, and return the names of those it had."""
     names = [n for n in environ if any(fnmatchcase(n, o) for o in OVERRIDES)]
     for name in names:
         del environ[name]
@@ -54,7 +54,7 @@ def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
 
 
 def report_overrides(ctx: Context) -> Iterator[Coverage]:
-    """Say which `OVERRIDES` did not count, if there were any."""
+    """Report which `OVERRIDES` were ignored, if there were any."""
     if _removed_overrides:
         names = ", ".join(sorted(_removed_overrides))
         yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
@@ -62,19 +62,19 @@ def report_overrides(ctx: Context) -> Iterator[Coverage]:
 
 PROBE_SIZE, PROBE_COUNT = 128, 5
 MAX_SLOWDOWN = 8.0
-"""Times as long as fp32: with units for it a type takes up to twice as long, by a
-reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13), and up to
-thousands of times elsewhere."""
+"""Times as long as fp32. With units for it a type takes up to twice as long; with a
+reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13), elsewhere up to
+thousands of times."""
 
 
 def find_torch_device(ctx: Context) -> torch.device:
     """
-    Find the torch device of the part that *ctx* is to compute on.
+    Find the torch device of the part of *ctx*.
 
-    A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor the
-    order in which CUDA lists the parts matters; it is made the current device.
+    A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor CUDA's order
+    matters; it becomes the current device.
     """
-    # All of this is read once, when the first check of this worker multiplies.
+    # Libraries read all of this once, when the first check of this worker multiplies.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
     _removed_overrides.update(remove_overrides(os.environ))
     try:
@@ -105,14 +105,14 @@ def find_gpu_index(part: str, uuids: Sequence[str]) -> int:
         if uuid.removeprefix("GPU-").lower() == wanted:
             return index
     raise Unable(
-        f"torch sees {len(uuids)} GPUs and {part} is none of them: unset "
+        f"torch sees {len(uuids)} GPUs, and {part} is not one of them: unset "
         "CUDA_VISIBLE_DEVICES, or ask the scheduler for all GPUs of the node",
         Cause.PARTIAL_VIEW,
     )
 
 
 def list_native_dtypes(device: torch.device) -> frozenset[str]:
-    """Say which types *device* multiplies natively, rather than by emulation."""
+    """List the types that *device* multiplies natively, rather than by emulation."""
     import torch
 
     if device.type == "cpu":
@@ -128,11 +128,11 @@ class UnusedDtype:
 
     dtype: str
     slowdown: float
-    """How many times as long as of fp32 a product takes."""
+    """How many times as long as with fp32 a product takes."""
 
     @property
     def text(self) -> str:
-        """Say that the type is left out, and why."""
+        """The sentence that the type is left out, and why."""
         return (
             f"{self.dtype}: left out: the CPU has units for it, but torch does not use "
             f"them (a product takes {self.slowdown:.0f} times as long as in fp32)"
@@ -141,12 +141,11 @@ class UnusedDtype:
 
 def list_unused_dtypes(device: torch.device) -> tuple[UnusedDtype, ...]:
     """
-    List the types that *device* has units for and torch multiplies without them.
+    List the types that *device* has units for but torch multiplies without them.
 
     A library that does not know the CPU, or that a variable such as
-    ``ONEDNN_MAX_CPU_ISA`` tells to pass over its units, falls back to a kernel that
-    is slow beyond measure. That says nothing about the part, and a check that wants
-    so many such products would take hours.
+    ``ONEDNN_MAX_CPU_ISA`` keeps from using its units, falls back to an extremely slow
+    kernel. That says nothing about the part, and a check would take hours.
     """
     return _list_unused_by_cpu() if device.type == "cpu" else ()
 
@@ -168,7 +167,7 @@ def list_slow_dtypes(
 
 
 def _time_product(dtype: str) -> float:
-    """Time a small product of *dtype*: the best of a few, since others compute too."""
+    """Time a small product of *dtype*: the best of a few, since the CPU may be busy."""
     import torch
 
     step, best = make_product_step(dtype, PROBE_SIZE, torch.device("cpu")), inf
@@ -180,7 +179,7 @@ def _time_product(dtype: str) -> float:
 
 
 def wait_for_device(*devices: torch.device) -> None:
-    """Wait until each GPU among *devices* has done all that was begun on it."""
+    """Wait until each GPU among *devices* has finished its work."""
     import torch
 
     for device in devices:
@@ -195,7 +194,7 @@ def require_memory(device: torch.device, needed: int) -> None:
     free, _ = torch.cuda.mem_get_info(device)
     if free < needed:
         raise Unable(
-            f"{free / 2**30:.1f} GiB of GPU memory are free and {needed / 2**30:.1f} "
+            f"{free / 2**30:.1f} GiB of GPU memory are free but {needed / 2**30:.1f} "
             "are needed: end the processes that nvidia-smi lists",
             Cause.NO_SPACE,
         )
@@ -203,7 +202,7 @@ def require_memory(device: torch.device, needed: int) -> None:
 
 @contextmanager
 def reserve_gpu_cores(ctx: Context) -> Generator[None]:
-    """Leave a core to each GPU's worker while the host's CPU is loaded beside them."""
+    """Leave a core for each GPU's worker while the host's CPU is loaded at the same time."""
     import torch
 
     gpus = sum(device.kind == "cuda" for device in ctx.inventory.devices)
@@ -214,7 +213,7 @@ def reserve_gpu_cores(ctx: Context) -> Generator[None]:
 
 @contextmanager
 def use_threads(count: int) -> Generator[None]:
-    """Compute with *count* threads for a while."""
+    """Compute with *count* threads while the block runs."""
     import torch
 
     before = torch.get_num_threads()
@@ -227,7 +226,7 @@ def use_threads(count: int) -> Generator[None]:
 
 @contextmanager
 def use_float32_precision(precision: str) -> Generator[None]:
-    """Let products of float32 use TF32 ("high") or not ("highest") for a while."""
+    """Let products of float32 use TF32 ("high") or not ("highest") while the block runs."""
     import torch
 
     before = torch.get_float32_matmul_precision()

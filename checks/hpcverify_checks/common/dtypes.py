@@ -2,8 +2,8 @@
 The types of operands, and the plans whose products are exact with each.
 
 Every type has an accumulator that holds integers exactly up to some magnitude, and
-operands that hold integers up to another. Both bound what a plan may be; what proves
-that it stayed within is the certificate of its very operands (see `exact`).
+operands that hold integers up to another. Both limit the plans; the certificate of a
+plan's actual operands proves that it stayed within them (see `exact`).
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SINGLE_LIMIT = 2**24 - 1
-"""fp32 holds every integer up to here and one more, and tensor cores sum bf16, fp16
-and tf32 in fp32 registers that lose nothing up to here; one more is too many for Volta,
-which aligns to 23 bits (arXiv 2511.10909 for Volta to Blackwell)."""
+"""fp32 holds every integer up to one more than this, and tensor cores sum bf16, fp16 and
+tf32 in fp32 registers without loss up to here; one more is too many for Volta, which
+aligns to 23 bits (arXiv 2511.10909 for Volta to Blackwell)."""
 DOUBLE_LIMIT = 2**53
 FP8_LIMIT = 2**14 - 1
-"""Hopper and Ada keep 13 fractional bits of a sum of fp8 products, until it is moved
-to fp32: when that happens is for the library to choose (arXiv 2511.10909)."""
+"""Hopper and Ada keep 13 fractional bits of a sum of fp8 products until it is moved to
+fp32; the library chooses when (arXiv 2511.10909)."""
 INT_LIMIT = 2**31 - 1
 NARROW_LIMIT = 2**8
-"""bf16 holds every integer up to here: below it even sums that a CPU's library rounds
-to bf16 under way are exact."""
+"""bf16 holds every integer up to here, so that even sums that a CPU's library rounds to
+bf16 on the way are exact."""
 
 BYTE_BOUND, FINE_BOUND = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
 FP8_BOUND, INT8_BOUND, DOUBLE_BOUND = 15, 127, 2**20 - 1
 PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
-"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and takes
-one operand as unsigned: 128 is added to it (vpmaddubsw; oneDNN does so below AVX2_VNNI
-and AVX512_CORE_VNNI). Which operand it is, is the library's choice."""
+"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and adds 128
+to one operand to make it unsigned (vpmaddubsw; oneDNN does so below AVX2_VNNI and
+AVX512_CORE_VNNI). The library chooses which operand."""
 EVEN_INT8_BOUND = 79
 """The largest bound that both operands may have: see `fits_pairs`."""
 SMALL_FP8_BOUND, FP8_BIAS = 7, 2**13
-"""What leaves room for a bias in 14 bits, and the bias."""
+"""The bound that leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
-"""By which rows and columns may be scaled: 1 to 255 stay normal numbers of fp16."""
+"""Powers of two that scale rows and columns: 1 to 255 stay normal numbers of fp16."""
 FP8_POWERS = range(-6, 5)
 """1 to 15 stay normal numbers of e4m3, whose largest is 448."""
 DOUBLE_POWERS = range(-60, 61)
 MAX_SIGMAS = 6
-"""By how many standard deviations the largest of all outputs may differ from zero."""
+"""The most standard deviations between the largest output and zero."""
 NORM_SPREAD = 4.0
 """Times the root of the depth: by how much the largest norm exceeds the mean."""
 
 PlanMaker = Callable[[int], tuple[ProductPlan, ...]]
-"""Makes the plans for products of some depth."""
+"""Makes the plans for products of a depth."""
 
 
 def make_bf16_plans(depth: int) -> tuple[ProductPlan, ...]:
@@ -69,7 +69,7 @@ def make_bf16_plans(depth: int) -> tuple[ProductPlan, ...]:
 
 
 def make_fp32_plans(depth: int) -> tuple[ProductPlan, ...]:
-    """Add plans that use the 11 bits of fp16 and tf32, first of A and then of B."""
+    """Add plans that use the 11 bits of fp16 and tf32, first in A and then in B."""
     wide = choose_partner_bound(depth, FINE_BOUND, SINGLE_LIMIT, FINE_BOUND)
     return (
         *make_bf16_plans(depth),
@@ -115,11 +115,10 @@ def fits_pairs(a: int, b: int) -> bool:
     """
     Whether any two products of int8 operands within +-*a* and +-*b* sum in 16 bits.
 
-    With the zero point added, an operand within +-a lies within 128 - a and 128 + a, so
-    that two products come to 2 (128 + a) b at most; the library may take either one.
+    With the zero point added, an operand within +-a is at most 128 + a, so that two
+    products sum to 2 (128 + a) b at most; the library may add it to either operand.
     """
-    largest = 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a)
-    return largest <= PAIR_LIMIT
+    return 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a) <= PAIR_LIMIT
 
 
 def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
@@ -170,23 +169,23 @@ class Family:
 
     name: str
     operand: str
-    """As torch calls it, like all types below."""
+    """torch's name, as for all types below."""
     job_output: str
-    """What jobs have products written as."""
+    """The output type that jobs use."""
     capability: tuple[int, int]
-    """From which on GPUs have units of its own (for all but fp32 and fp64: tensor cores;
-    CUDA C++ programming guide, arithmetic instructions)."""
+    """The first with units for it (for all but fp32 and fp64: tensor cores; CUDA C++
+    programming guide, arithmetic instructions)."""
     make_plans: PlanMaker
     depth: int = MAX_DEPTH
     """Of products on a GPU."""
     output: str = "float32"
-    """What holds every sum of the plans."""
+    """Holds every sum of the plans."""
     precision: str = "highest"
     by_columns: bool = False
     """Whether the library wants B stored by columns."""
     wider: str = ""
     """Holds the sum of n equal values exactly, up to 2^16 of them in bf16 and 2^29 in
-    fp32. In the type itself three times a value is rounded."""
+    fp32. In the type itself even three times a value is rounded."""
 
 
 FAMILIES = {
@@ -201,7 +200,7 @@ FAMILIES = {
         Family("int8", "int8", "int32", (7, 5), make_int8_plans, output="int32", by_columns=True),
     )
 }
-"""The one table of types: every check takes from it what it multiplies, and how."""
+"""The one table of types, for every check that multiplies."""
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
     "fp32": FAMILIES["fp32"],
@@ -211,18 +210,18 @@ CPU_FAMILIES = {
         FAMILIES["bf16"], make_plans=make_narrow_plans, depth=NARROW_DEPTH, output="bfloat16"
     ),
 }
-"""What a CPU multiplies if it has units for it. There torch rounds products of 16-bit
-operands to 16 bits, and does not promise to do so only once."""
+"""The types that a CPU multiplies if it has units for them. There torch rounds products of
+16-bit operands to 16 bits, and does not promise to do so only once."""
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """
     Multiply on the device, into the type of *out*.
 
-    A CPU multiplies operands of fp8, and of 16 bits, as fp32: torch has no product of
-    16-bit operands with an fp32 output there, and makes that of fp8 by a reference
-    kernel on some CPUs, thousands of times slower. fp32 holds each of their products,
-    and up to `SINGLE_LIMIT` each sum, so an exact product stays the same to the bit.
+    A CPU multiplies operands of fp8 and of 16 bits as fp32: torch has no product of 16-bit
+    operands with an fp32 output there, and on some CPUs multiplies fp8 by a reference
+    kernel, thousands of times slower. fp32 holds each of their products, and each sum up
+    to `SINGLE_LIMIT`, so an exact product keeps every bit.
     """
     import torch
 
@@ -242,4 +241,4 @@ def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]
-"""Writes the product of the first two into the third: what is under examination."""
+"""Writes the product of the first two into the third: the operation under test."""

@@ -1,17 +1,15 @@
 """
-Matrix products whose every bit is known beforehand, on whatever part.
+Matrix products whose every bit is known beforehand, on any part.
 
 The operands are small integers, so that every partial sum in any order is an integer
 that the accumulator holds exactly: whatever the order of summation, the tiles or the
-library, there is one right result, and it is known to the last bit. What makes that
-sound is the certificate, a bound on every partial sum that is computed from the
-operands themselves. They are made of a counter hash (see `hash_places`) wherever
-they are needed, and are the same ones everywhere.
+library, there is one right result, known to the last bit. The certificate proves this: a
+bound on every partial sum, computed from the operands themselves. The operands come from
+a counter hash (see `hash_places`) and are the same everywhere.
 
-A product is proven on the host, outside of the part that made it: by `SHIPPED_DIGESTS`,
-the digests of the right products for the shapes that suites use, which hold for every
-part of every vendor, or by Freivalds' check in the ring of integers modulo 2^64, where
-nothing rounds.
+A product is proven on the host, outside the part that made it: by `SHIPPED_DIGESTS`, the
+digests of the right products for the shapes that suites use, which hold for every part of
+every vendor, or by Freivalds' check in the integers modulo 2^64, where nothing rounds.
 """
 
 from __future__ import annotations
@@ -62,9 +60,9 @@ class ProductPlan:
     """
     A recipe for two operands.
 
-    Their integers lie within +-*a* and +-*b*. A *bias* of 2^n, made of one
-    product at k = 0, is added to every output: without one the lowest output bits
-    of short sums are always zero, and one stuck at zero would never show.
+    Their integers are within +-*a* and +-*b*. A *bias* of 2^n, from one product at k = 0,
+    is added to every output: without it the lowest output bits of short sums are always
+    zero, and a bit stuck at zero would never show.
     """
 
     name: str
@@ -75,17 +73,17 @@ class ProductPlan:
     """The magnitude up to which the accumulator holds every integer."""
     bias: int = 0
     powers: range = UNIT_POWERS
-    """Of two, by which each row and column is multiplied: exercises exponents."""
+    """Powers of two that scale each row and column, to exercise exponents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The integers of a plan, made wherever and whenever they are asked for."""
+    """The integers of a plan, made when and where they are needed."""
 
     plan: ProductPlan
     shape: Shape
     draw: int = 0
-    """0 are the operands of `SHIPPED_DIGESTS`; any other number makes other ones."""
+    """0 makes the operands of `SHIPPED_DIGESTS`; any other number makes different ones."""
 
     def make_a(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of A: len(rows) x depth, int64."""
@@ -110,7 +108,7 @@ class Operands:
         return abs(self.plan.bias).bit_length() - 1
 
     def make_factors(self, device: DeviceLike) -> tuple[Tensor, Tensor]:
-        """Give the powers of two of the rows (size x 1) and columns (1 x size)."""
+        """Make the powers of two of the rows (size x 1) and columns (1 x size)."""
         import torch
 
         powers, size = self.plan.powers, self.shape.size
@@ -128,11 +126,10 @@ class Operands:
         self, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
     ) -> tuple[Tensor, Tensor]:
         """
-        Store both in *dtype*, which is exact, with the first `PAD_DEPTH` of k once
-        more.
+        Store both in *dtype*, exactly, with the first `PAD_DEPTH` of k repeated at the end.
 
-        Returns A, size x (depth + PAD), and B, (depth + PAD) x size, which lies *by
-        columns* in memory where the library wants it so.
+        Returns A, size x (depth + PAD), and B, (depth + PAD) x size, stored *by columns*
+        where the library wants it so.
         """
         import torch
 
@@ -167,7 +164,7 @@ class Operands:
 
 
 def _cast(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """Store *exact*, fp64, in *dtype*: by way of fp32, which all others come from."""
+    """Store *exact*, fp64, in *dtype*: through fp32, from which torch makes all others."""
     return exact if dtype.itemsize == exact.itemsize else exact.float().to(dtype)
 
 
@@ -178,10 +175,10 @@ def _iter_blocks(length: int) -> Iterator[range]:
 
 def view_shifted(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     """
-    Take the operands as `Operands.store`, begun at k = *shift* x `SHIFT_STEP`.
+    View the operands of `Operands.store` from k = *shift* x `SHIFT_STEP` on.
 
-    The product is the same to the last bit while every element moves to another
-    lane and another address; nothing is copied.
+    The product is the same to the last bit, but every element moves to another lane and
+    another address; nothing is copied.
     """
     start, depth = shift * SHIFT_STEP, b.shape[0] - PAD_DEPTH
     return a.narrow(1, start, depth), b.narrow(0, start, depth)
@@ -189,27 +186,27 @@ def view_shifted(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class ProductProof:
-    """What the host found out about a product that a part made."""
+    """What the host found about a product that a part made."""
 
     wrong_rows: tuple[int, ...]
     certificate: int
-    """Where no row is wrong, no partial sum in any order or grouping is larger."""
+    """If no row is wrong, no partial sum in any order or grouping is larger."""
     negative_zeros: int = 0
-    """Of the product: a unit that rounds down makes them of what cancels."""
+    """Of the product: a unit that rounds down makes them where sums cancel."""
 
 
 def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductProof:
     """
     Compare *product*, on the host, with A x B, and bound their partial sums.
 
-    Freivalds' check modulo 2^64, by two vectors of odd numbers drawn from *seed*: a
-    row with one wrong element is always caught, any other one unless chance hits,
-    at 2^-78 or less where outputs are fp32 integers below 2^24.
+    Freivalds' check modulo 2^64, with two vectors of odd numbers drawn from *seed*, always
+    finds a row with one wrong element; it misses any other wrong row with a chance of at
+    most 2^-78 where outputs are fp32 integers below 2^24.
 
-    The sums of positive and of negative products of an output are P and N; every
-    partial sum lies within [-N, P]. P + N is at most the product of the norms of
-    the row and of the column (Cauchy and Schwarz), and P - N is the output, so that
-    max(P, N) is at most half of what the two come to; a bias adds its own.
+    The sums of positive and of negative products of an output are P and N; every partial
+    sum is within [-N, P]. P + N is at most the product of the norms of the row and the
+    column (Cauchy and Schwarz), and P - N is the output, so that max(P, N) is at most half
+    the sum of the two; a bias adds its own.
     """
     import torch
 
@@ -236,7 +233,7 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
 
 
 def _multiply_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
-    """Give B x *weights*, and the largest square of the norm of a column of B."""
+    """Compute B x *weights*, and the largest squared norm of a column of B."""
     import torch
 
     parts: list[Tensor] = []
@@ -249,13 +246,13 @@ def _multiply_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
 
 
 def _sum_squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
-    """Sum the squares along k, but for those of the product that is the bias."""
+    """Sum the squares along k, without those of the bias."""
     skipped = 1 if bias else 0
     return block.narrow(dim, skipped, block.shape[dim] - skipped).square().sum(dim)
 
 
 def _to_integers(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Give the integers, and which rows hold nothing but integers in range."""
+    """Convert to integers, and report which rows hold only integers in range."""
     import torch
 
     # What is not an integer in range is wrong, whatever it is congruent to.
@@ -264,7 +261,6 @@ def _to_integers(unscaled: Tensor, limit: int) -> tuple[Tensor, Tensor]:
 
 
 def _multiply_modulo(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Multiply by each column of *weights*, modulo 2^64."""
     import torch
 
     return torch.stack([(matrix * column).sum(1) for column in weights.T], dim=1)
@@ -278,8 +274,8 @@ def find_constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:
     """
     List the bits that are the same in every element of all *matrices*.
 
-    A fault that holds one of these at its value cannot show. Only the first rows
-    are looked at: a bit that changes there changes.
+    A bit stuck at such a value cannot show. Only the first rows are read, which is enough
+    to see that a bit changes.
     """
     import torch
 

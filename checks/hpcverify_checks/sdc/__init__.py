@@ -1,22 +1,21 @@
 """
 Look for silent data corruption: products that must be right to the last bit.
 
-The operands are integers whose product is known exactly (see `exact`), so a single
-changed bit in any output is found in the product in which it happens, and a healthy
-part cannot be accused. The reference is proven on the host and is not just the part's
-own first answer, with which a stuck unit would agree for ever. Several plans take
-turns in the same outputs, so that a tile which is not written shows, and the operands
-move through the lanes from one product to the next. The part itself compares, without
-waiting for the host; canaries prove that the comparison is awake (see `product_loop`).
-On a mismatch memory is told from arithmetic, and three repetitions tell persistent from
-intermittent (see `mismatch`).
+The operands are integers whose product is known exactly (see `exact`): a single wrong
+bit in any output is found in the product in which it happens, and a healthy part cannot
+be accused. The host proves the reference; a stuck unit would always agree with its own
+first answer. Several plans take turns in the same outputs, so that a tile that is not
+written shows, and the operands move through the lanes from one product to the next. The
+part compares without waiting for the host; canaries prove that the comparison works
+(see `product_loop`). After a mismatch, `mismatch` separates memory from arithmetic, and
+three reruns separate persistent from intermittent.
 
-Integers toggle fewer wires than random numbers and draw less power. So a second part
-of the time goes to random numbers under square-wave load, compared with the part's
-own first product and with those of the other parts (`stress`, `vote`), and a third
-to copies (`copies`). A CPU is examined core by core, alone and all at once.
+Integers toggle fewer wires than random numbers and draw less power. So some of the time
+goes to random numbers under square-wave load, compared with the part's own first product
+and with other parts (`stress`, `vote`), and some to copies (`copies`). A CPU is tested
+core by core, alone and all at once.
 
-No test of this kind covers all of a part: what is reported is what was covered.
+No test of this kind covers all of a part, so the report says what was covered.
 """
 
 from __future__ import annotations
@@ -94,35 +93,33 @@ CPU_SIZE, GPU_SIZE = 512, 4096
 GPU_MEMORY_BYTES = 10 * 2**30
 """Bytes for the fp32 plans, the largest, with their references and temporaries."""
 LARGE_GPU_BYTES = 12 * 2**30
-"""Of a GPU that is large enough for them: a smaller one gets smaller products."""
+"""A GPU with less memory than this gets smaller products."""
 MAX_SIZE = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
-"""Of the time."""
 MIN_HUNT_SHARE = 0.25
-"""Of the time for a type: so much is hunted however long it took to prepare."""
+"""The least share of a type's time for the hunt, however long the preparation took."""
 SIZE_STEP = 16
-"""What sizes and depths are multiples of, for the sake of one-byte operands."""
+"""One-byte operands need sizes and depths that are multiples of this."""
 WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
-"""For many cores, and for one: with less for each, some wait for the next run."""
+"""The least for many cores, and for one: those that do not fit wait for the next run."""
 
 
 class SdcParams(Params, frozen=True):
-    """How long to look in all (seconds), and at what products."""
+    """How long the check takes (seconds), and what it multiplies."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
     size: Annotated[int, Meta(ge=0, le=MAX_SIZE, multiple_of=SIZE_STEP)] = 0
-    """Rows and columns of the product; 0 takes the default of the part."""
+    """Rows and columns of the product; 0 is the default for the part."""
     depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH, multiple_of=SIZE_STEP)] = 0
-    """The inner dimension, likewise, and no more than is exact with a type."""
+    """The inner dimension, likewise; at most what is exact with a type."""
     fresh: bool = False
-    """Whether to draw operands that no run has had; else they are those whose
-    products ship with hpcverify."""
+    """Draw new operands; otherwise use those whose products ship with hpcverify."""
 
 
 def measure(
     ctx: Context, params: SdcParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
-    """Examine the device with exact products, with random ones, and with copies."""
+    """Test the device with exact products, with random ones, and with copies."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     seams = seams or ProductSeams(compare=choose_comparison(device))
@@ -138,10 +135,10 @@ def measure(
 
 def choose_thread_count(ctx: Context) -> int:
     """
-    Say how many threads of the host make operands and proofs.
+    Choose how many host threads make operands and proofs.
 
-    Each GPU's worker has its share. The CPU's has one: on a busy node several would
-    spin while they wait for each other, a hundred times as long as one takes.
+    Each GPU's worker gets its share. The CPU's gets one: on a busy node several would
+    spin while they wait for each other, and take a hundred times as long as one.
     """
     import torch
 
@@ -161,7 +158,7 @@ def check_exact_products(
         draw = ctx.seed if params.fresh else 0
         task = DeviceTask(ctx, family, shape, device, seams, draw, references)
         done.append(FamilyResult(task))
-        # At once: a part that errs may not live to tell of it later.
+        # At once: a faulty part may crash before it can report this later.
         for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
             done[-1].outcomes.append(outcome)
             if outcome.corruption:
@@ -173,7 +170,7 @@ def check_exact_products(
 
 
 def choose_shape(family: Family, device: torch.device, params: SdcParams) -> Shape:
-    """Choose the shape of the products, and never one too deep to be exact."""
+    """Choose the shape of the products, never too deep to be exact."""
     if device.type == "cpu":
         usual = Shape(CPU_SIZE, CPU_DEPTH)
     else:
@@ -198,22 +195,23 @@ def choose_size(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FamilyResult:
-    """What is done with one type of operands, and what comes of it."""
+    """What was done with one type of operands, and the results."""
 
     task: DeviceTask
     outcomes: list[PartResult] = field(default_factory=list[PartResult])
     exercise_notes: list[str] = field(default_factory=list[str])
-    """The plans, and the bits in which no fault that holds them could show."""
+    """The plans, and the bits in which a stuck-at fault cannot show."""
 
     def summarize(self) -> str:
-        """Say in a sentence what was exercised, and what no fault in it excludes."""
+        """Describe what was exercised, and what error rate its success excludes."""
         products = sum(outcome.products for outcome in self.outcomes)
         size, depth = self.task.shape.size, self.task.shape.depth
         text = (
             f"{self.task.family.name}{_describe_cores(self.task, self.outcomes)}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
-            f"by bit in {sum(self.list_seconds()):.1f} {_name_unit(self.task)}; "
+            f"by bit in {sum(self.list_seconds()):.1f} "
+            f"{'core' if self.task.device.type == 'cpu' else 'GPU'}-seconds; "
             f"{'; '.join((_describe_data(self.task), *self.exercise_notes))}"
         )
         least = min(self.list_seconds(), default=0.0)
@@ -224,24 +222,15 @@ class FamilyResult:
         return f"{text}; {each}{rate} are excluded at 95 %"
 
     def list_seconds(self) -> list[float]:
-        """Give the time for which each part or core was examined."""
+        """List how long each part or core was tested."""
         times: dict[str, float] = {}
         for outcome in self.outcomes:
             times[outcome.where] = times.get(outcome.where, 0.0) + outcome.seconds
         return [seconds for seconds in times.values() if seconds]
 
 
-def _name_unit(task: DeviceTask) -> str:
-    return "core-seconds" if task.device.type == "cpu" else "GPU-seconds"
-
-
-def _describe_plans(ready: Sequence[tuple[ProductJob, int]]) -> str:
-    plans = (f"{job.name} (sums to 2^{log2(bound):.2f})" for job, bound in ready)
-    return f"plans {', '.join(plans)}"
-
-
 def _describe_data(task: DeviceTask) -> str:
-    kind = f"drawn afresh ({task.draw})" if task.draw else "those of every run"
+    kind = f"new in this run ({task.draw})" if task.draw else "the same in every run"
     return f"data {kind}, at {SHIFT_COUNT} offsets of {SHIFT_STEP} lanes"
 
 
@@ -264,29 +253,25 @@ def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
 
 
 def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
-    """
-    Prepare and hunt with one type; its operands are let go of at the end.
-
-    To prepare takes its time out of the *seconds*.
-    """
-    task, ready = done.task, list[tuple[ProductJob, int]]()
+    """Prepare and hunt with one type for *seconds* in all; free its operands at the end."""
+    task, jobs, plans = done.task, list[ProductJob](), list[str]()
     began = perf_counter()
     with use_float32_precision(task.family.precision):
         for plan in prepare_each(task):
             if plan.failure:
                 yield plan.failure
             if plan.job:
-                ready.append((plan.job, plan.certificate))
-        jobs = tuple(job for job, _ in ready)
+                jobs.append(plan.job)
+                plans.append(f"{plan.job.name} (sums to 2^{log2(plan.certificate):.2f})")
         if not jobs:
             return
-        done.exercise_notes.extend((_describe_plans(ready), _describe_constant_bits(jobs)))
+        done.exercise_notes.extend((f"plans {', '.join(plans)}", _describe_constant_bits(jobs)))
         spent = perf_counter() - began
-        yield from hunt_on_parts(task, jobs, seconds, compute_hunt_seconds(seconds, spent))
+        yield from hunt_on_parts(task, tuple(jobs), seconds, compute_hunt_seconds(seconds, spent))
 
 
 def compute_hunt_seconds(seconds: float, spent: float) -> float:
-    """Say how much of the *seconds* for a type is left once some were *spent*."""
+    """Compute how much of a type's *seconds* is left for the hunt once some are *spent*."""
     return max(seconds - spent, MIN_HUNT_SHARE * seconds)
 
 
@@ -294,17 +279,18 @@ def hunt_on_parts(
     task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, left: float
 ) -> Iterator[PartResult]:
     """
-    Hunt on the GPU; on the CPU on each core alone, and all at once.
+    Hunt on the GPU; on the CPU, on each core alone and on all at once.
 
-    As many cores have a turn as fit into *seconds*, and share what is *left* of them.
+    Picks as many cores as fit into *seconds*; they share what is *left* of them.
     """
     if task.device.type != "cpu":
         yield task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
         return
     cores, half = cpu.read_cores().allowed, seconds / 2
     turn = task.ctx.rotation
-    alone = [(core,) for core in pick_cores(cores, _count_fitting(half, LONE_CORE_SECONDS), turn)]
-    chosen = pick_cores(cores, MAX_CORES * _count_fitting(half, WAVE_SECONDS), turn)
+    lone, wave = (max(1, int(half / least)) for least in (LONE_CORE_SECONDS, WAVE_SECONDS))
+    alone = [(core,) for core in pick_cores(cores, lone, turn)]
+    chosen = pick_cores(cores, MAX_CORES * wave, turn)
     waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
     for load, groups in (("alone", alone), ("all at once", waves)):
         for group in groups:
@@ -314,20 +300,16 @@ def hunt_on_parts(
 
 
 def add_load(load: str, outcome: PartResult) -> PartResult:
-    """Say under what load cores were examined, where one was wrong."""
+    """Add to the corruption of *outcome*, if any, which *load* the cores were under."""
     found = outcome.corruption
     if found is None:
         return outcome
-    told = msgspec.structs.replace(
+    finding = msgspec.structs.replace(
         found,
         text=f"{found.text}, cores {load}",
         evidence={**found.evidence, "load": f"cores {load}"},
     )
-    return dataclasses.replace(outcome, corruption=told)
-
-
-def _count_fitting(seconds: float, least: float) -> int:
-    return max(1, int(seconds / least))
+    return dataclasses.replace(outcome, corruption=finding)
 
 
 def _hunt_on_core(
@@ -342,7 +324,7 @@ def _make_deadline(seconds: float) -> Callable[[int], bool]:
 
 
 def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
-    """Add up, for each part or core, what was done with all types."""
+    """Add up the results with all types for each part or core."""
     every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
     for where in dict.fromkeys(outcome.where for _, outcome in every):
         mine = [(shape, outcome) for shape, outcome in every if outcome.where == where]
@@ -354,7 +336,7 @@ def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
 
 
 def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[CheckItem]:
-    """Say how warm the device was meanwhile: many faults show only when it is hot."""
+    """Report how warm the device was: many faults show only when it is hot."""
     for where, samples in watch.group_by_part("temperature"):
         if where == ctx.device.part and samples:
             low, high = (f(s.value for s in samples) for f in (min, max))
@@ -367,7 +349,7 @@ CHECK = Check(
     params=SdcParams,
     metrics={
         "mismatched_words": Metric(unit="", meaning="64-bit words that were wrong"),
-        "products": Metric(unit="", meaning="products compared with a proven one"),
+        "products": Metric(unit="", meaning="products compared with a proven reference"),
         "checked_operations": Metric(unit="", meaning="operations in those products"),
         "disputed_words": Metric(
             unit="", meaning="words in which all parts contradict the reference alike"
@@ -383,7 +365,7 @@ CHECK = Check(
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
         **SOAK_RULES,
         "copied_wrong_words": Rule(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="a copy is the same"
+            high=0, remedy=Remedy.REPLACE, hard=True, source="a copy has the same bits"
         ),
     },
     finding_rules={

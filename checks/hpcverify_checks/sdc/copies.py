@@ -1,20 +1,19 @@
 """
 Copies between memories, of many sizes and alignments, with every byte compared.
 
-What is copied is a hash of its place, so that a byte that changed, moved, or came twice
-shows. What it is copied over is first filled with the complement of what must come, so
-that a copy that did nothing, or stopped short, shows in every byte; and what lies
-around each copy must stay as it was, so that one that went too far shows. They are
-compared where they arrive: by a GPU in its own memory, with a hash that it made itself
-and without the host waiting, and by the host in the host's. On every lap the copies are
-drawn anew, from one byte to half of the room, and a canary, one flipped bit, proves
-that the comparison is awake.
+The source holds a hash of each place, so that a byte that changed, moved, or came twice
+shows. The target is first filled with the complement, so that a copy that did nothing,
+or stopped short, shows in every byte; the bytes around each target must not change, so
+that a copy that went too far shows. Copies are compared where they arrive: in a GPU's
+memory by the GPU, with a hash that it made itself and without the host waiting; in the
+host's memory by the host. Every lap draws new copies, from one byte to half the room,
+and a canary, one flipped bit, proves that the comparison works.
 
 A GPU copies from and to pinned memory by its copy engines, from and to pageable memory
-by way of the driver's buffers, and within its own memory. A CPU copies core by core:
-with torch, and with the C library's memmove, which goes around the caches when a copy
-is large (non-temporal stores). Memory that a copy comes from is taken as it is where
-both ends are the same memory: that it holds what was written is for other checks.
+through the driver's buffers, and within its own memory. A CPU copies core by core: with
+torch, and with the C library's memmove, which bypasses the caches when a copy is large
+(non-temporal stores). Where source and target are in the same memory, the source is
+trusted: other checks test whether memory holds what was written.
 """
 
 from __future__ import annotations
@@ -44,20 +43,18 @@ if TYPE_CHECKING:
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
 MAX_CORES = 32
-"""Cores at a time: together they take a GiB, and fill the memory's bandwidth."""
+"""Cores at a time: together they take a GiB, and use all of the memory's bandwidth."""
 MAX_COPIES = 24
-"""In one lap on one way, at most."""
+"""In one lap on one path."""
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
 """Of where copies begin, in bytes."""
-GUARD_BYTES = 64
-"""Bytes in front of a copy and behind it that must stay as they were."""
-GUARD_FILL = 0xA5
-"""What they hold."""
+GUARD_BYTES, GUARD_FILL = 64, 0xA5
+"""Bytes before and after each copy that must not change, and what they hold."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""
 
 CountUnequal = Callable[["Tensor", "Tensor"], "Tensor"]
-"""Counts the words in which two rows of bytes differ: a scalar where they are."""
+"""Counts the words in which two rows of bytes differ: a scalar on their device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class PlannedCopy:
 
     @property
     def guard_before(self) -> slice:
-        """The bytes in front of those: no more than lie there."""
+        """The bytes before those; fewer at the start of the memory."""
         return slice(max(0, self.target - GUARD_BYTES), self.target)
 
     @property
@@ -91,9 +88,9 @@ class PlannedCopy:
 
 def draw_copies(chance: random.Random, room: int) -> list[PlannedCopy]:
     """
-    Draw copies between memories of *room* bytes: first half of it, then ever less.
+    Draw copies between memories of *room* bytes: first half of it, then less and less.
 
-    Their sizes are as often of one order of magnitude as of any other that fits.
+    Every order of magnitude that fits is equally likely.
     """
     pieces: list[PlannedCopy] = []
     end, size = 0, room // 2
@@ -114,7 +111,7 @@ def _align_up(offset: int, chance: random.Random) -> int:
 
 
 def count_unequal_words(found: Tensor, expected: Tensor) -> Tensor:
-    """Count the words in which two rows of bytes differ, without a wait for them."""
+    """Count the words in which two rows of bytes differ, without waiting for the device."""
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=found.device)
@@ -128,7 +125,7 @@ def count_unequal_words(found: Tensor, expected: Tensor) -> Tensor:
 
 
 def copy_with_memmove(target: Tensor, source: Tensor) -> None:
-    """Copy *source* into *target*, both on the host, as the C library does."""
+    """Copy *source* into *target*, both on the host, with the C library."""
     ctypes.memmove(target.data_ptr(), source.data_ptr(), len(target))
 
 
@@ -145,7 +142,7 @@ class CopyPath:
     count_unequal: CountUnequal = count_unequal_words
 
     def poison(self, piece: PlannedCopy) -> None:
-        """Put the complement of what must come where it must come."""
+        """Fill the target with the complement of what must arrive, and the guards."""
         import torch
 
         torch.bitwise_not(self.expected[piece.source_slice], out=self.target[piece.target_slice])
@@ -153,7 +150,7 @@ class CopyPath:
             self.target[guard].fill_(GUARD_FILL)
 
     def count_wrong(self, piece: PlannedCopy) -> Tensor:
-        """Count the words that came wrong, or changed around the copy."""
+        """Count the words that are wrong in the copy, or changed around it."""
         wrong = self.count_unequal(
             self.target[piece.target_slice], self.expected[piece.source_slice]
         )
@@ -171,7 +168,7 @@ class CopyPath:
         wait_for_device(self.source.device, self.target.device)
 
     def copy_and_count(self, pieces: Sequence[PlannedCopy]) -> list[int]:
-        """Make the copies, and count for each of them the words that are wrong."""
+        """Make the copies, and count the wrong words of each."""
         import torch
 
         self.make_copies(pieces)
@@ -179,7 +176,7 @@ class CopyPath:
 
     def require_awake(self, piece: PlannedCopy, chance: random.Random) -> None:
         """
-        Flip a bit of a copy that came right.
+        Flip one bit of a correct copy, which the comparison must count.
 
         Raises:
             Unable: the comparison does not count one wrong word.
@@ -190,7 +187,7 @@ class CopyPath:
         counted = int(self.count_wrong(piece))
         if counted != 1:
             raise Unable(
-                f"copies {self.name}: of one flipped bit the comparison made {counted} "
+                f"copies {self.name}: after one flipped bit the comparison counted {counted} "
                 "wrong words: do not trust its other answers",
                 Cause.CHECKER,
                 Remedy.FIX_CHECKER,
@@ -199,7 +196,7 @@ class CopyPath:
 
 @dataclass(slots=True)
 class CopyTally:
-    """What was copied on the part or core *where*, and what came of it."""
+    """What was copied on the part or core *where*, and what was wrong."""
 
     where: str
     copies: int = 0
@@ -215,10 +212,9 @@ def check_copies(
     ctx: Context, device: torch.device, seconds: float, copy: Copy = copy
 ) -> Iterator[CheckItem]:
     """
-    Copy for *seconds* on all ways that a device has, and compare.
+    Copy for *seconds* on all paths of a device, and compare.
 
-    All cores of a CPU work at the same time, or as many as can, and those left out
-    come in another run.
+    On a CPU up to `MAX_CORES` cores work at the same time; the others come in later runs.
     """
     run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
     if ctx.device.kind == "cpu":
@@ -228,9 +224,9 @@ def check_copies(
         tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
-        ways = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
-        tallies = [run(ways, ctx.device.part)]
-        text = ", ".join(way.name for way in ways)
+        paths = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
+        tallies = [run(paths, ctx.device.part)]
+        text = ", ".join(path.name for path in paths)
     largest = ROOM_BYTES[ctx.device.kind] // 2
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, largest)} {text}")
     for tally in tallies:
@@ -243,24 +239,23 @@ def check_copies(
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
-    """Say in words how much was copied."""
-    number = sum(tally.copies for tally in tallies)
-    size = sum(tally.bytes for tally in tallies)
+    """Describe how much was copied."""
+    number, size = sum(t.copies for t in tallies), sum(t.bytes for t in tallies)
     return (
         f"{number} copies ({size / 2**30:.3g} GiB) of 1 byte to {largest / 2**20:g} "
-        "MiB, on odd and even offsets, compared byte by byte:"
+        "MiB, at odd and even offsets, compared byte by byte:"
     )
 
 
 def make_source(seed: int, room: int, device: torch.device | str) -> Tensor:
-    """Make *room* bytes of the hash of their places."""
+    """Make *room* bytes, a hash of their places."""
     import torch
 
     return make_pattern(seed, range(room // WORD_BYTES), torch.device(device)).view(torch.uint8)
 
 
 def make_core_paths(sent: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
-    """Give the ways to copy on a core: all cores copy from the same memory."""
+    """Make the paths of a core: all cores copy from the same memory."""
     import torch
 
     into = torch.empty_like(sent)
@@ -271,7 +266,7 @@ def make_core_paths(sent: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
 
 
 def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tuple[CopyPath, ...]:
-    """Give the ways to copy from, to and within a GPU's memory."""
+    """Make the paths from, to and within a GPU's memory."""
     import torch
 
     here, there = make_source(seed, room, HOST_DEVICE), make_source(seed, room, device)
@@ -291,7 +286,7 @@ def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tu
 def copy_for_seconds(
     ways: Sequence[CopyPath], where: str, *, seed: int, seconds: float
 ) -> CopyTally:
-    """Go on with all *ways* in turn for *seconds*, and leave one that errs."""
+    """Copy on all *ways* in turn for *seconds*, and drop one after its first error."""
     tally = CopyTally(where)
     try:
         _copy_until(tally, ways, seed, time.monotonic() + seconds)
@@ -322,7 +317,7 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
 def investigate_miscopy(
     way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
 ) -> Finding:
-    """Find out more about the first of the copies that came wrong."""
+    """Find out more about the first wrong copy."""
     number = next(i for i, count in enumerate(counts) if count)
     piece = pieces[number]
     evidence = {
@@ -343,26 +338,23 @@ def investigate_miscopy(
 
 
 def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
-    """Make the bytes of a copy once more, on the host."""
+    """Make the bytes of a copy again, on the host."""
     import torch
 
-    first, last = (
-        piece.source_slice.start // WORD_BYTES,
-        -(-piece.source_slice.stop // WORD_BYTES),
-    )
+    first, last = piece.source // WORD_BYTES, -(-piece.source_slice.stop // WORD_BYTES)
     whole = make_pattern(seed, range(first, last), torch.device(HOST_DEVICE)).view(torch.uint8)
     return whole[piece.source - first * WORD_BYTES :][: piece.size]
 
 
 def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, str]:
-    """Say what is wrong with a copy, where first, and where that was lost."""
+    """Describe what is wrong with a copy, where first, and which memory lost it."""
     import torch
 
     found = way.target[piece.target_slice].cpu()
     places = torch.ne(found, right).nonzero().flatten()
     evidence = {"place": _locate_fault(way, piece, right)}
     if not len(places):
-        return evidence | {"what": "what lies around it was overwritten"}
+        return evidence | {"what": "bytes around it were overwritten"}
     first = int(places[0])
     stale = bool((found[places] == ~right[places]).all())
     around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
@@ -382,4 +374,4 @@ def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor) -> str:
         return "memory that it was copied from"
     if not torch.equal(way.expected[piece.source_slice].cpu(), right):
         return "memory that it was compared with"
-    return "the copy, or the memory that it was copied to"
+    return "the copy itself, or the memory that it was copied to"

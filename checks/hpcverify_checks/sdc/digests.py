@@ -1,26 +1,22 @@
 """
-The digests of the right products of the plans, for the shapes that suites use.
+The digests of the correct products of the plans, for the shapes that suites use.
 
-They hold for every part, vendor and library, and so do the certificates, since the
-operands are the same everywhere. ``python -m tests.checks.sdc.universal`` prints them.
+They and the certificates hold for every part, vendor and library: the operands are the
+same everywhere. ``python -m tests.checks.sdc.universal`` prints them.
 """
 
 from __future__ import annotations
 
 from hpcverify_checks.common.exact import Operands
 
-ProductKey = tuple[str, int, int]
-"""The plan, the size and the depth."""
-
 
 def find_shipped(made: Operands) -> tuple[int, int] | None:
-    """Give the certificate of *made* and the digest of its product, if shipped."""
-    if made.draw:
-        return None
-    return SHIPPED_DIGESTS.get((made.plan.name, made.shape.size, made.shape.depth))
+    """Find the certificate of *made* and the digest of its product, if shipped."""
+    key = made.plan.name, made.shape.size, made.shape.depth
+    return None if made.draw else SHIPPED_DIGESTS.get(key)
 
 
-SHIPPED_DIGESTS: dict[ProductKey, tuple[int, int]] = {
+SHIPPED_DIGESTS: dict[tuple[str, int, int], tuple[int, int]] = {
     ("plain", 4096, 32768): (15354680, 0x0364_2B5A_AD58_2B11),
     ("bias+", 4096, 32768): (16379587, 0xDEB2_75A3_DDCE_EF66),
     ("bias-", 4096, 32768): (16395219, 0x402A_C415_60AB_140E),
@@ -55,4 +51,4 @@ SHIPPED_DIGESTS: dict[ProductKey, tuple[int, int]] = {
     ("narrow scaled", 512, 128): (170, 0x4E01_A337_527F_3209),
     ("narrow bias", 512, 128): (198, 0x2541_22E1_BE90_0DBD),
 }
-"""The certificate and the digest."""
+"""By plan, size and depth: the certificate and the digest."""

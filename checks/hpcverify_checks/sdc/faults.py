@@ -1,10 +1,10 @@
 """
 Faults for the seams of the hunt: what broken parts do to a product, and to its check.
 
-They are put where the hardware would have them, behind the same seams, and everything
-else is the real check: its tests and its selftest share them. What they imitate is what
-was seen of broken parts and in models of them: not only single flipped bits but stuck
-ones, periodic and warp-aligned ones, and tiles at the wrong address (arXiv 2605.04213).
+They are injected where the hardware would have them, and everything else is the real
+check; its tests and its selftest share them. They imitate what was seen in broken parts
+and in models of them: not only single flipped bits but stuck ones, periodic and
+warp-aligned ones, and tiles at the wrong address (arXiv 2605.04213).
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MultiplyFault = Callable[[Multiply], Multiply]
-"""Makes a unit that multiplies wrongly of one that multiplies."""
+"""Turns a working multiplication into a faulty one."""
 CompareFault = Callable[[Compare], Compare]
-"""Makes a comparison that does not see all of one that does."""
+"""Turns a working comparison into one that misses differences."""
 OutputFault = Callable[["Tensor"], object]
 """Changes a product in place."""
 
 ALL_CALLS = range(sys.maxsize)
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 64, 8
-"""A fragment of the output, in which the same lane of the same unit comes back."""
+"""A fragment of the output: the same lane of the same unit recurs at this period."""
 FAULTY_ROW, FAULTY_COLUMN = 3, 5
-"""The lane of it that is broken."""
+"""The broken lane of it."""
 TILE_EDGE = 32
-WARP_THREADS = 32
-"""Threads that work in step, and the elements they write side by side."""
-WARP_LANES = 32
-BLIND_LANE = 3
+WARP_THREADS, BLIND_LANE = 32, 3
+"""Threads that work in lockstep, on adjacent elements, and the one that is blind."""
 
 
 def make_multiply_fault(harm: OutputFault) -> MultiplyFault:
@@ -54,7 +52,7 @@ def make_multiply_fault(harm: OutputFault) -> MultiplyFault:
 
 
 def limit_to_calls(fault: MultiplyFault, calls: Sequence[int]) -> MultiplyFault:
-    """Have *fault* in these *calls* only, the first of which is 0."""
+    """Limit *fault* to these *calls*, counted from 0."""
 
     def limit(multiply: Multiply) -> Multiply:
         faulty, made = fault(multiply), 0
@@ -90,7 +88,7 @@ def stick(bit: int, *, at: int) -> OutputFault:
 
 
 def flip_pair(bit: int) -> OutputFault:
-    """Flip the same *bit* of two elements of a row, of which an XOR stays as it is."""
+    """Flip the same *bit* of two elements of a row, which an XOR does not see."""
 
     def harm(out: Tensor) -> None:
         for column in (FAULTY_COLUMN, FAULTY_COLUMN + FRAGMENT_COLUMNS):
@@ -111,7 +109,7 @@ def flip_periodic(bit: int) -> OutputFault:
 
 def swap_tiles(out: Tensor) -> None:
     """Write two tiles to each other's address."""
-    left, right = (out[:TILE_EDGE, :TILE_EDGE], out[:TILE_EDGE, TILE_EDGE : 2 * TILE_EDGE])
+    left, right = out[:TILE_EDGE, :TILE_EDGE], out[:TILE_EDGE, TILE_EDGE : 2 * TILE_EDGE]
     kept = left.clone()
     left.copy_(right)
     right.copy_(kept)
@@ -128,7 +126,7 @@ def put_nan(out: Tensor) -> None:
 
 
 def negate_zeros(out: Tensor) -> None:
-    """Give every zero the sign that it should not have."""
+    """Give every zero a minus sign."""
     out.masked_fill_(out == 0, -0.0)
 
 
@@ -147,10 +145,10 @@ def skip_tile(multiply: Multiply) -> Multiply:
 @contextmanager
 def corrupt_memory(tensor: Tensor) -> Generator[None]:
     """
-    Keep one element of *tensor* wrong for a while.
+    Keep one element of *tensor* wrong while the block runs.
 
-    The element is in the middle, where every shift uses it; the bit is the last but
-    one, of which every type of ours makes another number, whatever the others are.
+    The element is in the middle, where every shift uses it. The bit is the last but
+    one, which changes the number in every type, whatever the other bits are.
     """
     row, column = (length // 2 for length in tensor.shape)
     element = view_integers(tensor)[row, column]
@@ -163,7 +161,7 @@ def corrupt_memory(tensor: Tensor) -> Generator[None]:
 
 
 def make_bit_mask(bit: int, like: Tensor) -> int:
-    """Give the integer of the width of *like*'s elements that has only this *bit*."""
+    """Make the integer, as wide as *like*'s elements, that has only this *bit* set."""
     width = 8 * like.element_size()
     signed = width > 8 and bit == width - 1  # noqa: PLR2004 - bytes are unsigned here
     return -(1 << bit) if signed else 1 << bit
@@ -183,14 +181,14 @@ def ignore_lane(compare: Compare) -> Compare:
 
     def compare_other_lanes(found: Tensor, expected: Tensor, count: Tensor) -> None:
         seen = found.clone()
-        seen[BLIND_LANE::WARP_LANES] = expected[BLIND_LANE::WARP_LANES]
+        seen[BLIND_LANE::WARP_THREADS] = expected[BLIND_LANE::WARP_THREADS]
         compare(seen, expected, count)
 
     return compare_other_lanes
 
 
 def ignore_low_bit(compare: Compare) -> Compare:
-    """See all bits of each word but the lowest."""
+    """See every bit of each word but the lowest."""
 
     def compare_high_bits(found: Tensor, expected: Tensor, count: Tensor) -> None:
         compare(found & ~1, expected & ~1, count)
@@ -199,7 +197,7 @@ def ignore_low_bit(compare: Compare) -> Compare:
 
 
 def drop_single_hits(compare: Compare) -> Compare:
-    """Lose a hit that is alone, in the reduction of the counts."""
+    """Lose a single hit in the reduction of the counts."""
 
     def compare_lossily(found: Tensor, expected: Tensor, count: Tensor) -> None:
         compare(found, expected, count)

@@ -57,7 +57,7 @@ WITNESS_CORES = 2
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What a hunt on one part or core came to."""
+    """The result of a hunt on one part or core."""
 
     where: str
     products: int = 0
@@ -69,7 +69,7 @@ class PartResult:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A product that is right, where it is compared with."""
+    """A correct product, on the device where others are compared with it."""
 
     product: Tensor
     digest: int
@@ -78,23 +78,23 @@ class Reference:
 
 
 References = dict[tuple[ProductPlan, Shape], Reference]
-"""What several types of operands share on one device."""
+"""Shared by several types of operands on one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask(ProductTask):
-    """One type of operands with which to examine one device."""
+    """One type of operands with which to test one device."""
 
     references: References = field(default_factory=References)
 
     @property
     def first_core(self) -> int:
-        """The core that makes the first products on a CPU: another one in each run."""
+        """The core that makes the first products on a CPU: a different one in each run."""
         return pick_cores(cpu.read_cores().allowed, 1, self.ctx.rotation)[0]
 
     @property
     def first_where(self) -> str:
-        """The part or core that makes the first products, and answers for them."""
+        """The part or core that makes the first products and is blamed if they are wrong."""
         on_cpu = self.device.type == "cpu"
         return f"cpu{self.first_core}" if on_cpu else self.ctx.device.part
 
@@ -115,7 +115,7 @@ class DeviceTask(ProductTask):
 def make_part_result(
     bench: ProductBench, wrong: Sequence[WrongProduct], products: int, seconds: float
 ) -> PartResult:
-    """Say what came of so many *products*, and look into the first *wrong* one."""
+    """Sum up a hunt over so many *products*, and investigate the first *wrong* one."""
     mismatched = sum(one.words for one in wrong)
     found = investigate_corruption(bench, wrong[0]) if wrong else None
     return PartResult(bench.where, products, seconds, mismatched, found)
@@ -126,16 +126,16 @@ class PreparedPlan:
     """A plan on the device of a task."""
 
     job: ProductJob | None = None
-    """None where its product could not be put right."""
+    """None if its product could not be repaired."""
     certificate: int = 0
-    """What bounds its partial sums."""
+    """The bound on its partial sums."""
     failure: PartResult | None = None
     """What was wrong with its first product."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedJobs:
-    """The jobs of a task, with what was wrong already when they were made."""
+    """The jobs of a task, and what was already wrong in their first products."""
 
     jobs: tuple[ProductJob, ...]
     certificates: tuple[int, ...]
@@ -156,12 +156,12 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     """
     Put the plans of *task* on its device one by one, and prove a product of each.
 
-    A wrong product is put right by the host. Where more of it is wrong than that is
-    done in seconds, its plan is left out of the hunt, and only the first such plan
-    is looked into: the part is accused by then.
+    The host repairs a wrong product. Where that would take more than seconds, the plan
+    is left out of the hunt; only the first such plan is investigated, which is enough
+    to accuse the part.
 
     Raises:
-        Unable: The host contradicts itself, and nobody can be accused.
+        Unable: The host contradicts itself, so no part can be accused.
 
     """
     accused = False
@@ -182,15 +182,14 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
             if proof.wrong_rows:
                 yield PreparedPlan(failure=failure)
                 continue
-            known = Reference(reference, compute_digest(host), proof.certificate)
-            task.references[key] = known
+            task.references[key] = Reference(reference, compute_digest(host), proof.certificate)
         known = task.references[key]
         proven = replace(job, reference=known.product, digest=known.digest)
         yield PreparedPlan(proven, known.certificate, failure)
 
 
 def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
-    """Store the operands of *made*, with their first product, if it is wanted."""
+    """Store the operands of *made*, and compute their first product if it is needed."""
     import torch
 
     dtype = getattr(torch, task.family.operand)
@@ -208,7 +207,7 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     Accuse the part of its first product, which should have been *right*.
 
     Raises:
-        Unable: It is: the host has disproved what it computes the same way itself.
+        Unable: It is right: the host has disproved what it computes the same way itself.
 
     """
     found = job.reference
@@ -222,10 +221,10 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
 
 def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx: Context) -> None:
     """
-    Prove *product* again, on cores of the host that each do so by themselves.
+    Prove *product* again, on several cores of the host independently.
 
     Raises:
-        Unable: One of them finds other rows wrong than *proof* says.
+        Unable: One of them finds other wrong rows than *proof*.
 
     """
     cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, ctx.rotation)
@@ -239,15 +238,15 @@ def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx
 
 def prove_product(made: Operands, product: Tensor, seed: int) -> ProductProof:
     """
-    Prove *product*, on the host: name the rows that are wrong.
+    Prove *product* on the host, or list its wrong rows.
 
-    Where the digest of the right product is shipped, it proves the product by itself;
-    else Freivalds' check does.
+    A shipped digest of the correct product is proof enough; without one Freivalds'
+    check decides.
 
     Raises:
-        Unable: The plan is not exact with these operands, or the digest that holds
-            everywhere is contradicted: then it is the host that computes wrongly. Or
-            the product has zeros with a sign, which may be how the unit rounds.
+        Unable: The plan is not exact with these operands; or the product contradicts
+            its shipped digest, so that the host computes wrongly; or the product has
+            zeros with a minus sign, which may be how the unit rounds.
 
     """
     shipped = find_shipped(made)
@@ -266,7 +265,7 @@ def _repair_rows(
     made: Operands, product: Tensor, proof: ProductProof, seed: int
 ) -> tuple[Tensor, ProductProof]:
     """
-    Put the first wrong rows of *product* right, and prove that.
+    Repair the first wrong rows of *product*, and prove the result.
 
     Raises:
         Unable: The host disproves what it has computed itself.

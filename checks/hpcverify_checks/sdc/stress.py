@@ -2,13 +2,12 @@
 The stress phase: products of random normal numbers, under steady load and load steps.
 
 Exact plans multiply small integers, which toggle fewer wires and draw less power than
-the numbers of daily work: faults of power and timing belong here (see `soak`).
+the numbers of daily work: this phase finds faults of power and timing (see `soak`).
 
 Libraries for CPUs give the same bits for a fixed number of threads and one code path
-(oneMKL, "Reproducibility Conditions"): each core computes in one thread, pinned to it,
-with operands and outputs that stay where they are, and is compared with itself. Nothing
-is promised from one core to the next, so cores that differ are worth no more than a
-warning.
+(oneMKL, "Reproducibility Conditions"). So each core computes in one pinned thread, with
+operands and outputs at fixed addresses, and is compared with itself. Nothing is promised
+across cores, so cores that differ only warn.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def run_stress(
     """
     Compare products of normal numbers with the first of their kind, for *seconds*.
 
-    All types that the device has units for have their turn; on a CPU, all cores work
-    at the same time, or as many as can, and those left out come in another run.
+    Every type that the device has units for gets its turn. On a CPU up to `MAX_CORES`
+    cores work at the same time; the others come in later runs.
     """
     on_cpu = ctx.device.kind == "cpu"
     families = list_families(device)
@@ -71,7 +70,7 @@ def run_stress(
         with use_float32_precision(family.precision):
             for soak in stress_device(task, seconds / len(families)):
                 mine.append(soak)
-                if soak.corruption:  # a part that errs may not live to tell of it later
+                if soak.corruption:  # a faulty part may crash before it can report this
                     yield soak.corruption
         soaks += mine
         yield from (report_cores if on_cpu else report_gpu)(task, mine)
@@ -90,7 +89,7 @@ def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
 
 
 def stress_part(task: ProductTask, pairs: Sequence[Pair], seconds: float, where: str) -> PartSoak:
-    """Stress the part or core *where*, until it errs or the time is over."""
+    """Stress the part or core *where* until it errs or the time is up."""
     soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
     for stretch in plan_stretches(time.monotonic(), seconds, WAVE_SHARE, PERIOD_SECONDS):
         if soak.corruption is None:
@@ -110,23 +109,20 @@ def report_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[Check
     differ = len({soak.digest for soak in soaks}) > 1
     cores = format_ranges([int(soak.bench.where.removeprefix("cpu")) for soak in soaks])
     alike = "differ" if differ else "are identical"
-    yield Coverage(
-        task.ctx.device.part,
-        f"{task.family.name} on cores {cores}, whose first products {alike}: "
-        f"{describe_stress(task, soaks)}",
-    )
+    text = f"{task.family.name} on cores {cores}, whose first products {alike}"
+    yield Coverage(task.ctx.device.part, f"{text}: {describe_stress(task, soaks)}")
     if differ:
         yield from (soak.make_answer(CORES_GROUP) for soak in soaks)
 
 
 def describe_stress(task: ProductTask, soaks: Sequence[PartSoak]) -> str:
-    """Say in words what was exercised, and how."""
+    """Describe what was exercised, and how."""
     done = [d for soak in soaks for d in soak.done]
     products = sum(d.products for d in done)
     bursts = ", ".join(f"{DUTY_CYCLE * period * 1e3:g}" for period in PERIOD_SECONDS)
     return (
         f"{products} {soaks[0].text} "
         f"({products * task.shape.operations:.3g} operations) compared bit by bit with "
-        f"the first ones in {sum(d.seconds for d in done):.1f} s; load switched on "
+        f"the first in {sum(d.seconds for d in done):.1f} s; load switched on "
         f"{sum(d.edges for d in done)} times, for {bursts} ms"
     )

@@ -1,15 +1,14 @@
 """
-The selftest of the hunt: faults are injected into it, and it says what became of each.
+The selftest of the hunt: it injects faults and reports which of them were found.
 
-Every type of operands that the part multiplies has its turn, with operands, proofs,
+Every type of operands that the part multiplies gets its turn, with operands, proofs,
 comparison and canaries as in a run, only smaller. Every bit of the output is flipped,
-and held at 0 and at 1. Then come the faults that no single bit describes, those of
-memory, and those of the comparison, upon which the hunt must not pass but declare
-itself broken.
+and stuck at 0 and at 1. Then come faults that no single bit describes, faults of memory,
+and faults of the comparison, after which the hunt must report itself broken.
 
-What cannot be found is derived and not listed: a fault that holds a bit where every
-right product has it changes nothing. Two trials must find nothing, and are kept
-because they are the reason for two pieces of the check.
+Which faults cannot be found is computed, not listed: a stuck bit changes nothing if
+every correct product has it at that value. Two trials must find nothing: they show why
+two pieces of the check exist.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from hpcverify_checks.common.vote import Accusation
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
-    PartResult,
     References,
     list_families,
     make_part_result,
@@ -54,22 +52,22 @@ if TYPE_CHECKING:
 
 TRIAL_SHAPE = Shape(size=128, depth=128)
 TRIAL_PRODUCTS = 32
-"""In a trial: every output of a GPU's ring is written several times."""
+"""Enough that every output of a GPU's ring is written several times."""
 FAULTY_CALL = 7
 RARE_CALLS = faults.ALL_CALLS[6::5]
-"""Every fifth product, which is one of each plan in turn: nothing has five plans."""
+"""Every fifth product, which hits each plan in turn: no type has five plans."""
 
 FOUND_COMPUTE, FOUND_MEMORY = "found: compute", "found: memory"
 FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
-"""What can become of a fault."""
+"""The outcomes of a trial."""
 
 Injection = Callable[[ProductBench], AbstractContextManager[ProductBench]]
-"""Gives a bench that has a fault, for as long as the block runs."""
+"""Makes a bench that has a fault while the block runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSetup:
-    """One type of operands, made ready to try faults on."""
+    """One type of operands, ready to try faults on."""
 
     task: DeviceTask
     bench: ProductBench
@@ -80,11 +78,11 @@ class TrialSetup:
 
     @property
     def output_bits(self) -> int:
-        """Bits of an output."""
+        """Bits of an output element."""
         return 8 * self.references[0].element_size()
 
     def can_show(self, harm: OutputFault) -> bool:
-        """Whether *harm* changes any of the right products."""
+        """Whether *harm* changes any of the correct products."""
         for right in self.references:
             product = right.clone()
             harm(product)
@@ -104,13 +102,13 @@ class TrialSetup:
 
 @dataclass(frozen=True, slots=True)
 class FaultCase:
-    """A *fault*, how to inject it, and what must become of it."""
+    """A *fault*, how to inject it, and the *expected* outcome."""
 
     fault: str
     inject: Injection
     expected: str = FOUND_COMPUTE
     why: str = ""
-    """There is nothing to find."""
+    """Why there is nothing to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[T
 
 
 def set_up_trials(task: DeviceTask) -> TrialSetup:
-    """Make ready what *task* needs."""
+    """Prepare the trials of *task*."""
     jobs = prepare(task).jobs
     plans = task.family.make_plans(task.shape.depth)
     return TrialSetup(
@@ -170,31 +168,26 @@ def _make_trial(stage: TrialSetup, fault: str, expected: str, outcome: str, deta
 
 
 def try_fault(stage: TrialSetup, case: FaultCase) -> tuple[str, str]:
-    """Hunt with the fault of *case*; say what became of it, and the details."""
+    """Hunt with the fault of *case*; return the outcome and the details."""
     with case.inject(stage.bench) as bench:
         try:
-            bag = _hunt_trial(bench)
+            hunted = _hunt_trial(bench)
         except Unable as exc:
             if exc.cause is not Cause.CHECKER:
                 raise
             return CHECKER_BROKEN, str(exc)
-        outcome = make_part_result(bench, bag.wrong, bag.products, bag.seconds)
-    return _classify_result(outcome, case.why or f"in {outcome.products} products")
+        found = make_part_result(bench, hunted.wrong, hunted.products, hunted.seconds).corruption
+    if found is None:
+        return FOUND_NOTHING, case.why or f"in {hunted.products} products"
+    return FOUND_MEMORY if found.data_as(Accusation).in_memory else FOUND_COMPUTE, found.text
 
 
 def _hunt_trial(bench: ProductBench) -> HuntResult:
     return hunt(bench, lambda products: products >= TRIAL_PRODUCTS)
 
 
-def _classify_result(outcome: PartResult, otherwise: str) -> tuple[str, str]:
-    if outcome.corruption is None:
-        return FOUND_NOTHING, otherwise
-    accused = outcome.corruption.data_as(Accusation)
-    return FOUND_MEMORY if accused.in_memory else FOUND_COMPUTE, outcome.corruption.text
-
-
 def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:
-    """Try the fault of *sweep* on every bit; say what was missed, and excepted."""
+    """Try the fault of *sweep* on every bit; report those missed, and the exceptions."""
     bits = range(stage.output_bits)
     excepted = tuple(bit for bit in bits if not stage.can_show(sweep.make_fault(bit)))
     missed = tuple(bit for bit in bits if not _is_isolated(stage, sweep, bit))
@@ -206,7 +199,7 @@ def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:
 
 
 def _is_isolated(stage: TrialSetup, sweep: BitSweep, bit: int) -> bool:
-    """Whether the fault of *bit* is found, and the product kept that shows it alone."""
+    """Whether the fault of *bit* is found, in a product that differs in nothing else."""
     import torch
 
     fault = faults.limit_to_calls(faults.make_multiply_fault(sweep.make_fault(bit)), sweep.calls)
@@ -236,7 +229,7 @@ def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
 
 
 def _list_unit_cases(low: int) -> Iterator[FaultCase]:
-    """List faults of units; *low* is a bit that changes."""
+    """List faults of units; *low* is a bit that must change."""
     for at in (0, 1):
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
         seam = inject_multiply(faults.limit_to_calls(stuck, RARE_CALLS))
@@ -310,7 +303,7 @@ COMPARE_CASES = (
 
 
 def _inject_from_start(stage: TrialSetup) -> Injection:
-    """Have a stuck bit before there are references: the host must disprove them."""
+    """Inject a stuck bit before there are references: the host must disprove them."""
     stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
 
     def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
@@ -322,7 +315,7 @@ def _inject_from_start(stage: TrialSetup) -> Injection:
 
 
 def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
-    """List what is missed without two pieces of the check: the reason for them."""
+    """List the faults that are missed without the proof, and without the bias."""
     stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
     yield FaultCase(
         "control, no proof: a stuck bit passes",

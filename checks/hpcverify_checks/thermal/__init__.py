@@ -1,28 +1,27 @@
 """
-Soak all parts of a kind in heat and square waves, and watch how each of them bears it.
+Load all parts of a kind, steadily and in square waves, and watch how each of them copes.
 
-The load is the product of two large matrices again and again, which is the hottest
-thing these parts do in their daily work, with the next batch queued before the last
-one ends. In the middle of it all parts together go on and off, at several periods:
-the edges make supply voltages droop. Every product is compared with the first (see
-`soak`), and like parts are put to the vote. Then the load ends, and how fast the part
-cools is watched too.
+The load is the product of two large matrices again and again, the hottest thing these
+parts do in daily work, with the next batch queued before the last one ends. In the
+middle all parts switch on and off together, at several periods: the edges make supply
+voltages droop. Every product is compared with the first (see `soak`), and like parts
+vote. Then the load ends, and the check watches how fast the part cools.
 
-Slowing down is measured twice: by the hardware's own account (seconds throttled, by
-cause, from counters that run on between samples) and by the work that gets done.
-Work over clock tells a part that is held down (low clock, as much work in each tick
-as its siblings) from one that is defective (the same clock, less work).
+Slowdown is measured twice: by the hardware's own counters (seconds throttled, by cause;
+they also count between samples) and by the work that gets done. Work per clock separates
+a throttled part (low clock, as much work per cycle as its siblings) from a defective one
+(the same clock, less work).
 
-A heavy load runs into the power cap of a healthy GPU; that is listed and not held
-against it. Heat, an external power brake and their hardware slowdown are faults of
-the cooling, of the power supply or of the part. A sampled event counts for the
-time until the next sample, and only if the next one shows it still: "hardware
-slowdown" comes up for an instant when a GPU changes its clock.
+A healthy GPU reaches its power cap under heavy load; that is listed and never fails.
+Heat, an external power brake and their hardware slowdown are faults of the cooling, the
+power supply or the part. A sampled event counts for the time until the next sample, and
+only if that one still shows it: "hardware slowdown" appears for an instant when a GPU
+changes its clock.
 
-Siblings are compared by the rise of temperature over idle, for each kilowatt that
-they draw more: the thermal resistance of their cooling. Degrees would accuse those
-that sit behind others and breathe their warm air, which they do idle as well as under
-load; and a part that heat has throttled draws less and would look cool.
+Siblings are compared by their rise over idle temperature per kilowatt of added power:
+the thermal resistance of their cooling. Degrees alone would accuse parts that sit behind
+others in their warm air, idle as well as under load; and a part throttled by heat draws
+less power and would look cool.
 """
 
 from __future__ import annotations
@@ -73,25 +72,25 @@ from hpcverify_checks.thermal.plan import LoadRecord, Meter
 from hpcverify_checks.thermal.response import GAUGES, MIN_SAMPLES, compute_sag
 
 MIN_POINTS = 16
-"""Of the rate over time, however short the soak."""
+"""The fewest points of the rate over time, however short the soak."""
 
 
 class ThermalParams(Params, frozen=True):
     """How long to load the device and how, and how long to watch it cool."""
 
     seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """Of load, the waves among them."""
+    """Of load, waves included."""
     wave_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """The share of the load that is a square wave."""
     wave_periods: tuple[Annotated[float, Meta(gt=0)], ...] = (0.5, 0.05, 0.005)
-    """Seconds; half of each the load is on. Power supplies hold over some 20 ms, and
-    their regulation, the boards' and the chips' answer ever faster."""
+    """Seconds; the load is on for half of each. Power supplies hold up for some 20 ms;
+    their regulators, the boards' and the chips' each react faster than the last."""
     recovery_seconds: Annotated[float, Meta(ge=0)] = 10.0
-    """To watch the device cool, which also lets the next check begin on a cool one."""
+    """To watch the device cool; the next check then begins on a cool one."""
 
 
 def applies(ctx: Context) -> None:
-    """Raise `Skip` for a device that nothing is seen of."""
+    """Raise `Skip` for a device without a sensor."""
     if not has_gauge(ctx, ctx.device.part):
         raise Skip(
             f"no temperature, clock or throttle sensor for {ctx.device.label} on this machine",
@@ -102,7 +101,7 @@ def applies(ctx: Context) -> None:
 def measure(
     ctx: Context, params: ThermalParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
-    """Load the device for the wanted time and yield how the work went."""
+    """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
     loads = prepare_loads(ctx, seams)
@@ -128,14 +127,14 @@ def measure(
 
 
 def has_gauge(ctx: Context, where: str) -> bool:
-    """Whether any sensor can tell how the part *where* bears its load."""
+    """Whether any sensor shows how the part *where* copes with its load."""
     return any(name_sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
 
 
 def report_work(
     where: str, account: LoadRecord, meter: Meter, began: float
 ) -> Iterator[Series | Measurement]:
-    """Yield how fast the work went, over time and late against early."""
+    """Yield how fast the work went, over time and at the end against the start."""
     t, rates = thin([moment - began for moment in meter.t], meter.rates)
     yield Series("work", "GFLOP/s", where, tuple(t), tuple(rates))
     if account.rate:
@@ -148,7 +147,7 @@ def report_work(
 
 
 def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> str:
-    """Say what was exercised."""
+    """Describe what was exercised."""
     steady, waves = loads
     products = sum(d.products for d in account.steady)
     seconds = sum(d.seconds for d in account.steady)
@@ -163,13 +162,13 @@ def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> 
 
 
 def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[CheckItem]:
-    """Yield what was sampled of the device before, under and after its load."""
+    """Yield what was sampled of the device before, during and after its load."""
     if has_gauge(ctx, ctx.device.part):
         yield from response.observe_soak(watch, ctx, plan.read_record(ctx.shared, ctx.rank))
 
 
 CHECK = Check(
-    summary="a soak in heat and square waves: throttling, cooling, siblings, droop",
+    summary="steady and square-wave load: throttling, cooling, siblings, voltage droop",
     measure=measure,
     applies=applies,
     observe=observe,
@@ -177,28 +176,28 @@ CHECK = Check(
     params=ThermalParams,
     metrics={
         **SOAK_METRICS,
-        "samples": Metric(unit="", meaning="samples of the part's best-read sensor"),
-        "loaded": Metric(unit="ratio", meaning="share of the soak seen at work"),
+        "samples": Metric(unit="", meaning="samples of the part's most often read sensor"),
+        "loaded": Metric(unit="ratio", meaning="share of the soak in which the part was busy"),
         "rate.mean": Metric(unit="GFLOP/s", meaning="throughput under steady load"),
-        "rate_sag": Metric(unit="ratio", meaning="loss of speed, late against early"),
-        "wave.edges": Metric(unit="", meaning="times that the load was switched on"),
+        "rate_sag": Metric(unit="ratio", meaning="loss of speed, end against start"),
+        "wave.edges": Metric(unit="", meaning="times the load was switched on"),
         "clock.mean": Metric(unit="MHz", meaning="clock under steady load"),
-        "clock.sag": Metric(unit="ratio", meaning="loss of clock, late against early"),
-        "work_per_clock": Metric(
-            unit="", meaning="operations of the whole part in a tick of its clock"
-        ),
+        "clock.sag": Metric(unit="ratio", meaning="loss of clock, end against start"),
+        "work_per_clock": Metric(unit="", meaning="operations of the whole part per clock cycle"),
         "efficiency": Metric(unit="ratio", meaning="work_per_clock against the data sheet's"),
-        "energy_per_work": Metric(unit="J", meaning="energy of 1e15 operations"),
-        "held_back": Metric(unit="ratio", meaning="lack of both clock and power against siblings"),
-        "recovery": Metric(unit="s", meaning="time to cool half-way to idle, as far as watched"),
-        "temperature.rise_per_kW": Metric(
-            unit="°C", meaning="rise over idle for each kW more: thermal resistance"
+        "energy_per_work": Metric(unit="J", meaning="energy per 1e15 operations"),
+        "held_back": Metric(
+            unit="ratio", meaning="shortfall of both clock and power against siblings"
         ),
-        "temperature.*": Metric(unit="°C", meaning="before, under and after the load"),
-        "temperature.headroom.min": Metric(unit="°C", meaning="left until slowdown"),
+        "recovery": Metric(unit="s", meaning="time to cool half-way to idle, or time watched"),
+        "temperature.rise_per_kW": Metric(
+            unit="°C", meaning="rise over idle per kW of added power: thermal resistance"
+        ),
+        "temperature.*": Metric(unit="°C", meaning="before, during and after the load"),
+        "temperature.headroom.min": Metric(unit="°C", meaning="margin to slowdown"),
         "power.*": Metric(unit="W", meaning="power under load"),
-        "throttled.*.share": Metric(unit="ratio", meaning="share of the load's time held back"),
-        "throttled.*": Metric(unit="s", meaning="time held back, by cause"),
+        "throttled.*.share": Metric(unit="ratio", meaning="share of the load's time throttled"),
+        "throttled.*": Metric(unit="s", meaning="time throttled, by cause"),
     },
     rules={
         **SOAK_RULES,
@@ -211,12 +210,12 @@ CHECK = Check(
             cause=Cause.UNMEASURED,
             remedy=Remedy.RERUN,
             optional=True,
-            source="hpcverify default: else the load did not run as it should",
+            source="hpcverify default: below this the load did not run properly",
         ),
         "throttled.hw_thermal": fail_outside(high=1),
         "throttled.hw_slowdown": fail_outside(high=1),
         "throttled.hw_power_brake": fail_outside(
-            high=1, source="hpcverify default: the power supply or the chassis brakes"
+            high=1, source="hpcverify default: the power supply or the chassis slows the GPU"
         ),
         "throttled.sw_thermal.share": fail_outside(high=0.01),
         "throttled.cores.share": warn_outside(high=0.01),
@@ -244,10 +243,7 @@ CHECK = Check(
         "rate_sag": warn_outside(high=0.15),
         "clock.sag": warn_outside(high=0.2),
     },
-    finding_rules={
-        **problems.PROBLEM_RULES,
-        **vote.PRODUCT_FINDING_RULES,
-    },
+    finding_rules={**problems.PROBLEM_RULES, **vote.PRODUCT_FINDING_RULES},
     placement=Placement.ALL_DEVICES,  # heat and current of a node add up
     timeout=900,
 )

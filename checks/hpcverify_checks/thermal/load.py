@@ -2,9 +2,8 @@
 The loads of a soak: large products that fill the part, and small ones for square waves.
 
 GPUs multiply random normal numbers, which toggle the most wires. Libraries for CPUs
-promise the same bits on no number of threads but one, so there the operands are random
-20-bit integers in fp64, whose product is exact whatever the order of summation (see
-`exact`).
+promise the same bits only with one thread, so there the operands are random 20-bit
+integers in fp64, whose product is exact in any order of summation (see `exact`).
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
     from hpcverify_checks.common.bits import DeviceLike
 
 STEADY_SIZES = {"cuda": 8192, "cpu": 1024}
-"""Edges of the matrices under steady load: as large as it takes to fill the part."""
+"""Edges of the matrices under steady load: large enough to fill the part."""
 WAVE_SIZES = {"cuda": 4096, "cpu": 384}
 """The same under a square wave: 0.2 ms on an H100, so that 2.5 ms hold several."""
 GPU_DTYPES = ("bf16", "fp16", "fp32")
-"""For GPUs, the first that the part has units for: tensor cores draw most power."""
+"""A GPU takes the first that it has units for: tensor cores draw the most power."""
 GPU_BYTES = 2 * 2**30
 """Bytes on a GPU for each byte of an operand's element: operands, products, references,
-and what comparing takes."""
+and temporaries of the comparison."""
 PACE_SECONDS = 0.1
-"""Of steady load, to find out how long a product of the waves takes."""
+"""Of steady load, to measure how long a product of the waves takes."""
 
 
 def make_exact_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:
@@ -60,10 +59,10 @@ EXACT_INTEGERS = OperandSource("exact", "random 20-bit integers", make_exact_pai
 
 def prepare_loads(ctx: Context, seams: ProductSeams | None = None) -> tuple[PartSoak, PartSoak]:
     """
-    Make the steady load and that of the waves, and find out how fast the latter is.
+    Make the steady load and the wave load, and measure how fast the latter is.
 
-    That of the waves keeps the 32 bits that tensor cores sum in, so that no wrong bit is
-    rounded away; the steady one writes what daily work writes, and is faster.
+    The wave load keeps the 32 bits that tensor cores sum in, so that no wrong bit is
+    rounded away; the steady load writes what daily work writes, and is faster.
     """
     device = find_torch_device(ctx)
     if device.type == "cpu":
@@ -95,9 +94,9 @@ def run_loads(
     loads: tuple[PartSoak, PartSoak], table: Sequence[Stretch], meter: Meter
 ) -> Iterator[StretchResult]:
     """
-    Load the part as the *table* says, until it errs; the *meter* tells how fast.
+    Load the part as the *table* says; the *meter* records how fast.
 
-    A part that errs has failed, and may not live to tell of it later.
+    Stops at the first error: the part has failed, and may crash before it can report it.
     """
     steady, waves = loads
     flop = steady.task.shape.operations

@@ -1,8 +1,8 @@
 """
-How the devices of a node begin their soak together, and what their workers leave of it.
+How the devices of a node begin their soak together, and the record each worker leaves.
 
-The edges of square waves fall together by the clock alone, so that the node's power
-supply sees their sum. Only the beginning is agreed upon, by files.
+The clock alone makes the edges of the square waves coincide, so that the node's power
+supply sees their sum. Only the start is agreed on, through files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from msgspec import Struct
 from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
-"""Between the last device that is ready and the load: idle samples to start from."""
+"""Between the last device that is ready and the load, for idle samples."""
 READY_TIMEOUT_SECONDS = 60.0
-"""For the slowest device to be ready: one that crashed must not stop the others."""
+"""For the slowest device to get ready: one that crashed must not stop the others."""
 POLL_SECONDS = 0.05
 METER_PERIOD_SECONDS = 1.0
 RECENT_SECONDS = 1500.0
-"""Before the end, in which the sampler has kept every sample and means are true."""
+"""Before the end, while the sampler still has every sample, so that means are right."""
 
 
 class LoadRecord(Struct, frozen=True):
-    """What a device did in a soak, as its worker leaves it for the telemetry."""
+    """What a device did in a soak, as its worker leaves it for `observe`."""
 
     done: tuple[StretchResult, ...]
 
@@ -45,25 +45,25 @@ class LoadRecord(Struct, frozen=True):
 
     @property
     def steady(self) -> tuple[StretchResult, ...]:
-        """The stretches of steady load in which anything was done."""
+        """The stretches of steady load with at least one product."""
         return tuple(d for d in self.done if not d.period and d.products)
 
     @property
     def recent(self) -> tuple[StretchResult, ...]:
-        """Those of them whose samples are all there: of a short soak, all."""
+        """Those of them whose samples are all kept: in a short soak, all."""
         since = self.end - RECENT_SECONDS
         return tuple(d for d in self.steady if d.began >= since)
 
     @property
     def rate(self) -> float | None:
-        """Operations a second of recent steady load, if there was any."""
+        """Operations per second of recent steady load, if there was any."""
         seconds = sum(d.seconds for d in self.recent)
         return sum(d.flop for d in self.recent) / seconds if seconds else None
 
 
 @dataclass(slots=True)
 class Meter:
-    """The rate of work over time, in 16 bytes for each *period* seconds of it."""
+    """The rate of work over time, in 16 bytes per *period* seconds."""
 
     period: float
     t: array[float] = field(default_factory=lambda: array("d"))
@@ -73,11 +73,11 @@ class Meter:
     _flop: float = 0.0
 
     def begin(self, t: float) -> None:
-        """Start anew at *t*, after a time that does not count."""
+        """Start again at *t*, after a time that does not count."""
         self._since, self._flop = t, 0.0
 
     def add(self, t: float, flop: float) -> None:
-        """Count *flop* operations that were over at *t*."""
+        """Count *flop* operations that ended at *t*."""
         self._flop += flop
         if t - self._since >= self.period:
             self.t.append(t)
@@ -86,7 +86,7 @@ class Meter:
 
 
 def choose_start(ready: Collection[float], *, complete: bool) -> float:
-    """Say when all begin who know when each was *ready*; late if one never was."""
+    """Choose when all devices begin, given when each was *ready*; later if one never was."""
     return max(ready) + SETTLE_SECONDS + (0.0 if complete else READY_TIMEOUT_SECONDS)
 
 
@@ -103,13 +103,13 @@ def wait_for_all(
     return choose_start(times, complete=len(times) == len(paths))
 
 
-def write_record(folder: Path, rank: int, account: LoadRecord) -> None:
-    """Leave the *account* of a device where `read_record` looks for it."""
-    _write(_path(folder, rank), msgspec.json.encode(account))
+def write_record(folder: Path, rank: int, record: LoadRecord) -> None:
+    """Write the record of a device where `read_record` looks for it."""
+    _write(_path(folder, rank), msgspec.json.encode(record))
 
 
 def read_record(folder: Path, rank: int) -> LoadRecord | None:
-    """Read the account of a device; None if its worker did not come to its end."""
+    """Read the record of a device; None if its worker did not finish."""
     try:
         written = _path(folder, rank).read_bytes()
     except FileNotFoundError:
@@ -118,11 +118,11 @@ def read_record(folder: Path, rank: int) -> LoadRecord | None:
 
 
 def _path(folder: Path, rank: int) -> Path:
-    return folder / f"account{rank}.json"
+    return folder / f"record{rank}.json"
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write the file at once: whoever sees it sees it whole."""
+    """Write the file in one step, so that no reader sees half of it."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.replace(path)

@@ -1,10 +1,11 @@
-"""What the telemetry tells of a soak: heat, clocks, power, throttling, cooling."""
+"""What the telemetry shows of a soak: heat, clocks, power, throttling, cooling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import fmean, median
 
 from hpcverify.check import Context, Sample, Watch
@@ -16,7 +17,7 @@ from hpcverify_checks.common.parts import find_model, look_up_spec
 from hpcverify_checks.thermal.plan import LoadRecord
 
 GAUGES = ("temperature", "clock", "throttled.hw_thermal", "event.hw_thermal")
-"""Series of which one is enough to tell how a part bears a load."""
+"""Any one of these series shows how a part copes with a load."""
 
 THROTTLE_CAUSES = (
     "hw_thermal",
@@ -26,7 +27,7 @@ THROTTLE_CAUSES = (
     "sw_power_cap",
     "cores",
 )
-"""Why a part may run slower; of a CPU's cores the time is added up."""
+"""Why a part may run slower; "cores" adds up the time of a CPU's cores."""
 
 REPORTED_SERIES = (
     "temperature",
@@ -38,7 +39,6 @@ REPORTED_SERIES = (
     "utilization",
 )
 """Series that go into the report."""
-
 USED_SERIES = frozenset(
     (
         *GAUGES,
@@ -50,24 +50,24 @@ USED_SERIES = frozenset(
         *problems.PROBLEM_RULES,
     )
 )
-"""Series that anything is made of here."""
+"""The series that are read here."""
 
 QUARTERS = 4
 MIN_SAMPLES = 8
-"""Values, below which there is no late against early, and no mean to judge by."""
+"""With fewer values, start and end are not compared, and no mean is judged."""
 MIN_RISE_CELSIUS = 10.0
-"""°C, below which a share of the rise is lost in the steps of 1 °C of the sensor."""
+"""A smaller rise drowns in the sensor's steps of 1 °C."""
 MIN_SOAK_SECONDS, MIN_REST_SECONDS = 100.0, 60.0
-"""Seconds of load, and of none after it, in which a part comes near its last
-temperature (heat sinks follow with 10 to 25 s): before, it shows how inert it is and
-what an earlier check left in it."""
+"""Seconds of load, and of rest after it, until a part is near its final temperature
+(heat sinks follow with 10 to 25 s). Before, its temperature shows its thermal inertia and
+the heat of an earlier check."""
 MIN_SIBLINGS = 3
-"""With two that differ nobody can say which one is wrong."""
+"""When only two differ, it is not known which one is wrong."""
 PETA = 1e15
 MAX_SAMPLE_GAP_SECONDS = 3.0
-"""Between two samples that were taken one after the other, and none left out."""
+"""Between two consecutive samples, with none thinned out."""
 MIN_EVENT_SAMPLES = 3
-"""Samples that are an event that lasts, even if others were left out between them."""
+"""This many samples show an event that lasts, even with others thinned out between."""
 
 Values = Mapping[str, Sequence[Sample]]
 """The samples of one part, by the name of the series."""
@@ -75,11 +75,11 @@ Values = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class LoadSamples:
-    """The samples of one part: all, those under any load, those under a steady one."""
+    """The samples of one part: all, those under any load, those under steady load."""
 
     where: str
     account: LoadRecord | None
-    """None if the worker did not come to its end: then all may be of the load."""
+    """None if the worker did not finish: then any sample may be under load."""
     all: Values
     loaded: Values
     steady: Values
@@ -99,7 +99,7 @@ class LoadSamples:
 
 
 def average_recent(samples: Sequence[Sample], account: LoadRecord | None) -> float | None:
-    """Average those of *samples* that are of recent steady load, if enough are."""
+    """Average the *samples* under recent steady load, if there are enough."""
     recent = account.recent if account else None
     values = [
         s.value for s in samples if recent is None or any(done.contains(s.t) for done in recent)
@@ -108,31 +108,22 @@ def average_recent(samples: Sequence[Sample], account: LoadRecord | None) -> flo
 
 
 def group_samples(watch: Watch) -> Mapping[str, Values]:
-    """Sort what was sampled by part and name, in one pass: there may be millions."""
+    """Group the samples by part and name, in one pass: there may be millions."""
     parts: dict[str, dict[str, list[Sample]]] = {}
     for sample in watch.samples:
         if sample.name in USED_SERIES:
-            series = parts.setdefault(sample.where, {})
-            series.setdefault(sample.name, []).append(sample)
+            parts.setdefault(sample.where, {}).setdefault(sample.name, []).append(sample)
     return parts
 
 
 def split_by_load(series: Values, where: str, account: LoadRecord | None) -> LoadSamples:
-    """Sort the *series* of the part *where* by the load that they were under."""
+    """Split the *series* of the part *where* by the load it was under."""
     if account is None:
         return LoadSamples(where, None, series, series, series)
-
     start, end, stretches = account.start, account.end, account.steady
-
-    def is_loaded(t: float) -> bool:
-        return start <= t <= end
-
-    def is_steady(t: float) -> bool:
-        return any(done.contains(t) for done in stretches)
-
-    return LoadSamples(
-        where, account, series, _filter_series(series, is_loaded), _filter_series(series, is_steady)
-    )
+    loaded = _filter_series(series, lambda t: start <= t <= end)
+    steady = _filter_series(series, lambda t: any(done.contains(t) for done in stretches))
+    return LoadSamples(where, account, series, loaded, steady)
 
 
 def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
@@ -140,7 +131,7 @@ def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
 
 
 def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iterator[CheckItem]:
-    """Yield how the part of *ctx* bore its load, by what was sampled of it."""
+    """Yield how the part of *ctx* coped with its load, from its samples."""
     where = ctx.device.part
     parts = group_samples(watch)
     observed = split_by_load(parts.get(where, {}), where, account)
@@ -159,7 +150,7 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
 
 
 def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
-    """Yield what the telemetry met when it asked the part."""
+    """Yield the problems that the telemetry met when it queried the part."""
     for code in problems.PROBLEM_RULES:
         times = [s.t for s in observed.all.get(code, ()) if s.value]
         if times:
@@ -168,7 +159,7 @@ def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
 
 
 def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield the highest, lowest and mean values that say something."""
+    """Yield the highest, lowest and mean values that are worth reporting."""
     for name, suffix, combine in SUMMARIES:
         values = [sample.value for sample in observed.all.get(name, ())]
         if values:
@@ -184,19 +175,14 @@ def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
 
 
 def compute_sag(values: Sequence[float]) -> float:
-    """Say by what share the last quarter of *values* lies below the first."""
+    """Compute by what share the last quarter of *values* is below the first."""
     quarter = len(values) // QUARTERS
     early, late = median(values[:quarter]), median(values[-quarter:])
     return 1 - late / early if early else 0.0
 
 
-def _take_first(values: Sequence[float]) -> float:
-    """Take the value from before the load took hold."""
-    return values[0]
-
-
 SUMMARIES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
-    ("temperature", ".idle", _take_first),
+    ("temperature", ".idle", itemgetter(0)),  # the first sample is from before the load
     ("temperature", ".max", max),
     ("temperature.memory", ".max", max),
     ("temperature.headroom", ".min", min),
@@ -205,26 +191,26 @@ SUMMARIES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
 
 
 def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield for how long each cause held the part back, and what share that is."""
+    """Yield for how long each cause throttled the part, and what share that is."""
     for cause in THROTTLE_CAUSES:
         counted = observed.loaded.get(f"throttled.{cause}", ())
         sampled = observed.loaded.get(f"event.{cause}", ())
         times = [s.t for s in (*counted, *sampled)]
         span = max(times) - min(times) if times else 0.0
         if span:
-            # Samples overrule only a counter that does not count at all.
+            # Samples count only where the counter does not count at all.
             growth = sum_increases(counted)[-1][1] if counted else 0.0
             seconds = growth or _sum_event_seconds(sampled)
-            yield Measurement(f"throttled.{cause}", seconds, "s", observed.where)
-            share = Measurement(f"throttled.{cause}.share", seconds / span, "ratio", observed.where)
-            yield share
+            name = f"throttled.{cause}"
+            yield Measurement(name, seconds, "s", observed.where)
+            yield Measurement(f"{name}.share", seconds / span, "ratio", observed.where)
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:
     """
-    Add up the time for which sample after sample showed an *event*.
+    Add up the time for which consecutive samples showed an *event*.
 
-    Old samples are thinned to extremes: two that lie far apart may be two instants.
+    Old samples are thinned to extremes: two that are far apart may be two instants.
     """
     runs = [list(run) for up, run in groupby(event, lambda s: bool(s.value)) if up]
     return sum(
@@ -235,7 +221,7 @@ def _sum_event_seconds(event: Sequence[Sample]) -> float:
 
 
 def _measure_cooling(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield how far the part rose over idle, at what power, and how it came back."""
+    """Yield the rise over idle temperature, per power too, and how the part cooled."""
     for name in ("temperature", "temperature.memory"):
         rise = _compute_rise(observed, name)
         if rise is not None and rise >= MIN_RISE_CELSIUS:
@@ -246,9 +232,9 @@ def _measure_cooling(observed: LoadSamples) -> Iterator[Measurement]:
 
 def _compute_rise(observed: LoadSamples, name: str) -> float | None:
     """
-    Take the coolest from the last quarter of a steady load that lasted, in °C.
+    Subtract the idle temperature from that of a long steady load's last quarter, in °C.
 
-    The coolest before or after it: what an earlier check left behind is no idle.
+    Idle is the coolest sample before or after the load: an earlier check may have left heat.
     """
     steady, samples = observed.steady.get(name, ()), observed.all.get(name, ())
     if not observed.account or len(steady) < MIN_SAMPLES:
@@ -272,7 +258,7 @@ def _measure_resistance(observed: LoadSamples) -> Iterator[Measurement]:
 
 
 def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield how long the part took to cool half-way, or at least takes."""
+    """Yield how long the part took to cool half-way, or at least how long it was watched."""
     account, samples = observed.account, observed.all.get("temperature", ())
     hot = [s.value for s in observed.loaded.get("temperature", ())][-1:]
     after = [s for s in samples if account and s.t > account.end]
@@ -287,7 +273,7 @@ def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
 
 
 def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
-    """Yield whether the part was at work, and what it made of clock and energy."""
+    """Yield whether the part was busy, and its work per clock and per energy."""
     account, clock = observed.account, observed.average("clock")
     if account is None or account.rate is None:
         return
@@ -303,12 +289,11 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
             yield Measurement("efficiency", per_clock / full, "ratio", observed.where)
     watts = _average_watts(observed)
     if watts:
-        energy = watts / account.rate * PETA
-        yield Measurement("energy_per_work", energy, "J", observed.where)
+        yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.where)
 
 
 def _compute_busy_share(observed: LoadSamples) -> float | None:
-    """Say what share of the steady load the telemetry saw the part at work."""
+    """Compute for what share of the steady load the telemetry saw the part busy."""
     idle = [s.value for s in observed.steady.get("event.idle", ())]
     shares = [
         observed.average("utilization"),
@@ -318,11 +303,11 @@ def _compute_busy_share(observed: LoadSamples) -> float | None:
 
 
 def _average_watts(observed: LoadSamples) -> float | None:
-    """Average the power of the steady load: by the counter of energy, if there is."""
+    """Average the power of the steady load, from the energy counter if there is one."""
     if observed.account is None:
         return None
     energy = observed.steady.get("energy", ())
-    # Only within a stretch: what was used between two is not of the steady load.
+    # Only within a stretch: energy used between two is not of the steady load.
     pairs = [
         (a, b)
         for done in observed.account.recent
@@ -339,10 +324,10 @@ def _compare_with_siblings(
     parts: Mapping[str, Values], ctx: Context, observed: LoadSamples
 ) -> Iterator[Measurement]:
     """
-    Yield what the part lacks of both the clock and the power of its siblings.
+    Yield by how much the part falls short of its siblings in both clock and power.
 
-    One of poorer silicon runs slower at the power cap; one of better silicon needs
-    less power. What lacks both is held back by something that its counters may hide.
+    Poorer silicon runs slower at the power cap; better silicon needs less power. A part
+    that is lower in both is held back by something that its counters may hide.
     """
     model = find_model(ctx, observed.where)
     alike = [p.part for p in ctx.peers if find_model(ctx, p.part) == model]

@@ -2,29 +2,29 @@
 Train a small transformer from the same state again and again: the same bits each time?
 
 Each replay of a few steps is compared bitwise with the first one: every batch, loss,
-group of gradients and parameters by its digest (see `steps`). Beside products this
-exercises softmax, norms, reductions, sums by index and integer atomics. And since it is
-what nodes are there for, its times, shares and MFU are measurements of the node.
+group of gradients and parameters by its digest (see `steps`). Besides products this
+exercises softmax, norms, reductions, sums by index and integer atomics. Training is what
+the nodes are for, so its times, shares and MFU are measurements of the node.
 
-What rests on what:
+How each fault shows:
 
-- A part that errs now and then differs from its own first replay. On a GPU that is its
-  fault: each operation is deterministic by torch's list, cuBLAS promises the same bits
-  on one stream with one version and workspace, and nothing is tuned at run time.
+- A part that errs now and then differs from its own first replay. On a GPU that is the
+  part's fault: each operation is deterministic by torch's list, cuBLAS promises the same
+  bits on one stream with one version and workspace, and nothing is tuned at run time.
 - A part that errs every time agrees with itself. All GPUs of a node train on the same
-  data, and those of one kind put the digests of their first replay to the vote.
+  data, and those of one kind vote with the digests of their first replay.
 - Gradients are summed over the ranks, as in data-parallel training, in a type in which
-  the sum of equal values is exact: a wrong sum where all ranks have the same gradients
-  is the link's. Each tells the digests of its gradients, so that this is known.
+  the sum of equal values is exact: if all ranks have the same gradients, the link causes
+  a wrong sum. Each rank reports the digests of its gradients to establish that.
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
-  only warns: `sdc` has products for the cores that have but one right answer.
+  only warns: `sdc` tests the cores with products that have only one right answer.
 - Copies and sums of integers are exact on any part: there a difference is a fault. The
-  host makes the batches of integers; what it makes wrong is not held against a GPU.
+  host makes the batches of integers; its errors do not count against a GPU.
 
-What differs is told at once, and after the reruns once more: `reconcile` leaves one of
-the two. GPUs that are not alike train the same model in the same type, one that all of
-them are able to. On a node without GPUs two processes are the ranks.
+A difference is reported at once, and again after the reruns; `reconcile` keeps one of
+the two. GPUs of different models train the same model in the same type, one that they
+all support. On a node without GPUs two processes are the ranks.
 """
 
 from __future__ import annotations
@@ -101,30 +101,30 @@ GPU_SHAPES = (
     ModelShape(hidden=1024, layers=8, heads=16, sequence=1024, batch=4, vocabulary=2**14),
     ModelShape(hidden=512, layers=4, heads=8, sequence=512, batch=4, vocabulary=2**13),
 )
-"""The first that fits into the smallest of all parts."""
+"""The first that fits the part with the least memory is used."""
 USABLE_SHARE = 0.75
-"""The share of a GPU's whole memory that may be taken."""
+"""Of a GPU's whole memory."""
 BYTES_PER_PARAMETER = 40
-"""fp32: at the beginning, now, two moments, the sum, and up to three temporaries of
-the optimizer; weights and gradients in the job's type, up to fp32 themselves."""
+"""fp32: initial and current value, two moments, the sum, and up to three temporaries of
+the optimizer; weights and gradients in the job's type, at most fp32."""
 GIGA = 1e9
 HOST_PART = "cpu"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
-"""What is left out on a CPU that others use."""
+"""Left out on a CPU that other processes use."""
 
 
 class TrainingParams(Params, frozen=True):
-    """How long to replay how many steps."""
+    """What to train, and for how long."""
 
     seconds: Annotated[float, Meta(gt=0)] = 8.0
     steps: Annotated[int, Meta(ge=1)] = 3
-    """In a replay: the later ones depend on all that the earlier ones computed."""
+    """In a replay: later ones depend on everything that earlier ones computed."""
     ranks: Annotated[int, Meta(ge=1)] = 2
-    """Processes on a CPU; GPUs are one rank each."""
+    """Processes on a CPU; each GPU is one rank."""
     shape: ModelShape | None = None
-    """Of the model and a batch; what suits the part if it is not given."""
+    """Of the model and a batch; the default suits the part."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """After which a rank that does not answer is taken for lost."""
+    """After this a rank that does not answer counts as lost."""
 
 
 def measure(
@@ -133,13 +133,13 @@ def measure(
     """Train on this device, together with its peers, and compare every replay."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cpu" and gpus:
-        raise Skip("the GPUs of this node train instead")
+        raise Skip("training runs on the GPUs of this node")
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     job = _build_job(ctx, params, device)
-    told_by = _run_cpu_ranks if device.type == "cpu" else _run_one_rank
-    crowd = CpuUsage.read() if device.type == "cpu" else None
-    yield from report_outcomes(ctx, job, told_by(job, ctx.rank, device, seams), crowd)
+    run = _run_cpu_ranks if device.type == "cpu" else _run_one_rank
+    usage = CpuUsage.read() if device.type == "cpu" else None
+    yield from report_outcomes(ctx, job, run(job, ctx.rank, device, seams), usage)
 
 
 class Offer(Struct, frozen=True):
@@ -147,13 +147,13 @@ class Offer(Struct, frozen=True):
 
     label: str
     bf16: bool
-    """Whether it computes that type natively."""
+    """Whether it has units for bf16."""
     memory: int
     free: int
 
 
 def make_offer(label: str, device: torch.device) -> Offer:
-    """Say what the GPU *device*, called *label*, can do."""
+    """Read what the GPU *device*, called *label*, can do."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
@@ -162,13 +162,13 @@ def make_offer(label: str, device: torch.device) -> Offer:
 
 def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[ModelShape, str]:
     """
-    Choose model and type for all ranks: with unlike ones they would never meet.
+    Choose one model and type for all ranks, or their sums would never match up.
 
-    That is the *wanted* shape or the largest that the smallest part has the memory for,
-    in bf16 if all compute it.
+    Takes the *wanted* shape, or the largest that fits the part with the least memory, in
+    bf16 if all parts have units for it.
 
     Raises:
-        Unable: A part has too little memory free; says so on every rank.
+        Unable: A part has too little free memory; raised on every rank.
 
     """
     dtype = "bf16" if all(offer.bf16 for offer in offers) else "fp32"
@@ -178,7 +178,7 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
     short = [f"{o.free / 2**30:.1f} on {o.label}" for o in offers if o.free < needed]
     if short:
         raise Unable(
-            f"{needed / 2**30:.1f} GiB of GPU memory are needed and fewer are free "
+            f"training needs {needed / 2**30:.1f} GiB of GPU memory and less is free "
             f"({', '.join(short)}): end the processes that nvidia-smi lists",
             Cause.NO_SPACE,
         )
@@ -186,13 +186,13 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
 
 
 def choose_shape(dtype: str, total: int) -> ModelShape:
-    """Choose the largest model that *total* bytes of a GPU's memory are enough for."""
+    """Choose the largest model that fits into *total* bytes of GPU memory."""
     fitting = (s for s in GPU_SHAPES if estimate_memory(s, dtype) <= USABLE_SHARE * total)
     return next(fitting, GPU_SHAPES[-1])
 
 
 def estimate_memory(shape: ModelShape, dtype: str) -> int:
-    """Estimate the bytes that training takes, from above."""
+    """Estimate an upper bound on the bytes that training takes."""
     import torch
 
     width = getattr(torch, FAMILIES[dtype].operand).itemsize
@@ -200,17 +200,16 @@ def estimate_memory(shape: ModelShape, dtype: str) -> int:
 
 
 def exchange_offers(group: RankGroup, rank: int, own: Offer) -> list[Offer]:
-    """Tell the other ranks what this one's part can do, and be told of theirs."""
-    told = exchange_messages(group, rank, "offer", msgspec.json.encode(own))
-    return [msgspec.json.decode(word, type=Offer) for word in told]
+    """Exchange with the other ranks what their parts can do."""
+    messages = exchange_messages(group, rank, "offer", msgspec.json.encode(own))
+    return [msgspec.json.decode(message, type=Offer) for message in messages]
 
 
 def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> TrainingJob:
     import torch
 
     on_cpu = device.type == "cpu"
-    world = params.ranks if on_cpu else len(ctx.peers)
-    backend = "gloo" if on_cpu else "nccl"
+    world, backend = (params.ranks, "gloo") if on_cpu else (len(ctx.peers), "nccl")
     group = RankGroup(str(ctx.shared), world, backend, params.timeout_seconds)
     if on_cpu:
         shape, dtype = params.shape or CPU_SHAPE, "fp32"
@@ -232,19 +231,19 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
 def _run_one_rank(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Be one rank; the others are other workers, which tell for themselves."""
+    """Run one rank; the others are other workers, which report for themselves."""
     yield from ((rank, known) for known in train(job, rank, device, seams))
 
 
 def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Be the first rank; the others are processes that are told what to do."""
+    """Run the first rank here, and the others in processes of their own."""
     with start_peers(job, training_steps.__name__) as others:
         try:
             yield from _run_one_rank(job, rank, device, seams)
             yield from ((other.rank, other.wait_for_result(TrainingOutcome)) for other in others)
-        except (RuntimeError, Unable):  # one is lost: what it had seen is not
+        except (RuntimeError, Unable):  # a rank is lost, but not what it had found
             for other in others:
                 yield from (
                     (other.rank, known) for known in other.read_results(TrainingOutcome)[-1:]
@@ -258,20 +257,20 @@ def report_outcomes(
     outcomes: Iterable[tuple[int, TrainingOutcome]],
     usage: CpuUsage | None = None,
 ) -> Iterator[CheckItem]:
-    """Yield at once what is new in the *outcomes* of ranks; at last, this rank's times."""
+    """Yield each new finding of the ranks' *outcomes* at once; at the end, this rank's times."""
     last: dict[int, TrainingOutcome] = {}
-    said: list[Finding] = []
+    reported: list[Finding] = []
     for rank, outcome in outcomes:
         last[rank] = outcome
-        news = [f for f in find_differences(ctx, job, rank, last) if f not in said]
-        said += news
+        news = [f for f in find_differences(ctx, job, rank, last) if f not in reported]
+        reported += news
         yield from news
     numbers = report_training(ctx, job, last[ctx.rank])
     yield from usage.omit_if_busy(CONTENDED_METRICS, numbers) if usage else numbers
 
 
 class RankGradients(Struct, frozen=True):
-    """The gradients that a rank had in a replay: data of what it found in it."""
+    """The gradients of a rank in a replay: data of its findings."""
 
     rank: int
     gradients: tuple[str, ...]
@@ -285,7 +284,7 @@ class RankDifference(RankGradients, frozen=True):
     what: str = ""
     """The first digest that differs."""
     reruns: Reruns | None = None
-    """None as long as there was none."""
+    """None before there were any."""
 
 
 class BadSum(Struct, frozen=True):
@@ -297,18 +296,18 @@ class BadSum(Struct, frozen=True):
 
 
 class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
-    """The data of a first replay, which is put to the vote."""
+    """A rank's vote: the data of its first replay."""
 
     rank: int
     gradients: tuple[str, ...]
     batches: str
-    """A digest of what the host fed to it."""
+    """The digest of the batches that the host made."""
 
 
 def find_differences(
     ctx: Context, job: TrainingJob, rank: int, last: Mapping[int, TrainingOutcome]
 ) -> Iterator[Finding]:
-    """Yield what *rank* saw differ: from its first replay, a peer, the exact sum."""
+    """Yield how *rank* differs from its first replay, from a peer and from the exact sum."""
     outcome, mine, where = last[rank], last.get(ctx.rank), ctx.device.part
     if outcome.difference:
         yield _report_difference(where, job, outcome.difference, rank, len(outcome.first))
@@ -316,20 +315,20 @@ def find_differences(
         yield _report_wrong_sum(where, job, outcome.wrong_sum, rank)
     if rank == ctx.rank:
         yield make_answer(ctx, job, outcome)
-    # The ranks on a CPU are one part, which does not vote with itself.
+    # The ranks on a CPU are one part, and do not vote.
     elif mine and (contradiction := compare_replay(mine.first, outcome.first, 0)):
         yield _report_contradiction(where, job, contradiction, rank)
 
 
 def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
-    """Name the finding, and the place of the fault, if *what* was first to differ."""
+    """Name the finding code and the place of the fault, given *what* differed first."""
     if what.endswith(HOST_BATCH):
         return "misfed", "arithmetic or memory of the host"
     if what == INITIAL_PARAMETERS:
         return "miscopied", "memory"
     if what.endswith(DEVICE_BATCH):
         return "miscopied", "transfer to the device"
-    exact = what.endswith(GRADIENT_SCATTER)  # integers, of gradients that do not differ
+    exact = what.endswith(GRADIENT_SCATTER)  # sums integers of gradients that were the same
     reproducible = job.backend == "nccl" or exact
     return "irreproducible" if reproducible else "irreproducible_cpu", "compute"
 
@@ -339,7 +338,7 @@ def _report_difference(
 ) -> Finding:
     code, place = classify_difference(job, one.what)
     expected, found = format_word(one.expected), format_word(one.found)
-    others = "the first" if one.replay else "all others"
+    others = "the first replay" if one.replay else "all other replays"
     evidence = {
         "rank": str(rank),
         "dtype": job.dtype,
@@ -354,8 +353,8 @@ def _report_difference(
     finding = Finding(
         code,
         HOST_PART if code == "misfed" else where,
-        f"replay {one.replay} of {job.steps} training steps is not bitwise {others} on "
-        f"rank {rank}: {one.what} is {found}, not {expected} ({place})",
+        f"replay {one.replay} of {job.steps} training steps differs from {others} on rank "
+        f"{rank}: {one.what} is {found}, not {expected} ({place})",
         evidence,
         msgspec.to_builtins(RankDifference(rank, one.gradients, one.replay, one.what, one.reruns)),
     )
@@ -364,7 +363,7 @@ def _report_difference(
 
 def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
     text = reruns.describe()
-    evidence = {**finding.evidence, "reruns": text}
+    evidence = finding.evidence | {"reruns": text}
     return replace(finding, text=f"{finding.text}; {text}", evidence=evidence)
 
 
@@ -385,28 +384,28 @@ def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) 
 
 
 def _report_contradiction(where: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
-    """Say in what the first replay of *rank* is not that of rank 0."""
+    """Report how the first replay of *rank* differs from that of rank 0."""
     expected, found = format_word(one.expected), format_word(one.found)
     code, _ = classify_difference(job, one.what)
     return Finding(
         code,
         where,
-        f"rank {rank} trained to other bits than rank 0: {one.what} is {found}, and "
-        f"{expected} on rank 0",
+        f"rank {rank} and rank 0 trained to different bits: {one.what} is {found} on rank "
+        f"{rank}, and {expected} on rank 0",
         {"rank": str(rank), "what": one.what, "expected": expected, "found": found},
         msgspec.to_builtins(RankGradients(rank, one.gradients)),
     )
 
 
 def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Finding:
-    """Put the first replay to the vote of all parts of the same kind."""
+    """Make the vote of this rank's first replay among all parts of its kind."""
     import torch
 
     shape = " ".join(f"{k}={v}" for k, v in msgspec.structs.asdict(job.shape).items())
     kind = vote.identify_kind(ctx.inventory, ctx.device.part)
     versions = f"torch {torch.__version__}, {job.dtype}, {shape}"
     answer = TrainingBallot(
-        # Who was fed something else was asked something else.
+        # With other batches a rank had another question to answer.
         group=f"{kind}, {versions}, batches {outcome.batches}",
         name="training",
         digest=outcome.digest,
@@ -421,7 +420,7 @@ def make_answer(ctx: Context, job: TrainingJob, outcome: TrainingOutcome) -> Fin
 def report_training(
     ctx: Context, job: TrainingJob, outcome: TrainingOutcome
 ) -> Iterator[CheckItem]:
-    """Turn the times of the steps into measurements, and say what was exercised."""
+    """Report the times of the steps, and what was exercised."""
     where = ctx.device.part
     # The ranks on a CPU are one part, with one peak.
     ranks = job.world if ctx.device.kind == "cpu" else 1
@@ -433,7 +432,7 @@ def report_training(
 
 
 def measure_steps(where: str, tokens: int, steps: Sequence[PhaseTimes]) -> Iterator[Measurement]:
-    """Measure *steps* of so many *tokens*; a phase that was not there is left out."""
+    """Measure *steps* of *tokens* tokens each; leave out a phase that did not occur."""
     whole = [sum(step.values()) for step in steps]
     computed = [step[COMPUTE] for step in steps]
     typical = percentile(whole, 0.5)
@@ -461,14 +460,14 @@ def _measure_utilization(
 
 
 def read_loss(job: TrainingJob, outcome: TrainingOutcome) -> float:
-    """Read the loss of the last step of a replay out of its bits."""
+    """Read the loss of a replay's last step from its bits."""
     bits = outcome.first[f"step {job.steps}: loss"] % 2**32
     value: float = struct.unpack("f", struct.pack("I", bits))[0]
     return value
 
 
 def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
-    """Say in words what was exercised, and what no difference in it excludes."""
+    """Describe what was exercised, and what error rate its success excludes."""
     shape, steps = job.shape, outcome.replays * job.steps
     text = (
         f"{job.dtype}: {outcome.replays} replays of {job.steps} training steps in "
@@ -477,7 +476,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
         f"step), {len(outcome.first)} digests of each compared with the first"
     )
     if job.world > 1:
-        sums = "every sum verified" if job.alike else "sums of unlike parts not verified"
+        sums = "every sum verified" if job.alike else "sums of different parts not verified"
         text += f"; {job.world} ranks by {job.backend}, {sums}"
     if outcome.difference or outcome.wrong_sum:
         return text
@@ -486,13 +485,12 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 
 
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Put answers to the vote; excuse sums of gradients that were not the same."""
+    """Hold the vote; excuse wrong sums of gradients that were not the same."""
     known = list(settle_reruns(found))
     yield from accuse_host(known, inventory)
-    told = [
-        f.data_as(RankGradients) for f in known if isinstance(f, Finding) and "gradients" in f.data
-    ]
-    had = {(one.rank, one.replay): one.gradients for one in told}
+    with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
+    ranks = [f.data_as(RankGradients) for f in with_gradients]
+    had = {(one.rank, one.replay): one.gradients for one in ranks}
     for item in vote.reconcile(known, inventory):
         if (
             isinstance(item, Finding)
@@ -506,15 +504,15 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 
 def settle_reruns(found: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
-    """Leave out what was said before the reruns, or say that there were none."""
+    """Drop what was reported before the reruns, or say that there were none."""
     items = [(item, _read_difference(item)) for item in found]
-    # After reruns it may be another replay that was wrong.
+    # The reruns may have shown that another replay was wrong.
     again = {(d.rank, d.what) for _, d in items if d and d.reruns}
     for item, difference in items:
         if not isinstance(item, Finding) or difference is None or difference.reruns:
             yield item
         elif (difference.rank, difference.what) not in again:
-            yield _add_reruns(item, Reruns(error="the training ended before them"))
+            yield _add_reruns(item, Reruns(error="the training ended first"))
 
 
 def _read_difference(item: JudgedItem) -> RankDifference | None:
@@ -524,7 +522,7 @@ def _read_difference(item: JudgedItem) -> RankDifference | None:
 
 
 def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
-    """Accuse the host if it has drawn different batches from the one seed."""
+    """Accuse the host if it drew different batches from the same seed."""
     fed: dict[str, list[str]] = {}
     for item in found:
         if isinstance(item, Finding) and item.code == vote.ANSWER_CODE:
@@ -532,16 +530,16 @@ def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
             fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:
         groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
-        text = " and others for ".join(groups.values())
-        yield Finding("misfed", HOST_PART, f"the host made batches for {text}", groups)
+        text = f"the host made different batches for {' and for '.join(groups.values())}"
+        yield Finding("misfed", HOST_PART, text, groups)
 
 
 def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
     """Whether ranks *had*, by rank and replay, unequal gradients where a sum was *wrong*."""
-    # A rank that says nothing of that replay had the gradients of its first one, which
-    # were those of all ranks, or their sum would have been wrong then.
-    told = (0, wrong.replay)
-    return len({steps[wrong.step - 1] for (_, number), steps in had.items() if number in told}) > 1
+    # A rank that reports nothing about that replay had the gradients of its first one. All
+    # ranks had those, or their first sum would have been wrong.
+    known = (0, wrong.replay)
+    return len({steps[wrong.step - 1] for (_, replay), steps in had.items() if replay in known}) > 1
 
 
 CHECK = Check(
@@ -556,11 +554,9 @@ CHECK = Check(
         "tokens": Metric(unit="1/s", meaning="tokens trained on by this part"),
         "compute.share": Metric(unit="ratio", meaning="share of forward, backward and optimizer"),
         "communication.share": Metric(
-            unit="ratio", meaning="share of summing gradients, waiting for peers too"
+            unit="ratio", meaning="share of summing gradients, with the wait for peers"
         ),
-        "input.share": Metric(
-            unit="ratio", meaning="share of waiting for the batch to be on the device"
-        ),
+        "input.share": Metric(unit="ratio", meaning="share of waiting for the batch"),
         "mfu": Metric(unit="ratio", meaning="operations of the model / peak of the part"),
         "peak_derived": Metric(unit="GFLOP/s", meaning="peak from cores, clock and vector width"),
         "loss": Metric(unit="", meaning="cross entropy in the last step of a replay"),
@@ -574,14 +570,14 @@ CHECK = Check(
         "step_p95": warn_outside(of_baseline=1.6),
         "communication.share": warn_outside(of_baseline=1.5),
         "input.share": warn_outside(
-            high=0.1, source="hpcverify default: a batch is some numbers, ready before its turn"
+            high=0.1, source="hpcverify default: a batch is small and ready before its turn"
         ),
     },
     finding_rules={
         "irreproducible": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
         "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        # Of a CPU's libraries nobody promises the same bits.
+        # No CPU library promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
         "sum_of_wrong": LISTED,

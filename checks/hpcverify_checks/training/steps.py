@@ -1,19 +1,19 @@
 """
 Training steps, replayed from the same state and compared bit by bit.
 
-A replay is some steps of forward, backward and AdamW from the same parameters with the
-same batches. Of every step it leaves digests: of the batch, the loss, each group of
-gradients and the parameters. They are computed where the tensors are, and the host
-looks at them once, when the replay is over. The batch has two: one is taken on the
-host, before the device has seen it.
+A replay is a few steps of forward, backward and AdamW from the same parameters with the
+same batches. Every step yields digests: of the batch, the loss, each group of gradients
+and the parameters. They are computed where the tensors are, and the host reads them
+once, at the end of the replay. The batch has two digests: one is taken on the host,
+before the batch is copied to the device.
 
-Several ranks train on the same data, so that all must come to the same gradients. They
-sum them in a type so wide that the sum of equal values is exact in any order, and each
-compares the sum with its own gradients, times the ranks. It goes on with its own: what
-one rank computes wrongly must not make the others look wrong, too.
+Several ranks train on the same data, so all must compute the same gradients. They sum
+them in a type so wide that the sum of equal values is exact in any order, and each
+compares the sum with its own gradients times the number of ranks. It continues with its
+own: one rank's error must not make the others look wrong.
 
-What differs is told before any rank waits for another: a part that errs is often lost
-next, and its peers with it.
+A difference is reported before any rank waits for another: a faulty part often crashes
+next, and takes its peers with it.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_REPLAYS = 2
-"""Compared with the first, however short the time."""
+"""Compared with the first at least, however short the time."""
 LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
-"""What torch.optim.AdamW has by default."""
+"""The defaults of torch.optim.AdamW."""
 BIN_COUNT = 2**12
 KEYS_PER_SEED = 2**16
 """Keys of the hash for one seed: one for the parameters, one for each step's batch."""
 
 HOST_BATCH, INITIAL_PARAMETERS = "batch on the host", "initial parameters"
 DEVICE_BATCH, GRADIENT_SCATTER = "batch", "scatter of gradients"
-"""Of what rounds nothing, as copies and sums of integers."""
+"""Digests of copies and sums of integers, which round nothing."""
 GRADIENTS_PREFIX = "gradients of "
 WRONG_SUMS = "wrong sums"
-"""Is 0 in every replay, where digests need only be the same."""
+"""Not a digest: must be 0 in every replay."""
 INPUT, COMPUTE, COMMUNICATION = "input", "compute", "communication"
 
 
@@ -88,7 +88,7 @@ class TrainingJob(RankGroup, frozen=True):
     seconds: float
     seed: int
     threads: int
-    """On a CPU, for each rank: sums are split between them, and rounded otherwise."""
+    """Per rank on a CPU: another number would split sums, and round them, differently."""
     alike: bool
     """Whether all ranks compute on the same kind of part."""
 
@@ -128,27 +128,27 @@ class TrainingSeams:
 HARDWARE = TrainingSeams()
 
 DigestRecord = dict[str, int]
-"""What a replay left: 64-bit digests by what they are of, in the order of computing."""
+"""The 64-bit digests of a replay by name, in the order of computing."""
 PhaseTimes = dict[str, float]
 """The seconds of one step by phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimer:
-    """Times the phases of steps where they run; waits for nothing."""
+    """Times the phases of steps on their device, without waiting for it."""
 
     device: torch.device
     intervals: list[tuple[int, str, Any, Any]] = field(default_factory=list)
 
     @contextmanager
     def time_phase(self, step: int, name: str) -> Generator[None]:
-        """Count what is done meanwhile to the phase *name* of *step*."""
+        """Count the block's time towards the phase *name* of *step*."""
         before = record_event(self.device)
         yield
         self.intervals.append((step, name, before, record_event(self.device)))
 
     def sum_phases(self) -> list[PhaseTimes]:
-        """Add up the phases of each step, all of which must be over."""
+        """Add up the phases of each step; all work must be done."""
         steps: dict[int, PhaseTimes] = {}
         for step, name, before, after in self.intervals:
             times = steps.setdefault(step, {})
@@ -169,21 +169,21 @@ class Trainer:
     parameters: Tensor
     """fp32, as the optimizer keeps them."""
     working: Tensor
-    """The same in the type of the job: what the model's weights are views of."""
+    """The same in the job's type: the model's weights are views of it."""
     gradients: Tensor
     moments: Tensor
     """First and second, one row each."""
     total: Tensor | None
-    """The gradients of all ranks together, if there are several."""
+    """The sum of all ranks' gradients, if there are several ranks."""
 
     @classmethod
     def build(cls, job: TrainingJob, device: torch.device, seams: TrainingSeams) -> Trainer:
-        """Allocate everything, and make the parameters to begin with."""
+        """Allocate everything, and make the initial parameters."""
         import torch
 
         layout, family = Layout(job.shape), FAMILIES[job.dtype]
         beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
-        # Two tensors: autograd would take a gradient's change for one of the weights.
+        # Two tensors: autograd would take a change of a gradient for one of the weights.
         working = torch.zeros(layout.size, dtype=getattr(torch, family.operand), device=device)
         gradients = torch.zeros_like(working)
         weights = make_leaves(layout, working, gradients)
@@ -204,19 +204,19 @@ class Trainer:
         )
 
     def replay(self, clock: PhaseTimer) -> dict[str, Tensor]:
-        """Train from the beginning, and leave what a `DigestRecord` is made of."""
+        """Train from the initial parameters; return the digests of a `DigestRecord`."""
         self.parameters.copy_(self.beginning)
         self.moments.zero_()
         left = {INITIAL_PARAMETERS: digest_on_device(self.parameters)}
         for step in range(self.job.steps):
-            found = self._train_step(step, clock)
-            left |= {f"step {step + 1}: {name}": value for name, value in found}
+            digests = self._train_step(step, clock)
+            left |= {f"step {step + 1}: {name}": value for name, value in digests}
         return left
 
     def _train_step(self, step: int, clock: PhaseTimer) -> Iterator[tuple[str, Tensor]]:
         with clock.time_phase(step, INPUT):
             drawn = self.seams.feed(self.job, step)
-            # What the device reads: a copy that went wrong before is the host's.
+            # The digest covers what the device reads, so that this copy counts as the host's.
             drawn = drawn.pin_memory() if self.device.type == "cuda" else drawn
             batch = self.seams.copy(drawn, self.device)
         yield HOST_BATCH, digest_on_device(drawn)
@@ -227,7 +227,7 @@ class Trainer:
         for group, part in reversed(self.layout.groups.items()):
             yield f"{GRADIENTS_PREFIX}{group}", digest_on_device(self.gradients[part])
         scattering = self.layout.groups["perceptron 0"]
-        yield (GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering])))
+        yield GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering]))
         if self.total is not None:
             with clock.time_phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
@@ -239,7 +239,7 @@ class Trainer:
         yield "parameters", digest_on_device(self.parameters)
 
     def _backward(self, batch: Tensor) -> Tensor:
-        """Leave the gradients of the loss, which is given back."""
+        """Compute the gradients, and return the loss."""
         self.working.copy_(self.parameters)
         self.gradients.zero_()
         loss = self.model.compute_loss(batch)
@@ -247,11 +247,11 @@ class Trainer:
         return loss.detach()
 
     def _count_wrong_sums(self, total: Tensor) -> Tensor:
-        """Count the elements of *total* that are not this rank's, times the ranks."""
+        """Count the elements of *total* that are not this rank's times the number of ranks."""
         import torch
 
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
-        for part in self.layout.groups.values():  # for the sake of memory
+        for part in self.layout.groups.values():  # in parts, to save memory
             expected = self.gradients[part].to(total.dtype) * self.job.world
             wrong += torch.count_nonzero(total[part] != expected)
         return wrong
@@ -260,7 +260,7 @@ class Trainer:
 def make_leaves(
     layout: Layout, working: Tensor, gradients: Tensor
 ) -> dict[tuple[str, str], Tensor]:
-    """Make weights that autograd knows, with their gradients in *gradients*."""
+    """Make weights for autograd whose gradients go into *gradients*."""
     views = layout.view_parameters(gradients)
     weights = layout.view_parameters(working)
     for key, weight in weights.items():
@@ -270,7 +270,7 @@ def make_leaves(
 
 
 def apply_adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: int) -> None:
-    """Take *step* (from 1) of AdamW (Loshchilov and Hutter, 2019) as torch does."""
+    """Do *step* (from 1) of AdamW (Loshchilov and Hutter, 2019) as torch does."""
     first, second = moments
     parameters.mul_(1 - LEARNING_RATE * WEIGHT_DECAY)
     first.lerp_(gradients, 1 - BETAS[0])
@@ -282,26 +282,26 @@ def apply_adamw(parameters: Tensor, gradients: Tensor, moments: Tensor, step: in
 
 def scatter_words(tensor: Tensor) -> Tensor:
     """
-    Add the words of *tensor* up in bins that they choose themselves.
+    Add up the words of *tensor* in bins chosen by their hash.
 
-    A GPU does so by atomic operations, in an order that nobody knows: with integers
-    modulo 2^64 every order gives the same.
+    A GPU does this with atomic operations in an unknown order; integers modulo 2^64 give
+    the same sums in every order.
     """
     import torch
 
     source = view_words(tensor)
     bins = torch.zeros(BIN_COUNT, dtype=torch.int64, device=tensor.device)
-    with set_determinism(required=False):  # which would sort them first, not add
+    with set_determinism(required=False):  # else torch would sort them first
         return bins.scatter_add_(0, mix_bits(source.clone()) & (BIN_COUNT - 1), source)
 
 
 @contextmanager
 def set_determinism(*, required: bool) -> Generator[None]:
     """
-    Have torch refuse what it does not do the same way each time, or not, for a while.
+    Make torch refuse nondeterministic operations, or not, while the block runs.
 
-    New tensors are not filled first, as torch then does by default: nothing here reads
-    what it has not written, and the time of a step would hold it.
+    Turns off that torch then fills new tensors: nothing here reads what it has not
+    written, and the fill would count in the time of a step.
     """
     import torch
     from torch.utils import deterministic
@@ -319,20 +319,20 @@ def set_determinism(*, required: bool) -> Generator[None]:
 
 
 class Difference(Struct, frozen=True):
-    """How a replay differed from the first one, and how many after it did."""
+    """How a replay differed from the first one, and whether it did so again."""
 
     replay: int
     """0 is the first, which then differed from all others."""
     what: str
-    """The first of the digests that differed."""
+    """The name of the first digest that differed."""
     expected: int
     found: int
     digests: int
-    """How many of all differed."""
+    """How many differed."""
     gradients: tuple[str, ...] = ()
     """Of the replay that differed, as `digest_gradients` gives them."""
     reruns: Reruns | None = None
-    """None as long as there was none."""
+    """None before there were any."""
 
 
 class WrongSum(Struct, frozen=True):
@@ -345,12 +345,12 @@ class WrongSum(Struct, frozen=True):
 
 
 class TrainingOutcome(Struct, frozen=True):
-    """What a rank found and measured, so far or in all."""
+    """What a rank has found and measured so far."""
 
     first: DigestRecord
     """The first replay, which also warms up and is not timed."""
     replays: int
-    """Compared with the first."""
+    """How many were compared with the first."""
     seconds: float
     steps: tuple[PhaseTimes, ...]
     difference: Difference | None = None
@@ -358,23 +358,23 @@ class TrainingOutcome(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Digest the first replay, the sums left out: they are not this rank's."""
+        """The digest of the first replay, without the sums: those are of all ranks."""
         own = {k: v for k, v in self.first.items() if not k.endswith(WRONG_SUMS)}
         return digest_record(own)
 
     @property
     def batches(self) -> str:
-        """Digest what the host fed to the first replay."""
+        """The digest of the batches that the host made for the first replay."""
         return digest_record({k: v for k, v in self.first.items() if k.endswith(HOST_BATCH)})
 
 
 def digest_record(record: DigestRecord) -> str:
-    """Make one short digest of those of a *record*."""
+    """Make one short digest of all digests of a *record*."""
     return blake2b(msgspec.json.encode(record), digest_size=8).hexdigest()
 
 
 def digest_gradients(record: DigestRecord) -> tuple[str, ...]:
-    """Digest the gradients of each step: equal where their sum has to be exact."""
+    """Digest the gradients of each step: where these are equal, their sum must be exact."""
     steps: dict[str, DigestRecord] = {}
     for name, value in record.items():
         step, _, what = name.partition(": ")
@@ -387,9 +387,9 @@ def train(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams = HARDWARE
 ) -> Iterator[TrainingOutcome]:
     """
-    Be *rank* of *job* until its time is over, or something differs anywhere.
+    Run *rank* of *job* until its time is up, or something differs on any rank.
 
-    Yields the outcome so far whenever there is something new in it, and the last one.
+    Yields the outcome so far whenever it has something new, and the final one.
     """
     with ExitStack() as stack:
         stack.enter_context(set_determinism(required=True))
@@ -401,7 +401,7 @@ def train(
 
 
 def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
-    """Replay and compare until the time is over, or something differs."""
+    """Replay and compare until the time is up, or something differs on any rank."""
     first, _ = run_replay(trainer)
     wrong, steps, number = find_wrong_sum(first, 0), list[PhaseTimes](), 0
     yield TrainingOutcome(first, 0, 0.0, (), None, wrong)
@@ -414,7 +414,7 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
         wrong = wrong or find_wrong_sum(record, number)
         seconds = perf_counter() - start
         sound = found is None and wrong is None
-        if not sound:  # a peer may be lost in what comes now, and this rank with it
+        if not sound:  # report it first: a peer, and this rank with it, may crash next
             yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
         early = seconds < trainer.job.seconds or number < MIN_REPLAYS
         if not _agree_all(trainer, sound and early):
@@ -427,35 +427,32 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
     yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
 
 
-def _agree_all(trainer: Trainer, each: bool) -> bool:  # noqa: FBT001 - what each rank says
-    """Whether *each* rank says so, for all of them must do the same."""
-    if trainer.job.world == 1:
-        return each
-    return bool(reduce_minimum(each, trainer.device))
+def _agree_all(trainer: Trainer, own: bool) -> bool:  # noqa: FBT001 - this rank's answer
+    """Whether all ranks agree: they must all do the same next."""
+    return own if trainer.job.world == 1 else bool(reduce_minimum(own, trainer.device))
 
 
 def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
-    """Do one replay, and wait for what it left: the host's one look."""
+    """Do one replay, and read its digests from the device all at once."""
     import torch
 
     clock = PhaseTimer(trainer.device)
-    left = trainer.replay(clock)
-    there = [name for name, value in left.items() if value.device == trainer.device]
-    values: list[int] = torch.stack([left[name] for name in there]).tolist()
+    digests = trainer.replay(clock)
+    there = [name for name, value in digests.items() if value.device == trainer.device]
+    values: list[int] = torch.stack([digests[name] for name in there]).tolist()
     read = dict(zip(there, values, strict=True))
-    host = {name: int(left[name]) for name in left.keys() - read.keys()}
-    known = read | host
-    return {name: known[name] for name in left}, clock.sum_phases()
+    record = {n: read[n] if n in read else int(value) for n, value in digests.items()}
+    return record, clock.sum_phases()
 
 
 def resolve_difference(
     first: DigestRecord, record: DigestRecord, found: Difference, again: Sequence[DigestRecord]
 ) -> tuple[DigestRecord, Difference]:
     """
-    Say which replay is right, and what differs from it, after some more were made.
+    Decide from some reruns which replay is right, and what differs from it.
 
-    Where the *first* is like none of them and all others are alike, it was the first
-    that went wrong, once, and not all that came after it.
+    If the *first* is unlike all others, and those are alike, it was the first that went
+    wrong, once, and not every one after it.
     """
     alike = all(compare_replay(record, other, 0) is None for other in again)
     odd = compare_replay(record, first, 0)
@@ -467,11 +464,7 @@ def resolve_difference(
 
 def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
     """Compare the replay *number* with the *first* one."""
-    unequal = [
-        name
-        for name, value in record.items()
-        if value != first[name] and not name.endswith(WRONG_SUMS)
-    ]
+    unequal = [n for n, v in record.items() if v != first[n] and not n.endswith(WRONG_SUMS)]
     if not unequal:
         return None
     what = unequal[0]
@@ -486,7 +479,7 @@ def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:
 
 
 def run_rank(rank: int, order: str) -> Iterator[bytes]:
-    """Be a rank on the CPU, in a process of its own: `rank_main` calls this."""
+    """Run a rank on the CPU, in a process of its own: `rank_main` calls this."""
     import torch
 
     job = msgspec.json.decode(order, type=TrainingJob)

@@ -1,13 +1,13 @@
 """
 A small transformer of which every parameter and every gradient has a fixed place.
 
-It is what language models are made of: embeddings, attention with an explicit softmax,
+It has the parts of a language model: embeddings, attention with an explicit softmax,
 layer norms, a perceptron with GELU, cross entropy. Nothing in it is fused or chosen at
 run time, there is no dropout, and every operation is deterministic by the list in
 ``torch.use_deterministic_algorithms``: the same input on the same part with the same
 libraries gives the same bits.
 
-All parameters lie in one flat tensor, and all gradients in another, so that the
+All parameters are in one flat tensor, and all gradients in another, so that the
 optimizer, the sum over ranks and the digests run over a few long rows.
 """
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGN_ELEMENTS = 64
-"""Elements: each parameter begins on a cache line, so that a library that treats
-unaligned data otherwise has no choice."""
+"""Each parameter begins on a cache line, so that a library that treats unaligned data
+differently has no choice."""
 WEIGHT_LEVELS, WEIGHT_UNIT = 2**15 - 1, 2.0**-20
-"""The initial weights are integers within +- the first, times the second: exact, and
-with a standard deviation of 0.018 (GPT-2 had 0.02)."""
+"""The initial weights are integers within +- the first, times the second: exact, with a
+standard deviation of 0.018 (GPT-2 had 0.02)."""
 ROWS_PER_BLOCK = 2**16
-"""Of `ALIGN_ELEMENTS` weights, made in 64-bit integers."""
+"""Rows of `ALIGN_ELEMENTS` weights made at a time, in 64-bit integers."""
 MASKED_SCORE = -1e9
-"""What a token scores that is yet to come."""
+"""The attention score of a future token."""
 
 Multiply = Callable[["Tensor", "Tensor"], "Tensor"]
-"""Makes every matrix product of the model; tests put faulty ones here."""
+"""Makes every matrix product of the model; tests inject faulty ones."""
 Positive = Annotated[int, Meta(ge=1)]
 
 
 class ModelShape(Struct, frozen=True, forbid_unknown_fields=True):
-    """How large the model and one batch of it are."""
+    """The size of the model and of one batch."""
 
     hidden: Positive
     """A multiple of *heads*."""
     layers: Positive
     heads: Positive
     sequence: Positive
-    """Tokens that see each other."""
+    """Tokens in a sequence."""
     batch: Positive
     """Sequences in a step."""
     vocabulary: Positive
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be split between the heads."""
+        """Refuse a size that cannot be split between the heads."""
         if self.hidden % self.heads:
-            raise ValueError(f"hidden = {self.hidden} is no multiple of the heads")
+            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}")
 
     @property
     def tokens(self) -> int:
@@ -68,7 +68,7 @@ class ModelShape(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def matmul_parameters(self) -> int:
-        """Parameters that each token is multiplied with: embeddings are not."""
+        """Parameters that take part in matrix products: not the embeddings."""
         return 12 * self.layers * self.hidden**2 + self.vocabulary * self.hidden
 
     @property
@@ -85,7 +85,7 @@ class ModelShape(Struct, frozen=True, forbid_unknown_fields=True):
 
     def estimate_activations(self, width: int) -> int:
         """
-        Estimate the bytes that a step keeps for its backward pass, from above.
+        Estimate an upper bound on the bytes that a step keeps for its backward pass.
 
         For each layer twice the s b h (34 + 5 a s / h) of arXiv 2205.05198, section
         4.1, which counts elements of two bytes and a softmax of the same; and the
@@ -97,7 +97,7 @@ class ModelShape(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def list_parameters(shape: ModelShape) -> dict[str, dict[str, tuple[int, ...]]]:
-    """List the parameters' names and sizes, by the groups that digests are made of."""
+    """List the parameters' names and sizes, by the groups that are digested."""
     hidden, norm = shape.hidden, {"gain": (shape.hidden,), "bias": (shape.hidden,)}
     groups: dict[str, dict[str, tuple[int, ...]]] = {
         "embedding": {"tokens": (shape.vocabulary, hidden), "places": (shape.sequence, hidden)}
@@ -123,7 +123,7 @@ def list_parameters(shape: ModelShape) -> dict[str, dict[str, tuple[int, ...]]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in a flat tensor."""
+    """The place of each parameter in a flat tensor."""
 
     shape: ModelShape
 
@@ -165,7 +165,7 @@ def _pad(count: int) -> int:
 
 
 def make_initial(layout: Layout, key: int, device: torch.device) -> Tensor:
-    """Make the parameters to begin with, the same bits on every part: fp32, flat."""
+    """Make the initial parameters, the same bits on every part: fp32, flat."""
     import torch
 
     flat = torch.empty(layout.size, device=device)
@@ -188,10 +188,10 @@ class Transformer:
     weights: Mapping[tuple[str, str], Tensor]
     multiply: Multiply
     future_mask: Tensor
-    """Which tokens (columns) are yet to come for each token (row)."""
+    """Which tokens (columns) are in the future of each token (row)."""
 
     def compute_loss(self, tokens: Tensor) -> Tensor:
-        """Tell how badly each of *tokens* (batch, sequence + 1) is foretold: fp32."""
+        """Compute the loss of predicting each of *tokens* (batch, sequence + 1): fp32."""
         from torch.nn.functional import embedding
 
         x = embedding(tokens[:, :-1], self.weights["embedding", "tokens"])
@@ -212,7 +212,7 @@ class Transformer:
         query, key, value = split.unbind()
         scores = self.multiply(query, key.transpose(-1, -2)) / math.sqrt(width)
         scores = scores.masked_fill(self.future_mask, MASKED_SCORE)
-        # In fp32 whatever the type of the rest, as training does it.
+        # In fp32 whatever the type of the rest, as is usual in training.
         shares = scores.softmax(dim=-1, dtype=torch.float32).to(x.dtype)
         seen = self.multiply(shares, value).transpose(1, 2)
         return self._linear(seen.reshape(x.shape), group, "out")
@@ -235,7 +235,7 @@ class Transformer:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Give the mean over the rows of *logits*, by operations listed deterministic."""
-    wide = logits.float()  # torch lists its own loss among the others
+    """Compute the mean over the rows of *logits* with deterministic operations only."""
+    wide = logits.float()  # torch's own loss is not on its list of them
     right = wide.gather(1, targets[:, None])[:, 0]
     return (wide.logsumexp(dim=1) - right).mean()

@@ -76,7 +76,7 @@ DAMAGE: dict[str, Callable[[Tensor], None]] = {
     "swap": swap,
     "overrun": overrun,
 }
-SAID = {"flip": "1 bytes, changed", "overrun": "what lies around it was overwritten"}
+SAID = {"flip": "1 bytes, changed", "overrun": "bytes around it were overwritten"}
 
 
 def damaging(damage: Callable[[Tensor], None], first: int = 0) -> Copy:

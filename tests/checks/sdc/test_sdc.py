@@ -171,14 +171,14 @@ def test_coverage_states_what_was_exercised_and_a_rate(healthy: list[CheckItem])
     assert f"fp32 on cores {cores} of {cores}: " in first
     assert "products of 128 x 256 x 128" in first
     assert "plain (sums to 2^" in first
-    assert "data those of every run, at 9 offsets of 16 lanes" in first
+    assert "data the same in every run, at 9 offsets of 16 lanes" in first
     assert "bits that no product changes: output " in first
     assert "excluded at 95 %" in first
 
 
 def test_coverage_says_that_data_were_drawn_afresh(fresh: list[CheckItem]) -> None:
     texts = [f.text for f in fresh if isinstance(f, Coverage)]
-    assert any("data drawn afresh (7)" in text for text in texts)
+    assert any("data new in this run (7)" in text for text in texts)
 
 
 def test_a_fault_is_no_reason_to_exclude_a_rate(tmp_path: Path) -> None:

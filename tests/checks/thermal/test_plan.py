@@ -39,7 +39,7 @@ def test_an_account_is_read_as_it_was_left(tmp_path: Path) -> None:
     assert plan.read_record(tmp_path, 4) is None
     plan.write_record(tmp_path, 4, account)
     assert plan.read_record(tmp_path, 4) == account
-    assert [p.name for p in tmp_path.iterdir()] == ["account4.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["record4.json"]
 
 
 def test_the_rate_is_that_of_steady_load_alone() -> None:
