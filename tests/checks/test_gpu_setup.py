@@ -253,14 +253,16 @@ def test_the_gpu_with_another_firmware_than_its_like_is_named(tmp_path: Path) ->
     found = firmware(tmp_path, "A", "A", "B", "A")
     (finding,) = (f for f in found if isinstance(f, Finding))
     assert (finding.code, finding.where) == ("firmware_differs", "GPU-2")
-    assert finding.text == "vbios is B, on 3 like GPUs of this node A"
+    assert finding.text == "vbios is B, but A on 3 GPUs of the same model"
     assert judged(found).remedy is Remedy.FIX_CONFIGURATION
 
 
 def test_where_no_firmware_is_the_more_common_all_are_named(tmp_path: Path) -> None:
     found = firmware(tmp_path, "A", "B")
     assert judged(found).verdict is Verdict.WARN
-    assert "node: vbios differs among like GPUs: GPU 0 A, GPU 1 B" in judged(found).reason
+    assert (
+        "node: vbios differs among GPUs of the same model: GPU 0 A, GPU 1 B" in judged(found).reason
+    )
 
 
 def test_a_gpu_that_does_not_tell_its_firmware_is_not_odd(tmp_path: Path) -> None:
@@ -387,7 +389,7 @@ def test_a_locked_clock_shows_under_load(tmp_path: Path) -> None:
     judgement = judged(watched(a_node(tmp_path), utilization=BUSY, clock=clock))
     assert judgement.verdict is Verdict.WARN
     assert judgement.remedy is Remedy.FIX_CONFIGURATION
-    assert "stays at 1500 MHz under load, 1830 MHz by its" in judgement.reason
+    assert "stays at 1500 MHz under load (data sheet: 1830 MHz)" in judgement.reason
 
 
 @pytest.mark.parametrize(
@@ -529,7 +531,7 @@ def test_a_healthy_board_passes_idle_and_under_load(tmp_path: Path, lab: Lab) ->
         ("compute_mode = 2", "compute_prohibited", "nothing can run"),
         ("power.limit_mw = 500000", "power_limited", "500 W"),
         ("power.enforced_limit_mw = 400000", "power_held", "400 W"),
-        ("vbios = 96.00.61.00.01", "firmware_differs", "7 like GPUs"),
+        ("vbios = 96.00.61.00.01", "firmware_differs", "7 GPUs of the same model"),
         ("inforom.image = G520.0200.00.03", "firmware_differs", "inforom is"),
         ("gsp.mode = 0", "firmware_differs", "gsp is off"),
         ("process = 77 1073741824 gone", "process_dead", "process 77"),
