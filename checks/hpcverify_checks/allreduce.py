@@ -1,12 +1,12 @@
 """
-Measure how fast the devices of a node sum with each other, and verify every sum.
+Measure the all-reduce between the devices of a node, and verify every sum.
 
-Each device's worker is one rank; they meet by a file, and talk over NVLink or PCIe
-(NCCL) or, on a node without several GPUs, over its loopback (gloo): there the ranks
-are processes of their own. The inputs are integers whose sum is known exactly, and
-each result is compared with it on the device, outside of what is timed. What is
-reported is the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which
-does not depend on the number of ranks and compares with the rate of the links.
+Each device's worker is one rank. The ranks meet through a file and talk over NVLink or
+PCIe (NCCL); on a node with fewer than two GPUs they are extra processes that talk over
+the loopback (gloo). The inputs are integers whose sum is known exactly, and each result
+is compared to it on the device, outside the timed section. The bandwidth reported is
+the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which does not
+depend on the number of ranks and can be set against the speed of the links.
 """
 
 from __future__ import annotations
@@ -14,8 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Skip, warn_outside
-from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Skip,
+    Verdict,
+    warn_outside,
+)
 from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
@@ -39,33 +53,33 @@ if TYPE_CHECKING:
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
-"""What is left out on CPUs that others use."""
+"""Left out on CPUs that others use."""
 LARGE_BYTES = MIB
-"""Bytes from which the bandwidth and its evenness matter, and not the latency."""
+"""From this size on, bandwidth and jitter matter, not latency."""
 
 
 class AllreduceParams(Params, frozen=True):
-    """What to reduce, between how many ranks, for how long."""
+    """Message sizes, ranks and time."""
 
     sizes: tuple[int, ...] = ()
-    """Bytes of a message; those of the part if empty. What does not fit is left out."""
+    """Message sizes in bytes; if empty, those of the part. What does not fit is left out."""
     seconds: float = 3.0
     """For all sizes together."""
     ranks: int = 2
-    """Processes on a CPU; GPUs are one rank each."""
+    """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: float = 30.0
-    """After which a rank that does not answer is taken for lost."""
+    """After this a silent rank counts as lost."""
 
 
 def measure(
     ctx: Context, params: AllreduceParams, reduce: Reduce = all_reduce
 ) -> Iterator[CheckItem]:
-    """Reduce with all peers; the first rank reports the times, each its own errors."""
+    """Reduce with all peers; rank 0 reports the times, each rank its own errors."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cuda" and len(ctx.peers) == 1:
-        raise Skip("one GPU only: nothing to reduce with")
+        raise Skip("only one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
-        raise Skip("runs on the GPUs of this node instead")
+        raise Skip("it runs on the GPUs of this node instead")
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     if device.type == "cuda":
@@ -119,7 +133,7 @@ def _measure_processes(
 
 
 def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> Iterator[Finding]:
-    """Make a finding of each size at which *rank* got a wrong sum."""
+    """Report each message size at which *rank* got a wrong sum."""
     for one in timed:
         if one.wrong is None:
             continue
@@ -142,7 +156,7 @@ def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> I
 
 
 def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> Iterator[CheckItem]:
-    """Turn the times into measurements of the node, and say what was verified."""
+    """Report the times as measurements of the node, and say what was verified."""
     for one in timed:
         yield from _measure_size(one, format_size(one.size), 2 * (job.world - 1) / job.world)
     checked = sum(one.checked for one in timed)
@@ -166,7 +180,7 @@ def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurem
 
 
 def format_size(size: int) -> str:
-    """Print a number of bytes as nccl-tests does: 64KiB, 1GiB."""
+    """Format a number of bytes as nccl-tests does: 64KiB, 1GiB."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit}{name}"
@@ -174,7 +188,7 @@ def format_size(size: int) -> str:
 
 
 CHECK = Check(
-    summary="all-reduce between the devices: bandwidth, evenness, every sum verified",
+    summary="all-reduce between the devices: bandwidth, jitter, every sum verified",
     measure=measure,
     params=AllreduceParams,
     metrics={

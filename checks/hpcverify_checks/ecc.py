@@ -1,24 +1,23 @@
 """
-Memory errors, of the host by EDAC and of GPUs by NVML: now, since, and in the run.
+Memory errors of the host (EDAC) and of GPUs (NVML): now, since the last run, and in the run.
 
-A fault of memory shows under load: one fleet saw thousands of corrected errors a
-second that were exactly none when idle. So this check comes last in a suite, is
-given the samples of the whole run, and judges what the counters did meanwhile,
-apart from what they have gathered over the life of the part. It also remembers what
-they showed, and so judges what came of the jobs between two runs: that needs no load
-of ours and no sampler, only counters that survive, which a GPU keeps in its InfoROM.
+Bad memory shows under load: one fleet saw thousands of corrected errors a second, and
+exactly none when idle. So this check runs last in a suite, gets the samples of the
+whole run, and judges how the counters rose in it, apart from the total over the life of
+the part. It also keeps the counts for the next run, to judge what the jobs in between
+did: that needs no load and no sampler, only counters that survive, such as those that a
+GPU keeps in its InfoROM.
 
-Corrected errors are judged by the worst minute, not by the mean of the run, in
-which a burst would drown. A counter that falls was reset under way; what it shows
-then is new.
+Corrected errors are judged by the worst minute: the mean of the run would hide a burst.
+A counter that falls was reset in between, and what it shows then is new.
 
-Not every trace of bad memory is a fault of today. An uncorrected error fails the
-node, whether the row is remapped (DRAM) or not (SRAM, where only NVIDIA's threshold
-tells bad luck from a bad part): work was lost, and a reset must come before the next
-job. One event is one failure: run again after the reset, there is nothing new. That
-a remap waits for a reset warns only, against DCGM: "new workloads can be launched",
-NVIDIA says, since the page is out of use. What the driver itself asks for then is in
-the check `recovery`, and counts.
+Not every trace of bad memory is a fault now. An uncorrected error fails the node,
+whether the row is remapped (DRAM) or not (SRAM, where only NVIDIA's threshold tells bad
+luck from a bad part): work was lost, and the GPU must be reset before the next job. One
+event is one failure: a run after the reset finds nothing new. A remap that waits for a
+reset only warns, unlike in DCGM: "new workloads can be launched", NVIDIA says, since
+the page is out of use. If the driver itself asks for a reset, the check `recovery`
+fails.
 """
 
 from __future__ import annotations
@@ -31,29 +30,27 @@ from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
+    CarryOver,
+    Cause,
     Check,
+    CheckItem,
     Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
     Skip,
     Unable,
+    Verdict,
     Watch,
     fail_outside,
     warn_outside,
 )
 from hpcverify.limits.specs import Spec
-from hpcverify.model import (
-    CarryOver,
-    Cause,
-    CheckItem,
-    Coverage,
-    Finding,
-    FindingRule,
-    Measurement,
-    Remedy,
-    Verdict,
-)
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
@@ -77,11 +74,9 @@ RUN_COUNTERS = (
     "remap.correctable",
     "remap.uncorrectable",
 )
-"""Series of which the increase during the run counts."""
-
+"""Series that are judged by their rise during the run."""
 RETIRED_PAGES = ("retired.single_bit", "retired.double_bit")
-"""Of a GPU before Ampere, which has room for 64 pages."""
-
+"""On GPUs before Ampere, which have room for 64 pages."""
 PERSISTENT_COUNTERS = (
     "ecc.host.corrected",
     "ecc.host.uncorrected",
@@ -92,46 +87,39 @@ PERSISTENT_COUNTERS = (
     "remap.uncorrectable",
     *RETIRED_PAGES,
 )
-"""Counters of which the increase since the last run counts. Those of the host begin
-again with each boot, the others are kept for life."""
-
+"""Counters that are judged by their rise since the last run. Those of the host start
+again at each boot; the others last for life."""
 LOST_GPU_CODES = (*problems.BROKEN_CODES, "gpu_hung")
-"""Troubles that are for good, however short the moment in which they were sampled."""
-
+"""Failures that are permanent, however briefly they were sampled."""
 ECC_OFF_SPEC_KEYS = frozenset({"rtx6000-ada"})
-"""Parts that leave the factory with ECC off, as workstation boards do; on all others
-of our data sheets it is on."""
-
+"""Workstation boards ship with ECC off; all other parts in our data sheets with it on."""
 MIN_RATE_SECONDS = 10.0
-"""Seconds: over less than this a single error would make a rate."""
-
+"""Over less than this, a single error would count as a rate."""
 MIN_SINCE_SECONDS = 60.0
-"""The same between two runs, whose clock shows whole seconds and may be set."""
-
+"""The same between two runs, whose clock has whole seconds and may be changed."""
 WARN_ERRORS_PER_SECOND, FAIL_ERRORS_PER_SECOND = 1.0, 100.0
 """
 Corrected errors per second: what is worth a look, and what no good memory does.
 
-A good GPU counts a handful in a year, and one of NVIDIA's own cases 4,647 to 17,657
-a second under load and none at rest (NVIDIA/NVSentinel issue 1748). There is no
-vendor's limit in between: both figures are inferred. At `FAIL_ERRORS_PER_SECOND` a GPU
-gathers in 56 hours of work the 20 million at which Azure's node health checks give it
-up.
+A good GPU counts a handful a year; one of NVIDIA's own cases counted 4,647 to 17,657 a
+second under load and none at rest (NVIDIA/NVSentinel issue 1748). No vendor gives a
+limit in between: both figures are inferred. At `FAIL_ERRORS_PER_SECOND` a GPU takes 56
+hours of work to reach the 20 million at which Azure's node health checks reject it.
 """
 
 EccAnswers = GpuAnswers[tuple[Reading, ...]]
-"""What all GPUs say of their memory errors."""
+"""The memory error readings of all GPUs."""
 
 
 class EccParams(Params, frozen=True):
-    """Over how long to take the rate of corrected errors."""
+    """The window for the rate of corrected errors."""
 
     window: float = 60.0
-    """Seconds: the worst stretch of this length counts."""
+    """In seconds; the worst window of the run counts."""
 
 
 def measure(ctx: Context, params: EccParams) -> Iterator[CheckItem]:
-    """Yield what the counters show, and by how much they rose since the last run."""
+    """Report the counters, and how much they rose since the last run."""
     yield from read_counters(
         ctx, Path("/"), lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
     )
@@ -139,46 +127,45 @@ def measure(ctx: Context, params: EccParams) -> Iterator[CheckItem]:
 
 def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> Iterator[CheckItem]:
     """
-    Read the host whose file system begins at *root*, then *ask* the GPUs.
+    Read the counters of the host with file system *root*, then those of the GPUs.
 
     Raises:
-        Skip: there is nothing that counts memory errors.
-        Unable: there are GPUs that could not be asked, which *ask* raises.
+        Skip: nothing here counts memory errors.
+        Unable: *ask* could not query the GPUs.
 
     """
     host = [replace(r, name=_name_host_counter(r.name)) for r in EdacReader(root).read()]
     yield from _report_counters(ctx, host, read_moment(root))
     try:
-        heard = ask()
+        reply = ask()
     except (Skip, Unable) as exc:
         yield from _carry_over_unread(ctx, host)
         if isinstance(exc, Unable):
             raise
-        heard = GpuAnswers()
+        reply = GpuAnswers()
     else:
-        gpus = [reading for answer in heard.answers.values() for reading in answer]
+        gpus = [reading for answer in reply.answers.values() for reading in answer]
         yield from _report_counters(ctx, gpus, Moment("", time.time()))
         yield from _carry_over_unread(ctx, [*host, *gpus])
-    facts = [*report_modes(ctx, heard)]
-    # A GPU without ECC has no counters: what it cannot be asked is told by that.
+    facts = [*report_modes(ctx, reply)]
+    # A GPU without ECC has no counters: that explains the queries it does not answer.
     without = {fact.where for fact in facts}
-    facts += (f for f in heard.findings if f.code != "gpu_unlike" or f.where not in without)
+    facts += (f for f in reply.findings if f.code != "gpu_unlike" or f.where not in without)
     yield from facts
-    yield from heard.unanswered
-    if not (host or facts or any(heard.answers.values())):
+    yield from reply.unanswered
+    if not (host or facts or any(reply.answers.values())):
         raise Skip(
-            "no EDAC driver and no GPU that counts memory errors on this machine",
+            "nothing on this machine counts memory errors: no EDAC driver, no GPU with ECC",
             Cause.NOT_OBSERVABLE,
         )
 
 
 def _name_host_counter(name: str) -> str:
-    """Name the host's counter *name*: it is judged by other rules than a GPU's."""
+    # The host is judged by other rules than a GPU.
     return name.replace("ecc.", "ecc.host.", 1)
 
 
 def _report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
-    """Yield what the counters of all parts show *now*, and what is new in them."""
     for where in dict.fromkeys(r.where for r in readings):
         own = [r for r in readings if r.where == where]
         yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
@@ -195,16 +182,16 @@ def _report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> 
 
 def describe_coverage(counters: int, growth: Growth) -> str:
     """Say how many counters were read, and what they were compared with."""
-    read = f"{counters} counters of memory errors read"
+    read = f"{counters} memory error counters read"
     if growth.restarted:
-        return f"{read}; all they show is new since the node was started"
+        return f"{read}; all counts are new since the node booted"
     if not growth.from_last_run:
         return f"{read}; no earlier run to compare with"
     ago = growth.last.seconds
     if ago is None:
-        return f"{read} and compared with those of the last run"
+        return f"{read} and compared with the last run"
     age = f"{ago / HOUR_SECONDS:.1f} h" if ago > HOUR_SECONDS else f"{ago:.0f} s"
-    return f"{read} and compared with those of {age} ago"
+    return f"{read} and compared with {age} ago"
 
 
 def _measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
@@ -221,10 +208,10 @@ def _carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryO
     yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.where not in fresh)
 
 
-def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
-    """Tell the GPUs whose memory is not protected, or will not be."""
-    unwell = {f.where for f in heard.findings if f.code != "gpu_unlike"}
-    for uuid, readings in heard.answers.items():
+def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
+    """Report the GPUs that run without ECC, or will after the next reset."""
+    unwell = {f.where for f in reply.findings if f.code != "gpu_unlike"}
+    for uuid, readings in reply.answers.items():
         values = {r.name: r.value for r in readings}
         mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
         if mode is not None:
@@ -236,7 +223,6 @@ def report_modes(ctx: Context, heard: EccAnswers) -> Iterator[Finding]:
 
 
 def _counts_errors(names: Iterable[str]) -> bool:
-    """Whether a GPU with readings of these *names* has ECC, whatever it says of it."""
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
@@ -246,7 +232,7 @@ def _report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> It
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
     elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
-        text = "ECC is off, as this part is delivered: nvidia-smi -e 1 turns it on"
+        text = "ECC is off, the factory setting of this model: nvidia-smi -e 1 turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
         text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
@@ -254,8 +240,11 @@ def _report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> It
 
 
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
-    """Yield what the counters did from the first sample of the run to the last."""
-    yield from _report_silent_gpus(watch)
+    """Report how the counters rose from the first sample of the run to the last."""
+    for code in LOST_GPU_CODES:
+        for where, samples in watch.group_by_part(code):
+            after = samples[0].t - watch.start
+            yield Finding(code, where, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
     for series in RUN_COUNTERS:
         for where, samples in watch.group_by_part(series):
@@ -270,36 +259,24 @@ def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem
                     yield Measurement(f"{name}.{suffix}", rate, "1/s", where)
 
 
-def _report_silent_gpus(watch: Watch) -> Iterator[Finding]:
-    for code in LOST_GPU_CODES:
-        for where, samples in watch.group_by_part(code):
-            after = samples[0].t - watch.start
-            yield Finding(code, where, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
-
-
 UNCORRECTED_RULE = fail_outside(
-    high=0,
-    remedy=Remedy.RESET_GPU,
-    hard=True,
-    source="an uncorrected error loses work; reset, and run again",
+    high=0, remedy=Remedy.RESET_GPU, hard=True, source="uncorrected errors lose work: reset, rerun"
 )
 REMAPPED_RULE = warn_outside(
-    high=0,
-    remedy=Remedy.RERUN,
-    source="further rows or pages may fail: load the GPU again",
+    high=0, remedy=Remedy.RERUN, source="further rows or pages may fail: load the GPU again"
 )
 CORRECTED_WARN_RULE = warn_outside(
     high=WARN_ERRORS_PER_SECOND, source="good memory corrects a handful in a year"
 )
 CORRECTED_FAIL_RULE = fail_outside(
-    high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects so many"
+    high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects that many"
 )
 HOST_UNCORRECTED_RULE = fail_outside(high=0, hard=True)
 PENDING_RESET_RULE = warn_outside(high=0, remedy=Remedy.RESET_GPU)
 CONTACT_VENDOR_RULE = fail_outside(high=0, remedy=Remedy.CONTACT_VENDOR)
 
 CHECK = Check(
-    summary="ECC errors, remapped rows and retired pages: now, since, and in the run",
+    summary="ECC errors, remapped rows, retired pages: now, since the last run, in this run",
     measure=measure,
     observe=observe,
     params=EccParams,
@@ -311,21 +288,21 @@ CHECK = Check(
         "ecc.corrected.since.rate": Metric(
             unit="1/s", meaning="corrected since the last run, on average"
         ),
-        "ecc.host.corrected.rate": Metric(unit="1/s", meaning="the same of a DIMM"),
+        "ecc.host.corrected.rate": Metric(unit="1/s", meaning="the same for a DIMM"),
         "ecc.host.corrected.sustained": Metric(unit="1/s", meaning="the same"),
         "ecc.host.corrected.since.rate": Metric(unit="1/s", meaning="the same"),
         "ecc.*.delta": Metric(unit="", meaning="errors during the run"),
         "ecc.*.since": Metric(unit="", meaning="errors since the last run"),
         "ecc.*.lifetime": Metric(unit="", meaning="errors over the life of the part"),
-        "ecc.host.*": Metric(unit="", meaning="errors of the host since its boot"),
+        "ecc.host.*": Metric(unit="", meaning="host memory errors since boot"),
         "ecc.corrected": Metric(unit="", meaning="corrected since the driver started"),
         "ecc.uncorrected": Metric(unit="", meaning="uncorrected since then"),
-        "ecc.sram.*": Metric(unit="", meaning="errors of caches and registers"),
-        "ecc.dram.*": Metric(unit="", meaning="errors of the memory itself"),
+        "ecc.sram.*": Metric(unit="", meaning="errors in caches and registers"),
+        "ecc.dram.*": Metric(unit="", meaning="errors in the memory itself"),
         "ecc.mode": Metric(unit="", meaning="1 if ECC is on"),
         "ecc.mode.pending": Metric(unit="", meaning="1 if it is on after a reset"),
         "ecc.sram_threshold": Metric(unit="", meaning="1 past NVIDIA's SRAM limit"),
-        "remap.banks.*": Metric(unit="", meaning="banks by their room for remaps"),
+        "remap.banks.*": Metric(unit="", meaning="banks by spare rows left"),
         "remap.*": Metric(unit="", meaning="memory rows remapped, or waiting for it"),
         "retired.*": Metric(unit="", meaning="memory pages retired, or about to be"),
     },

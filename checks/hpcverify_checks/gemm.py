@@ -1,13 +1,13 @@
 """
-Measure what a part computes: the throughput of matrix products, type by type.
+Measure the throughput of matrix products, data type by data type.
 
-Each type that the part has hardware for is multiplied, without a pause and in the
-shape that fills the part, first for a burst and then long enough for power and heat
-to settle; the two are judged apart, since a good part sustains less than it can burst.
-The operands are random normal numbers: zeros or small integers would toggle fewer
-wires, draw less power and look faster than any real work. On a GPU every step is timed
-by events on the device and the host only stays a few steps ahead, so that neither
-Python nor a wait falls into what is measured. On a CPU each core is also timed alone.
+Each type that the part has hardware for runs without a pause, in a shape that fills the
+part: first a burst, then long enough for power and heat to settle. The two are judged
+apart, since a good part bursts faster than it sustains. The operands are random normal
+numbers: zeros or small integers would toggle fewer wires, draw less power and look
+faster than real work. On a GPU, events on the device time every step and the host stays
+only a few steps ahead, so neither Python nor a wait is part of the result. On a CPU,
+each core is also timed alone.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
 from hpcverify.check import (
+    Cause,
     Check,
+    CheckItem,
     Context,
+    Coverage,
+    Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
+    Series,
     Unable,
     fail_outside,
     warn_outside,
 )
 from hpcverify.limits.specs import DTYPES
-from hpcverify.model import Cause, CheckItem, Coverage, Measurement, Remedy, Series
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
 from hpcverify.units import GIGA
@@ -48,47 +53,43 @@ from hpcverify_checks.common.device import (
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
-from hpcverify_checks.common.timing import (
-    choose_timer,
-    make_product_step,
-    time_on_host,
-)
+from hpcverify_checks.common.timing import choose_timer, make_product_step, time_on_host
 
 if TYPE_CHECKING:
     import torch
 
 GPU_SIZE = 8192
 CPU_SIZES = ((32, 4096), (8, 2048), (1, 1024))
-"""What fills a CPU of so many cores or more, in steps short enough to be many."""
+"""(Cores, size): what fills a CPU of that many cores, with steps short enough to get many."""
 CORE_SIZE = 512
 SLOW_FP64_SIZE = 2048
-"""For fp64 on parts that compute it at 1/32 of fp32 or less: steps of < 0.1 s."""
+"""For fp64 on parts where it is 1/32 of fp32 or less: steps under 0.1 s."""
 FAST_FP64_CAPABILITIES = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-"""Compute capabilities of the parts with fp64 at half of fp32 or more."""
+"""Compute capabilities with fp64 at half the speed of fp32 or more."""
 BYTES_PER_ELEMENT = 3 * 8
 """Two operands and a product, in the largest type."""
 WARM_UP_SECONDS = 0.3
 MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
-"""For all cores, one after the other; more of them wait for the node's next run."""
+"""For all cores in turn; those that do not fit wait for the next run."""
 
 
 class GemmParams(Params, frozen=True):
-    """Which types to multiply, for how long (seconds), and in what size."""
+    """Data types, times (seconds) and matrix size."""
 
     dtypes: tuple[str, ...] = ()
-    """Of fp64, fp32, tf32, fp16, bf16, fp8, int8; all native ones if empty."""
+    """From fp64, fp32, tf32, fp16, bf16, fp8, int8; all native ones if empty."""
     burst_seconds: float = 1.0
     seconds: float = 5.0
-    """Of sustained load for each type, of which the second half counts."""
+    """Sustained load per type; the second half counts."""
     core_seconds: float = 0.2
-    """For each core of a CPU alone; 0 leaves them out."""
+    """For each CPU core alone; 0 skips them."""
     size: int = 0
-    """Rows, columns and depth; 0 takes what fills the part."""
+    """Rows, columns and depth; 0 picks what fills the part."""
 
 
 def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
-    """Measure each type in turn: burst, sustained, and how evenly the steps went."""
+    """Measure each type in turn: burst, sustained, and spread of the steps."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     native = list_native_dtypes(device)
@@ -105,10 +106,9 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
             sustained = timer(step, params.seconds)
         load = GemmLoad(dtype, ctx.device.part, 2.0 * size**3, find_peak(ctx, dtype))
         numbers = report_steps(load, burst, sustained, start)
-        on_cpu = device.type == "cpu"
-        yield from (
-            crowd.omit_if_busy(name_contended_metrics(dtype), numbers) if on_cpu else numbers
-        )
+        if device.type == "cpu":
+            numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
+        yield from numbers
         yield Coverage(load.where, _describe_work(load, size, burst, sustained))
     for unused in list_unused_dtypes(device):
         yield Coverage(ctx.device.part, unused.text)
@@ -117,7 +117,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
 
 
 def name_contended_metrics(dtype: str) -> tuple[str, ...]:
-    """Name what is left out on a CPU that others use."""
+    """Name the metrics left out on a CPU that others use."""
     return tuple(f"{dtype}.{name}" for name in ("burst", "step_p50", "spread"))
 
 
@@ -125,15 +125,15 @@ def _choose_dtypes(params: GemmParams, native: frozenset[str]) -> tuple[str, ...
     unknown = set(params.dtypes) - native
     if unknown:
         raise Unable(
-            f"this part does not multiply {', '.join(sorted(unknown))} natively: take "
-            f"it out of dtypes; there are {', '.join(sorted(native))}",
+            f"this part does not multiply {', '.join(sorted(unknown))} natively: remove "
+            f"it from dtypes; this part has {', '.join(sorted(native))}",
             Cause.MISCONFIGURED,
         )
     return params.dtypes or tuple(d for d in DTYPES if d in native)
 
 
 def choose_size(dtype: str, device: torch.device) -> int:
-    """Choose the size that fills the part: always the same one for the same part."""
+    """Choose the size that fills the part: always the same for the same part."""
     import torch
 
     if device.type == "cpu":
@@ -148,7 +148,7 @@ def choose_size(dtype: str, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GemmLoad:
-    """What was computed where, with how many operations a step, and the peak."""
+    """What ran where, with how many operations per step, and the peak."""
 
     dtype: str
     where: str
@@ -157,21 +157,20 @@ class GemmLoad:
 
     @property
     def unit(self) -> str:
-        """The unit of a throughput: integers do no floating-point operations."""
+        """Unit of the throughput: integer operations are not floating-point."""
         return "GOP/s" if self.dtype == "int8" else "GFLOP/s"
 
     def compute_rate(self, steps: Sequence[float]) -> float:
-        """Give the throughput over all *steps*, in 1e9 operations a second."""
+        """Compute the throughput over all *steps*, in 1e9 operations per second."""
         return len(steps) * self.operations / sum(steps) / GIGA
 
 
 def report_steps(
     load: GemmLoad, burst: Sequence[float], sustained: Sequence[float], start: float
 ) -> Iterator[CheckItem]:
-    """Turn the times of the steps into measurements and a series from *start*."""
+    """Report the step times as measurements and a series that begins at *start*."""
     late = _drop_first_half(sustained)
-    steady, typical = load.compute_rate(late), percentile(late, 0.5)
-    slow = percentile(late, 0.95)
+    steady, typical, slow = load.compute_rate(late), percentile(late, 0.5), percentile(late, 0.95)
     numbers = {
         "burst": (load.operations / median(burst) / GIGA, load.unit),
         "sustained": (steady, load.unit),
@@ -192,7 +191,7 @@ def report_steps(
 
 
 def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:
-    """Leave out the steps of the first half of the time: clocks still fall then."""
+    # Clocks still fall in the first half of the time.
     half = sum(steps) / 2
     late = [step for step, end in zip(steps, accumulate(steps), strict=True) if end > half]
     return late or steps
@@ -209,7 +208,7 @@ def _describe_work(
 
 
 def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
-    """Time each core alone, one after the other, so that none slows another."""
+    # One after the other, so that none slows another.
     allowed = cpu.read_cores().allowed
     fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))
     chosen = pick_cores(allowed, fit, ctx.rotation)
@@ -229,7 +228,7 @@ def _measure_core(seconds: float, _core: int) -> float:
 
     step = make_product_step("fp32", CORE_SIZE, torch.device("cpu"))
     time_on_host(step, 0.0)
-    # Its own time: what others do on this core must not make it look slower.
+    # CPU time of the thread: other processes on this core must not make it look slower.
     steps = time_on_host(step, seconds, thread_time)
     return 2.0 * CORE_SIZE**3 / median(steps) / GIGA
 

@@ -1,20 +1,19 @@
 """
 How the GPUs are set up, and what earlier jobs left on them.
 
-It asks and changes nothing: no setting is restored, no process is ended, no memory
-is freed. What differs from how the vendor delivers a part is told with the command
-that puts it right.
+This check only reads: it restores no setting, ends no process and frees no memory. A
+setting that differs from the factory default is reported with the command to fix it.
 
-Two things have no getter. Locked clocks (nvidia-smi -lgc) show under load only: the
-clock stays on one value below that of the data sheet while nothing holds it back, of
-all that the driver could name. And who left memory behind shows on the host only:
-NVML lists processes by the host's numbers, so a process that is listed and does not
-exist, or memory that belongs to nobody, is believed only where this process sees
-all others (not in a container), and only if it is still so a second later.
+Two things cannot be queried. Locked clocks (nvidia-smi -lgc) show only under load: the
+clock stays at one value below the data sheet's, and the driver names no reason for it.
+Leftover memory shows only on the host: NVML lists processes by the host's PIDs, so a
+listed process that does not exist, or memory that no process holds, counts only where
+this process sees all others (not in a container), and only if a second look one second
+later finds it again.
 
-The GPUs of a node may belong to the jobs of others, and these are no leftovers: who
-uses a GPU is listed and held against nobody. Only where nobody may be left, as after
-a job that had the node to itself, `exclusive` makes of it a warning.
+Other jobs may be using the GPUs, and those are no leftovers: users of a GPU are listed
+and pass. Where nobody else may be left, such as after a job that had the whole node,
+`exclusive` makes them a warning.
 """
 
 from __future__ import annotations
@@ -32,94 +31,83 @@ from hpcverify.check import (
     LISTED,
     NOT_SET_UP,
     Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Watch,
-    warn_outside,
-)
-from hpcverify.limits.specs import find_spec
-from hpcverify.model import (
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
     Verdict,
+    Watch,
+    warn_outside,
 )
+from hpcverify.limits.specs import find_spec
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Setup
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
 
 ROUNDING_WATTS = 1.0
-"""Watts by which two limits may differ and be the same."""
-
+"""Limits that differ by no more than this are the same."""
 MAX_LEFTOVER_GIB = 1.0
-"""
-GiB that nobody holds and that are still no leftover (inferred): the context of a
-process on a large GPU takes half of that, and old drivers count their own as used.
-"""
-
+"""Memory in use that no process holds, up to which it is no leftover (inferred): one
+context on a large GPU takes half of that, and old drivers count their own use."""
 SETTLE_SECONDS = 1.0
-"""Seconds in which a process that is just ending lets go of its memory."""
-
+"""Time for a process that is ending to release its memory."""
 COHERENT_NAME_PREFIXES = ("NVIDIA GH", "NVIDIA GB")
-"""Parts whose memory the kernel uses as a node of its own: what is used there may be
-the page cache's, and nobody's process."""
-
+"""Parts whose memory is a NUMA node of the kernel: memory in use there may be page
+cache and belong to no process."""
 CONTAINER_NOTICE = "GPU processes cannot be identified from inside a container"
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first of all PID namespaces; its number is fixed (PROC_PID_INIT_INO)."""
 
 MIN_BUSY_UTILIZATION = 0.9
-"""Utilization from which on a GPU is under load."""
-
+"""Utilization at which a GPU counts as under load."""
 MIN_BUSY_SAMPLES = 10
-"""Samples under load, below which the clock says nothing."""
-
+"""With fewer samples under load, the clock is not judged."""
 MIN_LOCKED_SHARE = 0.95
-"""Share of the samples in which a locked clock has the same value."""
-
+"""Share of the samples in which a locked clock shows the same value."""
 MAX_LOCKED_CLOCK_SHARE = 0.97
-"""Of the clock of the data sheet; a locked clock above that costs next to nothing."""
+"""Of the data sheet's clock; a lock above that costs almost nothing."""
 
 
 class GpuSetupParams(Params, frozen=True):
     """Whether the GPUs are ours alone."""
 
     exclusive: bool = False
-    """Nobody else may use a GPU now: a process that does was left by a job."""
+    """Nobody else may use a GPU now: any other process was left by a job."""
 
 
 def process_exists(pid: int) -> bool:
-    """Whether there is a process *pid*, be it ours to see or not."""
+    """Whether process *pid* exists, even if we may not signal it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
 class ProcessTable(Struct, frozen=True):
-    """The processes of this machine, and which are this run's own."""
+    """The processes of this machine, and which belong to this run."""
 
     proc: Path = Path("/proc")
     engine: int = field(default_factory=os.getppid)
-    """Whoever started us has started the other workers, too."""
+    """Our parent, which also started the other workers."""
     alive: Callable[[int], bool] = process_exists
 
     def sees_all(self) -> bool:
-        """Whether a process number means the same here and to the driver."""
+        """Whether a PID means the same here and to the driver."""
         namespace = self.proc / "self/ns/pid"
         return namespace.is_symlink() and str(namespace.readlink()) == HOST_PID_NAMESPACE
 
     def is_ours(self, pid: int) -> bool:
-        """Whether *pid* is the engine or comes from it."""
+        """Whether *pid* is the engine or one of its descendants."""
         while pid > 1:
             if pid == self.engine:
                 return True
@@ -128,19 +116,19 @@ class ProcessTable(Struct, frozen=True):
         return False
 
     def describe(self, pid: int) -> str:
-        """Name the process *pid*."""
+        """Name process *pid*: its number and command."""
         name = self._read(pid, "comm").strip()
         return f"{pid} ({name})" if name else str(pid)
 
     def _read(self, pid: int, name: str) -> str:
         try:
             return (self.proc / str(pid) / name).read_text(errors="replace")
-        except OSError:  # it has ended, or is not ours to see
+        except OSError:  # it has ended, or we may not read it
             return ""
 
 
 def measure(ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
-    """Yield how the GPUs are set up, and what is left on them."""
+    """Report how the GPUs are set up, and what is left on them."""
     yield from report_setup(ctx, params, gpu_source.open_gpu_source(ctx).read_setup, ProcessTable())
 
 
@@ -151,30 +139,29 @@ def report_setup(
     host: ProcessTable,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[CheckItem]:
-    """*ask* the GPUs, and yield what they say beside the processes of *host*."""
-    heard = ask()
-    agreed = _find_uniform_limits(ctx, heard.answers)
-    for uuid, setup in heard.answers.items():
+    """Query the GPUs with *ask*, and compare their answers with the processes of *host*."""
+    reply = ask()
+    uniform = _find_uniform_limits(ctx, reply.answers)
+    for uuid, setup in reply.answers.items():
         yield from report_modes(uuid, setup)
-        yield from report_power(uuid, setup, meant=uuid in agreed)
+        yield from report_power(uuid, setup, meant=uuid in uniform)
         yield from _report_slowdown(uuid, setup)
         yield Coverage(uuid, _describe_setup(setup))
-    yield from _find_odd_firmware(ctx, heard.answers)
+    yield from _find_odd_firmware(ctx, reply.answers)
     if host.sees_all():
 
         def ask_again() -> Mapping[str, Setup]:
             pause(SETTLE_SECONDS)
             return ask().answers
 
-        yield from _find_leftovers(ctx, heard.answers, host, ask_again)
-        yield from _report_users(heard.answers, host, exclusive=params.exclusive)
+        yield from _find_leftovers(ctx, reply.answers, host, ask_again)
+        yield from _report_users(reply.answers, host, exclusive=params.exclusive)
     else:
         yield Coverage("node", CONTAINER_NOTICE)
-    yield from gpu_source.report_troubles(heard)
+    yield from gpu_source.report_troubles(reply)
 
 
 def _describe_setup(setup: Setup) -> str:
-    """Say in words what was looked at; what was not told is left out."""
     facts = {
         "persistence": _format_switch(setup.persistence),
         "MIG": _format_switch(setup.mig),
@@ -199,7 +186,7 @@ def _format_share(value: float | None, whole: float | None, unit: str) -> str | 
 
 
 def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
-    """Yield what holds the clock down, and how far: what a later look cannot show."""
+    # The numbers belong to the finding: a later look cannot show them.
     if not setup.slowed_by:
         return
     clock, celsius = setup.slowed_to
@@ -208,13 +195,13 @@ def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
         "temperature": _format_share(celsius, None, "°C"),
     }
     numbers = {name: text for name, text in found.items() if text}
-    told = f" ({', '.join(numbers.values())})" if numbers else ""
-    text = f"clock throttled now: {', '.join(setup.slowed_by)}{told}"
+    shown = f" ({', '.join(numbers.values())})" if numbers else ""
+    text = f"clock throttled now: {', '.join(setup.slowed_by)}{shown}"
     yield Finding("slowed_down", uuid, text, numbers)
 
 
 def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
-    """Yield the modes that are not as a GPU that computes ought to have them."""
+    """Report modes that a compute GPU should not be in."""
     if setup.persistence is False:
         text = (
             "persistence mode is off: the driver unloads the GPU's state between jobs: "
@@ -222,9 +209,9 @@ def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
         )
         yield Finding("persistence_off", uuid, text)
     if setup.mig:
-        yield Finding("mig_on", uuid, "cut into MIG instances")
+        yield Finding("mig_on", uuid, "split into MIG instances")
     if None is not setup.mig_pending is not setup.mig:
-        text = f"MIG will be {_format_switch(setup.mig_pending)} after a reset that is still due"
+        text = f"MIG will be {_format_switch(setup.mig_pending)} after the next GPU reset"
         yield Finding("mig_pending", uuid, text)
     if setup.compute_mode == "prohibited":
         text = "compute mode is 'prohibited', so nothing can run: nvidia-smi -c 0"
@@ -236,9 +223,9 @@ def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
 
 def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]:
     """
-    Yield the power limits, and what keeps the GPU from its own.
+    Report the power limits, and whatever keeps the GPU below its own.
 
-    A limit that all like GPUs of the node have is *meant*: sites cap their power.
+    A limit that all GPUs of this model share is *meant*: sites cap their power.
     """
     limit, enforced = setup.power_limit_w, setup.power_enforced_w
     if limit is None:
@@ -264,7 +251,6 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
 
 
 def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
-    """Find the GPUs whose power limit is that of all their like, if they have any."""
     return {
         uuid
         for like in _group_alike(ctx, answers)
@@ -291,19 +277,18 @@ def _group_alike(ctx: Context, answers: Mapping[str, Setup]) -> list[list[str]]:
 
 
 def _name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> Iterator[Finding]:
-    """Name those whose version is not the most common; with a draw, name them all."""
     ranks = Counter(versions.values()).most_common()
-    if len(ranks) < 2:  # noqa: PLR2004 - they are all the same
+    if len(ranks) < 2:  # noqa: PLR2004 - all the same
         return
     (common, most), (_, next_most), *_ = ranks
     if most == next_most:
         each = (f"{ctx.inventory.find_label(u)} {v}" for u, v in versions.items())
-        text = f"{what} differs among like GPUs: {', '.join(each)}"
+        text = f"{what} differs among GPUs of the same model: {', '.join(each)}"
         yield Finding("firmware_differs", "node", text)
         return
     for uuid, version in versions.items():
         if version != common:
-            text = f"{what} is {version}, on {most} like GPUs of this node {common}"
+            text = f"{what} is {version}, but {common} on {most} GPUs of the same model"
             yield Finding("firmware_differs", uuid, text)
 
 
@@ -322,8 +307,8 @@ def _find_leftovers(
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
     for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
         text = (
-            f"process {pid} is gone and still holds this GPU: who inherited it "
-            "(fuser -v /dev/nvidia*) must end, or the GPU be reset"
+            f"process {pid} is gone but still holds this GPU: end the process that "
+            "inherited it (fuser -v /dev/nvidia*), or reset the GPU"
         )
         yield Finding("process_dead", uuid, text)
     for uuid, gib in sorted(spare.items(), key=lambda kept: places[kept[0]]):
@@ -367,25 +352,20 @@ def _report_users(
 
 
 Gauges = Mapping[str, Mapping[float, float]]
-"""What was sampled of one part: by series, by time."""
+"""The samples of one part: by series, by time."""
 
 
 def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
-    """Yield the GPUs whose clock is kept low although nothing holds it back."""
-    sampled = _group_gauges(watch)
+    """Report the GPUs whose clock stays low with no reason that the driver names."""
+    sampled: dict[str, dict[str, dict[float, float]]] = {}
+    for sample in watch.samples:
+        if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
+            series = sampled.setdefault(sample.where, {}).setdefault(sample.name, {})
+            series[sample.t] = sample.value
     for gpu in ctx.inventory.of_kind("gpu"):
         spec = find_spec(gpu)
         if spec and spec.peak_clock_mhz and gpu.id in sampled:
             yield from _report_clocks(gpu.id, spec.peak_clock_mhz, sampled[gpu.id])
-
-
-def _group_gauges(watch: Watch) -> dict[str, dict[str, dict[float, float]]]:
-    found: dict[str, dict[str, dict[float, float]]] = {}
-    for sample in watch.samples:
-        if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
-            series = found.setdefault(sample.where, {}).setdefault(sample.name, {})
-            series[sample.t] = sample.value
-    return found
 
 
 def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[CheckItem]:
@@ -395,32 +375,32 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Chec
     busy = [t for t, used in usage.items() if used >= MIN_BUSY_UTILIZATION and t in clock]
     if len(busy) < MIN_BUSY_SAMPLES:
         return
-    yield Coverage(uuid, f"clock looked at {len(busy)} times under load")
+    yield Coverage(uuid, f"clock sampled {len(busy)} times under load")
     free = [clock[t] for t in busy if not causes.get(t)]
-    wished = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
+    requested = [clock[t] for t in busy if "applications_clocks" in causes.get(t, ())]
     locked = _find_locked_value(free) if len(free) >= MIN_BUSY_SAMPLES else None
     if locked is not None and locked < MAX_LOCKED_CLOCK_SHARE * expected:
         text = (
-            f"the clock stays at {locked:g} MHz under load, {expected:g} MHz by its "
-            "data sheet, and nothing holds it back: locked? nvidia-smi -rgc"
+            f"the clock stays at {locked:g} MHz under load (data sheet: {expected:g} "
+            "MHz), and the driver names no reason: locked? nvidia-smi -rgc"
         )
         yield Finding("clocks_locked", uuid, text)
     elif (
-        len(wished) >= MIN_LOCKED_SHARE * len(busy)
-        and max(wished) < MAX_LOCKED_CLOCK_SHARE * expected
+        len(requested) >= MIN_LOCKED_SHARE * len(busy)
+        and max(requested) < MAX_LOCKED_CLOCK_SHARE * expected
     ):
         text = (
-            f"applications clocks keep it at {max(wished):g} MHz under load, "
-            f"{expected:g} MHz by its data sheet: nvidia-smi -rac"
+            f"applications clocks keep it at {max(requested):g} MHz under load "
+            f"(data sheet: {expected:g} MHz): nvidia-smi -rac"
         )
         yield Finding("clocks_limited", uuid, text)
 
 
 def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
     """
-    List what held the part back (or that it was idle) by the time of the sample.
+    List by time of sample what slowed the part down (or that it was idle).
 
-    An event is seen in the moment of the sample, a counter has risen since the last.
+    An event is seen at the moment of the sample; a counter rose since the last one.
     """
     causes: dict[float, set[str]] = {}
     for name, values in sampled.items():
@@ -436,7 +416,7 @@ def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:
 
 
 def _find_locked_value(values: Sequence[float]) -> float | None:
-    """Give the one value that nearly all *values* have and none exceeds, if any."""
+    # The one value that nearly all have and none exceeds.
     (value, times), *_ = Counter(values).most_common(1)
     return value if times >= MIN_LOCKED_SHARE * len(values) and value == max(values) else None
 
@@ -448,7 +428,7 @@ CHECK = Check(
     params=GpuSetupParams,
     metrics={
         "power.limit": Metric(unit="W", meaning="the power limit that is set"),
-        "memory.leftover": Metric(unit="GiB", meaning="used, and by no process"),
+        "memory.leftover": Metric(unit="GiB", meaning="in use, but held by no process"),
     },
     rules={
         "memory.leftover": warn_outside(

@@ -1,13 +1,13 @@
 """
-Compare what the node is made of with what it was made of in an earlier run.
+Compare the parts of the node with those of an earlier run.
 
-Absence means loss only if we can see: while the driver is not loaded or a cgroup
-hides GPUs, nothing is said to be missing and the run could not tell (ERROR). Parts
-go by serial number or UUID, so that one which was swapped for a like one is told
-from one that is gone, and one that only moved to another index is the same.
+A part that is absent is lost only if we can see it at all: while the driver is not
+loaded or a cgroup hides GPUs, nothing counts as missing and the result is ERROR. Parts
+are matched by serial number or UUID: a swapped part is not a missing one, and one that
+only moved to another index is the same.
 
-Software and firmware that changed are listed and pass: an upgrade says nothing of
-health, but whoever reads the next slow GEMM wants to know of it.
+Changed software and firmware is listed and passes: an upgrade says nothing about
+health, but it may explain the next slow GEMM.
 """
 
 from __future__ import annotations
@@ -17,70 +17,67 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from hpcverify.check import LISTED, NOT_SET_UP, Check, Context, Metric, Params, Placement
-from hpcverify.limits.specs import explain_unknown, find_spec
-from hpcverify.model import (
-    FORMER_LABEL,
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Inventory,
     Measurement,
+    Metric,
+    Params,
     Part,
+    Placement,
     Remedy,
     Verdict,
 )
+from hpcverify.limits.specs import explain_unknown, find_spec
+from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import problems
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
 COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 
 SOFTWARE_FACTS = frozenset({"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"})
-"""Facts that change when somebody installs something."""
-
+"""Facts that an installation changes."""
 MAX_MEMORY_LOSS = 0.02
-"""Of the memory, below which a difference is the kernel's and no module's: the
-smallest module of a node with 32 alike is 3 % of it."""
-
+"""A smaller loss is the kernel's, not a module's: one of 32 equal modules is 3 %."""
 FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
-"""Kinds of parts that nobody takes out of a running node by the way."""
+"""Kinds of parts that nobody removes from a running node in passing."""
 
 
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
-    """Count the parts, and yield what is amiss and what changed."""
+    """Count the parts, and report problems and changes."""
     now = ctx.inventory
     yield from _count_parts(now)
     yield from (_identify_problem(p, ctx.previous) for p in now.problems)
-    # A probe that failed saw nothing: what it did not see is not gone.
+    # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
         yield from compare(now, ctx.previous)
     yield Coverage("node", describe_coverage(ctx))
-    yield from _list_unknown_gpus(now)
-
-
-def describe_coverage(ctx: Context) -> str:
-    """Say how much was compared with what."""
-    found = f"{len(ctx.inventory.parts)} parts"
-    if ctx.previous is None:
-        return f"{found} listed; no earlier run to compare with"
-    return f"{found} compared with {len(ctx.previous.parts)} of the earlier run"
-
-
-def _list_unknown_gpus(inventory: Inventory) -> Iterator[Coverage]:
-    """Say which GPUs are of a part that no data sheet here describes."""
-    for gpu in inventory.of_kind("gpu"):
+    for gpu in now.of_kind("gpu"):
         if "name" in gpu.facts and find_spec(gpu) is None:
             yield Coverage(
                 gpu.id, f"{explain_unknown(gpu)}: judged against its siblings and its own past"
             )
 
 
+def describe_coverage(ctx: Context) -> str:
+    """Say how many parts were compared with how many."""
+    parts = f"{len(ctx.inventory.parts)} parts"
+    if ctx.previous is None:
+        return f"{parts} listed; no earlier run to compare with"
+    return f"{parts} compared with {len(ctx.previous.parts)} of the last run"
+
+
 def _count_parts(inventory: Inventory) -> Iterator[Measurement]:
-    """Count the parts by kind; a GPU that only the PCI bus knows is none."""
+    # A GPU that only the PCI bus knows is not usable, and does not count.
     for name, kind in COUNTED_KINDS.items():
-        usable = [p for p in inventory.of_kind(kind) if not _is_unidentified(p)]
-        yield Measurement(name, len(usable))
+        yield Measurement(name, sum(not _is_unidentified(p) for p in inventory.of_kind(kind)))
     for cpu in inventory.of_kind("cpu"):
         if "threads" in cpu.facts:
             yield Measurement("cpus", float(cpu.facts["threads"]), "", cpu.id)
@@ -94,12 +91,12 @@ def _read_gibibytes(memory: Part) -> float:
 
 
 def _is_unidentified(part: Part) -> bool:
-    """Whether *part* is a GPU that goes by its address, as nothing else is known."""
+    # Nothing else is known of it, so its address is its id.
     return part.kind == "gpu" and part.id == part.facts.get("pci_address")
 
 
 def _identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
-    """Add which part the earlier run had at the address that *problem* names."""
+    # Name the part that the earlier run had at that address.
     for part in previous.of_kind("gpu") if previous else ():
         if part.facts.get("pci_address") == problem.where != part.id:
             evidence = problem.evidence | {FORMER_LABEL: part.label, "uuid": part.id}
@@ -120,7 +117,6 @@ def compare(now: Inventory, before: Inventory) -> list[Finding]:
 
 
 def _drop_mounts(inventory: Inventory) -> Inventory:
-    """Leave out what is no hardware, and goes by rules of its own."""
     return replace(inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT_KIND))
 
 
@@ -130,9 +126,7 @@ def _compare_parts(now: Inventory, before: Inventory) -> Iterator[Finding]:
         have, had = now.of_kind(kind), before.of_kind(kind)
         if kind == "gpu":
             have, had = drop_unidentified(have, had), drop_unidentified(had, have)
-        gone = _list_absent(had, have)
-        new = _list_absent(have, had)
-        for old, fresh in zip_longest(gone, new):
+        for old, fresh in zip_longest(_list_absent(had, have), _list_absent(have, had)):
             yield from _report_difference(kind, old, fresh, now)
 
 
@@ -143,9 +137,9 @@ def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
 
 def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
     """
-    Drop GPUs without a name, and those that the others have without one.
+    Drop GPUs known only by address, and those that *others* knows only by address.
 
-    What became of these is in the problems of the inventory.
+    The problems of the inventory report these.
     """
     nameless = {p.id for p in others if _is_unidentified(p)}
     return tuple(
@@ -169,7 +163,7 @@ def _report_difference(
 
 
 def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
-    """Say that *gpu* is missing, if all that could hide it can be ruled out."""
+    # Something may only hide it.
     if problems.list_view_problems(now):
         return
     text = f"gpu {_describe_gone(gpu)}"
@@ -185,7 +179,7 @@ def _list_former_facts(part: Part) -> dict[str, str]:
 
 
 def _describe_gone(part: Part) -> str:
-    """Say that *part* is gone. Whoever names the part of the finding adds the label."""
+    # Without the label: the finding's part carries it.
     serial = part.facts.get("serial")
     words = (
         part.facts.get("name") or part.facts.get("model"),
@@ -195,7 +189,7 @@ def _describe_gone(part: Part) -> str:
 
 
 def describe(part: Part) -> str:
-    """Name *part* by what stands on its sticker."""
+    """Name *part* as its sticker does."""
     words = (part.facts.get("name") or part.facts.get("model"), part.label, part.id)
     return " ".join(dict.fromkeys(word for word in words if word))
 
@@ -204,14 +198,13 @@ def _compare_memory(now: Inventory, before: Inventory) -> Iterator[Finding]:
     for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
         if "total" not in have.facts or "total" not in had.facts:
             continue
-        is_less = _read_gibibytes(have) < _read_gibibytes(had) * (1 - MAX_MEMORY_LOSS)
-        if is_less:
+        if _read_gibibytes(have) < _read_gibibytes(had) * (1 - MAX_MEMORY_LOSS):
             text = f"{have.facts['total']} of memory, {had.facts['total']} before"
             yield Finding("memory_shrunk", have.id, text)
 
 
 def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
-    """Compare the facts that both inventories have; like changes are told once."""
+    # The same change on many parts is one finding.
     earlier = {p.id: p for p in before.parts}
     changes: dict[tuple[str, str, str, str], list[Part]] = {}
     for part in now.parts:
@@ -232,9 +225,9 @@ FINDING_RULES = {
     **problems.PROBLEM_RULES,
     "disk_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "nic_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    # Only root may read which modules there are; lost memory shows in the total.
+    # Only root can list the modules; lost memory shows in the total anyway.
     "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
-    # Whoever unmounted it may have meant it; but the disk below is not what was asked.
+    # It may have been unmounted on purpose, but the disk below is not the one meant.
     "mount_missing": NOT_SET_UP,
     "mount_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "memory_shrunk": FindingRule(Verdict.FAIL, Remedy.INSPECT),
@@ -254,7 +247,7 @@ CHECK = Check(
         "nics": Metric(unit="", meaning="network ports and adapters"),
         "dimms": Metric(unit="", meaning="memory modules, where the firmware reports them"),
         "cpus": Metric(unit="", meaning="logical CPUs that are online"),
-        "memory": Metric(unit="GiB", meaning="memory in all"),
+        "memory": Metric(unit="GiB", meaning="total memory"),
     },
     finding_rules=FINDING_RULES,
     placement=Placement.PASSIVE,

@@ -1,19 +1,18 @@
 """
-NVLink: is each link up and fast, is it clean, and does the fabric stand.
+NVLink: is each link up, fast and clean, and is the fabric healthy.
 
-How many links ought to be up depends on the part. Boards with switches have all of
-their data sheet's; a PCIe board has none but where a bridge is plugged, and then all
-links of each bridge. What is fewer is a fault where like GPUs of the node or an earlier
-run show more, or where no bridge explains it. A GPU that shows no link at all is one
-with none up. Where all like GPUs have equally few, the board may be wired so, or a
-virtual machine got a part of it: the node is warned of that. If not one link of the
-node is up where all should be, it is not that all broke, but that nobody set them up.
+How many links should be up depends on the part. Boards with switches have all links of
+their data sheet; a PCIe board has links only where a bridge is plugged in, and then all
+of that bridge. Fewer are a fault if GPUs of the same model in the node or an earlier
+run show more, or if no bridge explains it. A GPU that shows no link at all has none up.
+Where all GPUs of a model have equally few, the board may be wired that way, or a
+virtual machine may have part of it: that is a warning. If no link of the node is up
+where all should be, they are not all broken: nobody set them up.
 
-Of the errors, those count that a good link does not make: that it had to be trained
-again, and that this failed. Checksum errors matter only in numbers, and what forward
-error correction puts right is how such links work: it is shown and never judged. All
-are judged by what came since the last run, and the sum of them by its worst seconds
-while the other checks loaded the links.
+Errors that a good link never makes count: retrainings, and failed ones. Checksum errors
+matter only in large numbers, and forward error correction is how such links work: it is
+shown and never judged. Each kind is judged by its rise since the last run, and the sum
+by its worst seconds while the other checks loaded the links.
 """
 
 from __future__ import annotations
@@ -27,37 +26,31 @@ from msgspec import Struct
 from hpcverify.check import (
     LISTED,
     NOT_SET_UP,
+    CarryOver,
+    Cause,
     Check,
+    CheckItem,
     Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
     Skip,
+    Verdict,
     Watch,
     fail_outside,
     warn_outside,
 )
 from hpcverify.limits.specs import Spec
-from hpcverify.model import (
-    CarryOver,
-    Cause,
-    CheckItem,
-    Coverage,
-    Finding,
-    FindingRule,
-    Measurement,
-    Remedy,
-    Verdict,
-)
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.counters import (
-    compare_with_last_run,
-    find_peak_increase,
-    read_moment,
-)
+from hpcverify_checks.common.counters import compare_with_last_run, find_peak_increase, read_moment
 from hpcverify_checks.common.parts import (
     LINKS_PER_BRIDGE,
     find_model,
@@ -66,11 +59,11 @@ from hpcverify_checks.common.parts import (
 )
 
 LINKS_UP = "links up"
-"""The mark that keeps which links were up."""
+"""The carry-over with the links that were up."""
 MIN_SPEED_SHARE = 0.95
-"""Of the fastest link of the same GPU; they are trained in steps far larger."""
+"""Of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
-"""Seconds of load in which checksum errors are counted."""
+"""Window under load in which errors are counted."""
 
 RETRAINING_KINDS = ("recovery", "recovery_failed")
 RATE_UNITS = {
@@ -81,40 +74,40 @@ RATE_UNITS = {
     "effective": ("1/s", 1.0),
     "recovered": ("1/h", HOUR_SECONDS),
 }
-"""What is counted as a rate: in which unit, and over what time at the least."""
+"""Kinds judged by rate: the unit, and the shortest time in seconds to take it over."""
 CORRECTED_KINDS = ("symbol", "recovered")
-"""Kinds that are only shown: a link that corrects them works as it should."""
+"""Kinds that are only shown: correcting them is normal."""
 
 
 class NvlinkParams(Params, frozen=True):
-    """What to expect."""
+    """How many links to expect."""
 
     links: int = 0
-    """How many ought to be up on each GPU; 0 goes by the data sheet of the part."""
+    """Links that should be up on each GPU; 0 goes by the data sheet."""
 
 
 def measure(ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
-    """Read the links and the fabric, and what they counted since the last run."""
+    """Read the links and the fabric, and the errors since the last run."""
     yield from report_linkage(gpu_source.open_gpu_source(ctx).read_links(), ctx, params, Path("/"))
 
 
 def report_linkage(
-    heard: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
+    reply: GpuAnswers[Linkage], ctx: Context, params: NvlinkParams, root: Path
 ) -> Iterator[CheckItem]:
-    """Yield the state and the errors of the links that were *heard* of."""
+    """Report the state and the errors of the links in *reply*."""
     missed = frozenset(
         where
-        for where, linkage in heard.answers.items()
-        if not linkage.links and _should_have_links(where, heard.answers, ctx, params)
+        for where, linkage in reply.answers.items()
+        if not linkage.links and _should_have_links(where, reply.answers, ctx, params)
     )
     linked = {
         where: linkage
-        for where, linkage in heard.answers.items()
+        for where, linkage in reply.answers.items()
         if linkage.links or linkage.fabric or where in missed
     }
-    if not (linked or heard.findings):
+    if not (linked or reply.findings):
         raise Skip("no GPU of this node has NVLink")
-    yield from gpu_source.report_troubles(heard)
+    yield from gpu_source.report_troubles(reply)
     yield from _report_unread(linked, missed)
     yield from _report_active_links(linked, missed, ctx, params)
     for where, linkage in linked.items():
@@ -127,16 +120,15 @@ def report_linkage(
 def _should_have_links(
     where: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> bool:
-    """Whether the GPU *where* ought to have links, by all that we know."""
     if ctx.recall(LINKS_UP, where):
         return True
     sheet = look_up_spec(ctx, where)
     if sheet and sheet.key in LINKS_PER_BRIDGE:
-        return False  # nobody need have bought a bridge
+        return False  # bridges are optional
     name = find_model(ctx, where)
     if any(_list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
         return True
-    # To a GPU alone, as in a virtual machine, there is nothing to link.
+    # A single GPU, as in a virtual machine, has nothing to link to.
     alike = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
     return not has_optional_links(sheet) and (len(alike) > 1 or params.links > 0)
 
@@ -145,13 +137,11 @@ def _report_unread(
     linked: Mapping[str, Linkage], missed: frozenset[str]
 ) -> Iterator[Finding | Coverage]:
     for where, linkage in linked.items():
-        if linkage.links is not None:
-            continue
-        text = "its NVLinks could not be read"
-        if where in missed:
-            yield Finding("nvlink_unread", where, text)
-        else:
-            yield Coverage(where, text)
+        if linkage.links is None:
+            text = "its NVLinks could not be read"
+            yield (
+                Finding("nvlink_unread", where, text) if where in missed else Coverage(where, text)
+            )
 
 
 def _list_links(linkage: Linkage) -> tuple[NvLink, ...]:
@@ -163,24 +153,24 @@ def _list_active(linkage: Linkage) -> frozenset[int]:
 
 
 class Wiring(Struct, frozen=True):
-    """The links of one GPU, and how many of them ought to be up."""
+    """The links of one GPU, and how many of them should be up."""
 
     where: str
     linkage: Linkage
     sheet: Spec | None
     before: frozenset[int]
-    """Those that were up in earlier runs."""
+    """Links that were up in earlier runs."""
     wanted: int
-    """What the suite asks for; 0 goes by the rest."""
+    """What the suite asks for; 0 if nothing."""
 
     @property
     def promised(self) -> int:
-        """How many links the data sheet promises; 0 if we do not know."""
+        """Links on the data sheet; 0 if unknown."""
         return self.sheet.nvlink_links if self.sheet else 0
 
     @property
     def links_per_bridge(self) -> int:
-        """How many links a bridge carries; 0 on a part that needs none."""
+        """Links of one bridge; 0 on a part without bridges."""
         return LINKS_PER_BRIDGE.get(self.sheet.key, 0) if self.sheet else 0
 
 
@@ -201,7 +191,7 @@ def _report_active_links(
         yield Measurement("links", len(links), "", where)
         yield Coverage(where, f"{len(links)} of {len(_list_links(linked[where]))} NVLinks are up")
         yield from _find_missing(wiring, links, [len(n) for n in like])
-        # What is down stays missed until somebody says that it may be.
+        # A link that went down stays missing until somebody says that it may be down.
         kept = links if params.links else links | before
         yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), where)
 
@@ -210,8 +200,8 @@ def _find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) ->
     most, wanted = max(like), wiring.wanted
     if not (most or has_optional_links(wiring.sheet)) and len(like) > 1:
         text = (
-            f"none of its NVLinks is up, nor any of {len(like)} GPUs alike: systemctl "
-            "start nvidia-fabricmanager, and see that NVreg_NvLinkDisable is not set"
+            f"no NVLink is up on any of the {len(like)} GPUs of this model: systemctl "
+            "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set"
         )
         yield Finding("nvlink_off", wiring.where, text)
     elif wanted:
@@ -225,13 +215,13 @@ def _find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) ->
     elif most and len(links) < max(most, wiring.promised):
         if len(like) > 1 and len(set(like)) == 1:
             text = (
-                f"{most} of {wiring.promised} NVLinks are up, as on all {len(like)} "
-                "GPUs alike: a board wired so, a part of one, or a switch that is dead? "
-                f"(if that is right: links = {most})"
+                f"{most} of {wiring.promised} NVLinks are up, as on all {len(like)} GPUs of "
+                "this model: is the board wired that way, or only partly passed through, or "
+                f"is a switch dead? (if that is right: links = {most})"
             )
             yield Finding("nvlink_fewer", wiring.where, text)
         else:
-            yield _report_down(wiring, f"{max(most, wiring.promised)} ought to be up")
+            yield _report_down(wiring, f"{max(most, wiring.promised)} should be up")
 
 
 def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
@@ -240,18 +230,19 @@ def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
         yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
     elif 0 < links < wiring.promised:
         most = wiring.promised // wiring.links_per_bridge
-        text = f"NVLink by {bridges} of {most} bridges: plug all of them, or none"
+        text = f"NVLink by {bridges} of {most} bridges: plug in all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.where, text)
 
 
 def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
-    """Say that links are down (all that are not up, or *which*), and *why* that is wrong."""
+    """Report links down (*which*, or all not up), and *why* that is wrong."""
     up = _list_active(wiring.linkage)
     down = which or {link.number for link in _list_links(wiring.linkage)} - up
     names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
-    text = f"{what}, {len(up)} are up: {why}"
-    return Finding("nvlink_down", wiring.where, text, {"links": names})
+    return Finding(
+        "nvlink_down", wiring.where, f"{what}, {len(up)} are up: {why}", {"links": names}
+    )
 
 
 def _report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[CheckItem]:
@@ -274,7 +265,7 @@ def _report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator
 
 
 def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[CheckItem]:
-    """Yield how many errors of each kind are new, and on which link most of them."""
+    """Report the new errors of each kind, and the link with most of them."""
     links = _list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
     new = compare_with_last_run(ctx, where, read, read_moment(root))
@@ -301,7 +292,6 @@ def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
 
 
 def _find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
-    """Name the link with the most of the errors that are no work of correction."""
     links: Counter[str] = Counter()
     for name, count in new.items():
         number, _, error = name.partition(" ")
@@ -310,25 +300,24 @@ def _find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator
     if not links:
         return
     ((worst, most),) = links.most_common(1)
-    own = {name: count for name, count in new.items() if name.partition(" ")[0] == worst}
-    counted = {name.partition(" ")[2]: str(count) for name, count in own.items()}
+    named = ((name.partition(" "), count) for name, count in new.items())
+    counted = {error: str(count) for (number, _, error), count in named if number == worst}
     names = ", ".join(f"{error} {count}" for error, count in counted.items())
-    share = f"{most} of {links.total()} errors since {since}"
-    text = f"NVLink {worst} has {share}: {names}"
+    text = f"NVLink {worst} has {most} of {links.total()} errors since {since}: {names}"
     yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
 
 
-SETUP_FIX = "systemctl start nvidia-fabricmanager, and see its log"
+SETUP_FIX = "systemctl start nvidia-fabricmanager, and check its log"
 FABRIC_FLAG_TEXTS = {
     "degraded_bandwidth": "the fabric gives this GPU less bandwidth than it should",
     "route_recovery": "the fabric is recovering a route of this GPU",
     "route_unhealthy": "a route of this GPU through the fabric is unhealthy",
-    "access_timeout": "an access of this GPU to the fabric timed out",
-    "incorrect_configuration": f"the fabric is set up wrongly: {SETUP_FIX}",
-    "partition": f"the GPU is in no partition of the fabric: {SETUP_FIX}",
-    "manager": f"the fabric's manager has lost touch with the GPU: {SETUP_FIX}",
+    "access_timeout": "this GPU's access to the fabric timed out",
+    "incorrect_configuration": f"the fabric is misconfigured: {SETUP_FIX}",
+    "partition": f"this GPU is in no partition of the fabric: {SETUP_FIX}",
+    "manager": f"the fabric manager has lost contact with this GPU: {SETUP_FIX}",
 }
-"""What the flags mean that the fabric raises, by `Fabric.error`."""
+"""What the error flags of the fabric mean."""
 
 
 def _report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
@@ -336,7 +325,7 @@ def _report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
         return
     if fabric.state != "completed":
         state = fabric.state.replace("_", " ")
-        text = f"the GPU's place in the fabric is {state}: {SETUP_FIX}"
+        text = f"the GPU's registration with the fabric is {state}: {SETUP_FIX}"
         yield Finding("fabric_not_ready", where, text)
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
@@ -353,19 +342,18 @@ def _compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Fi
     in_fabric = {find_model(ctx, w) for w, linkage in linked.items() if linkage.fabric}
     for where, linkage in linked.items():
         if linkage.fabric is None and find_model(ctx, where) in in_fabric:
-            text = f"no part of the fabric that GPUs alike are in: {SETUP_FIX}"
+            text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
             yield Finding("fabric_not_ready", where, text)
 
 
 def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
-    """Yield how many errors the links made in the worst seconds of the run."""
+    """Report the errors of the links in the worst seconds of the run."""
     for where, samples in watch.group_by_part("nvlink.errors"):
         rate = find_peak_increase(samples, WINDOW_SECONDS) / WINDOW_SECONDS
         yield Measurement("errors.rate", rate, "1/s", where)
 
 
-DCGM_CRC_SOURCE = "DCGM 4: checksum errors matter from 100 a second on, says NVIDIA's driver"
-
+DCGM_CRC_SOURCE = "DCGM 4: NVIDIA's driver team counts checksum errors from 100 a second on"
 DCGM_RECOVERY_SOURCE = "DCGM 4 diag: max_nvlink_recovery_errors=0"
 
 CHECK = Check(
@@ -375,15 +363,15 @@ CHECK = Check(
     params=NvlinkParams,
     metrics={
         "links": Metric(unit="", meaning="links that are up"),
-        "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalled"),
-        "speed.of_spec": Metric(unit="ratio", meaning="speed / that of the data sheet"),
+        "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalling rate"),
+        "speed.of_spec": Metric(unit="ratio", meaning="speed / data sheet"),
         "recovery": Metric(unit="", meaning="recoveries (retrainings) since driver start"),
         "recovery_failed": Metric(unit="", meaning="failed recoveries since driver start"),
         "*.delta": Metric(unit="", meaning="since the last run"),
-        "replay.rate": Metric(unit="1/h", meaning="sent again, since the last run"),
+        "replay.rate": Metric(unit="1/h", meaning="packets resent since the last run"),
         "recovered.rate": Metric(unit="1/h", meaning="successful recoveries"),
         "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
-        "errors.rate": Metric(unit="1/s", meaning="of the worst 10 s of the run"),
+        "errors.rate": Metric(unit="1/s", meaning="in the worst 10 s of the run"),
     },
     rules={
         "speed": fail_outside(of_siblings=0.95, source="links are trained in larger steps"),

@@ -1,21 +1,21 @@
 """
 Copy between every two GPUs of the node: how fast, and does every bit arrive.
 
-Each GPU makes the words of a pattern of its own, a hash of their places. It copies them
-to each other one, over what was there before, their complement, and there they are
-compared with what that GPU makes of the same hash. So a copy that did not happen, a
-wrong bit and words of another GPU all show, and the host need not compare. If words are
-wrong, the host computes the first of them itself, and reads it at its source: memory or
-arithmetic that is wrong at one end is not taken for a fault of the link. Over PCIe all
-pairs may go wrong alike: then the node is set up so that peers do not reach each other.
+Each GPU makes a pattern of its own, where each word is a hash of its place. It copies
+the pattern to every other GPU, over the complement of what will arrive, and that GPU
+compares it with the same hash of its own. A missing copy, a wrong bit and words of
+another GPU all show, and the host need not compare. If words are wrong, the host
+computes the first one itself and reads it at the source: bad memory or arithmetic at
+one end does not count as a fault of the link. Over PCIe all pairs may go wrong in the
+same way: then the node is set up so that peers do not reach each other.
 
 Then every ordered pair is timed alone, and all GPUs at once, each sending to the next.
-A GPU is measured by the median over its pairs: its slowest pair may be the other end's
-fault, which would then look like everybody's. What a pair can reach depends on how the
-node is wired. Behind switches each has all of a GPU's NVLinks (``p2p.*``); up to four
-GPUs may divide them among each other instead, and are held against each other but not
-against the data sheet (``mesh.*``); elsewhere some share a PCIe switch and others cross
-the sockets, and a node is compared with its own past (``peer.*``).
+A GPU is judged by the median over its pairs: its slowest pair may be the other end's
+fault, which would then show on every GPU. What a pair can reach depends on the wiring.
+Behind switches each pair has all of a GPU's NVLinks (``p2p.*``). Up to four GPUs may
+divide their links among each other; they are compared with each other but not with the
+data sheet (``mesh.*``). Elsewhere some pairs share a PCIe switch and others cross the
+sockets, and the node is compared with its own past (``peer.*``).
 """
 
 from __future__ import annotations
@@ -34,26 +34,24 @@ from msgspec.structs import replace
 from hpcverify.check import (
     LISTED,
     NOT_SET_UP,
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Skip,
-    Unable,
-    fail_outside,
-    warn_outside,
-)
-from hpcverify.model import (
     Cause,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Device,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
+    Skip,
+    Unable,
     Verdict,
+    fail_outside,
+    warn_outside,
 )
 from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
@@ -61,64 +59,54 @@ from hpcverify_checks.common.bits import WORD_BYTES, format_word
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
-from hpcverify_checks.common.transfers import (
-    Copy,
-    WrongWords,
-    compare_words,
-    copy,
-    make_pattern,
-)
+from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 COMPARE_BUFFERS = 8
-"""Buffers' worth of memory that a comparison takes: the words, and temporaries."""
-
+"""Memory that a comparison takes, in buffers: the words and temporaries."""
 MAX_MESH_GPUS = 4
-"""GPUs that boards without switches join directly (HGX A100 and H100 with 4 GPUs)."""
-
+"""GPUs on boards without switches (HGX A100 and H100 with 4 GPUs)."""
 MISROUTED_FIX = (
-    "a fault, or else the IOMMU or ACS leads copies between GPUs astray: on bare metal "
-    "turn both off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), "
-    "and run again"
+    "a fault, or the IOMMU or ACS misroutes copies between GPUs: on bare metal turn both "
+    "off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), and run again"
 )
 """CUDA C++ programming guide, IOMMU on Linux: the driver does not support such copies
-on bare metal with an IOMMU, and the memory may be corrupted without a word."""
+on bare metal with an IOMMU, and memory may be silently corrupted."""
 
 Rates = Mapping[tuple[int, int], float]
-"""GB/s from one GPU to another, by their places."""
+"""GB/s from one GPU to another, by their indices."""
 
 
 class P2pParams(Params, frozen=True):
-    """How much to copy at a time, and for how long."""
+    """Sizes and time of the copies."""
 
     size: int = 512 * 2**20
-    """Bytes of a timed copy; small ones would time the host that starts them."""
+    """Bytes of a timed copy; small copies would time the host that starts them."""
     verified: int = 64 * 2**20
     """Bytes that are compared between each pair."""
     seconds: float = 0.1
-    """Of timed copies between each pair; ten times that for all at once."""
+    """Of timed copies per pair; ten times that for all at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The GPUs, and what copies between them; tests put their own."""
+    """The GPUs, and what copies between them; tests supply their own."""
 
     devices: tuple[torch.device, ...]
     gpus: tuple[Device, ...]
     reaches: Callable[[torch.device, torch.device], bool]
-    """Whether the first can read and write the memory of the second by itself; if not,
-    copies go by way of the host."""
+    """Whether the first can access the memory of the second directly; if not, copies go
+    through the host."""
     seed: int
     copy: Copy = copy
 
     def list_pairs(self) -> dict[tuple[int, int], bool]:
-        """List each ordered pair of places, and whether the first reaches the second."""
-        devices = self.devices
-        pairs = permutations(range(len(devices)), 2)
-        return {(i, j): self.reaches(devices[i], devices[j]) for i, j in pairs}
+        """List each ordered pair of indices, and whether the first reaches the second."""
+        pairs = permutations(enumerate(self.devices), 2)
+        return {(i, j): self.reaches(source, target) for (i, source), (j, target) in pairs}
 
 
 def applies(ctx: Context) -> None:
@@ -134,22 +122,25 @@ def _list_gpus(ctx: Context) -> tuple[Device, ...]:
 
 def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
+    import torch
+
     applies(ctx)
     gpus = _list_gpus(ctx)
     with convert_busy_errors():
         devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
         for device in devices:
             require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
-    yield from measure_pairs(Rig(devices, gpus, _can_reach, ctx.seed), ctx, params)
+    rig = Rig(devices, gpus, torch.cuda.can_device_access_peer, ctx.seed)
+    yield from measure_pairs(rig, ctx, params)
 
 
 @contextmanager
 def convert_busy_errors() -> Generator[None]:
     """
-    Say what to do where GPUs take one process only: ours have one at work on each.
+    Explain the error of a GPU that takes only one process: a worker of ours holds it.
 
     Raises:
-        Unable: a GPU is in the compute mode that is called exclusive.
+        Unable: a GPU is in exclusive compute mode.
 
     """
     try:
@@ -158,21 +149,14 @@ def convert_busy_errors() -> Generator[None]:
         if "busy or unavailable" not in str(exc):
             raise
         raise Unable(
-            "a GPU takes no second process, and the checks of single GPUs hold theirs: "
+            "a GPU accepts only one process, and the worker for that GPU already holds it: "
             "nvidia-smi -c DEFAULT",
             Cause.BUSY,
         ) from exc
 
 
-def _can_reach(device: torch.device, peer: torch.device) -> bool:
-    """Ask CUDA whether *device* reaches the memory of *peer* by itself."""
-    import torch
-
-    return torch.cuda.can_device_access_peer(device, peer)
-
-
 def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
-    """Yield what the copies between the GPUs of *rig* were like."""
+    """Verify and time the copies between the GPUs of *rig*."""
     wiring = classify_wiring(rig.gpus, ctx)
     yield from _report_unreachable(rig, linked=wiring != "peer")
     wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
@@ -187,7 +171,7 @@ def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckIt
 
 
 def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
-    """Say how *gpus* are joined: what the names of their measurements begin with."""
+    """Name the wiring of *gpus*: the prefix of their measurements."""
     if not all(is_fully_linked(look_up_spec(ctx, gpu.part)) for gpu in gpus):
         return "peer"
     return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"
@@ -205,7 +189,7 @@ def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
 
 
 def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
-    """Copy the pattern of each GPU to each other one, and compare it there."""
+    """Copy the pattern of each GPU to every other GPU, and compare it there."""
     for i, j in rig.list_pairs():
         source, target = rig.devices[i], rig.devices[j]
         sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
@@ -218,7 +202,7 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
-    """Say what was wrong, and whose fault it is by what the host makes of the word."""
+    """Say what was wrong, and whose fault it is, by the host's own word."""
     import torch
 
     source, target = (rig.gpus[place] for place in pair)
@@ -232,11 +216,11 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
         "right": format_word(truth),
     }
     for guilty, word, what in (
-        (source, sent, "holds words in its memory that are wrong"),
-        (target, wrong.expected, "computes words that are wrong"),
+        (source, sent, "holds wrong words in its memory"),
+        (target, wrong.expected, "computes wrong words"),
     ):
         if word != truth:
-            text = f"the GPU {what}, as the host shows: no fault of a link"
+            text = f"the GPU {what}, by the host's own result: not a link fault"
             return Finding("words_wrong", guilty.part, text, evidence)
     text = (
         f"{wrong.words} words were changed between {source.label} and {target.label}, "
@@ -246,7 +230,7 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
 
 
 def _assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
-    """Yield what was *wrong*, as a fault of the set-up if that explains it better."""
+    # If all PCIe pairs are wrong, the setup explains it better than the links.
     parts = [gpu.part for gpu in rig.gpus]
     reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
     direct = {(parts[i], parts[j]) for i, j in reached}
@@ -257,7 +241,7 @@ def _assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[F
     ]
     yield from (f for f in wrong if f not in astray)
     if direct and len(astray) == len(direct):
-        text = f"words were changed between all {len(direct)} pairs alike: {MISROUTED_FIX}"
+        text = f"words were changed between all {len(direct)} pairs: {MISROUTED_FIX}"
         yield Finding("p2p_misrouted", "node", text, astray[0].evidence)
     else:
         for finding in astray:
@@ -282,10 +266,10 @@ def _time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
         return params.size / median(times) / GIGA
 
     alone = {(i, j): measure_rate(params.seconds, i, j) for i, j in rig.list_pairs()}
-    count = len(rig.devices)
-    following = [(i + 1) % count for i in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        at_once = pool.map(partial(measure_rate, 10 * params.seconds), range(count), following)
+    places = range(len(rig.devices))
+    following = [*places[1:], 0]
+    with ThreadPoolExecutor(len(places)) as pool:
+        at_once = pool.map(partial(measure_rate, 10 * params.seconds), places, following)
         return alone, dict(enumerate(at_once))
 
 
@@ -293,8 +277,8 @@ def use_streams(*devices: torch.device) -> AbstractContextManager[object]:
     """
     Work in new streams of *devices*, the last of which becomes the current device.
 
-    A copy waits for what both ends have begun in their streams: with streams that a
-    GPU sends and receives in alike, a ring would send one after the other.
+    A copy waits for earlier work in the streams of both ends: if a GPU sent and received
+    in the same stream, the copies of a ring would run one after the other.
     """
     import torch
 
@@ -310,7 +294,7 @@ def use_streams(*devices: torch.device) -> AbstractContextManager[object]:
 def report_rates(
     rig: Rig, rates: Rates, ring: Mapping[int, float], prefix: str
 ) -> Iterator[CheckItem]:
-    """Turn the rates into measurements of each GPU, and of the slowest pair."""
+    """Report the rates of each GPU, and the slowest pair."""
     for i, gpu in enumerate(rig.gpus):
         numbers = {
             "write": median(r for (source, _), r in rates.items() if source == i),
@@ -326,12 +310,10 @@ def report_rates(
 
 
 def format_matrix(rates: Rates, count: int) -> str:
-    """Print the rates of all pairs, a row for each GPU that sends."""
-    rows = (
-        " ".join("-" if i == j else f"{rates[i, j]:.0f}" for j in range(count))
-        for i in range(count)
-    )
-    return " | ".join(rows)
+    """Format the rates of all pairs, one row per sending GPU."""
+    places = range(count)
+    rows = ([f"{rates[i, j]:.0f}" if i != j else "-" for j in places] for i in places)
+    return " | ".join(map(" ".join, rows))
 
 
 SPREAD_SOURCE = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
@@ -356,10 +338,7 @@ CHECK = Check(
         **dict.fromkeys(
             ("p2p.slowest", "mesh.slowest"), fail_outside(low=0.85, source=SPREAD_SOURCE)
         ),
-        **dict.fromkeys(
-            ("peer.write", "peer.read", "peer.ring"),
-            warn_outside(of_baseline=0.8),
-        ),
+        **dict.fromkeys(("peer.write", "peer.read", "peer.ring"), warn_outside(of_baseline=0.8)),
     },
     finding_rules={
         "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),

@@ -1,16 +1,15 @@
 """
-Copy between the host's memory and a GPU's: how fast, and does every bit arrive.
+Copy between host and GPU memory: how fast, and does every bit arrive.
 
-The host's buffers are pinned, so that the GPU's copy engines read and write them, and
-they are made by, and copied from, cores on the GPU's own socket: from the far one the
-link between the sockets would be measured. Each GPU copies alone, for GPUs may share
-the way to the host. What is reached is set beside what the link carries at that very
-moment, which an idle GPU does not show, and that beside what GPU and slot can do.
+The host buffers are pinned, so that the GPU's copy engines access them directly, and
+they are placed by and copied from cores on the GPU's own socket: from the other socket,
+the link between the sockets would be measured. Each GPU copies alone, since GPUs may
+share the way to the host. The rate is compared with what the link carries at that
+moment, which an idle GPU does not show, and that with what GPU and slot support.
 
-The words are a hash of their places and then the complement of that, by turns, so that
-every bit of every word travels as both and is never taken for what was there before.
-Words that come back wrong are traced by their digest on the GPU: lost on the way out,
-or on the way back.
+Each word is a hash of its place in one round and the complement in the next, so every
+bit travels as 0 and as 1, and old data is never mistaken for new. If words come back
+wrong, their digest on the GPU tells whether the way out or the way back changed them.
 """
 
 from __future__ import annotations
@@ -25,15 +24,21 @@ from typing import TYPE_CHECKING
 
 from hpcverify.check import (
     Check,
+    CheckItem,
     Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
     Skip,
+    Verdict,
     fail_outside,
     warn_outside,
 )
-from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Measurement, Remedy, Verdict
 from hpcverify.telemetry import aer
 from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
@@ -41,13 +46,7 @@ from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
-from hpcverify_checks.common.transfers import (
-    Copy,
-    WrongWords,
-    compare_words,
-    copy,
-    make_pattern,
-)
+from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -55,29 +54,29 @@ if TYPE_CHECKING:
 
 
 class PcieBandwidthParams(Params, frozen=True):
-    """How much to copy at a time, how often, and for how long."""
+    """Size, time and number of the copies."""
 
     size: int = 256 * 2**20
     """Bytes."""
     seconds: float = 1.0
-    """Of timed copies in each direction."""
+    """Of timed copies per direction."""
     warm_up_seconds: float = 0.2
     """Before that, for the GPU to raise its link to full speed."""
     rounds: int = 4
-    """Copies out and back of which every bit is compared."""
+    """Copies out and back with every bit compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way between the host and one GPU; tests put their own links and copies."""
+    """The way between the host and one GPU; tests supply their own links and copies."""
 
     device: torch.device
     link: Callable[[], aer.Link | None]
     """Reads what the link carries now."""
     best: aer.Link | None
-    """What GPU and slot can do together."""
+    """What GPU and slot support together."""
     cores: frozenset[int]
-    """Those on the same socket; none if it is not known."""
+    """Cores on the same socket; empty if unknown."""
     copy: Copy = copy
 
 
@@ -106,31 +105,30 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
 
 
 def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
-    """Yield what was wrong, and how fast it went, on one *route*."""
+    """Verify and time the copies on one *route*."""
     import torch
 
     where = ctx.device.part
-    # Before we are bound: torch's threads keep the cores that they begin on.
+    # Before pinning: torch's threads stay on the cores that they start on.
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
     with _pin_near(route.cores) as cores:
         buffers = CopyBuffers.allocate(route.device, words)
         yield from _verify_round_trips(buffers, route, params.rounds, where)
         for name, step in buffers.make_steps(route).items():
             yield from _time_direction(name, step, route, params, where)
-    bound = f"cores {format_ranges(sorted(cores))}, near the GPU" if cores else "any core"
+    origin = f"cores {format_ranges(sorted(cores))}, near the GPU" if cores else "any core"
     text = (
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
-        f"bit by bit, then {params.seconds:g} s timed each way, from {bound}"
+        f"bit by bit, then {params.seconds:g} s timed each way, from {origin}"
     )
     yield Coverage(where, text)
     if route.link() is None:
-        text = "what the link carries cannot be read: the rates are not held against it"
-        yield Coverage(where, text)
+        yield Coverage(where, "the link speed cannot be read: rates are not compared with it")
 
 
 @contextmanager
 def _pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
-    """Stay on those of *cores* that we may use, for a while; anywhere, if on none."""
+    # Any core, if none of them is allowed.
     before = os.sched_getaffinity(0)
     usable = cores & before
     if usable:
@@ -143,7 +141,7 @@ def _pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
 
 @dataclass(frozen=True, slots=True)
 class CopyBuffers:
-    """The words on the host, their place on the GPU, and where they come back to."""
+    """The words on the host, their copy on the GPU, and what comes back."""
 
     words: Tensor
     gpu_words: Tensor
@@ -151,7 +149,7 @@ class CopyBuffers:
 
     @classmethod
     def allocate(cls, device: torch.device, words: Tensor) -> CopyBuffers:
-        """Make them; the host's are placed near the cores of this thread."""
+        """Allocate them; the host's buffers near the cores of this thread."""
         import torch
 
         pinned = device.type == "cuda"
@@ -160,7 +158,7 @@ class CopyBuffers:
         return cls(out, torch.zeros_like(words, device=device), back)
 
     def make_steps(self, route: Route) -> dict[str, Callable[[], None]]:
-        """Give a step that copies each way."""
+        """Make one copy step for each direction."""
         return {
             "h2d": partial(route.copy, self.gpu_words, self.words),
             "d2h": partial(route.copy, self.returned_words, self.gpu_words),
@@ -170,7 +168,6 @@ class CopyBuffers:
 def _verify_round_trips(
     buffers: CopyBuffers, route: Route, rounds: int, where: str
 ) -> Iterator[Finding]:
-    """Copy out and back *rounds* times; yield the first round that came back wrong."""
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
             step()
@@ -183,7 +180,7 @@ def _verify_round_trips(
 
 
 def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, where: str) -> Finding:
-    """Say what came back wrong, and on which way it was lost."""
+    """Say what came back wrong, and in which direction it changed."""
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
     text = (
@@ -225,9 +222,9 @@ CHECK = Check(
     metrics={
         "h2d": Metric(unit="GB/s", meaning="host to GPU, pinned, median copy"),
         "d2h": Metric(unit="GB/s", meaning="GPU to host, pinned, median copy"),
-        "*.link": Metric(unit="GB/s", meaning="what the link carried meanwhile, at most"),
-        "*.of_link": Metric(unit="ratio", meaning="share of that which was reached"),
-        "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot can do"),
+        "*.link": Metric(unit="GB/s", meaning="maximum of the link at that moment"),
+        "*.of_link": Metric(unit="ratio", meaning="rate / maximum of the link"),
+        "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot support"),
     },
     rules={
         "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
@@ -239,9 +236,7 @@ CHECK = Check(
         "*.of_link": warn_outside(
             low=0.75, source="nvbandwidth: 0.76 to 0.88 of the link on good nodes"
         ),
-        "*.link.of_best": warn_outside(
-            low=1, source="what GPU and slot can do, by the kernel; see pcie"
-        ),
+        "*.link.of_best": warn_outside(low=1, source="GPU and slot, by the kernel; see pcie"),
     },
     finding_rules={"transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
     placement=Placement.DEVICES_ALONE,

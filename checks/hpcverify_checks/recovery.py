@@ -1,19 +1,29 @@
 """
-What the driver itself wants done about a GPU.
+The recovery action that the driver itself asks for on each GPU.
 
-Drivers from R565 on keep, for each GPU, what would bring it back into order: the one
-answer that has everything in it which the driver knows, NVLink and GSP included. It is
-taken at its word: a GPU that asks for a reset must not get the next job. Beside it the
-driver tells of repairs that wait for a reset, and of memory that none will mend. The
-checksums of the InfoROM, which keeps a GPU's records, are looked at here as well.
+Drivers from R565 on name the action that would restore a GPU, from all that the driver
+knows, NVLink and GSP included. We follow it: a GPU that needs a reset must not get the
+next job. The driver also reports repairs that wait for a reset, and memory that no
+repair can fix. The checksums of the InfoROM, where a GPU keeps its records, are checked
+here as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcverify.check import Check, Context, Params, Placement
-from hpcverify.model import CheckItem, Coverage, Finding, FindingRule, Remedy, Verdict
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Params,
+    Placement,
+    Remedy,
+    Verdict,
+)
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
 from hpcverify_checks.common import gpu_source
@@ -42,34 +52,33 @@ RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
         FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     ),
 }
-"""What the driver may want done about a GPU, in words, and what that means here.
-NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory error management, "recovery action
-flag". The two that warn say nothing against the GPU itself; the others are hard
-evidence, for the log tells of them once (Xid 154) and older drivers nowhere else."""
+"""Each action: what to do, and our rule. NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory
+error management, "recovery action flag". The two that warn do not accuse the GPU; the
+others are hard evidence: the log has them once (Xid 154), and older drivers nowhere."""
 
 
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
-    """Yield what the driver wants done about the GPUs of this node."""
+    """Report what the driver asks for on the GPUs of this node."""
     yield from report_recovery(gpu_source.open_gpu_source(ctx).read_recovery())
 
 
-def report_recovery(heard: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
-    """Yield what is to be done, by what was *heard*."""
-    for uuid, recovery in heard.answers.items():
+def report_recovery(reply: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
+    """Report the actions and repairs in *reply*."""
+    for uuid, recovery in reply.answers.items():
         yield from _report_action(uuid, recovery)
         yield from _report_repairs(uuid, recovery)
-    yield from gpu_source.report_troubles(heard)
+    yield from gpu_source.report_troubles(reply)
 
 
 def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
     if recovery.action is None:
-        text = "cannot tell whether it needs a reset: drivers before R565 do not say"
+        text = "unknown whether it needs a reset: drivers before R565 do not say"
         yield Coverage(uuid, text)
         return
     yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
     if recovery.action in RECOVERY_ACTIONS:
-        words, _ = RECOVERY_ACTIONS[recovery.action]
-        yield Finding(recovery.action, uuid, f"the driver asks to {words}")
+        request, _ = RECOVERY_ACTIONS[recovery.action]
+        yield Finding(recovery.action, uuid, f"the driver asks to {request}")
     elif recovery.action != "none":
         text = f"the driver asks for an unknown recovery action: {recovery.action}"
         yield Finding("action_unknown", uuid, text)
@@ -84,7 +93,7 @@ def _report_repairs(uuid: str, recovery: Recovery) -> Iterator[Finding]:
         if pending:
             yield Finding("repair_pending", uuid, f"a repair of a {what} waits for a reset")
     if recovery.unrepairable_memory:
-        text = "its memory has errors that can no longer be repaired"
+        text = "its memory has errors that cannot be repaired any more"
         yield Finding("memory_unrepairable", uuid, text)
 
 
@@ -94,7 +103,7 @@ CHECK = Check(
     metrics={},
     finding_rules={
         **problems.PROBLEM_RULES,
-        **{name: ruling for name, (_, ruling) in RECOVERY_ACTIONS.items()},
+        **{name: rule for name, (_, rule) in RECOVERY_ACTIONS.items()},
         "action_unknown": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "repair_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
         "memory_unrepairable": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),

@@ -122,7 +122,7 @@ def test_sound_memory_passes_whatever_its_size_and_the_seed() -> None:
             assert find_value(found, "mismatches") == 0
 
 
-def test_sound_memory_passes_in_stretches_of_the_real_size() -> None:
+def test_sound_memory_passes_in_pieces_of_the_real_size() -> None:
     memory = Memory(chunks(2 * marching.WORDS_PER_PIECE, 1000))
     total = room(memory.size)
     found = list(gpu_memory.examine_memory(memory, GPU, total, 1, passes(2)))
@@ -195,11 +195,10 @@ def test_one_uniform_pattern_alone_would_not_see_an_address_fault() -> None:
     whole = torch.zeros(512, dtype=torch.int64)
     memory = Memory((whole, whole), AT_ONCE)
     background = next(islice(marching.generate_backgrounds(AT_ONCE, 8, 1), 1, None))
-    writes = marching.MARCH_ELEMENTS[0], marching.MARCH_ELEMENTS[-1]
     bench = memory.start_pass(background)
     for piece in sum(bench.pieces, ()):
-        bench.write(piece, writes[0].write or 0)
-    wrong = [w for pieces in bench.pieces for w in bench.verify(pieces, 0)]
+        bench.write(piece, marching.PLAIN)
+    wrong = [w for pieces in bench.pieces for w in bench.verify(pieces, marching.PLAIN)]
     assert (background.name, wrong) == ("00/FF", [])
 
 
@@ -215,7 +214,7 @@ def test_a_cell_that_is_disturbed_by_a_write_elsewhere_is_found() -> None:
 
 def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
     kept = list[Tensor]()
-    for only in range(27):  # of the three writes of each of the nine stretches
+    for only in range(27):  # of the three writes of each of the nine pieces
         lost = Faulty(
             before=lambda words: kept.append(words[10:20].clone()),
             harm=lambda words: words[10:20].copy_(kept.pop()),
@@ -226,7 +225,7 @@ def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
 
 
 def size(write: int) -> int:
-    """Say how long the stretch is that is written at the time *write*."""
+    """Give the words in the piece of the *write*-th write."""
     order = [128] * 7 + [104, 100]
     return [*order, *order, *order[::-1]][write]
 
@@ -246,7 +245,7 @@ def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
         out[3].random_()
 
     found = examined(chunks(1000), MemorySeams(read=noisy), laps=1)
-    assert list_findings(found)[0].evidence["again"].startswith("otherwise")
+    assert list_findings(found)[0].evidence["again"].startswith("different")
 
 
 def test_few_wrong_words_are_described_and_all_are_counted() -> None:
@@ -347,7 +346,7 @@ def test_further_patterns_follow_while_time_lasts() -> None:
     assert find_value(found, "passes") == 9
 
 
-def test_every_stretch_is_written_first_and_compared_only_then() -> None:
+def test_every_piece_is_written_first_and_compared_only_then() -> None:
     order: list[str] = []
 
     def write(words: Tensor, table: Tensor, mask: int) -> None:
@@ -487,7 +486,7 @@ def test_another_error_of_the_gpu_is_not_taken_for_bad_memory() -> None:
 
 
 def test_memory_that_runs_out_under_way_is_no_space() -> None:
-    with pytest.raises(Unable, match="ran out under way") as caught:
+    with pytest.raises(Unable, match="ran out of memory during the test") as caught:
         ended(torch.OutOfMemoryError("CUDA out of memory"))
     assert caught.value.cause is Cause.NO_SPACE
 
@@ -556,7 +555,7 @@ def test_every_number_has_the_unit_that_was_declared() -> None:
 
 
 def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="the host") as skip:
+    with pytest.raises(Skip, match="host memory") as skip:
         list(gpu_memory.measure(make_context(tmp_path), GpuMemoryParams()))
     assert skip.value.cause is Cause.NOT_APPLICABLE
 

@@ -240,7 +240,7 @@ def test_the_gpu_with_another_firmware_than_its_like_is_named(tmp_path: Path) ->
     found = firmware(tmp_path, "A", "A", "B", "A")
     (finding,) = (f for f in found if isinstance(f, Finding))
     assert (finding.code, finding.where) == ("firmware_differs", "GPU-2")
-    assert finding.text == "vbios is B, on 3 like GPUs of this node A"
+    assert finding.text == "vbios is B, but A on 3 GPUs of the same model"
     assert judge_items(CHECK, found).remedy is Remedy.FIX_CONFIGURATION
 
 
@@ -248,7 +248,8 @@ def test_where_no_firmware_is_the_more_common_all_are_named(tmp_path: Path) -> N
     found = firmware(tmp_path, "A", "B")
     assert judge_items(CHECK, found).verdict is Verdict.WARN
     assert (
-        "node: vbios differs among like GPUs: GPU 0 A, GPU 1 B" in judge_items(CHECK, found).reason
+        "node: vbios differs among GPUs of the same model: GPU 0 A, GPU 1 B"
+        in judge_items(CHECK, found).reason
     )
 
 
@@ -376,7 +377,7 @@ def test_a_locked_clock_shows_under_load(tmp_path: Path) -> None:
     judgement = judge_items(CHECK, watched(a_node(tmp_path), utilization=BUSY, clock=clock))
     assert judgement.verdict is Verdict.WARN
     assert judgement.remedy is Remedy.FIX_CONFIGURATION
-    assert "stays at 1500 MHz under load, 1830 MHz by its" in judgement.reason
+    assert "stays at 1500 MHz under load (data sheet: 1830 MHz)" in judgement.reason
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_board_that_is_wired_with_fewer_links_is_warned_of(tmp_path: Path) -> 
     for found in (read(four, ctx, tmp_path), later(four, four, tmp_path, sheet)):
         judgement = verdict(found, ctx)
         assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
-        assert "4 of 6 NVLinks are up, as on all 4 GPUs alike" in judgement.reason
+        assert "4 of 6 NVLinks are up, as on all 4 GPUs of this model" in judgement.reason
     uneven = four | {"GPU-2": linkage(3, 6, speed=25.781, fabric=None)}
     assert verdict(read(uneven, ctx, tmp_path), ctx).verdict is Verdict.FAIL
 

@@ -134,7 +134,7 @@ def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
     heard = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
     judgement = verdict(read(heard, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
-    assert "all 2 GPUs alike" in judgement.reason
+    assert "all 2 GPUs of this model" in judgement.reason
 
 
 def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:

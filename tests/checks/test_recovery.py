@@ -70,7 +70,7 @@ def test_a_driver_that_cannot_say_passes_and_it_is_listed() -> None:
     assert judge_items(CHECK, found).verdict is Verdict.PASS
     (item,) = found
     assert isinstance(item, Coverage)
-    assert "cannot tell whether it needs a reset" in item.text
+    assert "unknown whether it needs a reset" in item.text
 
 
 def test_a_healthy_board_wants_nothing_however_often_it_is_asked(lab: Lab) -> None:

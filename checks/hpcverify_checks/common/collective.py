@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Unable
-from hpcverify.model import Cause, Remedy
+from hpcverify.check import Cause, Remedy, Unable
 from hpcverify_checks.common.device import use_threads
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify.check import matches
-from hpcverify.model import CheckItem, Coverage, Measurement
+from hpcverify.check import CheckItem, Coverage, Measurement, matches
 from hpcverify.telemetry import sysfs
 
 MAX_OTHER_CORES = 0.25

@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Context, Sample
-from hpcverify.model import CarryOver
+from hpcverify.check import CarryOver, Context, Sample
 from hpcverify.telemetry import sysfs
 from hpcverify.units import HOUR_SECONDS
 

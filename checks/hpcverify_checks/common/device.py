@@ -12,8 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Coverage
+from hpcverify.check import Cause, Context, Coverage, Unable
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.dtypes import FAMILIES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Context, Skip, Unable
-from hpcverify.model import Cause, CheckItem, Remedy
+from hpcverify.check import Cause, CheckItem, Context, Remedy, Skip, Unable
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, GpuSource, NotStartedError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcverify.model import Finding
+from hpcverify.check import Finding
 from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_integers
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison

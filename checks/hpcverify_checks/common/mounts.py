@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Finding, Inventory, Remedy
+from hpcverify.check import Cause, Context, Finding, Inventory, Remedy, Unable
 
 MOUNT_KIND = "mount"
 """The kind of the part that is the file system to which the checks write."""

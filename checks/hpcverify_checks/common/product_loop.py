@@ -23,8 +23,7 @@ from math import gcd
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Remedy
+from hpcverify.check import Cause, Context, Remedy, Unable
 from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
 from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, view_shifted

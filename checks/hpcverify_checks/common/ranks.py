@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hpcverify.check import Unable
-from hpcverify.model import Cause, Remedy
+from hpcverify.check import Cause, Remedy, Unable
 from hpcverify_checks.common.collective import POLL_SECONDS, RankGroup, file_of
 
 T = TypeVar("T")

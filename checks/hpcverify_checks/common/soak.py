@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import Metric, Rule
-from hpcverify.model import Finding, Measurement, Remedy
+from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule
 from hpcverify_checks.common.bits import compute_digest, format_word, hash_places, view_words
 from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, view_shifted
 from hpcverify_checks.common.mismatch import investigate_corruption
@@ -73,7 +72,7 @@ SOAK_RULES = {
         optional=True,  # where all parts agree, the words are disputed instead
         hard=True,
         source="the same product of the same part has the same bits",
-    ),
+    )
 }
 """For every check that soaks a part: the same fault counts the same in each."""
 FIRST_PRODUCTS = 2

@@ -30,8 +30,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import JudgedItem
-from hpcverify.model import Cause, Finding, FindingRule, Inventory, Measurement, Remedy, Verdict
+from hpcverify.check import (
+    Cause,
+    Finding,
+    FindingRule,
+    Inventory,
+    JudgedItem,
+    Measurement,
+    Remedy,
+    Verdict,
+)
 from hpcverify_checks.common.reruns import Reruns
 
 KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")

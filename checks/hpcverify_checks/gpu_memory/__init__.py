@@ -1,24 +1,23 @@
 """
 Test nearly all memory of a GPU with moving inversions, and measure its bandwidth.
 
-The memory is taken in chunks until only a small reserve is free, and the share that
-was tested is itself judged: what could not be allocated was not tested and does not
-pass. All of it is written before any of it is compared, with words that hash their
-own address, then with other backgrounds while time lasts (see `_memory_march`); the
-first pass is always a whole one. The GPU compares by itself; after each pass a canary,
-one flipped bit, proves that the comparison is awake.
+The memory is allocated in chunks until only a small reserve is free, and the share
+that was tested is itself judged: memory that could not be allocated was not tested and
+does not pass. All of it is written before any of it is compared, first with words that
+hash their own address, then with other backgrounds while time lasts (see `march`); the
+first pass is always complete. The GPU does the comparing; after each pass a canary, one
+flipped bit, proves that the comparison works.
 
-Where the memory has ECC a bad cell is corrected in silence (the `ecc` check counts
-that) or ends our work with an error, which is a finding here too. A word that is
-wrong without either was spoilt past the ECC, on its way or by its address, or there
-is none: no row can be remapped for it and no reset repairs it, so the part has to be
-replaced.
+With ECC, a bad cell is corrected silently (the `ecc` check counts that) or ends the
+test with an error, which is a finding here too. A word that is wrong without either was
+corrupted outside the ECC, in transit or by its address, or there is no ECC: no row
+remap and no reset repairs that, so the part must be replaced.
 
-Reading is a sum of float32 numbers, writing a fill, copying a negation into another
-buffer, which counts both ways as STREAM does. All three are kernels: a plain copy is
-the driver's, which may leave it to the copy engines and be slower than the memory (2
-instead of 3.3 TB/s on an H20: NVIDIA/cuda-samples issue 366). The sum was seen to read
-3136 GB/s on an H100 SXM, 94 % of its data sheet (pytorch issue 132964).
+Reading is a float32 sum, writing a fill, copying a negation into another buffer, with
+both ways counted as in STREAM. All three are kernels: the driver may leave a plain copy
+to the copy engines, which can be slower than the memory (2 instead of 3.3 TB/s on an
+H20: NVIDIA/cuda-samples issue 366). The sum has read 3136 GB/s on an H100 SXM, 94 % of
+its data sheet (pytorch issue 132964).
 """
 
 from __future__ import annotations
@@ -33,25 +32,23 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Skip,
-    Unable,
-    fail_outside,
-)
-from hpcverify.model import (
     Cause,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
+    Rule,
+    Skip,
+    Unable,
     Verdict,
+    fail_outside,
 )
 from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import find_torch_device, require_memory
@@ -74,21 +71,21 @@ if TYPE_CHECKING:
     import torch
 
 BUFFER_BYTES = 2**32
-"""Bytes to read, write or copy at a time: the largest cache is 3 % of it."""
+"""Bytes read, written or copied per step: the largest cache is 3 % of it."""
 FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
 MAX_DESCRIBED_WORDS = 3
-"""Wrong words that are described; all are counted."""
+"""Wrong words described; all are counted."""
 ECC_ERROR_TEXT = "uncorrectable ECC error"
-"""How CUDA words cudaErrorECCUncorrectable."""
+"""CUDA's text of cudaErrorECCUncorrectable."""
 FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
 
 
 class GpuMemoryParams(Params, frozen=True):
-    """How long to take (seconds)."""
+    """Times in seconds."""
 
     seconds: float = 20.0
-    """For the patterns; the first pass is made however long it takes."""
+    """For the patterns; the first pass always completes."""
     bandwidth_seconds: float = 1.0
     """For each of reading, writing and copying."""
 
@@ -96,7 +93,7 @@ class GpuMemoryParams(Params, frozen=True):
 def applies(ctx: Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
-        raise Skip("the memory of the host is not tested by this check")
+        raise Skip("this check does not test host memory")
 
 
 def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
@@ -112,7 +109,7 @@ def _measure_gpu(
     import torch
 
     if torch.cuda.get_device_properties(device).is_integrated:
-        raise Skip("this GPU has no memory of its own: it shares that of the host")
+        raise Skip("this GPU has no memory of its own: it shares the host's")
     where = ctx.device.part
     require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
     timer = choose_timer(device)
@@ -125,10 +122,10 @@ def _measure_gpu(
 
 def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:
     """
-    Pass on what was *found*, and make a finding of an ECC error that ended it.
+    Pass on what was *found*, and turn an ECC error that ended the test into a finding.
 
     Raises:
-        Unable: The memory ran out under way, as someone else took of it.
+        Unable: The memory ran out, because another process took some.
 
     """
     import torch
@@ -137,17 +134,17 @@ def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[Ch
         yield from found
     except torch.OutOfMemoryError as exc:
         raise Unable(
-            f"the memory of the GPU ran out under way: {FREE_MEMORY_FIX}", Cause.NO_SPACE
+            f"the GPU ran out of memory during the test: {FREE_MEMORY_FIX}", Cause.NO_SPACE
         ) from exc
     except torch.AcceleratorError as exc:
         if ECC_ERROR_TEXT not in str(exc):
             raise
-        text = "CUDA met an uncorrectable ECC error and ended the test of the memory"
+        text = "an uncorrectable ECC error ended the memory test"
         yield Finding("ecc_uncorrectable", where, text)
 
 
 def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
-    """Make a step of each kind, with the bytes that it moves."""
+    """Make each kind of step, with the bytes that it moves."""
     import torch
 
     floats = size // FLOAT_BYTES
@@ -162,7 +159,7 @@ def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, t
 def measure_bandwidths(
     steps: Mapping[str, tuple[Step, int]], where: str, seconds: float, timer: Timer
 ) -> Iterator[CheckItem]:
-    """Time each of *steps* for *seconds*; the median time counts."""
+    """Time each of *steps* for *seconds*; the median counts."""
     for name, (step, moved) in steps.items():
         timer(step, WARM_UP_SECONDS)
         rate = moved / median(timer(step, seconds)) / GIGA
@@ -170,29 +167,29 @@ def measure_bandwidths(
     size = steps["read"][1] / GIB
     yield Coverage(
         where,
-        f"bandwidth of buffers of {size:g} GiB: a float32 sum reads, a fill writes, a "
+        f"bandwidth with {size:g} GiB buffers: a float32 sum reads, a fill writes, a "
         f"negation copies (both ways counted), {seconds:g} s each",
     )
 
 
 @dataclass(slots=True)
 class PassTally:
-    """What came of the passes so far."""
+    """The results of the passes so far."""
 
     passes: Counter[str] = field(default_factory=Counter[str])
     mismatches: int = 0
     places: set[int] = field(default_factory=set[int])
-    """Of the wrong words that were described."""
+    """Of the wrong words already described."""
 
 
 def examine_memory(
     memory: Memory, where: str, room: DeviceMemory, seed: int, enough: Callable[[], bool]
 ) -> Iterator[CheckItem]:
     """
-    Make passes over *memory* until it is *enough* or a pass found something wrong.
+    Make passes over *memory* until it is *enough* or a pass finds a wrong word.
 
     Raises:
-        Unable: None of the memory could be had, or a canary was not noticed.
+        Unable: No memory could be allocated, or a canary went unnoticed.
 
     """
     if not memory.chunks:
@@ -214,7 +211,7 @@ def examine_memory(
 
 
 def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
-    """Make one pass and describe the first words that were wrong in it."""
+    """Make one pass and describe the first wrong words."""
     for wrong in find_wrong_pieces(march):
         tally.mismatches += wrong.words
         if wrong.place not in tally.places and len(tally.places) < MAX_DESCRIBED_WORDS:
@@ -223,7 +220,7 @@ def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding
     tally.passes[march.background.name] += 1
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
-        text = "the table of what the memory should hold changed in GPU memory"
+        text = "the reference table in GPU memory changed"
         yield Finding("memory_corrupted", where, text)
 
 
@@ -252,7 +249,7 @@ CHECK = Check(
         "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),
         "covered": Metric(unit="ratio", meaning="share of the memory that was tested"),
         "passes": Metric(unit="", meaning="passes of moving inversions"),
-        "mismatches": Metric(unit="", meaning="64-bit words that were found wrong"),
+        "mismatches": Metric(unit="", meaning="wrong 64-bit words"),
     },
     rules={
         "mismatches": Rule(
@@ -263,7 +260,7 @@ CHECK = Check(
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source=f"hpcverify default: what is not allocated is not tested; {FREE_MEMORY_FIX}",
+            source=f"hpcverify default: untested memory does not pass; {FREE_MEMORY_FIX}",
         ),
         "memory.*": fail_outside(
             of_spec=0.85,

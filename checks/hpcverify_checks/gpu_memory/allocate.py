@@ -1,4 +1,4 @@
-"""Take nearly all memory of a device, in chunks that get smaller towards the end."""
+"""Allocate nearly all memory of a device, in ever smaller chunks."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ if TYPE_CHECKING:
 MAX_CHUNK_BYTES = 2**30
 MIN_CHUNK_BYTES = WORDS_PER_PIECE * WORD_BYTES
 RESERVE_BYTES = 2**29
-"""Bytes left free: for a table, what is compared with it, and kernels still to load."""
+"""Bytes left free: for the table, scratch space, and kernels still to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The memory of a device; in bytes."""
+    """The memory of a device, in bytes."""
 
     total: int
     free: Callable[[], int]
-    """What can be had now, by whoever asks first."""
+    """What is free now, shared with all other processes."""
     allocate: Callable[[int], Tensor]
-    """Gives 64-bit words; raises torch's OutOfMemoryError."""
+    """Returns 64-bit words; raises torch's OutOfMemoryError."""
 
 
 def query_gpu_memory(device: torch.device) -> DeviceMemory:
-    """Say what the driver has, after torch gave back what it keeps for later."""
+    """Query the driver, after torch has released its cache."""
     import torch
 
     torch.cuda.empty_cache()
 
-    def free() -> int:
-        return torch.cuda.mem_get_info(device)[0]
-
     def allocate(size: int) -> Tensor:
         return torch.empty(size // WORD_BYTES, dtype=torch.int64, device=device)
 
-    return DeviceMemory(torch.cuda.mem_get_info(device)[1], free, allocate)
+    total = torch.cuda.mem_get_info(device)[1]
+    return DeviceMemory(total, lambda: torch.cuda.mem_get_info(device)[0], allocate)
 
 
 def allocate_chunks(
@@ -62,6 +60,6 @@ def allocate_chunks(
             continue
         try:
             chunks.append(room.allocate(size))
-        except torch.OutOfMemoryError:  # in pieces, or someone else was faster
+        except torch.OutOfMemoryError:  # fragmented, or another process was faster
             size //= 2
     return tuple(chunks)

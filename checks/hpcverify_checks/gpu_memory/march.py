@@ -1,19 +1,18 @@
 """
-Moving inversions over memory, written and compared where the memory is.
+Moving inversions over memory, written and compared on the device itself.
 
-A pass writes a background everywhere, and only then goes on: upwards it compares
-each stretch and writes the inverse, downwards it compares that and writes the
-background again, and it compares everything once more. So every bit holds a zero and
-a one, changes both ways, and is read long after it was written, out of the memory and
-not out of a cache. (Memory testers call this MATS++. Within what one kernel handles
-the order is the GPU's own: faults that need an exact order of neighbouring cells may
-not show.)
+A pass first writes a background everywhere. Then it goes up, comparing each piece and
+writing the inverse; then down, comparing that and writing the background again; and
+then it compares everything once more. So every bit holds a zero and a one, changes both
+ways, and is read long after it was written, from memory and not from a cache. (Memory
+testers call this MATS++. Within one kernel the order is the GPU's own: faults that need
+an exact order of neighbouring cells may not show.)
 
-Every word is that of a table, at its place in its stretch, XORed with a mask of the
-stretch. With tables and masks that are hashes this makes of every word a hash of its
-own address, so that two addresses which lead to the same cell contradict each other
-wherever they are. The table is made on the host and is compared with the host's own
-after each pass: it lies in the memory of the device, too.
+Every word is that of a table, at its place in its piece, XORed with a mask of the
+piece. If table and masks are hashes, every word is a hash of its own address, so two
+addresses that lead to the same cell contradict each other wherever they are. The host
+makes the table and compares it with its own after each pass, since the table is in the
+memory of the device, too.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Unable
-from hpcverify.model import Cause, Finding, Remedy
+from hpcverify.check import Cause, Finding, Remedy, Unable
 from hpcverify_checks.common.bits import WORD_BITS, WORD_BYTES, format_word, mix_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WORDS_PER_PIECE = 2**22
-"""Words that one kernel handles: 32 MiB, so that the table stays in a large cache."""
+"""Words per kernel: 32 MiB, so that the table stays in a large cache."""
 PLAIN, INVERSE = 0, -1
-"""With what a word of the background is XORed."""
+"""What each word of the background is XORed with."""
 CHECKERBOARD = 0x5555_5555_5555_5555
 BACKGROUND_NAMES = ("hashed addresses", "00/FF", "55/AA", "walking bit")
-"""Of backgrounds, in the order in which they take turns."""
+"""In the order of their turns."""
 
 Write = Callable[["Tensor", "Tensor", int], None]
 """Writes into the first the words of the second, XORed with the mask."""
 Read = Callable[["Tensor", int, "Tensor"], None]
-"""Writes into the last what lies in the first, XORed with the mask."""
+"""Writes into the last the words of the first, XORed with the mask."""
 
 
 def write(words: Tensor, table: Tensor, mask: int) -> None:
@@ -64,7 +62,7 @@ Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
 
 
 def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
-    """Compare rows of words bit by bit on their device, without a wait for it."""
+    """Compare words bit by bit on their device, without waiting for it."""
     import torch
 
     unequal = torch.ne(found, expected)
@@ -76,7 +74,7 @@ def compare(found: Tensor, expected: Tensor, row: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MemorySeams:
-    """What reaches the memory; tests put faulty ones here."""
+    """What accesses the memory; tests supply faulty ones."""
 
     write: Write = write
     read: Read = read
@@ -88,25 +86,25 @@ HARDWARE = MemorySeams()
 
 @dataclass(frozen=True, slots=True)
 class MemoryPiece:
-    """A stretch of the memory under test that is written or compared at once."""
+    """A piece of the memory under test that one kernel writes or compares."""
 
     chunk: int
     number: int
-    """Among all stretches."""
+    """Among all pieces."""
     start: int
-    """Of its first word, among all words."""
+    """Index of its first word among all words."""
     words: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What every word of the memory is to be."""
+    """What every word of the memory should be."""
 
     name: str
     table: Tensor
-    """On the host; as many words as a stretch has."""
+    """On the host; as many words as a piece has."""
     masks: Sequence[int]
-    """What the table is XORed with, stretch by stretch."""
+    """What the table is XORed with, piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ class Memory:
         return sum(chunk.numel() for chunk in self.chunks) * WORD_BYTES
 
     def split_pieces(self) -> tuple[tuple[MemoryPiece, ...], ...]:
-        """Divide each chunk into stretches."""
+        """Divide each chunk into pieces."""
         numbers = count()
         starts = accumulate((chunk.numel() for chunk in self.chunks), initial=0)
         return tuple(
@@ -135,18 +133,18 @@ class Memory:
         )
 
     def start_pass(self, background: Background) -> MarchPass:
-        """Bring the table of *background* to where the memory is."""
+        """Copy the table of *background* to the device."""
         import torch
 
         device = self.chunks[0].device
         scratch = torch.empty(self.words_per_piece, dtype=torch.int64, device=device)
-        # A copy, also where that is the host: a fault must not reach the original.
+        # A copy even on the host: a fault must not reach the original.
         table = torch.empty_like(scratch).copy_(background.table)
         return MarchPass(self, self.split_pieces(), background, table, scratch)
 
 
 def generate_backgrounds(words: int, pieces: int, seed: int) -> Iterator[Background]:
-    """Make backgrounds without end for *pieces* of *words*, the hashed ones fresh."""
+    """Make endless backgrounds for *pieces* of *words*; each hash is a new one."""
     import torch
 
     place = torch.arange(words, dtype=torch.int64)
@@ -164,8 +162,8 @@ def hash_addresses(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]
     """
     Make a table and masks that hash the address of each word.
 
-    The mixing is a bijection, so that neither two places nor two stretches have the
-    same hash; two words that differ in both are the same once in 2^64.
+    The mixing is a bijection: no two places and no two pieces share a hash; two words
+    that differ in both are equal once in 2^64.
     """
     import torch
 
@@ -179,7 +177,7 @@ def hash_addresses(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]
 
 @dataclass(frozen=True, slots=True)
 class WrongPiece:
-    """A stretch that did not hold what it should, and what was wrong first in it."""
+    """A piece with wrong words, and the first of them."""
 
     piece: MemoryPiece
     state: int
@@ -187,20 +185,20 @@ class WrongPiece:
     word: int
     xor: int
     reread: list[int]
-    """The same three when it was read again, out of the memory."""
+    """The same three values when read again, from memory."""
 
     @property
     def place(self) -> int:
-        """The first wrong word among all words."""
+        """Index of the first wrong word among all words."""
         return self.piece.start + self.word
 
     def describe_reread(self) -> str:
-        """Say whether the memory holds what is wrong, or it was lost on the way."""
+        """Say whether the memory holds the wrong words, or they changed in transit."""
         if not self.reread[0]:
-            return "right when read again: lost on the way, not in the cells"
+            return "right when read again: changed in transit, not in the cells"
         if self.reread == [self.words, self.word, self.xor]:
             return "the same when read again: the memory holds it"
-        return f"otherwise when read again: {self.reread[0]} words wrong"
+        return f"different when read again: {self.reread[0]} words wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +212,7 @@ class MarchPass:
     scratch: Tensor
 
     def compute_mask(self, piece: MemoryPiece, state: int) -> int:
-        """Say with what the table is XORed in *piece*."""
+        """Compute what the table is XORed with in *piece*."""
         return self.background.masks[piece.number] ^ state
 
     def write(self, piece: MemoryPiece, state: int) -> None:
@@ -223,14 +221,14 @@ class MarchPass:
         self.memory.seams.write(piece.words, table, self.compute_mask(piece, state))
 
     def compare(self, piece: MemoryPiece, state: int, row: Tensor) -> None:
-        """Start comparing *piece*; the outcome goes into *row*."""
+        """Start comparing *piece*; the result goes into *row*."""
         size = piece.words.numel()
         found, seams = self.scratch[:size], self.memory.seams
         seams.read(piece.words, self.compute_mask(piece, state), found)
         seams.compare(found, self.table[:size], row)
 
     def verify(self, pieces: Sequence[MemoryPiece], state: int) -> Iterator[WrongPiece]:
-        """Compare all *pieces*, and wait for the device only then."""
+        """Compare all *pieces*, and only then wait for the device."""
         log = self._make_log(len(pieces))
         for piece, row in zip(pieces, log, strict=True):
             self.compare(piece, state, row)
@@ -243,7 +241,7 @@ class MarchPass:
                 yield WrongPiece(piece, state, words, word, xor, again[0].tolist())
 
     def evict(self, chunk: int) -> None:
-        """Read so much else that no cache holds any of *chunk*: the first are large."""
+        """Read enough of another chunk that no cache holds any of *chunk*: the first are large."""
         others = [c for i, c in enumerate(self.memory.chunks[:2]) if i != chunk]
         (others or self.memory.chunks)[0].sum()
 
@@ -258,10 +256,10 @@ class MarchPass:
 
     def require_canary(self, chance: random.Random) -> None:
         """
-        Flip a bit at the end of a pass, which must be found.
+        Flip one bit after a pass: the comparison must find it.
 
         Raises:
-            Unable: It was not, or not rightly.
+            Unable: The comparison missed it or misplaced it.
 
         """
         piece = self.pieces[-1][-1]
@@ -271,25 +269,24 @@ class MarchPass:
         self.compare(piece, PLAIN, row[0])
         if row[0].tolist() != [1, place, mask]:
             raise Unable(
-                f"the comparison did not notice a flipped bit: it found "
-                f"{row[0].tolist()} instead of {[1, place, mask]}: do not trust its "
-                "other answers",
+                f"the comparison did not notice a flipped bit: it found {row[0].tolist()}, not "
+                f"{[1, place, mask]}: do not trust its other answers",
                 Cause.CHECKER,
                 Remedy.FIX_CHECKER,
             )
 
     def build_finding(self, where: str, wrong: WrongPiece) -> Finding:
-        """Put the first wrong word of *wrong* into words."""
-        wanted = int(self.background.table[wrong.word])
-        wanted ^= self.compute_mask(wrong.piece, wrong.state)
+        """Describe the first wrong word of *wrong*."""
+        mask = self.compute_mask(wrong.piece, wrong.state)
+        expected = int(self.background.table[wrong.word]) ^ mask
         name = self.background.name + (", inverted" if wrong.state else "")
         bits = " ".join(str(b) for b in range(WORD_BITS) if wrong.xor >> b & 1)
         evidence = {
             "pattern": name,
             "offset": f"{wrong.place * WORD_BYTES:#x}",
             "chunk": str(wrong.piece.chunk),
-            "expected": format_word(wanted),
-            "found": format_word(wanted ^ wrong.xor),
+            "expected": format_word(expected),
+            "found": format_word(expected ^ wrong.xor),
             "xor": format_word(wrong.xor),
             "bits": bits,
             "wrong_words": f"{wrong.words} of {wrong.piece.words.numel()}",
@@ -297,38 +294,30 @@ class MarchPass:
             "reference": "intact" if self.is_table_intact() else "changed in GPU memory",
         }
         text = (
-            f"{name}: {evidence['wrong_words']} words of a stretch are wrong, first at "
+            f"{name}: {evidence['wrong_words']} words of a piece are wrong, the first at "
             f"byte {evidence['offset']} of the memory tested: {evidence['found']}, not "
             f"{evidence['expected']} (bits {bits}); {evidence['again']}"
         )
         return Finding("memory_corrupted", where, text, evidence)
 
 
-@dataclass(frozen=True, slots=True)
-class MarchElement:
-    """One way over the memory: what each stretch must be, and what it becomes."""
-
-    upwards: bool
-    read: int | None
-    write: int | None
-
-
+UP, DOWN = 1, -1
 MARCH_ELEMENTS = (
-    MarchElement(upwards=True, read=None, write=PLAIN),
-    MarchElement(upwards=True, read=PLAIN, write=INVERSE),
-    MarchElement(upwards=False, read=INVERSE, write=PLAIN),
-    MarchElement(upwards=False, read=PLAIN, write=None),
+    (UP, None, PLAIN),
+    (UP, PLAIN, INVERSE),
+    (DOWN, INVERSE, PLAIN),
+    (DOWN, PLAIN, None),
 )
+"""Each sweep over the memory: the order, what each piece must be, what it becomes."""
 
 
 def find_wrong_pieces(march: MarchPass) -> Iterator[WrongPiece]:
-    """Make one pass, and yield each stretch that was wrong."""
-    for sweep in MARCH_ELEMENTS:
-        order = 1 if sweep.upwards else -1
+    """Make one pass, and yield each piece with wrong words."""
+    for order, held, becomes in MARCH_ELEMENTS:
         march.evict(march.pieces[::order][0][0].chunk)
         for pieces in march.pieces[::order]:
-            if sweep.read is not None:
-                yield from march.verify(pieces[::order], sweep.read)
-            if sweep.write is not None:
+            if held is not None:
+                yield from march.verify(pieces[::order], held)
+            if becomes is not None:
                 for piece in pieces[::order]:
-                    march.write(piece, sweep.write)
+                    march.write(piece, becomes)

@@ -32,25 +32,23 @@ import msgspec
 from msgspec import Meta
 
 from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Rule,
-    Unable,
-    Watch,
-    fail_outside,
-)
-from hpcverify.model import (
     Cause,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
+    Rule,
+    Unable,
     Verdict,
+    Watch,
+    fail_outside,
 )
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each

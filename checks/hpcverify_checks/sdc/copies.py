@@ -26,8 +26,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, CheckItem, Coverage, Finding, Measurement, Remedy
+from hpcverify.check import (
+    Cause,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    Measurement,
+    Remedy,
+    Unable,
+)
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each

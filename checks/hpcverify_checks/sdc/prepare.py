@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Finding, Remedy
+from hpcverify.check import Cause, Context, Finding, Remedy, Unable
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Context
-from hpcverify.model import CheckItem, Coverage
+from hpcverify.check import CheckItem, Context, Coverage
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_float32_precision

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Context, Trial, Unable
-from hpcverify.model import Cause
+from hpcverify.check import Cause, Context, Trial, Unable
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision

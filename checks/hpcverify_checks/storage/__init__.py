@@ -1,17 +1,16 @@
 """
-Load the disk under the scratch directory with fio, and prove what it gives back.
+Load the disk under the scratch directory with fio, and verify what it returns.
 
-Only files in the run's own scratch directory are touched, never a raw device. All
-data is fresh, written past the page cache, and checked by checksum and place when
-it is read back (see `_fio`), so that a flipped bit, a lost write and a misdirected
-write are found, and are told from an error that the disk admits. What is written
-is bounded by a size as well as by a time, for the sake of the flash.
+Only files in the run's own scratch directory are touched, never a raw device. All data
+is fresh, written past the page cache, and verified by checksum and place when it is
+read back (see `fio_runner`). This finds flipped bits, lost writes and misdirected
+writes, apart from errors that the disk reports. Writes are limited by size as well as
+by time, to spare the flash.
 
-Where the file system refuses O_DIRECT, or is memory, the same is done through the
-page cache: wrong data and errors are found all the same, but the speeds are those
-of memory as much as of a disk. They are named ``cached.*`` and never judged. A
-stall or an error of a network file system may be its server's fault: it is named
-``remote.*`` and never condemns this node.
+Where the file system refuses O_DIRECT, or is memory, the same runs through the page
+cache: it finds wrong data and errors too, but the speeds are partly those of memory, so
+they are named ``cached.*`` and never judged. A stall or error of a network file system
+may be its server's fault: it is named ``remote.*`` and never fails this node.
 """
 
 from __future__ import annotations
@@ -27,25 +26,23 @@ from typing import Annotated
 from msgspec import Meta
 
 from hpcverify.check import (
-    Check,
-    Context,
-    Metric,
-    Params,
-    Placement,
-    Unable,
-    fail_outside,
-    warn_outside,
-)
-from hpcverify.model import (
     Cause,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
     Series,
+    Unable,
     Verdict,
+    fail_outside,
+    warn_outside,
 )
 from hpcverify.telemetry import smart
 from hpcverify.units import MIB
@@ -77,7 +74,7 @@ from hpcverify_checks.storage.scratch import (
 from hpcverify_checks.storage.small_files import FILE_CONTENT, time_small_files
 
 JOURNAL_BYTES = 16 * MIB
-"""The file that is written and flushed 4 KiB at a time, as a database does."""
+"""Size of the file that is written and flushed 4 KiB at a time."""
 
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DENIED_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
@@ -85,37 +82,37 @@ IO_ERROR_ERRNOS = frozenset(
     {
         errno.EIO,
         errno.ENODATA,  # a medium error (blk_status_to_errno in block/blk-core.c)
-        errno.EREMOTEIO,  # an error of the target
-        errno.ENOLINK,  # an error of the transport
+        errno.EREMOTEIO,  # a target error
+        errno.ENOLINK,  # a transport error
         errno.ETIMEDOUT,
         errno.ENXIO,
         errno.ENODEV,
-        errno.EUCLEAN,  # ext4, xfs and btrfs: the structure is damaged
+        errno.EUCLEAN,  # ext4, xfs and btrfs: damaged structure
         errno.EBADMSG,  # the same, found by a checksum
-        errno.EROFS,  # was writable at first: turned read-only upon an error
+        errno.EROFS,  # was writable at first: an error turned it read-only
     }
 )
 
 
 class StorageParams(Params, frozen=True):
-    """How much to write and read, and for how long."""
+    """Sizes, counts and times."""
 
     size_mib: Annotated[int, Meta(ge=1)] = 2048
-    """Written in sequence, read, and read and written at random."""
+    """Written sequentially, read back, and read and written at random."""
     checkpoint_mib: Annotated[int, Meta(ge=1)] = 512
-    """Written and flushed at once, and read back."""
+    """Size of a checkpoint: written, flushed and read back."""
     repeats: Annotated[int, Meta(ge=2)] = 4
-    """Checkpoints."""
+    """Number of checkpoints."""
     seconds: Annotated[float, Meta(gt=0)] = 3.0
-    """How long the sequential write and each random phase last at most."""
+    """Limit for the sequential write and each random phase."""
     streams: Annotated[int, Meta(ge=1)] = 4
-    """Files that are written at the same time; never more than there are cores."""
+    """Files written at the same time; never more than there are cores."""
     files: Annotated[int, Meta(ge=1)] = 2000
-    """Small files."""
+    """Number of small files."""
 
 
 def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
-    """Refuse what cannot be measured, load the disk, and ask it how it fared."""
+    """Check that the disk can be measured, load it, and read its SMART data."""
     engine = fio_runner.find_engine()
     require_mounted(ctx)
     fullest = max(params.size_mib * MIB, params.checkpoint_mib * MIB, JOURNAL_BYTES)
@@ -137,10 +134,10 @@ def run_phases(
     site: ScratchSite, fio: Fio, params: StorageParams, rng: random.Random
 ) -> Iterator[CheckItem]:
     """
-    Go through all phases, one after the other; each removes what it wrote.
+    Run all phases in turn; each removes what it wrote.
 
     Raises:
-        FaultError: an access failed, or did not verify; no more phases follow.
+        FaultError: an access failed, or did not verify; later phases do not run.
 
     """
     streams = min(params.streams, len(os.sched_getaffinity(0)))
@@ -158,16 +155,17 @@ def _run_blocks(
     yield from _report_bandwidth(site, "seq_write", wrote, "write")
     filled = cut_to_written(room, wrote)
     yield from _report_bandwidth(site, "seq_read", read_back(fio, filled), "read")
-    looked = read_random(fio, filled, rng, params.seconds)
-    yield from _report_accesses(site, "rand_read", looked, "read")
-    changed = write_random(fio, filled, rng, params.seconds)
-    yield from _report_accesses(site, "rand_write", changed, "write")
+    sampled = read_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_read", sampled, "read")
+    rewrote = write_random(fio, filled, rng, params.seconds)
+    yield from _report_accesses(site, "rand_write", rewrote, "write")
     read_back(fio, filled)
     _remove(room)
-    yield site.make_covered(
+    yield Coverage(
+        site.part,
         f"{_format_mib(wrote, 'write')} in {streams} streams written, read back and verified "
-        f"by CRC-32C and place; {_format_mib(looked, 'read')} read at random and verified; "
-        f"{_format_mib(changed, 'write')} written at random and verified"
+        f"by CRC-32C and place; {_format_mib(sampled, 'read')} read at random and verified; "
+        f"{_format_mib(rewrote, 'write')} written at random and verified",
     )
 
 
@@ -203,18 +201,19 @@ def _run_checkpoints(
         yield _make_measurement(site, f"{name}.cv", spread, "ratio")
         yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
     yield _make_longest(site, "checkpoint", longest)
-    yield site.make_covered(
-        f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, "
-        "flushed, read back and verified"
+    yield Coverage(
+        site.part,
+        f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written, flushed, "
+        "read back and verified",
     )
 
 
 def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckItem]:
     """
-    Give the rate and the tail of each step that a small file goes through.
+    Report the rate and the tail latency of each step on small files.
 
     Raises:
-        FaultError: one of them failed.
+        FaultError: a step failed.
 
     """
     try:
@@ -226,7 +225,7 @@ def run_small_files(site: ScratchSite, params: StorageParams) -> Iterator[CheckI
         yield _make_measurement(site, f"files.{step}.p99", calls.p99, "ms")
     slowest = max(max(calls.seconds) for calls in times.values())
     yield _make_longest(site, "files", slowest)
-    yield site.make_covered(f"{params.files} files of 4 KiB made, looked at and removed")
+    yield Coverage(site.part, f"{params.files} files of 4 KiB created, written and removed")
 
 
 def _report_bandwidth(
@@ -263,22 +262,22 @@ def _remove(extents: Sequence[FileExtent]) -> None:
 
 def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
     """
-    Say what an access that failed means.
+    Say what a failed access means.
 
     Raises:
-        Unable: it says nothing of the disk, as when that is full.
-        FaultError: the error is none that we know.
+        Unable: the disk is not at fault: it is full, or we may not write.
+        FaultError: an error that we do not know.
 
     """
     if fault.number in NO_SPACE_ERRNOS:
         raise Unable(
-            f"{site.folder} filled up during the test ({fault}): free some space, "
-            "or raise the quota",
+            f"{site.folder} filled up during the test ({fault}): free some space or raise "
+            "the quota",
             Cause.NO_SPACE,
         ) from fault
     if fault.number in DENIED_ERRNOS:
         raise Unable(
-            f"{site.folder} is not usable ({fault}): correct its permissions", Cause.DENIED
+            f"{site.folder} cannot be used ({fault}): fix its permissions", Cause.DENIED
         ) from fault
     if fault.number in CORRUPTION_ERRNOS:
         text = f"data read back differs from what was written: {fault}"
@@ -293,12 +292,11 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
 def report_health(
     before: smart.Health, after: smart.Health, site: ScratchSite
 ) -> Iterator[Measurement | Coverage]:
-    """Give what the disk says of itself, and which counts grew under our load."""
+    """Report the disk's SMART data, and which counts grew under our load."""
     if after.unread_reason:
-        yield site.make_covered(f"SMART is not observable: {after.unread_reason}")
+        yield Coverage(site.part, f"SMART cannot be read: {after.unread_reason}")
     for name, value in after.values.items():
-        unit = smart.METRICS[name].unit
-        yield Measurement(f"smart.{name}", value, unit, site.part)
+        yield Measurement(f"smart.{name}", value, smart.METRICS[name].unit, site.part)
     for name, grown in after.compute_growth(before).items():
         yield Measurement(f"smart.{name}.delta", grown, "", site.part)
 
@@ -306,20 +304,20 @@ def report_health(
 PHASES = ("seq_write", "seq_read", "rand_read", "rand_write", "fsync", "checkpoint", "files")
 FILE_STEPS = ("create", "write", "stat", "unlink")
 
-LINUX_TIMEOUT_SOURCE = "the time after which Linux gives up on a SCSI or NVMe command"
+LINUX_TIMEOUT_SOURCE = "Linux gives up on a SCSI or NVMe command after this time"
 
 SPEED_METRICS = {
     "seq_write.bandwidth": Metric(unit="MB/s", meaning="fresh data, 1 MiB blocks"),
-    "seq_read.bandwidth": Metric(unit="MB/s", meaning="the same read and verified"),
+    "seq_read.bandwidth": Metric(unit="MB/s", meaning="the same data, read and verified"),
     "rand_read.iops": Metric(unit="1/s", meaning="4 KiB reads, verified, 32 in flight"),
     "rand_read.p99": Metric(unit="ms", meaning="99th percentile of these"),
     "rand_write.iops": Metric(unit="1/s", meaning="4 KiB writes, 32 in flight"),
     "rand_write.p99": Metric(unit="ms", meaning="99th percentile of these"),
-    "fsync.p50": Metric(unit="ms", meaning="median flush after a write of 4 KiB"),
+    "fsync.p50": Metric(unit="ms", meaning="median flush after a 4 KiB write"),
     "fsync.p99": Metric(unit="ms", meaning="99th percentile of these"),
     "fsync.p999": Metric(unit="ms", meaning="99.9th percentile of these"),
-    "checkpoint.write": Metric(unit="MB/s", meaning="median of written and flushed"),
-    "checkpoint.read": Metric(unit="MB/s", meaning="median of read and verified"),
+    "checkpoint.write": Metric(unit="MB/s", meaning="median, written and flushed"),
+    "checkpoint.read": Metric(unit="MB/s", meaning="median, read and verified"),
     "checkpoint.write.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
     "checkpoint.read.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
     **{f"files.{s}": Metric(unit="1/s", meaning=f"{s} of small files") for s in FILE_STEPS},
@@ -327,8 +325,8 @@ SPEED_METRICS = {
 }
 
 
-# The spread of checkpoints has no limit: a disk that others use, or that is shared with
-# the guests of other nodes, makes it as large as it likes.
+# The spread of checkpoints has no limit: other users of the disk, or other guests of the
+# same host, can make it as large as they like.
 SPEED_RULES = {
     "fsync.p99": warn_outside(
         high=1000, source="hpcverify default: a hundred times what etcd asks of a disk"
@@ -352,11 +350,11 @@ SMART_RULES = {
     "smart.spare_margin": fail_outside(
         low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
     ),
-    # Past 100 % too a disk may work: NVMe says that it is no sign of failure.
+    # A disk may work past 100 %: NVMe says that this does not mean failure.
     "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
     "smart.pending": warn_outside(high=0),
     "smart.uncorrectable": warn_outside(high=0),
-    # A sector that is remapped in time has lost nothing; the other three have.
+    # A sector remapped in time has lost nothing; the other three have lost data.
     "smart.reallocated.delta": warn_outside(high=0),
     **{
         f"smart.{name}.delta": fail_outside(
@@ -376,7 +374,7 @@ CHECK = Check(
     metrics={
         **SPEED_METRICS,
         **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
-        "*.longest": Metric(unit="s", meaning="the one slowest access or flush"),
+        "*.longest": Metric(unit="s", meaning="the slowest access or flush"),
         **{f"smart.{name}": metric for name, metric in smart.METRICS.items()},
         "smart.*.delta": Metric(unit="", meaning="growth of a count under our load"),
     },

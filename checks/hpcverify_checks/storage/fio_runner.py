@@ -1,13 +1,12 @@
 """
-Drive fio on files: one stream per file, and what came of it as plain numbers.
+Run fio on files, one stream per file, and return plain numbers.
 
-Every block that is written carries a header with its own offset and a CRC-32C, and
-is checked when it is read. Streams begin at a random place in a sparse file, so
-that a block which still holds what an earlier pass or an earlier run wrote there
-carries the wrong offset: a write that was lost is found, and not only a bit that
-flipped. Several streams share the work because one thread of fio makes and checks
-little more than 1 GB/s of fresh data (measured on an EPYC core with fio 3.33), which
-is slower than a good disk.
+Every block written carries a header with its own offset and a CRC-32C, which is checked
+when it is read. Streams begin at a random place in a sparse file, so a block that still
+holds the data of an earlier pass or run carries the wrong offset: lost writes are found,
+not only flipped bits. Several streams share the work because one fio thread generates
+and checks little more than 1 GB/s of fresh data (measured on an EPYC core with fio
+3.33), which is slower than a good disk.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcverify.check import Unable
-from hpcverify.model import Cause, Remedy
+from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
 from hpcverify.units import MIB
 
 BLOCK_BYTES = MIB
-"""What sequential streams move at a time."""
+"""Block size of sequential streams."""
 SECTOR_BYTES = 4096
-"""What random accesses move, and what has a header of its own."""
+"""Size of random accesses, and of what has a header of its own."""
 
 ENGINES = ("libaio", "io_uring")
 """In order of preference: containers and hardened kernels often forbid io_uring."""
@@ -42,32 +40,28 @@ MAX_OFFSET_BYTES = 2**40
 
 GRACE_SECONDS = 90.0
 MIN_BYTES_PER_SECOND = 10e6
-"""
-In B/s. A disk that is slower, or that stalls for longer than the grace, is timed out;
-the grace is well above the stall of 30 s that is a fault, so that this is measured.
-"""
+"""A slower disk, or one that stalls longer than the grace, times out; the grace is well
+above the 30 s stall that is a fault, so that such a stall is still measured."""
 
 DIRECTIONS = ("read", "write")
 
 CORRUPTION_ERRNOS = frozenset({errno.EILSEQ})
-"""What fio says of a block that does not verify, and Linux of protection data."""
-
+"""fio's error for a block that does not verify, and Linux's for protection data."""
 
 NO_THREAD_MESSAGES = ("failed to start", "pthread_create: ", "failed to create helper thread")
-"""What fio prints when the node gives it no thread, or not within 5 s."""
+"""fio prints these when it gets no thread, or not within 5 s."""
 
 MAX_OUTPUT_CHARACTERS = 300
-"""Characters of what fio says that a reason can bear."""
-
+"""Of fio's output in a message."""
 
 run_fio = partial(run_tool, package="fio")
 
 
 class FaultError(Exception):
-    """An input or output failed, or did not read back as it was written."""
+    """An access failed, or data did not read back as written."""
 
     def __init__(self, number: int, text: str, evidence: Mapping[str, str] | None = None) -> None:
-        """Keep the error *number* of the kernel, with the *text* of who met it."""
+        """Keep the kernel's error *number*, and the *text* of the tool that met it."""
         super().__init__(text)
         self.number = number
         self.evidence = dict(evidence or {})
@@ -75,7 +69,7 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """A stretch of one file, which one stream writes or reads; in bytes."""
+    """The part of one file that one stream writes or reads, in bytes."""
 
     path: Path
     offset: int
@@ -84,25 +78,24 @@ class FileExtent:
 
 @dataclass(frozen=True, slots=True)
 class FioReport:
-    """What fio says of one job, stream by stream."""
+    """fio's report on one job, stream by stream."""
 
     jobs: Sequence[Mapping[str, Any]] = field(repr=False)
 
     def list_moved_bytes(self, way: str) -> tuple[int, ...]:
-        """List the bytes that each stream moved."""
+        """List the bytes moved by each stream."""
         return tuple(job[way]["io_bytes"] for job in self.jobs)
 
     def compute_bandwidth(self, way: str) -> float:
-        """Say what all streams moved together while the slowest ran, in MB/s."""
+        """Bandwidth of all streams over the time of the slowest, in MB/s."""
         return sum(self.list_moved_bytes(way)) / 1e6 / self._find_runtime(way)
 
     def compute_rate(self, way: str) -> float:
-        """Say how many accesses all streams made together, in 1/s."""
-        accesses = sum(int(job[way]["total_ios"]) for job in self.jobs)
-        return accesses / self._find_runtime(way)
+        """Rate of accesses of all streams together, in 1/s."""
+        return sum(int(job[way]["total_ios"]) for job in self.jobs) / self._find_runtime(way)
 
     def compute_latency(self, way: str, quantile: float) -> float | None:
-        """Say what a *quantile* of the accesses (or of "sync") took, in ms."""
+        """Latency at *quantile* of the accesses, or of the flushes ("sync"), in ms."""
         bins: Counter[int] = Counter()
         for job in self.jobs:
             times = job["sync"]["lat_ns"] if way == "sync" else job[way]["clat_ns"]
@@ -111,10 +104,9 @@ class FioReport:
         return _find_quantile(bins, quantile)
 
     def find_longest(self) -> float:
-        """Say what the one slowest access took, a flush included, in s."""
+        """Time of the slowest access or flush, in s."""
         ways = (*DIRECTIONS, "sync")
-        slowest = [int(job[w]["lat_ns"]["max"]) for job in self.jobs for w in ways]
-        return max(slowest) / 1e9
+        return max(int(job[w]["lat_ns"]["max"]) for job in self.jobs for w in ways) / 1e9
 
     def _find_runtime(self, way: str) -> float:
         # fio counts in whole milliseconds.
@@ -151,16 +143,16 @@ class Fio:
 
         Raises:
             FaultError: an access failed, or did not verify.
-            Unable: fio did not end in time, or the node kept it from its work.
+            Unable: fio did not end in time, was killed, or got no threads.
 
         """
         settings = {
-            "thread": 1,  # so that all of it dies with its first thread
+            "thread": 1,  # so that all streams die with one process
             "ioengine": self.engine,
             "direct": int(self.direct),
             "randrepeat": 0,
             "randseed": seed,
-            "fallocate": "none",  # or else it would fill the hole before the extent
+            "fallocate": "none",  # or it would fill the hole before the extent
             "verify_state_save": 0,
             **({"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}),
             **options,
@@ -176,7 +168,7 @@ class Fio:
 
 def find_engine() -> str:
     """
-    Name an engine of this fio that keeps several accesses in flight.
+    Name an engine of this fio that can keep several accesses in flight.
 
     Raises:
         Unable: fio is not installed, does not start, or has no such engine.
@@ -184,10 +176,10 @@ def find_engine() -> str:
     """
     done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+        output = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         raise Unable(
-            f"fio does not start ({said[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by hand; if "
-            "that works, see ulimit -a of whoever started this run",
+            f"fio does not start ({output[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by "
+            "hand; if that works, compare ulimit -a with that of the process that starts this",
             Cause.MISCONFIGURED,
         )
     listing = done.stdout.decode(errors="replace").split()
@@ -228,45 +220,38 @@ def _build_command(
 
 def _parse_report(done: CompletedTool) -> FioReport:
     before, brace, after = done.stdout.decode(errors="replace").partition("{\n")
-    said = done.stderr.decode(errors="replace") + before
-    _require_undisturbed(done.returncode, said)
+    output = done.stderr.decode(errors="replace") + before
+    _require_undisturbed(done.returncode, output)
     jobs: list[Mapping[str, Any]] = []
     if brace:
         jobs = json.JSONDecoder().raw_decode(brace + after)[0]["jobs"]
-    # What fails before the job starts is in no report, but only in what fio prints.
-    printed = re.search(r"\berr=(\d+)/", said)
+    # What fails before the job starts is only in fio's output, not in its report.
+    printed = re.search(r"\berr=(\d+)/", output)
     number = next((job["error"] for job in jobs if job["error"]), printed and int(printed[1]))
     if number:
-        raise FaultError(number, _summarize_output(said), {"fio": said.strip()[:2000]})
+        raise FaultError(number, _summarize_output(output), {"fio": output.strip()[:2000]})
     if done.returncode or not jobs:
-        raise RuntimeError(f"fio ended with {done.returncode}: {said.strip()[-500:]}")
+        raise RuntimeError(f"fio ended with {done.returncode}: {output.strip()[-500:]}")
     return FioReport(jobs)
 
 
-def _require_undisturbed(status: int, said: str) -> None:
-    """
-    Tell a fio that was kept from its work from one that met a fault of the disk.
-
-    Raises:
-        Unable: it was killed, or could not start its threads.
-
-    """
+def _require_undisturbed(status: int, output: str) -> None:
+    # A fio that was killed or got no threads says nothing about the disk.
     if status < 0:
         raise Unable(
-            f"fio was killed by {name_signal(-status)}: see the kernel log, the OOM "
-            "killer does that",
+            f"fio was killed by {name_signal(-status)}: look for the OOM killer in the kernel log",
             Cause.CRASHED,
             Remedy.INSPECT,
         )
-    if any(sign in said for sign in NO_THREAD_MESSAGES):
+    if any(sign in output for sign in NO_THREAD_MESSAGES):
         raise Unable(
-            f"fio could not start its threads ({_summarize_output(said)}): {NO_THREAD_HINT}",
+            f"fio could not start its threads ({_summarize_output(output)}): {NO_THREAD_HINT}",
             Cause.NO_RESOURCES,
             Remedy.INSPECT,
         )
 
 
-def _summarize_output(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    telling = [line for line in lines if "verify" in line or "error" in line]
-    return (telling or lines or ["fio says nothing"])[0]
+def _summarize_output(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "verify" in line or "error" in line]
+    return (errors or lines or ["fio printed nothing"])[0]

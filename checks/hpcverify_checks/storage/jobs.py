@@ -1,4 +1,4 @@
-"""The jobs of fio in the storage check: each can be called on its own."""
+"""The fio jobs of the storage check; each can be called on its own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hpcverify_checks.storage.fio_runner import (
 
 SEQUENTIAL_DEPTH = 16
 RANDOM_DEPTH = 32
-"""Accesses in flight over all streams."""
+"""Accesses in flight, over all streams."""
 
 
 def write(
     fio: Fio, extents: Sequence[FileExtent], rng: random.Random, seconds: float = 0.0
 ) -> FioReport:
-    """Fill *extents* with fresh data, or as much as *seconds* allow, and flush it."""
+    """Fill *extents* with fresh data, or as much as fits in *seconds*, and flush it."""
     return fio.run(
         extents,
         seed=rng.getrandbits(31),
@@ -41,7 +41,7 @@ def write(
 
 
 def cut_to_written(extents: Sequence[FileExtent], report: FioReport) -> tuple[FileExtent, ...]:
-    """Cut *extents* down to what was written: no more can be read back."""
+    """Cut *extents* down to what was written: only that can be read back."""
     moved = report.list_moved_bytes("write")
     return tuple(
         replace(extent, size=size) for extent, size in zip(extents, moved, strict=True) if size
@@ -53,15 +53,19 @@ def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
     Read all of *filled* and verify each block.
 
     Raises:
-        FaultError: a block is wrong; the evidence says whether it is so each time it
-            is read, and so on the disk, or only became so on the way.
+        FaultError: a block is wrong; the evidence says whether a second read finds the
+            same, so that it is wrong on the disk and not only in transit.
 
     """
     try:
         return _read_once(fio, filled)
     except FaultError as fault:
         if fault.number in CORRUPTION_ERRNOS:
-            fault.evidence["read again"] = _read_again(fio, filled)
+            try:
+                _read_once(fio, filled)
+                fault.evidence["read again"] = "clean"
+            except FaultError as again:
+                fault.evidence["read again"] = str(again)
         raise
 
 
@@ -75,14 +79,6 @@ def _read_once(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
         verify_interval=SECTOR_BYTES,
         verify_fatal=1,
     )
-
-
-def _read_again(fio: Fio, filled: Sequence[FileExtent]) -> str:
-    try:
-        _read_once(fio, filled)
-    except FaultError as fault:
-        return str(fault)
-    return "clean"
 
 
 def read_random(
@@ -105,10 +101,10 @@ def write_random(
     fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
 ) -> FioReport:
     """
-    Write 4 KiB blocks of *filled* at random, each once, for *seconds* at most.
+    Write 4 KiB blocks of *filled* at random, each once at most, for at most *seconds*.
 
-    Each once, by fio's random map: two writes of one block in flight at the same
-    time might mix, and would look like a fault.
+    fio's random map sees to that: two writes of one block in flight could mix and look
+    like a fault.
     """
     return fio.run(
         filled,
@@ -125,7 +121,7 @@ def write_random(
 
 
 def flush(fio: Fio, journal: FileExtent, seconds: float) -> FioReport:
-    """Write 4 KiB and call fsync, again and again for *seconds*, as a database does."""
+    """Write 4 KiB and call fsync, repeatedly for *seconds*, as a database does."""
     return fio.run(
         [journal],
         seconds=seconds,

@@ -1,4 +1,4 @@
-"""Make, fill, look at and remove many small files, and time every single call."""
+"""Create, write, stat and remove many small files, and time every call."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from time import perf_counter
 
 FILE_CONTENT = bytes(range(256)) * 16
-"""What each file holds: 4 KiB."""
+"""4 KiB for each file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:
-    """What each call of one kind took, in s."""
+    """Times of the calls of one kind, in s."""
 
     seconds: Sequence[float]
 
     @property
     def rate(self) -> float:
-        """Calls per second of their own time."""
+        """Calls per second, over the time of the calls only."""
         return len(self.seconds) / sum(self.seconds)
 
     @property
     def p99(self) -> float:
-        """What all but one of a hundred calls stay within, in ms."""
+        """The time that 99 of 100 calls stay within, in ms."""
         return sorted(self.seconds)[-1 - len(self.seconds) // 100] * 1e3
 
 
 def time_small_files(folder: Path, count: int) -> dict[str, CallTimes]:
-    """Do each step to *count* files in *folder* before the next step begins."""
+    """Run each step on all *count* files in *folder* before the next step begins."""
     folder.mkdir()
     paths = [str(folder / str(i)) for i in range(count)]
     steps: dict[str, Callable[[str], object]] = {
@@ -56,7 +56,7 @@ def _create(path: str) -> None:
 
 
 def _write(path: str) -> None:
-    # Closing belongs to it: that is when NFS sends what was written.
+    # The close counts: NFS sends the data then.
     file = os.open(path, os.O_WRONLY)
     try:
         os.write(file, FILE_CONTENT)

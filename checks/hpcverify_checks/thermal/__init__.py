@@ -33,25 +33,23 @@ from typing import Annotated
 from msgspec import Meta
 
 from hpcverify.check import (
+    Cause,
     Check,
+    CheckItem,
     Context,
+    Coverage,
+    Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
     Rule,
+    Series,
     Skip,
+    Verdict,
     Watch,
     fail_outside,
     warn_outside,
-)
-from hpcverify.model import (
-    Cause,
-    CheckItem,
-    Coverage,
-    Measurement,
-    Remedy,
-    Series,
-    Verdict,
 )
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin

@@ -8,8 +8,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from statistics import fmean, median
 
-from hpcverify.check import Context, Sample, Watch
-from hpcverify.model import CheckItem, Finding, Measurement
+from hpcverify.check import CheckItem, Context, Finding, Measurement, Sample, Watch
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.thinning import build_series
 from hpcverify_checks.common.counters import sum_increases

@@ -39,26 +39,24 @@ from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
-    Check,
-    Context,
-    JudgedItem,
-    Metric,
-    Params,
-    Placement,
-    Skip,
-    Unable,
-    warn_outside,
-)
-from hpcverify.model import (
     Cause,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Inventory,
+    JudgedItem,
     Measurement,
+    Metric,
+    Params,
+    Placement,
     Remedy,
+    Skip,
+    Unable,
     Verdict,
+    warn_outside,
 )
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.bits import format_word

@@ -1,22 +1,21 @@
 """
-Errors that NVIDIA's drivers wrote to the kernel log: Xids, and SXids of NVSwitches.
+Errors that NVIDIA's drivers logged in the kernel log: Xids, and SXids of NVSwitches.
 
-Only what is new since this node's last run counts, so that an old error does not
-fail a node for ever; the place in the log is kept from run to run, over reboots too,
-and whatever could not be seen in between is told. A first run takes the last day for
-new and lists what is older. A log that cannot be read is an error and never a clean
-log; the next run then begins where this one should have. It is read even where the
-driver is not loaded: it says why.
+Only lines since this node's last run count, so that an old error does not fail a node
+forever. The position in the log is kept between runs, across reboots too, and gaps are
+reported. A first run counts the last day as new and lists what is older. A log that
+cannot be read is an error, never a clean log; the next run then starts where this one
+should have. The log is read even where the driver is not loaded: it says why.
 
-What was lost warns (``log_gap``) only if somebody keeps a log that should have it. On a
-node whose log never outlives a reboot, a warning would come with each planned one: what
-the kernel said last before it is then listed as not seen.
+Lost lines warn (``log_gap``) only if a log is kept that should have them. Where the log
+never survives a reboot, every planned reboot would warn: the last lines before it are
+then listed as not seen.
 
-What each one means is a table, `_xid_policy`. A crash of a user's program makes Xids
-too (13, 31 and their like): a single one accuses nobody and is listed; it warns when
-it comes again, more than `QUIET_SECONDS` later, by another process on the same GPU.
-While a run loads the GPUs, NVML reports Xids as they happen: those of a program were
-then our own program's.
+The table in `policy` says what each Xid means. A crash of a user's program causes Xids
+too (13, 31 and the like): a single one accuses nobody and is listed; it warns when it
+comes again, more than `QUIET_SECONDS` later, from another process on the same GPU.
+While a run loads the GPUs, NVML reports Xids as they happen, and program Xids are then
+from our own program.
 """
 
 from __future__ import annotations
@@ -26,17 +25,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcverify.check import LISTED, Check, Context, Metric, Params, Placement, Unable, Watch
-from hpcverify.model import (
+from hpcverify.check import (
+    LISTED,
     CarryOver,
+    Check,
     CheckItem,
+    Context,
     Coverage,
     Finding,
     FindingRule,
     Measurement,
+    Metric,
+    Params,
     Part,
+    Placement,
     Remedy,
+    Unable,
     Verdict,
+    Watch,
 )
 from hpcverify.telemetry import kernel_log, pci
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
@@ -53,20 +59,20 @@ from hpcverify_checks.xid.policy import (
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
 MAX_LINE_CHARACTERS = 240
-"""Characters of a line that a reason can bear; the evidence has all of it."""
+"""Of a line in a message; the evidence has all of it."""
 
 
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
-    """Yield what the drivers logged since this node's last run."""
+    """Report what the drivers logged since this node's last run."""
     yield from read_log(ctx, Path("/"))
 
 
 def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
-    Read the log of the machine whose file system begins at *root*.
+    Read the log of the machine with file system *root*.
 
     Raises:
-        Skip: nothing knows of a GPU on this node.
+        Skip: this node shows no GPU.
         Unable: the log cannot be read.
 
     """
@@ -76,7 +82,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     try:
         log = kernel_log.read(cursor, LINE_MARKERS, root)
     except Unable:
-        if cursor:  # without one nothing was promised: a first run takes one day
+        if cursor:  # a first run has none: it reads one day
             yield CarryOver(CURSOR, cursor)
         raise
     yield from _report_log(log, ctx)
@@ -108,61 +114,6 @@ def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
-    yield from _report_extent(log)
-
-
-def report_unresolved(
-    ctx: Context, log: KernelLog, places: Mapping[str, Sequence[Event]]
-) -> Iterator[Finding | CarryOver]:
-    """
-    Yield what failed a part in an earlier run, and may still be so.
-
-    A failed part does not pass because somebody only looks again: for a day, or until
-    the node has been restarted, it is said. Whether a reset mended it nobody can tell
-    from the log.
-    """
-    boot = log.cursor.partition(" ")[0]
-    for where, found in places.items():
-        worst = [e for e in found if e.row.verdict is Verdict.FAIL and e.time]
-        if worst:
-            told = f"{boot} {worst[-1].time} {worst[-1].row.code}"
-            yield CarryOver(UNRESOLVED_FAILURE, told, where)
-    for mark in ctx.carry_overs:
-        if mark.name != UNRESOLVED_FAILURE or mark.where in places:
-            continue
-        booted, when, code = mark.value.split()
-        if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            moment = format_moment(float(when))
-            text = f"failed at {moment} with {code}; the node was not rebooted since"
-            yield Finding("xid_standing", mark.where, text)
-            yield mark
-
-
-def group_by_part(
-    messages: Sequence[KernelMessage], known: Mapping[str, Part]
-) -> dict[str, list[Event]]:
-    """Sort what *messages* tell of by the part, or the address if that is unknown."""
-    places: dict[str, list[Event]] = {}
-    for event in read_events(messages):
-        where = known[event.where].id if event.where in known else event.where
-        places.setdefault(where, []).append(event)
-    return places
-
-
-def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
-    """List what was logged long before anybody looked: by now it may be mended."""
-    worst = max(found, key=lambda event: event.row.verdict)
-    text = (
-        f"{len(found)} lines from {format_moment(found[0].time)} to "
-        f"{format_moment(found[-1].time)}, logged before the first run; "
-        f"the worst: {worst.row.meaning}: "
-        f"{worst.text[:MAX_LINE_CHARACTERS]}"
-    )
-    return Finding("before_first_run", where, text, {"line": worst.text})
-
-
-def _report_extent(log: KernelLog) -> Iterator[Coverage]:
-    """Say what was looked through, and what nobody can."""
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
     text = f"read {log.message_count} kernel messages from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
@@ -171,8 +122,56 @@ def _report_extent(log: KernelLog) -> Iterator[Coverage]:
         yield Coverage("node", text)
 
 
+def report_unresolved(
+    ctx: Context, log: KernelLog, places: Mapping[str, Sequence[Event]]
+) -> Iterator[Finding | CarryOver]:
+    """
+    Report what failed a part in an earlier run and may still be there.
+
+    A failed part must not pass just because the check runs again: it stays reported for a
+    day, or until the node is rebooted. The log does not tell whether a reset fixed it.
+    """
+    boot = log.cursor.partition(" ")[0]
+    for where, found in places.items():
+        worst = [e for e in found if e.row.verdict is Verdict.FAIL and e.time]
+        if worst:
+            failure = f"{boot} {worst[-1].time} {worst[-1].row.code}"
+            yield CarryOver(UNRESOLVED_FAILURE, failure, where)
+    for mark in ctx.carry_overs:
+        if mark.name != UNRESOLVED_FAILURE or mark.where in places:
+            continue
+        booted, when, code = mark.value.split()
+        if booted == boot and float(when) > time.time() - DAY_SECONDS:
+            moment = format_moment(float(when))
+            text = f"failed at {moment} with {code}; the node has not rebooted since"
+            yield Finding("xid_standing", mark.where, text)
+            yield mark
+
+
+def group_by_part(
+    messages: Sequence[KernelMessage], known: Mapping[str, Part]
+) -> dict[str, list[Event]]:
+    """Sort the events in *messages* by part, or by address if the part is unknown."""
+    places: dict[str, list[Event]] = {}
+    for event in read_events(messages):
+        where = known[event.where].id if event.where in known else event.where
+        places.setdefault(where, []).append(event)
+    return places
+
+
+def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
+    # Logged long before the first run: it may be fixed by now.
+    worst = max(found, key=lambda event: event.row.verdict)
+    text = (
+        f"{len(found)} lines from {format_moment(found[0].time)} to "
+        f"{format_moment(found[-1].time)}, logged before the first run; "
+        f"the worst: {worst.row.meaning}: {worst.text[:MAX_LINE_CHARACTERS]}"
+    )
+    return Finding("before_first_run", where, text, {"line": worst.text})
+
+
 def make_finding(where: str, group: Sequence[Event]) -> Finding:
-    """Tell of equal events as one."""
+    """Report equal events as one finding."""
     first, last = group[0], group[-1]
     row = first.row
     again = row.kind == "app" and recurs(group)
@@ -184,8 +183,8 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
         **_describe_row(row),
         **first.details,
     }
-    times_said = f" ({len(group)} times)" if len(group) > 1 else ""
-    text = f"{row.meaning}{times_said}: {first.text[:MAX_LINE_CHARACTERS]}"
+    times = f" ({len(group)} times)" if len(group) > 1 else ""
+    text = f"{row.meaning}{times}: {first.text[:MAX_LINE_CHARACTERS]}"
     return Finding(row.code + (REPEATED_SUFFIX if again else ""), where, text, evidence)
 
 
@@ -195,16 +194,16 @@ def _describe_row(row: XidRow) -> dict[str, str]:
 
 
 def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
-    """Yield what NVML told of while the node was under load."""
+    """Report what NVML saw while the node was under load."""
     yield from report_live_xids(watch, ctx, Path("/"))
 
 
 def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
-    Yield what the log does not tell: Xids that it lacks, and those of our own load.
+    Report what the log does not show: Xids that it lacks, and those of our own load.
 
-    A run with load begins when nobody else holds a GPU (unless it is forced), and so
-    what a program brought about was brought about by ours.
+    A run with load starts only when nobody else holds a GPU (unless forced), so a
+    program's Xid was caused by ours.
     """
     logged, known = _list_logged_xids(ctx, root), _list_gpus_by_address(ctx)
     for place, samples in watch.group_by_part("xid"):
@@ -224,7 +223,6 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
 
 
 def _list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
-    """List what `read_log` told of: the GPU and the Xid; nothing if it could not."""
     with suppress(Unable):
         log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
         return {
@@ -240,7 +238,7 @@ CHECK = Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    metrics={"xids": Metric(unit="", meaning="new lines about errors of this GPU")},
+    metrics={"xids": Metric(unit="", meaning="new error lines about this GPU")},
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,

@@ -1,14 +1,14 @@
 """
-Read what NVIDIA's drivers write to the kernel log: Xids, SXids, GPUs that are lost.
+Read what NVIDIA's drivers write to the kernel log: Xids, SXids, lost GPUs.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
-``nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …``, which two
-more lines with the same number follow. That a GPU has fallen off the bus is Xid 79 and,
-beside it or alone, ``NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.`` (older
-drivers: ``NVRM: GPU at 0000:b3:00.0 has …``). A driver that is being loaded writes no
-Xid but one message of three lines (NVIDIA/NVSentinel issue 155), of which syslog may
-make three.
+``nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …``, followed by
+two more lines with the same number. A GPU that has fallen off the bus is Xid 79 and,
+with it or alone, ``NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.`` (older
+drivers: ``NVRM: GPU at 0000:b3:00.0 has …``). A driver that is just loading writes
+no Xid but one message of three lines (NVIDIA/NVSentinel issue 155), which syslog may
+split into three.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LINE_MARKERS = (
     b"fallen off the bus",
     b"The NVIDIA GPU ",
 )
-"""A line without one of these is none of ours."""
+"""Only lines with one of these matter."""
 
-# As text: where nothing is amiss, none of them is ever made into a pattern.
+# As text: on a healthy node none of them is ever compiled.
 ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
 XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
 SXID_PATTERN = (
@@ -46,12 +46,12 @@ LOST_PATTERN = (
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
 )
 LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
-"""The first of three lines, which names the GPU; the last says that it is lost."""
+"""The first of three lines, which names the GPU; the last says it is lost."""
 LINE_END_PATTERN = r"\n|\\x0a|#012"
 """Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
 SXID_CODES = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
 SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
-"""How the lines begin that follow the one about an SXid."""
+"""The starts of the lines that follow an SXid."""
 
 PROCESS_PATTERN = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
 UNIT_PATTERN = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
@@ -66,11 +66,11 @@ SUBCODE_SHIFT_MASK = 20, 0x3F
 The bits of the unit moved between R570 and R575, but the line names the unit too."""
 
 QUIET_SECONDS = 10.0
-"""One fault writes many lines within a second; what comes later is another one."""
+"""One fault writes many lines within a second; later lines are another fault."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One line that tells of an error; *where* is a PCI address, or "node"."""
+    """One line about an error; *where* is a PCI address, or "node"."""
 
     row: XidRow
     xid: int | None
@@ -84,8 +84,8 @@ def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
     """
     Read *messages*.
 
-    A loss of a GPU that an Xid tells of too counts once, and of the recovery actions of
-    a GPU only the last one holds.
+    A lost GPU that an Xid reports as well counts once, and only the last recovery action
+    of a GPU holds.
     """
     found = _drop_repeated_losses([*_parse_messages(messages)])
     last = {event.where: event for event in found if event.xid == RECOVERY_ACTION_XID}
@@ -93,9 +93,9 @@ def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
 
 
 FALLEN_OFF_XID = 79
-"""The Xid that says that a GPU does not answer on the bus any more."""
+"""The Xid of a GPU that no longer answers on the bus."""
 RECOVERY_ACTION_XID = 154
-"""The Xid that says what the driver wants done about a GPU."""
+"""The Xid with the recovery action that the driver asks for."""
 NVLINK5_XIDS = range(144, 151)
 GSP_XIDS = (119, 120)
 
@@ -115,7 +115,7 @@ def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
 def _make_loss_event(
     message: KernelMessage, match: re.Match[str], opening: re.Match[str] | None
 ) -> Event:
-    """Tell of a lost GPU as the Xid does; *opening* names it if *match* does not."""
+    # As the Xid reports it; *opening* names the GPU if *match* does not.
     address = match["address"]
     if address is None and opening is not None:
         address = opening["address"]
@@ -125,17 +125,17 @@ def _make_loss_event(
 
 
 def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
-    """Leave out lines about the loss of a GPU that an Xid told of at the same time."""
-    told = [e for e in found if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
+    # An Xid at the same time reports the same loss.
+    xids = [e for e in found if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
     return [
         e
         for e in found
         if e.xid != FALLEN_OFF_XID
-        or e in told
+        or e in xids
         or not any(
             e.where == t.where
             and (e.time is None or t.time is None or abs(e.time - t.time) <= QUIET_SECONDS)
-            for t in told
+            for t in xids
         )
     ]
 
@@ -177,12 +177,12 @@ def _make_event(
 
 def _list_signs(xid: int, rest: str) -> Iterator[str]:
     """
-    Say by what `find_row` can tell apart what *xid* means here, the surest first.
+    List the signs by which `find_row` tells what *xid* means here, the surest first.
 
-    A recovery action goes by its number: the words changed from "Node Reboot
-    Required" to "OS Reboot" in R610. A fault of NVLink 5 goes by unit and status as
-    in NVIDIA's sheet, unless the line itself says that it is fatal; what is not in
-    the sheet, as several bits at once, goes by the line's word.
+    A recovery action goes by its number: its text changed from "Node Reboot Required" to
+    "OS Reboot" in R610. An NVLink 5 fault goes by unit and status as in NVIDIA's sheet,
+    unless the line itself says it is fatal; what is not in the sheet, such as several
+    bits at once, goes by the severity in the line.
     """
     if xid == RECOVERY_ACTION_XID and (action := re.search(ACTION_PATTERN, rest)):
         yield str(int(action[1], 16))
@@ -209,12 +209,12 @@ def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
 
 
 def count_occasions(times: Sequence[float]) -> int:
-    """Count how often something happened that leaves several traces each time."""
+    """Count occasions, each of which may leave several lines close together."""
     return 1 + sum(b - a > QUIET_SECONDS for a, b in pairwise(sorted(times)))
 
 
 def recurs(group: Sequence[Event]) -> bool:
-    """Say whether it came on several occasions, and not always by one process."""
+    """Whether it came on several occasions, and from more than one process."""
     known = [e for e in group if "pid" in e.details and e.time is not None]
     processes = {(e.details["pid"], e.details["process"]) for e in known}
     times = [e.time for e in known if e.time is not None]

@@ -1,13 +1,12 @@
 """
-What an Xid means for a node: the table ``xids.csv``, and the rulings made of it.
+What an Xid means for a node: the table ``xids.csv``, and the rules made from it.
 
 Its columns: *code* of the finding; *xid* and NVIDIA's *mnemonic*; its *meaning*;
-*kind*: ``app`` if a program can bring it about, ``context`` if it only goes with
-another one, ``gpu`` or ``driver``; our *verdict* and *remedy* (of an ``app`` Xid, the
-verdict on a single one, and the remedy once it counts); what NVIDIA and others do about
-it, and where those differ; *when*, for an Xid that means one thing or another: the
-recovery action of 154, which is judged as in `recovery`, or what a line about NVLink
-must say.
+*kind*: ``app`` if a program can cause it, ``context`` if it only accompanies another
+one, ``gpu`` or ``driver``; our *verdict* and *remedy* (for an ``app`` Xid, the verdict
+on a single one, and the remedy once it counts); what NVIDIA and others do about it, and
+where they differ; *when*, for an Xid with several meanings: the recovery action of 154,
+which is judged as in `recovery`, or what a line about NVLink must say.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.model import FindingRule, Remedy, Verdict
+from hpcverify.check import FindingRule, Remedy, Verdict
 
 TABLE_PATH = Path(__file__).with_name("xids.csv")
 REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
-"""What is added to the code of an ``app`` Xid that came again, or came by our load."""
+"""Added to the code of an ``app`` Xid that came again, or came under our load."""
 
 
 class XidRow(Struct, frozen=True, kw_only=True):
@@ -61,7 +60,7 @@ def _index_variants() -> Mapping[tuple[int | None, str], XidRow]:
 
 
 def find_row(xid: int, *signs: str) -> XidRow:
-    """Find what *xid* means by the first of *signs* that the table has, or at all."""
+    """Find the row of *xid* by the first of *signs* in the table, or else by number."""
     for sign in signs:
         if (xid, sign) in _index_variants():
             return _index_variants()[xid, sign]
@@ -70,13 +69,13 @@ def find_row(xid: int, *signs: str) -> XidRow:
 
 def build_finding_rules() -> dict[str, FindingRule]:
     """
-    Rule on every code.
+    Make the rule of every code.
 
-    What a program can bring about accuses no GPU: most often it was the job, and so
-    a single one is listed and passes. When it comes again by another process on the
-    same GPU, or while our own kernels ran, which are known to be good, somebody should
-    look; when our own brought it about again, it is the GPU. The cursor is past a line
-    by the next run, which so takes nothing back.
+    An Xid that a program can cause accuses no GPU: it was most likely the job, so a
+    single one is listed and passes. If it comes again from another process on the same
+    GPU, or while our own known-good kernels run, somebody should look; if our kernels
+    cause it again, it is the GPU. The next run begins after these lines, so it takes
+    nothing back.
     """
     table = {
         r.code: FindingRule(r.verdict, r.remedy, hard=r.verdict is Verdict.FAIL)
