@@ -30,11 +30,7 @@ from hpcverify.summary import wording
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_tally, group_by_check
-from hpcverify.summary.verdict import (
-    format_next_steps,
-    group_by_cause,
-    summarize_skips,
-)
+from hpcverify.summary.verdict import format_next_steps, group_by_cause, summarize_skips
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
