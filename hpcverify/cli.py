@@ -1,4 +1,4 @@
-"""The command line; a command's module is imported when the command is run."""
+"""The command line; each command's module is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ COMMAND_GROUPS = {
 COMMANDS = tuple(name for group in COMMAND_GROUPS.values() for name in group)
 EXIT_UNVERIFIED = 3
 EXIT_UNREAD = 141
-"""The status when nobody reads to the end what we print, as with ``| head``: that of a
-program which SIGPIPE ends (128 + 13), so that it is no verdict and no mistake."""
+"""The status when the reader of our output is gone, as with ``| head``: 128 + SIGPIPE (13),
+which is neither a verdict nor an error of ours."""
 OUTPUT_FAILURES = {
     errno.ENOSPC: "cannot be written: no space is left",
     errno.EDQUOT: "cannot be written: the quota is used up",
     errno.EFBIG: "cannot be written: the file has become too large",
 }
-"""What may become of our output. It has no file name, as all that we open has."""
-INTERRUPTED_MESSAGE = "interrupted"
+"""Errors of standard output; unlike files that we open, it has no file name."""
 STORING_COMMAND = "run"
-"""The command that has kept what it found before it prints it."""
+"""The command that stores its results before it prints them."""
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def handle_output_errors(ctx: click.Context) -> Generator[None]:
     """
     Name what keeps us from printing; click would exit with 1, which means FAIL.
 
-    That nobody reads on is no news to anybody: it ends the command in silence.
+    A closed pipe ends the command silently.
 
     Raises:
         OutputError: standard output is full.
@@ -104,15 +103,15 @@ def ignore_closed_pipe(stream: TextIO) -> Generator[None]:
 def is_reader_gone(stream: TextIO) -> bool:
     """Whether *stream* is a pipe whose reader is gone."""
     poll = select.poll()
-    poll.register(stream.fileno(), 0)  # what it is told of even so is an error
+    poll.register(stream.fileno(), 0)  # with no events requested, poll reports errors only
     return bool(poll.poll(0))
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when it is asked for, to start in time."""
+    """Imports a command's module only when it is needed, so that commands start fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Name the commands, in the order of the help."""
+        """List the commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
@@ -124,22 +123,21 @@ class LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, upon which help may be printed."""
+        """Read the arguments; this may print help."""
         with handle_output_errors(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
         with handle_output_errors(ctx):
-            result: object = super().invoke(ctx)
-        return result
+            return super().invoke(ctx)
 
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002 - click's signature
         formatter: click.HelpFormatter,
     ) -> None:
-        """List the commands without importing them: help must come at once."""
+        """List the commands without importing them, so that help comes at once."""
         width = max(map(len, COMMANDS))
         for group, commands in COMMAND_GROUPS.items():
             with formatter.section(group):
@@ -155,7 +153,7 @@ def cli() -> None:
     \b
     Exit status: 0 pass or warn, 1 fail, 2 usage or configuration,
     3 node could not be verified, 4 a scheduler or quarantine action failed,
-    141 the output was cut off, as by head (run: that of its verdict).
+    141 the output was cut off, as by head (run keeps the status of its verdict).
 
     \b
     Example:
@@ -164,7 +162,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the CLI; an error of ours is one line and a status of its own."""
+    """Run the command line; an error of ours prints one line and has its own exit status."""
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
@@ -176,17 +174,17 @@ def main() -> None:
         say(f"{exc.format_message().rstrip('.')}{_format_help_hint(exc)}")
         status = exc.exit_code
     except click.Abort:
-        say(INTERRUPTED_MESSAGE)
+        say("interrupted")
         status = EXIT_UNVERIFIED
     except HpcverifyError as exc:
         say(str(exc))
         status = exc.exit_code
-    except Exception as exc:  # noqa: BLE001 - a bug of ours ends here, with a log
+    except Exception as exc:  # noqa: BLE001 - a bug in hpcverify ends here, with a log
         status = EXIT_UNVERIFIED
         if short := explain_shortage(exc):
             say(f"hpcverify cannot go on: {short}")
             sys.exit(status)
-        from hpcverify.records.bug_log import keep_log  # noqa: PLC0415 - nobody should need it
+        from hpcverify.records.bug_log import keep_log  # noqa: PLC0415 - rarely needed
 
         say(
             f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "
@@ -196,7 +194,7 @@ def main() -> None:
 
 
 def _format_help_hint(exc: click.ClickException) -> str:
-    """Name the help of the command that was used wrongly."""
+    """Name the help of the command that was misused."""
     if isinstance(exc, click.UsageError) and exc.ctx is not None:
         return f"; see: {exc.ctx.command_path} --help"
     return ""
@@ -211,10 +209,10 @@ def say(text: str) -> None:
 def _print_to_stderr(text: str) -> None:
     try:
         click.echo(text, err=True)
-    except OSError:  # nobody can be told; there is the exit status still
+    except OSError:  # the exit status remains
         _discard_output(sys.stderr)
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Let go of what *stream* holds: Python flushes it at the end, and would fail."""
+    """Discard what *stream* holds: Python would fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

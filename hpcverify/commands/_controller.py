@@ -56,7 +56,7 @@ def _refuse_spool(site: Site) -> None:
     if not site.fleet.spool:
         raise ConfigError(
             f"{site.path} names no spool: set [fleet] spool to a directory that the "
-            "nodes share, see docs/slurm.md"
+            "nodes share (README: A cluster)"
         )
     spool = Path(site.fleet.spool)
     try:

@@ -36,25 +36,16 @@ from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
-EXIT_STATUSES = {
-    Verdict.PASS: 0,
-    Verdict.SKIP: 3,
-    Verdict.WARN: 0,
-    Verdict.ERROR: 3,
-    Verdict.FAIL: 1,
-}
-
-
 MAX_KEPT_RUNS = 1000
-"""Runs of this node that it keeps itself: months of nights, or a busy day's jobs."""
+"""Runs that a node keeps of itself: months of nights, or one busy day of jobs."""
 INDEXING_SECONDS = 3.0
-"""Seconds that a passive run spends on documents that the index lacks: a job waits."""
+"""Seconds that a passive run may spend on documents missing from the index: a job waits."""
 TOKEN_VARIABLE = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
-"""The variable that has the token of who ordered the run."""
+"""The environment variable with the token of the order for this run."""
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     suite: str
     checks: tuple[str, ...]
@@ -65,13 +56,13 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     accept_parts: bool
     spool: str | None
     wait: float
-    """Seconds for which another run may hold the node."""
+    """Seconds to wait while another run holds the node."""
     fail_closed: tuple[str, ...] | None
-    """The checks whose hard evidence is all that the exit status tells of, if so."""
+    """If given, the exit status depends only on conclusive evidence from these checks."""
 
 
 def carry_out(request: RunRequest, early: ForkedWorker) -> int:
-    """Verify this node as *request* says, with the worker *early*; return the status."""
+    """Verify this node as *request* says, with the worker *early*; return the exit status."""
     site = load_site()
     suite = load_suite(request.suite)
     early.preload_checks(request.checks or (entry.name for entry in suite.check))
@@ -82,7 +73,7 @@ def carry_out(request: RunRequest, early: ForkedWorker) -> int:
     if request.html_file:
         from hpcverify.commands.report import import_report_module
 
-        import_report_module("node")  # what is missing shows now, and not after an hour
+        import_report_module("node")  # a missing package shows now, not after an hour
     passive = not any(step.is_active for step in todo.steps)
     store = Store(state_dir(), seconds=INDEXING_SECONDS if passive else math.inf)
     for complaint in store.warnings:
@@ -92,7 +83,7 @@ def carry_out(request: RunRequest, early: ForkedWorker) -> int:
         with node_lock(wait=request.wait, should_stop=stop) as hold:
             if hold.other_holder is not None:
                 say(f"not waiting for {hold.other_holder.description}, which holds the node's lock")
-            if hold.waited:  # what it saw meanwhile was the other run's doing
+            if hold.waited:  # what it saw meanwhile was the load of the other run
                 early.end()
             ready = {} if hold.waited else {TELEMETRY_WORKER: early}
             run = verify(todo, site, store, request, early=ready, stop=stop)
@@ -113,7 +104,7 @@ def carry_out(request: RunRequest, early: ForkedWorker) -> int:
 
 
 def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:
-    """Say where *run* is kept, and write what was asked for; yield what went wrong."""
+    """Print where *run* is stored and write the requested files; yield the errors."""
     where = sys.stderr if request.json_file == STDOUT_NAME else sys.stdout
     html, json = request.html_file, request.json_file
     if store.get_document_path(run.id).exists():
@@ -126,33 +117,34 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
         yield from mishaps
         if not mishaps:
             print_to(f"wrote {html}", where)
-    if json:
-        yield from catch_store_errors(lambda: write_json(run, json))
+    if json == STDOUT_NAME:
+        print_to(msgspec.json.format(msgspec.json.encode(run), indent=1).decode(), sys.stdout)
+    elif json:
+        yield from catch_store_errors(lambda: documents.write(run, Path(json)))
 
 
 def print_to(text: str, stream: TextIO) -> None:
-    """Print *text*, if anyone reads *stream*: what was found counts all the same."""
+    """Print *text*; if nobody reads *stream* any more, go on: the verdict still counts."""
     with ignore_closed_pipe(stream):
         click.echo(text, file=stream)
 
 
 def exchange_with_spool(run: Run, spool: Path) -> None:
     """
-    Leave *run* in the *spool*, and take the controller's word on this node from there.
+    Fetch the controller's decision on this node from *spool*, and leave *run* there.
 
-    The token is in that copy alone: whoever may read this node's runs has no business
-    with it.
+    Only that copy has the token: those who may read this node's runs must not see it.
     """
     from hpcverify import gate
     from hpcverify.records import spool as room
 
-    # First: what we are told must not depend on whether we can say something.
+    # First, so that a spool that we cannot write to still gives us its decision.
     gate.fetch(spool, state_dir(), run.node)
     room.deposit(run, spool, os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def print_refusals(refusals: Sequence[str]) -> int:
-    """Print *refusals*, and return the status: 1 if there are any."""
+    """Print *refusals*, and return the exit status: 1 if there are any."""
     for line in refusals:
         print_to(make_printable(" ".join(line.split())), sys.stdout)
     return int(bool(refusals))
@@ -160,20 +152,20 @@ def print_refusals(refusals: Sequence[str]) -> int:
 
 def list_refusals(run: Run, checks: Sequence[str]) -> list[str]:
     """
-    Name each of *checks* that has evidence that no rerun could take back, with the first.
+    Name each of *checks* that has conclusive evidence, with the first piece of it.
 
-    Slurm's prolog reads these lines: in the summary one check may stand behind another.
+    Slurm's prolog reads these lines, not the summary, which groups checks by cause.
     """
     evidence = [
         (result.check, list_hard_evidence(result, run.inventory))
         for result in run.results
         if result.check in checks
     ]
-    return [f"FAIL  {name}: {told[0]}" for name, told in evidence if told]
+    return [f"FAIL  {name}: {found[0]}" for name, found in evidence if found]
 
 
 def catch_store_errors(write: Callable[[], object]) -> Iterator[StoreError]:
-    """Call *write*; a mishap must not keep anyone from hearing the verdict."""
+    """Call *write* and yield its error, which must not hide the verdict."""
     try:
         write()
     except StoreError as exc:
@@ -181,11 +173,14 @@ def catch_store_errors(write: Callable[[], object]) -> Iterator[StoreError]:
 
 
 def choose_exit_status(run: Run, mishaps: Sequence[StoreError], *, strict: bool) -> int:
-    """Choose the exit status: who failed has failed, whatever else went wrong."""
-    if mishaps and run.verdict is not Verdict.FAIL:
+    """Choose the exit status: a FAIL counts, whatever else went wrong."""
+    if run.verdict is Verdict.FAIL:
+        return 1
+    if mishaps:
         return mishaps[0].exit_code
-    warned = strict and run.verdict is Verdict.WARN
-    return 1 if warned else EXIT_STATUSES[run.verdict]
+    if run.verdict is Verdict.WARN:
+        return int(strict)
+    return 0 if run.verdict is Verdict.PASS else 3
 
 
 def verify(
@@ -197,11 +192,11 @@ def verify(
     early: Mapping[str, ForkedWorker],
     stop: StopFlag,
 ) -> Run:
-    """Run *todo* on this node, in directories that are gone afterwards."""
+    """Run *todo* on this node, in directories that are removed afterwards."""
     node = node_name()
-    if told := store.explain_future_runs(node):
-        say(told)
-    memory = NodeHistory(
+    if warning := store.explain_future_runs(node):
+        say(warning)
+    history = NodeHistory(
         previous=None if request.accept_parts else store.load_previous_inventory(node),
         past_values=lambda check: store.make_past_lookup(node, todo.suite, check),
         carry_overs=store.load_carry_overs(node),
@@ -232,7 +227,7 @@ def verify(
             folder=folder,
             scratch=scratch,
             scratch_problem=unusable,
-            history=memory,
+            history=history,
             progress=progress,
             force=request.force,
         ).run()
@@ -240,7 +235,7 @@ def verify(
 
 @contextmanager
 def choose_progress() -> Generator[Progress]:
-    """Show progress on standard error: a line that lives, or plain lines in a log."""
+    """Show progress on standard error: a live line, or plain lines in a log."""
     if not sys.stderr.isatty():
         yield TolerantProgress(PlainProgress())
         return
@@ -251,7 +246,7 @@ def choose_progress() -> Generator[Progress]:
 
 
 def show(run: Run, store: Store, *, to_stderr: bool) -> None:
-    """Print all results, worst first, and the verdict: tables, or lines in a log."""
+    """Print all results, worst first, and the verdict: as tables, or as lines in a log."""
     stream = sys.stderr if to_stderr else sys.stdout
     if stream.isatty():
         from hpcverify.summary.terminal import show_run
@@ -262,17 +257,8 @@ def show(run: Run, store: Store, *, to_stderr: bool) -> None:
         print_to("\n".join(wording.format_run(run)), stream)
 
 
-def write_json(run: Run, file: str) -> None:
-    """Write *run* to *file*, or print it."""
-    if file == STDOUT_NAME:
-        text = msgspec.json.format(msgspec.json.encode(run), indent=1)
-        print_to(text.decode(), sys.stdout)
-        return
-    documents.write(run, Path(file))
-
-
 def write_html(run: Run, store: Store, file: Path) -> None:
-    """Write the report on *run*."""
+    """Write the HTML report on *run*."""
     from hpcverify.commands.report import render_html
 
     documents.write_bytes(file, render_html(run, store).encode())

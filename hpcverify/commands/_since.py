@@ -1,4 +1,4 @@
-"""The ``--since`` of commands that look back."""
+"""The option ``--since`` of commands that read stored runs."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ SINCE_TYPE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
 def started_since(entry: RunEntry, since: datetime | None) -> bool:
-    """Whether *entry* began at *since*, which is in UTC, or later."""
+    """Whether *entry* began at *since* (UTC) or later; None stands for any time."""
     return since is None or entry.started >= since.replace(tzinfo=UTC)

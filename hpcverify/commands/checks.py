@@ -1,4 +1,4 @@
-"""``hpcverify checks``: what there is to run, and what one check does."""
+"""``hpcverify checks``: all checks, and what one of them does."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hpcverify.summary.wording import format_duration
 
 DEFAULT_SUITE = "quick"
 PLACES = {
-    Placement.PASSIVE: "reads what is there and loads nothing",
+    Placement.PASSIVE: "only reads and loads nothing",
     Placement.NODE: "loads the node, but none of its devices",
-    Placement.DEVICES: "loads all devices of one kind at the same time",
-    Placement.ALL_DEVICES: "loads all devices at the same time",
+    Placement.DEVICES: "loads all devices of one kind at once",
+    Placement.ALL_DEVICES: "loads all devices at once",
     Placement.DEVICES_ALONE: "loads one device after the other",
 }
 REFERENCES = {
-    "of_spec": "what good parts reach of the data sheet",
+    "of_spec": "what good parts reach of their data sheet",
     "of_siblings": "the median of like parts in the node",
     "of_baseline": "the median of the node's earlier runs",
 }
-"""What the fractions of a `Rule` are fractions of."""
+"""What each fraction in a `Rule` refers to."""
 
 
 @click.command("checks")
@@ -40,9 +40,9 @@ REFERENCES = {
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(check: str | None, *, as_json: bool) -> None:
     """
-    List the checks, or explain CHECK: what it measures, its limits and their source.
+    List the checks, or explain CHECK: what it measures, its limits and their sources.
 
-    Parameters and limits are those of ``hpcverify run --check CHECK`` on this node.
+    Parameters and limits are those that ``hpcverify run --check CHECK`` uses on this node.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def _print_json(value: object) -> None:
 def describe_check(
     name: str, check: Check[Any], params: Params, rules: Mapping[str, Rule]
 ) -> dict[str, Any]:
-    """Make of a check with its *params* and *rules* what is printed as JSON."""
+    """Build the JSON object for a check with its *params* and *rules*."""
     return {
         "name": name,
         "summary": check.summary,
@@ -94,13 +94,13 @@ def describe_check(
 
 
 def read_description(check: Check[Any]) -> str:
-    """Give the first paragraph of the docstring of the check's module."""
+    """Return the first paragraph of the docstring of the check's module."""
     module = sys.modules[check.measure.__module__]
     return (inspect.getdoc(module) or "").partition("\n\n")[0]
 
 
 def explain_check(step: Step, console: Console) -> None:
-    """Print what a check does, what it measures, and what it is judged by."""
+    """Print what a check does, what it measures and how it is judged."""
     check = step.check
     console.print(Text.assemble((step.name, "bold"), f": {check.summary}"))
     console.print(Text(read_description(check)))
@@ -130,22 +130,22 @@ def explain_check(step: Step, console: Console) -> None:
 
 
 def format_rule(rule: Rule, unit: str) -> str:
-    """Say what a healthy value is by *rule*."""
-    told = [
+    """Say which values are healthy by *rule*."""
+    bounds = [
         f"{sign} {format_quantity(bound, unit)}"
         for sign, bound in ((">=", rule.low), ("<=", rule.high))
         if bound is not None
     ]
-    told += [
+    bounds += [
         f"{'>=' if fraction <= 1 else '<='} {fraction:g} x {reference}"
         for name, reference in REFERENCES.items()
         if (fraction := getattr(rule, name)) is not None
     ]
-    return " and ".join(told)
+    return " and ".join(bounds)
 
 
 def format_remedy(rule: FindingRule) -> str:
-    """Say what to do about a finding, and whether no rerun can take it back."""
+    """Say what to do about a finding, and whether it is conclusive."""
     if rule.remedy is Remedy.NONE:
         return ""
     return rule.remedy.replace("_", " ") + (" (conclusive evidence)" if rule.hard else "")

@@ -1,4 +1,4 @@
-"""``hpcverify config check``: find mistakes before a night does."""
+"""``hpcverify config check``: find mistakes before the next run does."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def command() -> None:
 @command.command("check")
 def check() -> None:
     """
-    Read the site file and every suite, and plan each: exit with 2 on a mistake.
+    Read the site file and plan every suite; exit with 2 on a mistake.
 
-    Of a site with a spool it looks at what Slurm has as well: whether verifications
-    give way to users' jobs, and whether nobody else's jobs do.
+    If the site has a spool, check in Slurm too that verifications give way to users'
+    jobs, and that no other jobs do.
 
     \b
     Example:
@@ -44,11 +44,11 @@ def check() -> None:
         planned = make_plan(load_suite(name), site)
         refuse_endless(planned)
         limits = sum(len(step.rules) for step in planned.steps)
-        click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: sound")
+        click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: ok")
 
 
 def _check_surroundings(site: Site) -> Iterator[str]:
-    """Yield what may surprise in Slurm and in the spool."""
+    """Yield notes on Slurm and on the spool."""
     from hpcverify.errors import HpcverifyError
     from hpcverify.fleet.claim import check_claim
     from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
@@ -56,7 +56,7 @@ def _check_surroundings(site: Site) -> Iterator[str]:
     from hpcverify.slurm.client import Slurm
 
     yield from check_slurm(site.fleet, Slurm(user=site.fleet.user))
-    if (state_dir() / LEDGER_FILE_NAME).exists():  # this is a controller, or was one
+    if (state_dir() / LEDGER_FILE_NAME).exists():  # this host is or was the controller
         try:
             check_claim(Path(site.fleet.spool), Ledger(state_dir()), gethostname())
         except HpcverifyError as exc:

@@ -1,4 +1,4 @@
-"""``hpcverify doctor``: what keeps this node from being verified in full."""
+"""``hpcverify doctor``: what prevents a full verification of this node."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MAX_HOOK_S = 50
 """slurmd kills a health check after 60 s."""
 OPTIONAL_PACKAGES = ("torch", "jinja2", "pandas", "ClusterShell")
 TOOLS = {
-    "fio": ("storage is not verified without it", "apt-get install fio"),
-    "smartctl": ("wear of disks is not seen", "apt-get install smartmontools"),
+    "fio": ("missing: storage cannot be verified", "apt-get install fio"),
+    "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),
 }
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """One thing looked at: what it is, and what to do about it if anything."""
+    """One thing that was inspected, and the fix if it needs one."""
 
     subject: str
     state: str
@@ -49,7 +49,7 @@ def command(*, as_json: bool) -> None:
     """
     Report what prevents a full verification of this node, and the fix for each.
 
-    Exit status 0 when nothing does, else 3.
+    Exit status 0 if nothing does, else 3.
 
     \b
     Example:
@@ -67,57 +67,56 @@ def command(*, as_json: bool) -> None:
 
 
 def inspect_configuration() -> Iterator[Advice]:
-    """Look at the site file and at the suites."""
+    """Inspect the site file, the suites and the scratch directory."""
     try:
         site = load_site()
         for name in list_suites():
             refuse_endless(make_plan(load_suite(name), site))
     except HpcverifyError as exc:
-        yield Advice("configuration", str(exc), "mend the file")
+        yield Advice("configuration", str(exc), "correct the file")
         return
     yield Advice("configuration", site.path)
     if not site.scratch:
         return
     if not Path(site.scratch).is_dir():
-        yield Advice("scratch", f"{site.scratch} is no directory", "make it")
+        yield Advice("scratch", f"{site.scratch} is not a directory", "create it")
         return
     try:
         refuse_folder_of_others(Path(site.scratch), shared=True)
     except ConfigError as exc:
-        fix = "mend that, or set scratch to another directory"
-        yield Advice("scratch", str(exc), fix)
+        yield Advice("scratch", str(exc), "do that, or set scratch to another directory")
 
 
 def inspect_state() -> Iterator[Advice]:
-    """Look at what is stored."""
+    """Inspect the stored runs."""
     try:
         store = Store(state_dir())
     except HpcverifyError as exc:
-        yield Advice("state", str(exc), "mend that, and look again")
+        yield Advice("state", str(exc), "correct that, then run hpcverify doctor again")
         return
     yield Advice("state", f"{len(store.list_runs(limit=-1))} runs in {state_dir()}")
     if store.damaged_path.exists():
-        fix = "see the kernel log for errors of its disk, then delete it"
-        yield Advice("index", f"one that was damaged is {store.damaged_path}", fix)
-    if told := store.explain_future_runs(node_name()):
-        yield Advice("clock", told)
+        fix = "look for disk errors in the kernel log, then delete it"
+        yield Advice("index", f"a damaged one was moved to {store.damaged_path}", fix)
+    if warning := store.explain_future_runs(node_name()):
+        yield Advice("clock", warning)
     for complaint in store.warnings:
         yield Advice("run document", complaint, "move it away")
 
 
 def inspect_lock() -> Iterator[Advice]:
-    """Look at who holds the node: anybody can keep other users' runs from it."""
+    """Inspect who holds the node: any user can block the runs of others."""
     holder = find_lock_holder()
     if holder is None:
         yield Advice("node lock", "free")
         return
     ours = holder.uid in (ROOT, os.geteuid())
-    fix = "" if ours else "see what it is, and end it: it keeps out all runs but root's"
+    fix = "" if ours else "find out what it is and end it: it blocks all runs except root's"
     yield Advice("node lock", f"held by {holder.description}", fix)
 
 
 def inspect_packages() -> Iterator[Advice]:
-    """Look at the Python packages that not every node needs."""
+    """Inspect the Python packages that not every node needs."""
     for package in OPTIONAL_PACKAGES:
         found = _find_version(package)
         fix = "" if found else write_install_command(package)
@@ -125,7 +124,7 @@ def inspect_packages() -> Iterator[Advice]:
 
 
 def _find_version(package: str) -> str:
-    """Name the version of *package*, without importing it; empty if there is none."""
+    """Find the version of *package* without importing it; empty if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -133,38 +132,39 @@ def _find_version(package: str) -> str:
 
 
 def inspect_tools() -> Iterator[Advice]:
-    """Look at the programs that checks call."""
+    """Inspect the programs that checks call."""
     for tool, (why, fix) in TOOLS.items():
         path = shutil.which(tool)
         yield Advice(tool, path) if path else Advice(tool, why, fix)
 
 
 def inspect_fleet() -> Iterator[Advice]:
-    """Look at what ties this node to a fleet, if its site has one."""
+    """Inspect what this node needs in a cluster, if its site has one."""
     try:
         site = load_site()
-    except HpcverifyError:  # told above
+    except HpcverifyError:  # inspect_configuration reports it
         return
     if not site.fleet.spool:
         return
     there = os.path.isdir(site.fleet.spool)  # noqa: PTH112 - Path's raises where it may not look
-    fix = "" if there else "mount it, or make it: see docs/slurm.md"
-    yield Advice("spool", site.fleet.spool if there else "is no directory", fix)
+    create = f"install -d -o {site.fleet.user} -m 0755 {site.fleet.spool}"
+    fix = "" if there else f"mount it, or create it on a shared file system: {create}"
+    yield Advice("spool", site.fleet.spool + ("" if there else " is not a directory"), fix)
     if shutil.which("scontrol") is None:
         yield Advice("scontrol", "not in PATH", "install Slurm's client tools")
     yield from _inspect_hooks(site_path().with_name("hooks.conf"), site.fleet.spool)
 
 
 def _inspect_hooks(path: Path, spool: str) -> Iterator[Advice]:
-    """Look at what Slurm's hooks read; what is wrong they pass over in silence."""
+    """Inspect the file that Slurm's hooks read; they silently ignore what is wrong."""
     if not path.exists():
-        yield Advice("hooks", f"there is no {path}", "copy slurm/hooks.conf there")
+        yield Advice("hooks", f"{path} is missing", "copy slurm/hooks.conf from the source there")
         return
     try:
         refuse_if_others_can_change(path)
         settings = parse_hook_settings(path.read_text(encoding="utf-8", errors="replace"))
     except (HpcverifyError, OSError) as exc:
-        yield Advice("hooks", str(exc), "or the hooks leave it alone")
+        yield Advice("hooks", str(exc), "correct that: until then the hooks ignore the file")
         return
     wrong = [
         f"{name} = {value!r}: {why}"
@@ -172,38 +172,37 @@ def _inspect_hooks(path: Path, spool: str) -> Iterator[Advice]:
         if (why := _explain_wrong_setting(name, value, spool))
     ]
     for each in wrong:
-        yield Advice("hooks", f"{path}: {each}", "mend the file")
+        yield Advice("hooks", f"{path}: {each}", "correct the file")
     if not wrong:
         yield Advice("hooks", str(path))
 
 
 def parse_hook_settings(text: str) -> dict[str, str]:
-    """Read the lines of hooks.conf as the hooks do: KEY=value, word for word."""
+    """Read the lines of hooks.conf as the hooks do: KEY=value, with no quotes."""
     lines = (line.partition("=") for line in text.splitlines())
     return {key: value for key, equals, value in lines if equals and "#" not in key}
 
 
 def _explain_wrong_setting(name: str, value: str, spool: str) -> str:
-    """Say what is wrong with a setting of the hooks, if anything."""
     match name:
         case "HPCVERIFY":
-            return "" if os.access(value, os.X_OK) else "is no program"
+            return "" if os.access(value, os.X_OK) else "is not a program"
         case "HPCVERIFY_STATE":
-            return "" if Path(value).is_absolute() else "is no absolute path"
+            return "" if Path(value).is_absolute() else "is not an absolute path"
         case "HPCVERIFY_SPOOL":
             return "" if value == spool else f"the site file says {spool}"
         case "HPCVERIFY_DEADLINE":
             whole = value.isdecimal() and 1 <= int(value) <= MAX_HOOK_S
-            return "" if whole else f"is no number of seconds from 1 to {MAX_HOOK_S}"
+            return "" if whole else f"is not a number of seconds from 1 to {MAX_HOOK_S}"
         case "HPCVERIFY_USERS":
             ids = all(word.isdecimal() for word in value.split())
-            return "" if ids else "are no numbers of users, separated by spaces"
+            return "" if ids else "must be user ids separated by spaces"
         case _:
-            return "is not known"
+            return "is not a known setting"
 
 
 def inspect_hardware() -> Iterator[Advice]:
-    """Look at what this node is made of, and at what hides some of it."""
+    """Inspect the parts of this node, and what hides some of them."""
     executor = LocalExecutor(should_stop=lambda: False)
     try:
         inventory, _ = probe_node(executor)
@@ -213,22 +212,19 @@ def inspect_hardware() -> Iterator[Advice]:
     yield Advice("devices", devices)
     yield Advice("sensors", _describe_sensors(inventory))
     for problem in inventory.problems:
-        yield Advice(problem.code, problem.text, "see what it says")
+        yield Advice(problem.code, problem.text, "correct that, then run hpcverify doctor again")
     if inventory.of_kind("gpu") and _find_version("torch").endswith("+cpu"):
-        fix = "pip install the CUDA build of the same version"
-        yield Advice("torch", "a CPU build, on a node with GPUs", fix)
+        fix = "install the CUDA build of the same version (README: Install)"
+        yield Advice("torch", "a CPU build on a node with GPUs", fix)
 
 
 def _describe_sensors(inventory: Inventory) -> str:
-    """Say how much can be read of each part; like parts are told together."""
+    """Count the sensors of each part; like parts share one entry."""
+    kinds = {part.id: part.kind for part in inventory.parts}
     counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
-    alike = Counter((_find_kind(inventory, where), n) for where, n in counts.items())
-    told = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
-    return ", ".join(told) or "none on this machine (a virtual one?)"
-
-
-def _find_kind(inventory: Inventory, where: str) -> str:
-    return next((p.kind for p in inventory.parts if p.id == where), where)
+    alike = Counter((kinds.get(where, where), n) for where, n in counts.items())
+    entries = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
+    return ", ".join(entries) or "none (is this a virtual machine?)"
 
 
 INSPECTIONS: tuple[Callable[[], Iterator[Advice]], ...] = (

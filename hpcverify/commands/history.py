@@ -15,7 +15,7 @@ from hpcverify.summary.verdict import explain_verdict
 from hpcverify.summary.wording import format_duration
 
 MIN_WIDE_COLUMNS = 120
-"""Columns from which there is room for when a run began and how long it took."""
+"""Terminal columns needed to show when a run began and how long it took."""
 
 
 @click.command("history")
@@ -25,14 +25,14 @@ MIN_WIDE_COLUMNS = 120
     type=click.IntRange(1, 100_000),
     default=20,
     show_default=True,
-    help="How many, newest first.",
+    help="How many runs, newest first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(node: str | None, limit: int, *, as_json: bool) -> None:
     """
-    List the runs of NODE, this one when left out: a line each.
+    List the runs of NODE (default: this node), one line each.
 
-    The line names what was worst and how much more there is: see hpcverify show.
+    Each line names the worst problem and counts the others; hpcverify show has them all.
 
     \b
     Example:
@@ -68,7 +68,7 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
 
 
 def explain_run(entry: RunEntry, store: Store) -> str:
-    """Say in one clause why the run did not pass; its document knows what is worst."""
+    """Say in one clause why the run did not pass, from its document if it can be read."""
     if entry.verdict is Verdict.PASS:
         return ""
     document = next(store.read_documents([entry]), None)

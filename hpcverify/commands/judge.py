@@ -1,4 +1,4 @@
-"""``hpcverify judge``: stored runs, judged again by today's limits."""
+"""``hpcverify judge``: judge stored runs again by today's limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcverify.summary.terminal import Console, print_table
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A verdict that today's limits turn into another."""
+    """A verdict that today's limits change."""
 
     run: str
     node: str
@@ -32,13 +32,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 @click.command("judge")
-@click.option("--since", type=SINCE_TYPE, help="From then on (UTC).")
+@click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(since: datetime | None, *, as_json: bool) -> None:
     """
     Judge stored runs again by today's limits, and list what would change.
 
-    The documents stay as they are: they are evidence.
+    The stored documents are evidence and stay as they are.
 
     \b
     Example:
@@ -81,16 +81,16 @@ def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
 
 
 def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
-    """Judge *result* by what holds today, but by the past as it was then."""
+    """Judge *result* by today's limits, but with the earlier runs that it had then."""
     past, rulings = store.make_earlier_lookup(run)(result.check), step.check.finding_rules
     return rejudge_result(result, step.rules, rulings, run.inventory, past)
 
 
 def plan_steps(run: Run, site: Site) -> tuple[Step, ...]:
-    """Plan the run's checks as its suite, or else the default one, would today."""
+    """Plan the run's checks as its suite, or the quick one if it is gone, would today."""
     suite = run.suite if run.suite in list_suites() else "quick"
     known = set(list_check_names(site.packages))
     only = tuple(check for check in group_by_check(run.results) if check in known)
-    if not only:  # checks that are gone cannot be judged by today's limits
+    if not only:  # a check that is gone has no limits today
         return ()
     return make_plan(load_suite(suite), site, only).steps

@@ -8,13 +8,6 @@ from typing import Any
 import click
 
 
-def split_names(
-    _ctx: click.Context, _param: click.Parameter, names: str | None
-) -> tuple[str, ...] | None:
-    """Make of words in one argument the names that `RunRequest` has."""
-    return None if names is None else tuple(names.split())
-
-
 @click.command("run")
 @click.option("--suite", default="quick", show_default=True, help="The suite to run.")
 @click.option(
@@ -36,7 +29,7 @@ def split_names(
 @click.option(
     "--fail-closed",
     metavar="NAMES",
-    callback=split_names,
+    callback=lambda _ctx, _param, names: None if names is None else tuple(names.split()),
     help="Exit with 1 on conclusive evidence from these checks alone, else with 0.",
 )
 def command(**options: Any) -> None:

@@ -1,4 +1,4 @@
-"""``hpcverify selftest``: whether the checks find on this node what they must."""
+"""``hpcverify selftest``: whether the checks detect injected faults on this node."""
 
 from __future__ import annotations
 
@@ -28,24 +28,22 @@ from hpcverify.run.stop import stop_on_signals
 from hpcverify.run.wire import Item, ProbeResult, RunSelftest
 
 SOUND_STATUS, UNSOUND_STATUS, UNTRIED_STATUS = 0, 1, 3
-"""The exit statuses."""
 COLUMNS_FORMAT = "{:5} {:8} {:48} {}"
-COLUMN_HEADS = ("", "part", "fault", "must become")
+COLUMN_HEADS = ("", "part", "fault", "expected")
 DETAIL_INDENT = " " * 15
-"""What stands before what belongs to the line above."""
 
 
 @click.command("selftest")
 @click.argument("check", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--verbose", is_flag=True, help="Print what the check said of each.")
+@click.option("--verbose", is_flag=True, help="Print the details of each trial.")
 def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
     """
-    Inject faults into CHECK, or into all that can, and verify that they are detected.
+    Inject faults into CHECK, or all that can, and verify that they are detected.
 
     The faults are made in our own arithmetic, on the real parts: nothing on the node
-    is harmed. Exit status 0 when all came out as they must, 1 when one did not (do
-    not trust the check on this node), 3 when it could not be tried.
+    is harmed. Exit status 0 if all came out as expected, 1 if one did not (do not
+    trust the check on this node), 3 if one could not be tried.
 
     \b
     Examples:
@@ -54,16 +52,16 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     packages = load_site().packages
     chosen = load_provable_checks(check, packages)
-    sheet = TrialPrinter(sys.stderr if as_json else sys.stdout, verbose=verbose)
+    printer = TrialPrinter(sys.stderr if as_json else sys.stdout, verbose=verbose)
     with ExitStack() as stack:
         stack.enter_context(node_lock())
         stop = stack.enter_context(stop_on_signals())
         node = node_name()
         folder = stack.enter_context(temporary_folder(state_dir() / "work", node, say=say))
-        executor = LocalExecutor(should_stop=stop, on_item=sheet.print_item)
+        executor = LocalExecutor(should_stop=stop, on_item=printer.print_item)
         stack.callback(lambda: executor.close(hurry=stop()))
         runner = SelftestRunner(node=node, packages=packages, executor=executor, folder=folder)
-        results = list(runner.run_checks(chosen, sheet))
+        results = list(runner.run_checks(chosen, printer))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(build_json_rows(results)), indent=1))
     statuses = {result.status for result in results}
@@ -71,23 +69,23 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
 
 
 class SelftestResult(Struct, frozen=True, kw_only=True):
-    """What came of the faults that were injected into one check, on all devices."""
+    """How the faults injected into one check came out, on all devices."""
 
     check: str
     trials: tuple[Trial, ...]
     shortfalls: tuple[Shortfall, ...]
-    """What kept a device from trying them."""
+    """Why a device could not try them."""
     skips: tuple[Coverage, ...] = ()
     """Devices that the check is not for."""
 
     @property
     def wrong_trials(self) -> tuple[Trial, ...]:
-        """The trials that did not come out as they must."""
+        """The trials that did not come out as expected."""
         return tuple(trial for trial in self.trials if not trial.is_as_expected)
 
     @property
     def status(self) -> int:
-        """The exit status; a check of which nothing was tried is not sound."""
+        """The exit status; a check without trials is not sound."""
         if self.wrong_trials:
             return UNSOUND_STATUS
         return UNTRIED_STATUS if self.shortfalls or not self.trials else SOUND_STATUS
@@ -97,7 +95,7 @@ class TrialPrinter:
     """Prints a line for each trial as it ends."""
 
     def __init__(self, stream: IO[str], *, verbose: bool) -> None:
-        """Print on *stream*; what parts are called is told by the probe."""
+        """Print on *stream*; the names of parts come with the probe's result."""
         self._stream = stream
         self._verbose = verbose
         self._inventory = Inventory()
@@ -111,15 +109,14 @@ class TrialPrinter:
             self._print_trial(item)
 
     def _print_trial(self, trial: Trial) -> None:
-        """Print what was tried; what came of it only if it is wrong or asked for."""
         mark = "ok" if trial.is_as_expected else "WRONG"
         part = self._inventory.find_label(trial.where)
         self._print_line(COLUMNS_FORMAT.format(mark, part, trial.fault, trial.expected))
-        told = f": {trial.detail}" if trial.detail else ""
         if not trial.is_as_expected:
-            self._print_line(f"{DETAIL_INDENT}became: {trial.outcome}{told}")
-        elif self._verbose and told:
-            self._print_line(f"{DETAIL_INDENT}it said{told}")
+            outcome = ": ".join(filter(None, (trial.outcome, trial.detail)))
+            self._print_line(f"{DETAIL_INDENT}outcome: {outcome}")
+        elif self._verbose and trial.detail:
+            self._print_line(f"{DETAIL_INDENT}detail: {trial.detail}")
 
     def print_result(self, result: SelftestResult) -> None:
         """Say whether a check can be trusted here."""
@@ -130,10 +127,10 @@ class TrialPrinter:
         untried += [(s.where, s.text) for s in result.skips]
         for where, why in untried:
             label = self._inventory.find_label(where)
-            self._print_line(f"{result.check}: not tried to the end on {label}: {why}")
+            self._print_line(f"{result.check}: not fully tried on {label}: {why}")
         if result.status == SOUND_STATUS:
             count = len(result.trials)
-            self._print_line(f"{result.check}: all {count} trials came out as they must")
+            self._print_line(f"{result.check}: all {count} trials came out as expected")
 
     def _print_line(self, line: str) -> None:
         click.echo(line.rstrip(), file=self._stream)
@@ -144,7 +141,7 @@ def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[st
     Load the check *name*, or all that have a selftest.
 
     Raises:
-        ConfigError: there is none of that name, or it has no selftest.
+        ConfigError: there is no such check, or it has no selftest.
 
     """
     names = {name} if name is not None else set(catalog.list_check_names(packages))
@@ -152,14 +149,14 @@ def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[st
     if chosen := {n: check for n, check in checks.items() if check.selftest}:
         return chosen
     raise ConfigError(
-        f"check {name} has no selftest: hpcverify selftest runs all that there are"
+        f"check {name} has no selftest: hpcverify selftest, without a name, runs all that exist"
         if name is not None
         else "no check has a selftest"
     )
 
 
 class SelftestRunner(Struct, frozen=True, kw_only=True):
-    """Tries checks on this node; *folder* exists, is empty and is removed by others."""
+    """Tries checks on this node; *folder* is empty, and the caller removes it."""
 
     node: str
     packages: tuple[str, ...]
@@ -168,13 +165,13 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
 
     def run_checks(
-        self, checks: Mapping[str, Check[Any]], sheet: TrialPrinter
+        self, checks: Mapping[str, Check[Any]], printer: TrialPrinter
     ) -> Iterator[SelftestResult]:
         """
-        Try *checks*, one after the other.
+        Try *checks* one after the other.
 
         Raises:
-            UnverifiedError: someone else uses the GPUs.
+            UnverifiedError: the GPUs are in use.
 
         """
         inventory, holders = probe_node(self.executor)
@@ -185,7 +182,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
             )
         for name, check in checks.items():
             result = self._run_check(name, check, inventory)
-            sheet.print_result(result)
+            printer.print_result(result)
             yield result
 
     def _run_check(self, name: str, check: Check[Any], inventory: Inventory) -> SelftestResult:
@@ -234,7 +231,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
 
 
 def build_json_rows(results: Sequence[SelftestResult]) -> list[dict[str, Any]]:
-    """Make of *results* what is printed as JSON."""
+    """Build the JSON rows for *results*."""
     return [
         {
             "check": result.check,

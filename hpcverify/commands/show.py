@@ -1,9 +1,9 @@
-"""``hpcverify show``: one run, what was found and measured against what."""
+"""``hpcverify show``: one run, with its findings, measurements and limits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import click
@@ -28,11 +28,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
-from hpcverify.summary.rounds import (
-    count_rounds,
-    format_tally,
-    group_by_check,
-)
+from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
     Console,
@@ -54,7 +50,9 @@ WITHIN_LIMITS = Text("ok", style="green")
 @click.command("show")
 @click.argument("run", default="last")
 @click.option("--failed", is_flag=True, help="Only what did not pass.")
-@click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this; repeatable.")
+@click.option(
+    "--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable."
+)
 @click.option(
     "--part",
     "parts",
@@ -66,7 +64,7 @@ WITHIN_LIMITS = Text("ok", style="green")
     "--round",
     "number",
     type=click.IntRange(1, MAX_SUITE_ROUNDS),
-    help="Only this round; the worst of each check when left out.",
+    help="Only this round; by default the worst round of each check.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run document.")
 def command(
@@ -79,9 +77,9 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Show RUN: its id, the start of it, or "last".
+    Show RUN: an id, the start of one, or "last".
 
-    Each value stands beside its limit; those outside come first, with the verdict.
+    Each value is shown beside its limit; values outside come first, with the verdict.
 
     \b
     Examples:
@@ -115,21 +113,21 @@ def command(
 
 def keep_round(run: Run, number: int) -> Run:
     """
-    Leave of *run* the results of round *number*.
+    Keep only the results of round *number*.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such round.
 
     """
     results = tuple(r for r in run.results if r.round == number)
     if not results:
-        raise ConfigError(f"run {run.id} has {count_rounds(run)} rounds, and no {number}")
+        raise ConfigError(f"run {run.id} has no round {number}; it has {count_rounds(run)}")
     return replace(run, results=results)
 
 
 def keep_checks(run: Run, names: Sequence[str]) -> Run:
     """
-    Leave of *run* the results of the checks *names*.
+    Keep only the results of the checks *names*.
 
     Raises:
         UnknownNameError: the run has no such check.
@@ -164,13 +162,13 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
 
 
 def keep_parts(run: Run, ids: Collection[str]) -> Run:
-    """Leave of *run* what is about the parts *ids*."""
+    """Keep only what is about the parts *ids*."""
     narrowed = [_keep_items(result, lambda item: item.where in ids) for result in run.results]
     return replace(run, results=tuple(r for r in narrowed if any(_list_items(r))))
 
 
 def keep_failed(run: Run) -> Run:
-    """Leave of *run* the checks that did not pass, and what speaks against their parts."""
+    """Keep only the checks that did not pass, and the evidence against their parts."""
     failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
     return replace(run, results=tuple(_keep_items(r, partial(_is_bad, r)) for r in failed))
 
@@ -179,11 +177,8 @@ def _is_bad(result: Result, item: Item | Series) -> bool:
     return judge_item(item, result).verdict > Verdict.SKIP
 
 
-def _list_items(result: Result) -> Iterator[Item]:
-    yield from result.shortfalls
-    yield from result.findings
-    yield from result.coverage
-    yield from result.measurements
+def _list_items(result: Result) -> tuple[Item, ...]:
+    return (*result.shortfalls, *result.findings, *result.coverage, *result.measurements)
 
 
 def _keep_items(result: Result, keep: Callable[[Item | Series], bool]) -> Result:
@@ -198,15 +193,15 @@ def _keep_items(result: Result, keep: Callable[[Item | Series], bool]) -> Result
 
 
 def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
-    """Say which of *rounds* is shown, what came of all, and how to see another."""
+    """Say which of *rounds* is shown, how all came out, and how to see another."""
     return Text(
-        f"  round {result.round}, the first of the worst; {len(rounds)} rounds in all: "
-        f"{format_tally(rounds)}; another one: --round N"
+        f"  round {result.round}, the first with the worst verdict; all {len(rounds)} rounds: "
+        f"{format_tally(rounds)}; to see another: --round N"
     )
 
 
 def judge_item(item: Item | Series, result: Result) -> Judgement:
-    """Judge *item* as *result* did; of several limits that it breaks the worst counts."""
+    """Judge *item* as *result* did; if it breaks several limits, the worst counts."""
     if isinstance(item, Shortfall):
         return Judgement(verdict=Verdict.ERROR, distance=math.inf)
     if isinstance(item, Coverage | Series):
@@ -220,7 +215,7 @@ def _judgement_sort_key(judgement: Judgement) -> tuple[Verdict, float]:
 
 
 def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
-    """Find the limits that *item* was held against."""
+    """Find the limits that *item* was judged by."""
     return [x for x in result.limits if isinstance(item, Measurement) and applies(x, item)]
 
 
@@ -245,7 +240,7 @@ def show_details(result: Result, run: Run, console: Console) -> None:
 
 
 def describe(item: Fact, run: Run) -> Text:
-    """Say what *item* says, and of which part."""
+    """Print the text of *item*, with its part."""
     if isinstance(item, Shortfall):
         return Text(item.reason)
     code = f" [{item.code}]" if isinstance(item, Finding) else ""
@@ -253,7 +248,7 @@ def describe(item: Fact, run: Run) -> Text:
 
 
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
-    """Print a measurement beside the limits that it was held against."""
+    """Print a measurement beside the limits that it was judged by."""
     limits = find_limits(item, result)
     format_value = partial(format_bound, unit=item.unit)
     return (

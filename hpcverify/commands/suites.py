@@ -1,4 +1,4 @@
-"""``hpcverify suites``: what may be asked of ``run --suite``."""
+"""``hpcverify suites``: the names that ``run --suite`` takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcverify.summary.wording import format_duration
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, as_json: bool) -> None:
     """
-    List the suites: what each is for, its budget and its checks.
+    List the suites: when to use each, its time budget and its checks.
 
     \b
     Example:
@@ -25,14 +25,9 @@ def command(*, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(suites), indent=1))
         return
     rows = [
-        (
-            s.name,
-            format_duration(s.budget),
-            str(s.rounds),
-            s.summary,
-            " ".join(e.name for e in s.check),
-        )
+        (s.name, format_duration(s.budget), str(s.rounds), s.summary, checks)
         for s in suites
+        for checks in [" ".join(e.name for e in s.check)]
     ]
     head = ("suite", "budget", "rounds", "when", "checks")
     print_table(Console(highlight=False), head, rows)

@@ -1,1 +1,1 @@
-"""Many nodes at once: whom to verify next, and what came of it."""
+"""The fleet: which nodes to verify next, and what to do with the results."""

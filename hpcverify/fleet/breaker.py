@@ -1,11 +1,11 @@
 """
-The breaker: when so much fails that the failures themselves are to be doubted.
+The breaker: when so much fails that the failures themselves are in doubt.
 
-Two questions, both about what happened within a window that outlives the controller.
-How many nodes would be newly held? More than the allowance means a bad image, a driver
-or a bug of ours, and nobody is acted on until a person says so. And is it one check
-that fails widely, where others pass? Then the check is the suspect. Either way nobody
-is held harder than before, and what was held stays so unless it passes.
+It asks two questions about a window of time that survives restarts. How many nodes
+would be newly held? More than the allowance means a bad image, a driver or a bug of
+ours: no node is held until a person resets the breaker. Does one check fail widely
+where others pass? Then the check is the suspect. In both cases no hold gets stricter,
+and held nodes stay held until they pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcverify.plan.config import Quarantine
 MIN_ALLOWANCE = 2
 """Nodes that may always be held: a share of a small cluster is less than one."""
 MIN_FAILING_NODES = 3
-"""Nodes that have to fail a check before it can be its fault."""
+"""Nodes that must fail a check before the check is suspected."""
 
 
 def compute_allowance(eligible: int, policy: Quarantine) -> int:
@@ -34,14 +34,14 @@ def compute_allowance(eligible: int, policy: Quarantine) -> int:
 def explain_trip(
     held: Collection[str], new: Collection[str], eligible: int, policy: Quarantine
 ) -> str:
-    """Say why *new* must not be held beside those *held* already; empty if they may."""
+    """Say why *new* must not be held on top of *held*; empty if they may be."""
     allowed = compute_allowance(eligible, policy)
     total = len({*held, *new})
     if not set(new) - set(held) or total <= allowed:
         return ""
     return (
         f"{total} of {eligible} nodes would be newly held within "
-        f"{policy.window_hours:g} h, and {allowed} may be"
+        f"{policy.window_hours:g} h; at most {allowed} may be"
     )
 
 
@@ -51,7 +51,7 @@ def find_doubted_checks(
     """
     Name the checks that fail too widely to be believed, and say how widely.
 
-    *outcomes* says by check which nodes ran it and whether they failed it.
+    *outcomes* maps check and node to whether the node failed the check.
     """
     found: dict[str, str] = {}
     for check, by_node in outcomes.items():
@@ -68,8 +68,8 @@ def predict_doubt_end(answers: Iterable[tuple[float, bool]], policy: Quarantine)
     """
     Say when a check is believed again if nothing new is found, in seconds since 1970.
 
-    *answers* says of each node when it last ran the check, and whether it failed. They
-    leave the window one by one.
+    *answers*: when each node last ran the check, and whether it failed. They leave the
+    window one by one.
     """
     ordered = sorted(answers)
     ran, failed = len(ordered), sum(bad for _, bad in ordered)
@@ -103,7 +103,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
         ends = datetime.fromtimestamp(self.until, UTC)
         return (
             f"{self.why}; no node is held for it alone until {ends:%Y-%m-%d %H:%M} "
-            "UTC, or until it fails on fewer"
+            "UTC, or until it fails on fewer nodes"
         )
 
 
@@ -127,6 +127,6 @@ def find_doubts(ledger: Ledger, policy: Quarantine, now: float) -> list[Doubt]:
 def describe_brakes(ledger: Ledger, policy: Quarantine, now: float) -> Iterator[str]:
     """Yield a line for each reason why failures are not acted on now."""
     if why := ledger.read_trip_reason():
-        yield f"THE BREAKER IS TRIPPED, and no node is held for a failure: {why}"
+        yield f"THE BREAKER IS TRIPPED, no node is held for a failure: {why}"
     for doubt in find_doubts(ledger, policy, now):
         yield f"A CHECK IS DOUBTED: {doubt.text}"

@@ -1,13 +1,13 @@
 """
 One controller acts: a claim in the spool, and a lock beside the ledger.
 
-Two controllers would each take runs that the other ordered, and write each other's
-gate files. The claim names the ledger and the host. The same ledger may go on on another
-host; the host that it left may not, for it has only a copy.
+Two controllers would each take runs that the other ordered, and overwrite each other's
+gate files. The claim names the ledger and the host. The ledger may move to another
+host; the old host then has only a copy and is refused.
 
-The lock keeps two commands of one state directory apart, and is gone with its holder.
-So only the first claim of a spool is ever raced for: by a link, which one of the two
-can make.
+The lock keeps two commands with one state directory apart, and goes when its process
+ends. So only the first claim of a spool can be a race: it is a hard link, which only
+one process can make.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from hpcverify.errors import ActionError, StoreError, UnverifiedError
 from hpcverify.fleet.ledger import Ledger
 
 CLAIM_FILE_NAME = ".claim"
-"""In the controller's folder of the spool; no node can be called so."""
+"""In the controller's folder of the spool; no node can have this name."""
 MAX_CLAIM_BYTES = 4096
 REFRESH_S = 60.0
-"""Between notes of the last turn: a sweep takes a turn every other second."""
+"""Between updates of the last turn: a sweep takes a turn every other second."""
 MAX_WAIT_S = 600.0
-"""A turn takes seconds, and minutes where many nodes are to be held, since Slurm is not
-asked more than once a second."""
+"""A turn takes seconds, or minutes if many nodes are to be held: Slurm gets at most one
+query a second."""
 NOTICE_AFTER_S = 3.0
-"""After which we say that we wait."""
+"""After which we say that we are waiting."""
 POLL_S = 0.05
 
 Moment = Annotated[float, Meta(ge=0, lt=datetime(9999, 12, 31, tzinfo=UTC).timestamp())]
@@ -48,28 +48,28 @@ Moment = Annotated[float, Meta(ge=0, lt=datetime(9999, 12, 31, tzinfo=UTC).times
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Whose a spool is."""
+    """Which controller a spool belongs to."""
 
     ledger: str
     """The id of the ledger, made once with it."""
     host: str
     since: Moment
     turn: Moment
-    """The last turn, as of a minute ago."""
+    """The last turn, up to a minute old."""
 
 
 def build_claim_path(spool: Path) -> Path:
-    """Say where the claim of *spool* lies."""
+    """Return the path of the claim of *spool*."""
     return spool / gate.GATE_NAME / CLAIM_FILE_NAME
 
 
 def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
     """
-    Claim *spool* for the controller of *ledger* on *host*, or note its turn *now*.
+    Claim *spool* for the controller of *ledger* on *host*, or update its turn to *now*.
 
     Raises:
         ActionError: another controller has it.
-        StoreError: the claim cannot be read or written; nobody knows whose it is.
+        StoreError: the claim cannot be read or written; the owner is unknown.
 
     """
     own = Claim(ledger=ledger.read_identity(), host=host, since=now, turn=now)
@@ -87,8 +87,7 @@ def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
 
 def check_claim(spool: Path, ledger: Ledger, host: str) -> None:
     """
-    See whether the controller of *ledger* on *host* may act; as `take_claim`, but read
-    only.
+    Check, read-only, that the controller of *ledger* on *host* may act.
 
     Raises:
         ActionError: another controller has the spool.
@@ -101,16 +100,16 @@ def check_claim(spool: Path, ledger: Ledger, host: str) -> None:
 
 def refuse_other_controller(found: Claim, spool: Path, ledger: Ledger, host: str) -> None:
     """
-    Refuse what *found* gives to another controller.
+    Refuse a claim *found* of another controller.
 
     Raises:
-        ActionError: it is another ledger's, or the ledger went on on another host.
+        ActionError: it is another ledger's, or the ledger has moved to another host.
 
     """
     same = found.ledger == ledger.read_identity()
     if same and found.host in (host, ledger.read_host() or host):
         return
-    whose = "this state directory went on on" if same else "it belongs to the one on"
+    whose = "this state directory moved to" if same else "it belongs to the one on"
     raise ActionError(
         f"another controller has the spool {spool}: {whose} {found.host} since "
         f"{_format_time(found.since)}, last turn {_format_time(found.turn)}; nothing was done: use "
@@ -144,17 +143,17 @@ def _read(path: Path) -> Claim | None:
 
 def _build_unreadable_error(path: Path) -> ActionError:
     return ActionError(
-        f"{path} is not a valid claim of the spool; nothing was done: if no "
-        f"other one acts, rm {path}"
+        f"{path} is not a valid claim of the spool; nothing was done: if no other "
+        f"controller is running, rm {path}"
     )
 
 
 def write_claim(path: Path, claim: Claim, *, first: bool) -> bool:
-    """Write *claim* whole; as the *first*, only if there is none: say if it was."""
+    """Write *claim* atomically; as the *first*, only if there is none. Return whether."""
     new = path.with_name(f"{CLAIM_FILE_NAME}.{claim.ledger}")  # ours alone, under our lock
     try:
         path.parent.mkdir(exist_ok=True)
-        new.unlink(missing_ok=True)  # of one that was killed
+        new.unlink(missing_ok=True)  # left by one that was killed
         with new.open("xb") as file:
             os.fchmod(file.fileno(), 0o644)
             file.write(msgspec.json.encode(claim) + b"\n")
@@ -179,10 +178,10 @@ def hold_controller_lock(
     path: Path, say: Callable[[str], None], max_wait: float = MAX_WAIT_S
 ) -> Generator[None]:
     """
-    Hold the lock at *path*, and say so if it has to be waited for.
+    Hold the lock at *path*; report with *say* a wait of more than `NOTICE_AFTER_S`.
 
     Raises:
-        UnverifiedError: another controller holds it all the while.
+        UnverifiedError: another controller held it for *max_wait* seconds.
         StoreError: the file cannot be made or opened.
 
     """
@@ -198,16 +197,16 @@ def hold_controller_lock(
 
 
 def _acquire(lock: int, path: Path, say: Callable[[str], None], max_wait: float) -> None:
-    began, told = time.monotonic(), False
+    began, reported = time.monotonic(), False
     while not _try_acquire(lock):
         waited = time.monotonic() - began
         if waited > max_wait:
             raise UnverifiedError(
-                f"another hpcverify holds {path} for {max_wait:g} s: see who with fuser {path}"
+                f"another hpcverify has held {path} for {max_wait:g} s: find it with fuser {path}"
             )
-        if waited > NOTICE_AFTER_S and not told:
-            say("another hpcverify acts on the fleet: waiting for it")
-            told = True
+        if waited > NOTICE_AFTER_S and not reported:
+            say("another hpcverify is acting on the fleet: waiting for it")
+            reported = True
         time.sleep(POLL_S)
 
 

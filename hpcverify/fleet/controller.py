@@ -1,10 +1,9 @@
 """
-The controller: what was found, what became of jobs, how nodes are held; in one turn.
+The controller: takes in runs, follows jobs and holds nodes, in one turn.
 
-A turn may end anywhere, by -9 too, and the next one goes on from what is written and
-from what the scheduler says: every step compares what is with what is wanted. One
-controller acts at a time, whoever starts it. If the scheduler does not answer in full,
-nothing is done at all.
+A turn may be killed anywhere, even by -9. The next one continues from the ledger and
+the scheduler's answer: every step compares what is with what is wanted. Only one
+controller acts at a time. If the scheduler does not answer in full, nothing is done.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 
 SLURMCTLD_SAVE_S = 30.0
-"""Until slurmctld has surely written down what it was told: it does so every 5 s."""
+"""Until slurmctld has surely saved a change: it saves every 5 s."""
 
 
 @dataclass
 class Controller:
-    """All that acts on the fleet, in one hand."""
+    """Everything that acts on the fleet."""
 
     site: Site
     state: Path
@@ -79,52 +78,51 @@ class Controller:
     slurm: Slurm
     backend: HoldBackend
     say: Callable[[str], None]
-    """Told what an operator should know, a line at a time."""
+    """Prints what an operator should know, a line at a time."""
     clock: Callable[[], float] = time.time
     runs_taken_in: int = 0
-    """Runs that came since this began."""
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
     _eligible_count: int = 0
-    """Nodes that the scheduler named when it was last asked for all."""
+    """Nodes in the scheduler's last full list."""
 
     def choose_exit_status(self) -> int:
-        """Choose the exit status: whether all actions took."""
+        """Choose the exit status: 0 if every action succeeded."""
         return ActionError.exit_code if self._errors else 0
 
     @contextmanager
     def hold_lock(self) -> Generator[None]:
         """
-        Hold the controller's lock, and the spool's claim.
+        Hold the controller's lock and the spool's claim.
 
         Raises:
-            UnverifiedError: another command of this state directory is at work.
-            ActionError: the spool is another controller's.
+            UnverifiedError: another command is using this state directory.
+            ActionError: the spool belongs to another controller.
 
         """
         spool_path = Path(self.site.fleet.spool)
         with hold_controller_lock(self.state / "fleet.lock", self.say):
             try:
                 take_claim(spool_path, self.ledger, gethostname(), self.clock())
-            except StoreError as exc:  # the spool is away: a node can still be held
+            except StoreError as exc:  # without the spool a node can still be held
                 if str(exc) not in self._errors:
                     self._record_error(str(exc))
             yield
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        """What asks for verifications, and follows them."""
+        """What orders verifications and follows their jobs."""
         return Dispatcher(self.site, self.ledger, self.slurm, self.say, self.clock)
 
     @cached_property
     def notifier(self) -> TransitionNotifier:
-        """What tells the site's own program of changes."""
+        """What runs the site's own program at each change."""
         program = self.site.quarantine.on_transition
         return TransitionNotifier(program, self.ledger, self.store, self.say, self.clock)
 
     def reconcile(self) -> None:
         """
-        Do all that is due: take in, judge, act, ask for reruns, tell the nodes.
+        Do all that is due: take in runs, judge, act, order reruns, write gate files.
 
         Raises:
             SlurmError: the scheduler does not answer in full; nothing was done.
@@ -135,17 +133,17 @@ class Controller:
         self._act(seen)
 
     def collect_results(self) -> bool:
-        """Take in what came; return whether there was anything to act on."""
+        """Take in new runs and ended jobs; return whether there was any."""
         judged = self._take_in(self._eligible_count)
         return self.dispatcher.close_ended_tickets() or judged
 
     def act(self) -> None:
-        """Do what follows from the news."""
+        """Act on what `collect_results` took in."""
         self._act(self.observe_holds())
 
     def observe_holds(self) -> Mapping[str, HoldReading]:
         """
-        Give all nodes, and know each, though no run of it ever came.
+        Read how all nodes are held, and add new ones to the ledger.
 
         Raises:
             SlurmError: the scheduler does not answer in full.
@@ -165,11 +163,9 @@ class Controller:
         self._order_reruns(seen)
         known = self.ledger.list_nodes()
         nodes = {name: known[name] for name in seen}
-        doubts = self.find_doubts()
+        doubts, tripped = self.find_doubts(), self.ledger.read_trip_reason()
         try:
-            publish_job_gates(
-                nodes, self.site, self.ledger.read_trip_reason(), doubts, self.clock()
-            )
+            publish_job_gates(nodes, self.site, tripped, doubts, self.clock())
         except StoreError as exc:
             self._record_error(str(exc))
         for check in self.ledger.record_doubts(doubts):
@@ -179,28 +175,28 @@ class Controller:
     # -- what was found
 
     def _take_in(self, eligible: int) -> bool:
-        """Take the spool in; what is refused is told, each once."""
+        """Take in what is in the spool; report each refusal once."""
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
         tripped = self.ledger.read_trip_reason()
         try:
             for judged in intake.take_in(self._gather_arrivals(taken), eligible):
                 self._report(judged)
-        except SpoolError as exc:  # what is known already is acted on all the same
+        except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
             try:
                 spool.remove_document(arrival)
-            except StoreError as exc:  # it is known, and will be removed the next time
+            except StoreError as exc:  # the next turn removes it
                 self.say(str(exc))
         self.runs_taken_in += len(taken)
         self._prune({arrival.run.node for arrival in taken})
         return bool(taken)
 
     def _gather_arrivals(self, taken: list[spool.Arrival]) -> Iterator[Run]:
-        """Yield the runs in the spool, and note in *taken* where they lie."""
+        """Yield the runs in the spool, and add their files to *taken*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
         for found in spool.gather(
@@ -231,24 +227,24 @@ class Controller:
 
     def _take_over_hook_drains(self, seen: Mapping[str, HoldReading]) -> Mapping[str, HoldReading]:
         """
-        Make Slurm's own drain ours where a run or a gate file of ours explains it.
+        Take over Slurm's own drain where a run or a gate file of ours explains it.
 
-        Return how those nodes are held after that.
+        Return how those nodes are held afterwards.
         """
         known = self.ledger.list_nodes()
         changed: dict[str, HoldReading] = {}
-        for name in sorted(name for name, there in seen.items() if there.hook_failed):
-            node = known[name]
-            if node.desired_hold is Hold.DRAIN or self._try_quarantine(node, seen[name]):
-                self._try(name, partial(self._take_over_hook_drain, seen[name], changed))
+        for name, there in sorted(seen.items()):
+            if there.hook_failed and (
+                known[name].desired_hold is Hold.DRAIN or self._try_quarantine(known[name], there)
+            ):
+                self._try(name, partial(self._take_over_hook_drain, there, changed))
         return changed
 
     def _try_quarantine(self, node: Node, there: HoldReading) -> bool:
-        """Quarantine *node* for what its prolog refused a job for, if we may."""
+        """Quarantine *node* for the failure that made its prolog refuse a job, if we may."""
         if self.ledger.read_trip_reason() or not explains_refusal(node, self.site):
             return False
-        in_doubt = self.find_doubts().keys() >= set(node.checks)
-        if in_doubt or self._trip_if_too_many(node.name):
+        if self.find_doubts().keys() >= set(node.checks) or self._trip_if_too_many(node.name):
             return False
         now = self.clock()
         since = now - self.site.quarantine.repeat_days * DAY_S
@@ -271,7 +267,7 @@ class Controller:
         return {doubt.check: doubt.why for doubt in doubts}
 
     def _trip_if_too_many(self, name: str) -> bool:
-        """Whether to hold one node more is one too many."""
+        """Trip the breaker if holding one more node is too many; return whether."""
         policy = self.site.quarantine
         held = self.ledger.list_newly_held(self.clock() - policy.window_hours * HOUR_S)
         if why := explain_trip(held, [name], self._eligible_count, policy):
@@ -281,17 +277,17 @@ class Controller:
 
     def _try(self, name: str, act: Callable[[], object]) -> None:
         """
-        Do *act* for one node; what does not take there must not stop the others.
+        Do *act* for one node; its failure must not stop the others.
 
         Raises:
-            SlurmError: it is the scheduler that is away.
+            SlurmError: the scheduler does not answer at all.
 
         """
         try:
             act()
         except HpcverifyError as exc:
             if isinstance(exc, SlurmError):
-                self.backend.read_holds()  # if it answers, it was about this node
+                self.backend.read_holds()  # if it answers, the error is this node's
             self._record_error(f"{name}: {exc}")
 
     def _record_error(self, what: str) -> None:
@@ -300,11 +296,10 @@ class Controller:
 
     def _settle(self, seen: Mapping[str, HoldReading]) -> None:
         """
-        Hold each node as it is wanted; one that cannot be is told, others go on.
+        Hold each node as its state says; report one that fails, and go on.
 
-        What is known of them follows from *seen*. Only before a write is one asked for
-        again, and all of them once if a hold of ours is gone from any: a single answer
-        is not enough to give one up.
+        *seen* is the basis. A node is read again only before a write, and all of them
+        once if a hold of ours is gone from any: one answer is not enough to give it up.
         """
         known = self.ledger.list_nodes()
         began = cache(self.backend.read_start_time)
@@ -330,7 +325,7 @@ class Controller:
         self._confirm_lost_holds(lost)
 
     def _write_changes(self, changes: Collection[NodeChange]) -> None:
-        """Write *changes* down; who is to be verified before jobs is kept at once."""
+        """Record *changes*; reserve at once each node to be verified before jobs."""
         self.ledger.put_all(changes)
         for each in changes:
             node = each.node
@@ -338,7 +333,7 @@ class Controller:
                 self._try(node.name, partial(self._settle_one, node))
 
     def _read_hold_history(self, node: Node, there: HoldReading) -> HoldHistory:
-        """Read what our holds are recognized by; a stranger's drain has none of it."""
+        """Read the history of our holds, if there is one of ours to recognize."""
         ours = node.hold_id or there.hold_id or there.reserved
         return read_hold_history(node, self.ledger) if ours else HoldHistory()
 
@@ -346,19 +341,19 @@ class Controller:
         self, known: Mapping[str, Node], seen: Collection[str]
     ) -> Iterator[NodeChange]:
         """
-        Note of the nodes that the scheduler did not name since when it does not.
+        Record since when the scheduler does not list a node.
 
-        That alone changes nothing: it may name them in its next answer.
+        That alone changes nothing: its next answer may list it again.
         """
         now = self.clock()
         for name in known.keys() - seen:
             if not 0 < known[name].missing_since <= now:
                 missing = replace(known[name], missing_since=now)
-                told = "the scheduler's answer did not name it"
-                yield NodeChange(node=missing, what="not listed by Slurm", detail=told)
+                detail = "the scheduler's answer did not name it"
+                yield NodeChange(node=missing, what="not listed by Slurm", detail=detail)
 
     def _confirm_lost_holds(self, lost: Iterable[Node]) -> None:
-        """Let the nodes be whose hold somebody else has lifted, if it is still so."""
+        """Give up the holds that somebody else has lifted, if a second look agrees."""
         if not lost:
             return
         seen = self.backend.read_holds()
@@ -389,16 +384,16 @@ class Controller:
 
     def _must_reverify(self, before: Node) -> bool:
         """
-        Whether the site has a node verified before jobs that somebody else let go.
+        Whether a node that somebody else released must pass before it takes jobs.
 
-        Not one whose reservation they have lifted: they know what it was for.
+        Not if they deleted its reservation: they know what it was for.
         """
         drained = before.state not in {State.SUSPECT, State.VERIFYING}
-        wished = self.site.quarantine.verify_returned
-        return wished and drained and not self.ledger.read_trip_reason()
+        wanted = self.site.quarantine.verify_returned
+        return wanted and drained and not self.ledger.read_trip_reason()
 
     def _confirm_hold(self, node: Node) -> None:
-        """Note that a hold was seen after the scheduler had written it down."""
+        """Record that a hold was seen after the scheduler had saved it."""
         if not node.hold_id:
             return
         lasting = self.ledger.read_last_write_time(node.name) + SLURMCTLD_SAVE_S
@@ -408,14 +403,14 @@ class Controller:
 
     def _may_have_lost_hold(self, node: Node, began: Callable[[], float]) -> bool:
         """
-        Whether the scheduler may have lost our hold of *node*, and nobody let it go.
+        Whether the scheduler may have lost our hold of *node* in a restart.
 
-        It was started since it was told, and we have not seen the hold since it had
-        the time to write that down.
+        It restarted after our write, and we have not seen the hold since it had time
+        to save it.
         """
-        told = self.ledger.read_last_write_time(node.name) if node.hold_id else 0.0
-        unsaved = bool(node.hold_id) and node.hold_confirmed_at < told
-        return unsaved and began() > told - MAX_CLOCK_SKEW_S
+        written = self.ledger.read_last_write_time(node.name) if node.hold_id else 0.0
+        unsaved = bool(node.hold_id) and node.hold_confirmed_at < written
+        return unsaved and began() > written - MAX_CLOCK_SKEW_S
 
     def _settle_one(self, node: Node, there: HoldReading | None = None) -> None:
         settled = settle(node, self.backend, self.ledger, there)
@@ -435,7 +430,7 @@ class Controller:
             if not node.enforced
         )
 
-    # -- whom to verify outside the sweep
+    # -- which nodes to verify outside the sweep
 
     def _reserve_overdue_nodes(self, seen: Mapping[str, HoldReading]) -> None:
         days = self.site.fleet.overdue_days
@@ -472,7 +467,7 @@ class Controller:
         ]
         if not due:
             return
-        hosts = self.slurm.list_hosts()  # a name that is gone meanwhile would be an error
+        hosts = self.slurm.list_hosts()  # asking for a name that is gone is an error
         for node in due:
             if host := hosts.get(node.name):
                 verify = partial(self.dispatcher.order_verification, host, self.site.fleet.suite)
@@ -488,7 +483,7 @@ class Controller:
         done: Collection[str] = (),
         limit: int | None = None,
     ) -> SweepPlan:
-        """Choose whom of *hosts* to verify now, of all or of *only* some."""
+        """Choose which of *hosts* to verify now; see `plan_sweep`."""
         return plan_sweep(
             hosts,
             self.ledger.list_nodes(),
@@ -527,7 +522,7 @@ def _describe_change(before: Node, after: Node) -> tuple[str, str]:
 
 
 def needs_no_settling(node: Node, seen: HoldReading) -> bool:
-    """Whether nobody holds *node*, as *seen*, or means to, and so it is known."""
+    """Whether *node* is neither held nor to be held, and the ledger says so."""
     if node.desired_hold is not Hold.NONE or node.hold_id or node.missing_since:
         return False
     if seen.hold_id or seen.reserved:
@@ -536,5 +531,5 @@ def needs_no_settling(node: Node, seen: HoldReading) -> bool:
 
 
 def is_free(seen: HoldReading) -> bool:
-    """Whether nothing at all keeps users' jobs off."""
+    """Whether nothing keeps users' jobs off."""
     return not (seen.drained or seen.reserved or seen.unavailable)

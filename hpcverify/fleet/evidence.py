@@ -1,8 +1,8 @@
 """
-What a run says of its node, as far as it matters for the node's life.
+What a run says about its node, as far as it matters for the node's state.
 
-Only stable checks count, and of several rounds the worst. A failure that a person has
-suppressed is known, and neither a failure nor a pass.
+Only stable checks count, and the worst of several rounds. A failure that a person has
+suppressed is neither a failure nor a pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcverify.summary.rounds import choose_worst_rounds
 
 PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
 ALL_CHECKS = "*"
-"""As the name of a check: all of them."""
+"""Stands for every check in ``[quarantine] enforce``."""
 
 
 class Failure(Struct, frozen=True):
@@ -33,11 +33,11 @@ class Failure(Struct, frozen=True):
     check: str
     reason: str
     hard: bool
-    """Whether a rerun could not take it back."""
+    """Whether no rerun can clear it."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What a run says, as far as it matters here."""
+    """What a run says about its node."""
 
     run: str
     node: str
@@ -45,7 +45,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     ticket: int
     """0: without one, or with one that was used before."""
     conclusive: bool
-    """Whether it came to its end."""
+    """Whether it ran to its end."""
     passive: bool
     """Whether nothing in it loaded the node."""
     verdict: Verdict
@@ -54,18 +54,18 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
     not_applicable: frozenset[str]
-    """Checks of parts that the node does not have, or not any more."""
+    """Checks of parts that the node does not have, or no longer has."""
     unanswered_checks: dict[str, str]
-    """Checks that had a turn and gave no answer that counts, and why."""
+    """Checks that were in the run and gave no answer that counts, and why."""
     unjudged: tuple[tuple[Cause, str], ...]
     """Why it could not be judged, each with a sentence."""
 
     @property
     def is_full_pass(self) -> bool:
         """
-        Whether it is a full pass: ours, whole, and without a failure or an error.
+        Whether it is a full pass: ordered by us, complete, without a failure or error.
 
-        Passive checks alone never make one: they saw the node at rest.
+        Passive checks alone are never one: they see the node idle.
         """
         return self._is_pass and not self.passive
 
@@ -75,13 +75,13 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether all of it was judged, and nothing failed that was not known."""
+        """Whether all of it was judged, and nothing failed but what is suppressed."""
         judged = bool(self.suppressed_checks and not self.failures and not self.unjudged)
         return self._is_pass or judged
 
     @property
     def settled_checks(self) -> frozenset[str]:
-        """The checks whose failure, if they had failed before, holds no longer."""
+        """The checks whose earlier failure, if any, no longer counts."""
         return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
 
     @property
@@ -94,7 +94,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
-    """Distil *run*, which came in *now* (seconds since 1970) for *ticket*."""
+    """Reduce *run*, which came in *now* (seconds since 1970) for *ticket*, to evidence."""
     worst = list(choose_worst_rounds(run.results))
     bad = [r for r in worst if r.verdict is Verdict.FAIL]
     counting = [r for r in bad if r.maturity is Maturity.STABLE]
@@ -132,23 +132,22 @@ def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) ->
 
 
 def _is_passive(run: Run, site: Site) -> bool:
-    """Whether nothing loaded the node; of an old document its checks tell."""
     if run.passive is not None:
         return run.passive
-    asked = {r.check for r in run.results if r.verdict is not Verdict.SKIP}
-    return all(_reads_only(check, site) for check in asked)
+    # An old document does not say; its checks do.
+    ran = {r.check for r in run.results if r.verdict is not Verdict.SKIP}
+    return all(_is_passive_check(check, site) for check in ran)
 
 
-def _reads_only(check: str, site: Site) -> bool:
-    """Whether *check* is passive; one that is not here any more is taken for none."""
+def _is_passive_check(check: str, site: Site) -> bool:
     try:
         return catalog.load_check(check, site.packages).placement is Placement.PASSIVE
-    except (ConfigError, UnknownNameError):
+    except (ConfigError, UnknownNameError):  # it has been removed since
         return False
 
 
 def _is_absent(result: Result) -> bool:
-    """Whether the node has no such part, and the suite does not say that it must."""
+    """Whether the node has no such part, and the suite does not require it."""
     skipped = effective_verdict(result) is Verdict.SKIP
     return skipped and result.cause is Cause.NOT_APPLICABLE
 
@@ -164,7 +163,7 @@ def _gather_hard_evidence(result: Result, run: Run) -> tuple[str, ...]:
 
 
 def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
-    """Name by node the checks whose failure there is known and not acted on, today."""
+    """Name by node the checks that are suppressed there today."""
     today = datetime.fromtimestamp(now, UTC).date()
     found: dict[str, set[str]] = {}
     for each in site.suppress:
@@ -175,7 +174,7 @@ def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
 
 
 def list_suppressed_checks(node: str, site: Site, now: float) -> set[str]:
-    """Name those of *node*."""
+    """Name the checks that are suppressed on *node* today."""
     return list_suppressions(site, now).get(node, set())
 
 

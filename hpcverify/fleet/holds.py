@@ -1,20 +1,20 @@
 """
-How a node is held: the scheduler's state is made what `Node.desired_hold` says.
+How a node is held: makes the scheduler's state what `Node.desired_hold` says.
 
-`settle` looks, does the one thing that is due, and looks again, until nothing is due.
-It remembers nothing of its own: a controller that died at any point just runs it
-again. A new hold always stands before the old one goes, so that no job slips in
-between, and whatever somebody else holds is left alone, reason and all.
+`settle` reads, makes the one write that is due, and reads again, until none is due. It
+keeps no state of its own: after a crash it simply runs again. A new hold is always in
+place before the old one goes, so that no job slips in between. What somebody else
+holds is left alone, reason included.
 
-A drain is ours if its reason is, word for word, the one that our last drain of that
-node gave it, or one that a write of ours may still give it. A person who adds a note
-to it, changes it, or drains the node again with a reason that we once used has taken
-the node over. A drain that we took back is ours again if it was set when we set it: a
-scheduler that is killed forgets what it was told last.
+A drain is ours if its reason is, word for word, that of our last drain of the node, or
+one that a pending write of ours may still set. A person who adds a note to it, changes
+it, or drains the node again with an old reason of ours has taken the node over. A drain
+that we removed is ours again if it dates from when we set it: a scheduler that is
+killed forgets the last changes.
 
-No scheduler has a write with a condition (Slurm's replaces whatever reason there is and
-keeps no other), so each write directly follows a read, and what comes between those
-two, some 10 ms, is not seen.
+No scheduler has a conditional write (Slurm's replaces whatever reason there is and
+keeps no other). So each write directly follows a read; a change in between, within some
+10 ms, goes unseen.
 """
 
 from __future__ import annotations
@@ -37,17 +37,14 @@ MAX_WRITTEN_REASON_CHARS = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
 
 NO_REASON_SUFFIX = "no reason given"
-"""Ends what is told of a hold that has no reason."""
+"""Ends the description of a hold that has no reason."""
 
-DRAIN = "drain"
-"""The act that has a node drained."""
-RESUME = "resume"
-"""The act that takes a drain of ours back."""
+DRAIN, RESUME = "drain", "resume"
 
 MAX_CLOCK_SKEW_S = 5.0
-"""That the scheduler's clock may differ from ours."""
+"""How far the scheduler's clock may be off ours."""
 MAX_DRAIN_DELAY_S = 60.0
-"""From the intent of a drain until it is surely made."""
+"""Seconds after which a drain that was intended is surely made."""
 
 _NEXT_WRITE = {
     (Hold.NONE, True, False): RESUME,
@@ -60,7 +57,7 @@ _NEXT_WRITE = {
     (Hold.DRAIN, False, True): DRAIN,
     (Hold.DRAIN, True, True): "unreserve",
 }
-"""What is due by what is wanted, whether our drain stands, and our reservation."""
+"""The write that is due, by (hold wanted, whether drained by us, reserved by us)."""
 
 _HOLD_ID_PATTERN = re.compile(r"hpcverify\[[0-9a-f]{6,}\]")
 _SLURM_SUFFIX_PATTERN = re.compile(
@@ -68,12 +65,12 @@ _SLURM_SUFFIX_PATTERN = re.compile(
     r"|ResumeTimeout reached))+$"
 )
 """
-What slurmctld appends to the reason of a drained node by itself: 22.05 when it is
-rebooted, later versions also when it goes down (``set_node_reason`` in node_mgr.c).
+What slurmctld itself appends to the reason of a drained node: 22.05 when it reboots,
+later versions also when it goes down (``set_node_reason`` in node_mgr.c).
 """
 _UNRELIABLE_CHARS_PATTERN = re.compile(r"[^!-~]|[\"'\\]")
-"""Characters that a version of Slurm may print otherwise than they were given to it:
-blanks, quotes, backslashes, and all beyond ASCII."""
+"""Characters that some version of Slurm changes: blanks, quotes, backslashes, and all
+beyond ASCII."""
 
 
 class HoldReading(Struct, frozen=True, kw_only=True):
@@ -81,21 +78,21 @@ class HoldReading(Struct, frozen=True, kw_only=True):
 
     node: str
     hold_id: str = ""
-    """The id that its reason begins with: of a drain of ours, of one that says so, or
-    of one that is over, for a resume of Slurm 24.11 leaves the reason behind."""
+    """The id that its reason begins with: of our drain, of a copy of its reason, or of
+    one that is over, since a resume in Slurm 24.11 leaves the reason behind."""
     reason: str = ""
     """Word for word."""
     by: str = ""
-    """Who set the reason, where that is known."""
+    """Who set the reason, if known."""
     at: float = 0.0
     """When it was set, in seconds since 1970 by the scheduler's clock; 0: unknown."""
     drained: bool = False
     hook_failed: bool = False
-    """The scheduler drained it by itself, since a prolog or an epilog ended badly."""
+    """Whether the scheduler drained it because a prolog or an epilog failed."""
     unavailable: str = ""
-    """Why nobody but the one who put it into this state may touch it: DOWN, MAINT, …"""
+    """Why only whoever put it into this state may touch it: DOWN, MAINT, …"""
     reserved: bool = False
-    """Our reservation stands."""
+    """Whether our reservation of it exists."""
 
 
 class Intent(Struct, frozen=True):
@@ -104,33 +101,31 @@ class Intent(Struct, frozen=True):
     number: int
     act: str
     reason: str
-    """What it was to write."""
+    """The reason to be written."""
     reason_before: str
-    """The reason that stood there when it was about to be made."""
+    """The node's reason just before the write."""
     drain_after: str | None = None
-    """The reason of the drain that stood afterwards, empty if none did; None: nobody
-    knows, or the write may still take effect."""
+    """The reason of the drain afterwards, empty if the node was not drained; None:
+    unknown, or the write may still take effect."""
     at: float = 0.0
     """When, in seconds since 1970 by our clock."""
 
 
 class HoldHistory(Struct, frozen=True):
-    """What a hold of ours is recognized by, on one node."""
+    """What identifies our holds of one node; reasons as `_normalize_reason` has them."""
 
     hold_ids: tuple[str, ...] = ()
-    """The ids that we ever gave its holds, the present one last."""
+    """Every id that we gave its holds, the current one last."""
     standing_reason: str = ""
-    """
-    The reason of our drain that was last seen to stand, as `_normalize_reason` has it.
-    """
+    """The reason of our drain that was last seen in place."""
     awaited_reasons: frozenset[str] = frozenset()
-    """Those of drains that were never seen to stand, and may have been made or yet
-    be: their command was killed, or has timed out."""
+    """Reasons of drains never seen in place that may still appear: their command was
+    killed or timed out."""
     lifted_reason: str = ""
-    """The reason of our drain that we last took back."""
+    """The reason of our drain that we last removed."""
     lifted_drained_at: float = 0.0
     lifted_at: float = 0.0
-    """When we were about to make it, and to take it back."""
+    """When we were about to set that drain, and to remove it."""
 
     def owns_drain(self, seen: HoldReading) -> bool:
         """Whether the node, as *seen*, is drained by us."""
@@ -149,7 +144,7 @@ class HoldHistory(Struct, frozen=True):
         return first < seen.at < min(last, self.lifted_at - MAX_CLOCK_SKEW_S)
 
     def has_awaited_drain(self, seen: HoldReading) -> bool:
-        """Whether a drain stands on the node, as *seen*, that was awaited."""
+        """Whether the node, as *seen*, has a drain that was awaited."""
         return seen.drained and _normalize_reason(seen.reason) in self.awaited_reasons
 
     def owns_reservation(self, seen: HoldReading) -> bool:
@@ -158,40 +153,40 @@ class HoldHistory(Struct, frozen=True):
 
 
 def _normalize_reason(reason: str) -> str:
-    """Keep of *reason* what somebody wrote, and every Slurm gives back as it was."""
+    """Keep of *reason* what every version of Slurm returns unchanged."""
     return _UNRELIABLE_CHARS_PATTERN.sub("", _SLURM_SUFFIX_PATTERN.sub("", reason))
 
 
 class HoldBackend(Protocol):
     """
-    A scheduler, or what stands for one.
+    A scheduler, or a site's script in place of one.
 
-    All writes may be repeated. Every method raises an ActionError if it did not work,
-    or if that is not known: the write may have been done, or may yet be.
+    All writes may be repeated. Every method raises an ActionError if it failed, or if
+    its outcome is unknown: the write may have been made, or may still be made.
     """
 
     def read_holds(self) -> Mapping[str, HoldReading]:
-        """Give all nodes."""
+        """Read how all nodes are held, by name."""
         ...
 
     def read_hold(self, node: str) -> HoldReading:
-        """Give one node, as it is now."""
+        """Read how one node is held now."""
         ...
 
     def read_start_time(self) -> float:
-        """Say when it was last started, if it forgets by that what it was just told."""
+        """Say when it last started, in seconds since 1970; 0: it forgets nothing then."""
         ...
 
     def drain(self, node: str, reason: str) -> None:
-        """Keep all jobs off *node*, ours too; replaces the reason that it has."""
+        """Keep all jobs off *node*, ours too; replaces its reason."""
         ...
 
     def resume(self, node: str) -> None:
-        """Take the drain of *node* back."""
+        """Remove the drain of *node*."""
         ...
 
     def restore(self, node: str, reason: str) -> None:
-        """Give *node* somebody else's reason back, or a blank one if there was none."""
+        """Set somebody else's reason of *node* again, or a blank one if there was none."""
         ...
 
     def reserve(self, node: str) -> None:
@@ -199,38 +194,38 @@ class HoldBackend(Protocol):
         ...
 
     def unreserve(self, node: str) -> None:
-        """Take our reservation of *node* back, unless a job of ours is still in it."""
+        """Remove our reservation of *node*, unless a job of ours is still in it."""
         ...
 
 
 class IntentLog(Protocol):
-    """Where each write is written down before it is made, and what came of it."""
+    """Where each write is recorded before it is made, and its outcome afterwards."""
 
     def record_intent(self, node: str, act: str, reason: str, before: str) -> int:
-        """Write down what is about to be done, and the reason that stands there now."""
+        """Record what is about to be done, and the node's reason *before* it."""
         ...
 
     def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
-        """Write down what came of it, and which drain stood then: `Intent.drain_after`."""
+        """Record the outcome of *intent*; see `Intent.drain_after`."""
         ...
 
     def record_found_drain(self, node: str, drain_reason: str) -> None:
-        """Write down which drain of ours was found on *node*; empty: there is none."""
+        """Record which drain of ours was found on *node*; empty: none."""
         ...
 
     def list_intents(self, node: str) -> Sequence[Intent]:
-        """List every write to *node* that was ever meant to be made, in order."""
+        """List every write to *node* that was ever intended, in order."""
         ...
 
 
 def parse_hold_id(reason: str) -> str:
-    """Give the hold id that *reason* begins with, empty if it has none."""
+    """Return the hold id that *reason* begins with, empty if it has none."""
     found = _HOLD_ID_PATTERN.match(reason)
     return "" if found is None else found[0]
 
 
 def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
-    """Read in the *log* what our holds of *node* are recognized by."""
+    """Read in the *log* what identifies our holds of *node*."""
     intents = log.list_intents(node.name)
     given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
     standing = lifted = ""
@@ -250,7 +245,7 @@ def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
         stood = _normalize_reason(each.drain_after)
         if each.act == RESUME and standing and not stood:
             lifted, lifted_at = standing, each.at
-        # What others write later in the same words is theirs.
+        # If others write the same words later, that drain is theirs.
         standing = stood if stood in (drain, standing) else ""
     return HoldHistory(
         hold_ids=tuple(filter(None, given)),
@@ -263,19 +258,19 @@ def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
 
 
 def format_reason(hold_id: str, reason: str) -> str:
-    """Put *reason* as we write it: after its hold id, on one line, of bounded length."""
-    # A node's own words come into it: nothing that steers a terminal.
+    """Format *reason* as we write it: after its hold id, one line, of bounded length."""
+    # It contains text from a node: no control characters for the terminal.
     plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
     return f"{hold_id} {plain}"[:MAX_WRITTEN_REASON_CHARS].rstrip()
 
 
 def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:
-    """Say what *seen* makes of *node*, and what `settle` is to do then, if anything."""
+    """Update *node* from *seen*, and name what `settle` is to do then, if anything."""
     found = apply_reading(node, seen, marks)
     if _must_restore_reason(node, seen, marks):
         return found, "restore"
     act = _choose_next_write(found, seen, marks)
-    # That they have left is written down first: see `_must_restore_reason`.
+    # First record that they have left: see `_must_restore_reason`.
     if not act or (act == DRAIN and node.foreign):
         return found, "note" if marks.has_awaited_drain(seen) else ""
     return found, act
@@ -290,17 +285,17 @@ def settle(
     node: Node, backend: HoldBackend, log: IntentLog, seen: HoldReading | None = None
 ) -> Node:
     """
-    Hold *node* as it wants to be held; give it with what was found of its hold.
+    Hold *node* as `Node.desired_hold` says; return it with the hold that it has then.
 
-    *seen* is how it was just found, if it was: before each write it is asked for again.
+    *seen* is a fresh reading of it, if there is one; before each write it is read again.
 
-    A node that somebody else holds comes back with their reason as `Node.foreign`. One
-    whose hold somebody else has lifted or taken over is not held again against them:
-    it comes back as unverified, with that for a reason.
+    A node that somebody else holds comes back with their reason as `Node.foreign`. If
+    somebody else has lifted or taken over our hold, we do not hold it again: it comes
+    back as unverified, and its reason says so.
 
     Raises:
-        ActionError: the scheduler did not answer, in which case nothing was concluded
-            from it, or a write did not take.
+        ActionError: the scheduler did not answer, and nothing was concluded; or a write
+            had no effect.
 
     """
     hand = _HoldWriter(node.name, backend, log)
@@ -325,20 +320,19 @@ def settle(
 
 
 def _accept_or_raise(act: str, node: Node, seen: HoldReading) -> Node:
-    """Put up with a reservation that stays until our job in it ends, and no more."""
-    if act == "unreserve":
+    if act == "unreserve":  # the reservation stays until our job in it ends
         return node
-    raise ActionError(f"{node.name}: {act} did not take: it is {_describe_reading(seen)}")
+    raise ActionError(f"{node.name}: {act} had no effect: it is {_describe_reading(seen)}")
 
 
 def take_over_hook_drain(
     node: Node, seen: HoldReading, backend: HoldBackend, log: IntentLog
 ) -> Node:
     """
-    Make the drain of a prolog or epilog that failed ours, as *node*'s reason explains.
+    Take over the drain of a failed prolog or epilog, giving it *node*'s reason.
 
-    Only what Slurm set itself is taken, and only if it still is as it was *seen*; else
-    *node* comes back as it is now found. `settle` goes on from there.
+    Only if Slurm itself set it and it is still as it was *seen*; otherwise *node* comes
+    back as it is now. `settle` continues from there.
 
     Raises:
         ActionError: the scheduler did not answer.
@@ -353,7 +347,7 @@ def take_over_hook_drain(
 
 
 def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
-    """Say what *seen* makes of *node*, our holds being recognized by *marks*."""
+    """Update *node* from *seen*; *marks* identify our holds."""
     if marks.owns_drain(seen):
         return replace(node, hold_id=seen.hold_id, foreign="")
     reserved = marks.owns_reservation(seen)
@@ -361,7 +355,7 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
     if reserved:
         return replace(node, hold_id=marks.hold_ids[-1], foreign=foreign)
     if seen.unavailable and not seen.drained:
-        return replace(node, foreign=foreign)  # our hold is looked for once that ends
+        return replace(node, foreign=foreign)  # look for our hold once that ends
     if node.hold_id and node.desired_hold is not Hold.NONE:
         return give_up_hold(node, foreign)
     if node.foreign and not foreign and node.owed_checks and not node.has_returned:
@@ -372,7 +366,7 @@ def apply_reading(node: Node, seen: HoldReading, marks: HoldHistory) -> Node:
 def _describe_other_holder(seen: HoldReading, *, reserved: bool) -> str:
     if seen.drained or seen.unavailable:
         return seen.reason or f"{seen.unavailable or 'drained'}, {NO_REASON_SUFFIX}"
-    if seen.reserved and not reserved:  # of a ledger that is lost, or another one
+    if seen.reserved and not reserved:  # by another ledger, or one that is lost
         return f"reserved in our name, {NO_REASON_SUFFIX}"
     return ""
 
@@ -385,8 +379,8 @@ def _choose_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> str
         return "unreserve" if reserved and node.desired_hold is Hold.NONE else ""
     if seen.reserved and not reserved:
         return ""
-    # Slurm keeps a reason that is there when it drains the node by itself next time,
-    # and that drain would pass for ours.
+    # Slurm keeps an old reason when it next drains the node itself, and that drain
+    # would pass for ours.
     left_behind = not seen.drained and seen.hold_id in marks.hold_ids
     otherwise = "wipe" if left_behind else ""
     return _NEXT_WRITE.get((node.desired_hold, drain, reserved), otherwise)
@@ -396,26 +390,25 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
     """
     Whether a late write of ours has replaced the reason of somebody else's drain.
 
-    A command that timed out may yet be done, when somebody else has drained the node
-    since. That we had read their reason and now find ours tells, for `settle` drains
-    nothing in the turn in which it finds that they have left.
+    A command that timed out may take effect after somebody else has drained the node.
+    We know by having read their reason before and ours now: `settle` drains nothing in
+    the turn in which it finds that they have left.
     """
     theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)
     return theirs and marks.owns_drain(seen)
 
 
 def _restore_reason(node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
-    """Give a drain back whose reason a late write of ours has replaced."""
     if not _must_restore_reason(node, seen, read_hold_history(node, hand.log)):
         return seen
-    give_back = partial(hand.backend.restore, hand.node, node.foreign)
-    return hand.perform("restore", f"theirs: {node.foreign}", seen, give_back)
+    restore = partial(hand.backend.restore, hand.node, node.foreign)
+    return hand.perform("restore", f"theirs: {node.foreign}", seen, restore)
 
 
 def _perform_write(act: str, node: Node, seen: HoldReading, hand: _HoldWriter) -> HoldReading:
     backend, name = hand.backend, node.name
-    said = f"{node.by}: {node.full_reason}" if node.by else node.full_reason
-    reason = format_reason(node.hold_id or make_hold_id(), said)
+    text = f"{node.by}: {node.full_reason}" if node.by else node.full_reason
+    reason = format_reason(node.hold_id or make_hold_id(), text)
     writes: dict[str, Callable[[], None]] = {
         DRAIN: partial(backend.drain, name, reason),
         RESUME: partial(backend.resume, name),
@@ -437,22 +430,20 @@ class _HoldWriter:
     def perform(
         self, act: str, reason: str, seen: HoldReading, write: Callable[[], None]
     ) -> HoldReading:
-        """Call *write* if the node still is as it was *seen*; say how it is then."""
+        """Call *write* if the node is still as it was *seen*; read and return it then."""
         intent = self.log.record_intent(self.node, act, reason, seen.reason)
         now = self.backend.read_hold(self.node)
         if now != seen:
-            told = f"not done, for it now is {_describe_reading(now)}"
-            self.log.record_outcome(intent, told, _get_drain_reason(now))
+            text = f"not done, since it is now {_describe_reading(now)}"
+            self.log.record_outcome(intent, text, _get_drain_reason(now))
             return now
         write()
         now = self.backend.read_hold(self.node)
-        # A drain that does not stand yet may still come: commands can be late.
-        late = act == DRAIN and _normalize_reason(reason) != _normalize_reason(
-            _get_drain_reason(now)
-        )
-        self.log.record_outcome(
-            intent, f"it is {_describe_reading(now)}", None if late else _get_drain_reason(now)
-        )
+        drain = _get_drain_reason(now)
+        # A drain that is not there yet may still come: commands can be late.
+        late = act == DRAIN and _normalize_reason(reason) != _normalize_reason(drain)
+        text = f"it is {_describe_reading(now)}"
+        self.log.record_outcome(intent, text, None if late else drain)
         return now
 
 
@@ -469,5 +460,5 @@ def _describe_reading(seen: HoldReading) -> str:
     held = ["reserved"] if seen.reserved else []
     held += ["drained"] if seen.drained else []
     held += [seen.unavailable] if seen.unavailable else []
-    told = " and ".join(held) or "free"
-    return f"{told} ({seen.reason})" if seen.reason else told
+    text = " and ".join(held) or "free"
+    return f"{text} ({seen.reason})" if seen.reason else text

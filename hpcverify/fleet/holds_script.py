@@ -1,18 +1,18 @@
 """
 Holds nodes by a site's own script, where Slurm is not what takes them out of service.
 
-    SCRIPT look                   NODE<TAB>HELD<TAB>REASON, a line for every node
+    SCRIPT look                   print NODE<TAB>HELD<TAB>REASON, a line for every node
     SCRIPT drain NODE REASON      keep all jobs off it
-    SCRIPT resume NODE            take that back
-    SCRIPT restore NODE REASON    give it somebody else's reason back
-    SCRIPT reserve NODE           keep it for the verification alone, by a reservation
-                                  of Slurm's that is called hpcverify-NODE
-    SCRIPT unreserve NODE         take that back
+    SCRIPT resume NODE            undo that
+    SCRIPT restore NODE REASON    set somebody else's reason again
+    SCRIPT reserve NODE           keep it for the verification alone, by a Slurm
+                                  reservation called hpcverify-NODE
+    SCRIPT unreserve NODE         undo that
 
-HELD is ``free``, ``held``, ``reserved``, ``held+reserved`` while one follows the other,
-or ``other``: in a state that forbids touching it, as REASON says. Whether it is we who
-hold a node is told by its reason, which has to come back as it was given. Each may be
-asked for again, and an exit status that is not 0 says that it was not done.
+HELD is ``free``, ``held``, ``reserved``, ``held+reserved`` while one replaces the other,
+or ``other``: in a state that forbids touching it, as REASON says. We recognize our own
+holds by the reason, so it must come back exactly as it was given. Every call may be
+repeated; an exit status other than 0 means that it was not done.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _HELD_VALUES = frozenset({"free", "held", "reserved", "held+reserved", "other"})
 @dataclass(frozen=True)
 class ScriptBackend:
     """
-    Asks and tells the *script*, by its absolute path.
+    Calls the *script*, by its absolute path.
 
     Every method raises an ActionError if it fails or takes too long, and a ConfigError
-    if it is not there or others than root could change it.
+    if it is missing or others than root could change it.
     """
 
     script: Path
     timeout: float = TIMEOUT_S
 
     def read_holds(self) -> Mapping[str, HoldReading]:
-        """Give all nodes that the script names."""
+        """Read how all nodes are held that the script names."""
         printed = self._run("look")
         nodes = [self._parse_line(line) for line in printed.split("\n") if line]
         there = {seen.node: seen for seen in nodes}
@@ -55,41 +55,41 @@ class ScriptBackend:
         return there
 
     def read_hold(self, node: str) -> HoldReading:
-        """Give one node, of a fresh answer for all."""
+        """Read how one node is held, from a new answer about all."""
         there = self.read_holds()
         if node not in there:
             raise self._build_error(f"does not name {node}")
         return there[node]
 
     def read_start_time(self) -> float:
-        """Take the script for one that forgets nothing."""
+        """Return 0: we take it that the script forgets nothing."""
         return 0.0
 
     def drain(self, node: str, reason: str) -> None:
-        """Have all jobs kept off *node*."""
+        """Keep all jobs off *node*."""
         self._run("drain", node, reason)
 
     def resume(self, node: str) -> None:
-        """Have that taken back."""
+        """Undo `drain`."""
         self._run("resume", node)
 
     def restore(self, node: str, reason: str) -> None:
-        """Have somebody else's reason given back to *node*."""
+        """Set somebody else's reason of *node* again."""
         self._run("restore", node, reason)
 
     def reserve(self, node: str) -> None:
-        """Have *node* kept for the verification."""
+        """Keep *node* for the verification."""
         self._run("reserve", node)
 
     def unreserve(self, node: str) -> None:
-        """Have that taken back."""
+        """Undo `reserve`."""
         self._run("unreserve", node)
 
     def _run(self, *words: str) -> str:
         done = self._run_script(*words)
-        said = done.stderr.decode(errors="replace").strip().split("\n")[0]
         if done.returncode != 0:
-            why = said or f"exit status {done.returncode}, without an error message"
+            error = done.stderr.decode(errors="replace").strip().split("\n")[0]
+            why = error or f"exit status {done.returncode}, without an error message"
             raise ActionError(f"{self.script} {' '.join(words[:2])}: {why}")
         return done.stdout.decode(errors="replace")
 

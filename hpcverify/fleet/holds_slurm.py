@@ -14,16 +14,16 @@ RESERVATION_FORMAT = "hpcverify-{node}"
 """The name of our reservation of a node."""
 
 _HOOK_FAILURE_REASONS = frozenset({"Prolog error", "Epilog error"})
-"""The reasons that Slurm gives when one of these ends badly, word for word."""
+"""The reasons that Slurm gives when one of these fails, word for word."""
 _UNTOUCHABLE_STATES = frozenset({"UNKNOWN", "DOWN", "ERROR", "FUTURE"})
 """States in which a drain of ours would replace a reason, or means nothing."""
 _UNTOUCHABLE_FLAG_PREFIXES = ("FAIL", "INVAL", "REBOOT", "POWER")
-"""What flags begin with that mean the same."""
+"""How the flags begin that mean the same."""
 _RESERVATION_FLAGS = frozenset({"MAINT", "RESERVED"})
-"""Flags of a node that is in a reservation which is on."""
+"""Flags of a node in an active reservation."""
 
 _RESERVATION_BUSY_TEXT = "reservation is in use"
-"""What Slurm says of one that a job waits for or runs in: ESLURM_RESERVATION_BUSY."""
+"""Slurm's error if a job waits for it or runs in it: ESLURM_RESERVATION_BUSY."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +33,30 @@ class SlurmBackend:
     slurm: Slurm
 
     def read_holds(self) -> Mapping[str, HoldReading]:
-        """Give all nodes, in two questions."""
+        """Read how all nodes are held, in two queries."""
         hosts = self.slurm.list_hosts()
-        reservations, owner = (self.slurm.list_reservations(), self.slurm.read_slurm_user())
+        reservations, owner = self.slurm.list_reservations(), self.slurm.read_slurm_user()
         return {name: build_reading(host, reservations, owner) for name, host in hosts.items()}
 
     def read_hold(self, node: str) -> HoldReading:
-        """Give one node; its reason is the last thing that is asked for."""
-        reservations, owner = (self.slurm.list_reservations(), self.slurm.read_slurm_user())
+        """Read how one node is held; its reason is queried last."""
+        reservations, owner = self.slurm.list_reservations(), self.slurm.read_slurm_user()
         return build_reading(self.slurm.list_hosts(node)[node], reservations, owner)
 
     def read_start_time(self) -> float:
-        """Say when slurmctld was last started."""
+        """Say when slurmctld last started."""
         return self.slurm.read_start_time()
 
     def drain(self, node: str, reason: str) -> None:
-        """Drain *node*; jobs on it go on to their end."""
+        """Drain *node*; jobs on it run to their end."""
         self.slurm.drain(node, reason)
 
     def resume(self, node: str) -> None:
-        """Take the drain of *node* back; it takes jobs some seconds later."""
+        """Remove the drain of *node*; it takes jobs some seconds later."""
         self.slurm.resume(node)
 
     def restore(self, node: str, reason: str) -> None:
-        """Give *node* somebody else's reason back."""
+        """Set somebody else's reason of *node* again."""
         self.slurm.set_reason(node, reason)
 
     def reserve(self, node: str) -> None:
@@ -64,7 +64,7 @@ class SlurmBackend:
         self.slurm.reserve(RESERVATION_FORMAT.format(node=node), node)
 
     def unreserve(self, node: str) -> None:
-        """Delete our reservation of *node*, which stands as long as a job is in it."""
+        """Delete our reservation of *node*; it stays as long as a job is in it."""
         try:
             self.slurm.unreserve(RESERVATION_FORMAT.format(node=node))
         except SlurmError as exc:
@@ -73,7 +73,7 @@ class SlurmBackend:
 
 
 def build_reading(host: Host, reservations: Mapping[str, Reservation], owner: str) -> HoldReading:
-    """Say how *host* is held; *owner* is who Slurm's own drains are by."""
+    """Say how *host* is held; *owner* is the user who sets Slurm's own drains."""
     ours = RESERVATION_FORMAT.format(node=host.name)
     reserved = ours in reservations and host.name in reservations[ours].nodes
     others = [r for r in reservations.values() if host.name in r.nodes and not reserved]
@@ -93,10 +93,10 @@ def build_reading(host: Host, reservations: Mapping[str, Reservation], owner: st
 
 def list_untouchable_states(host: Host, others: Iterable[Reservation]) -> list[str]:
     """
-    Say which of a node's states forbid touching it.
+    List the states of *host* that forbid touching it.
 
-    A node shows for some seconds that it is reserved when no reservation has it any
-    more, and what it shows is down to ours where that stands.
+    Its reservation flags count only if one of *others* has it: they stay for some
+    seconds after a reservation ends, and may come from our own.
     """
     states = [host.state] if host.state in _UNTOUCHABLE_STATES else []
     flags = [flag for flag in sorted(host.flags) if flag.startswith(_UNTOUCHABLE_FLAG_PREFIXES)]

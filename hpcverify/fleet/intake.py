@@ -1,9 +1,9 @@
 """
-From a node's document to what the controller makes of the node.
+From a node's document to the node's new state.
 
-A document is kept first and judged then, each once: what was killed in between finds
-it in the spool again. All that came together is judged together, so that the breaker
-sees a bad night before anybody is acted on.
+A document is first stored, then judged, each once: a controller killed in between finds
+it in the spool again. All that arrived together is judged together, so that the breaker
+sees a bad night before any node is held.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcverify.records.store import Store
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run, and what it made of its node."""
+    """A run, and its node before and after it was judged."""
 
     evidence: Evidence
     before: Node
@@ -34,13 +34,13 @@ class JudgedRun:
 
     @property
     def newly_held(self) -> bool:
-        """Whether the node would be held for what it is, and was not."""
+        """Whether the node is to be held because of this run."""
         return _is_blamed(self.after) and not _is_blamed(self.before)
 
 
 @dataclass(frozen=True)
 class Intake:
-    """Takes documents in: into the *store* as they are, into the *ledger* as judged."""
+    """Keeps documents in the *store*, and what was judged from them in the *ledger*."""
 
     site: Site
     store: Store
@@ -48,7 +48,7 @@ class Intake:
     clock: Callable[[], float] = time.time
 
     def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
-        """Keep and judge *runs*, of a fleet of *eligible* nodes; each once."""
+        """Keep and judge *runs*, each once, in a fleet of *eligible* nodes."""
         found = [self._keep_run(run) for run in runs if not self.ledger.is_judged(run.id)]
         judged = self._judge(_drop_duplicate_tickets(found), eligible)
         for each in judged:
@@ -57,13 +57,13 @@ class Intake:
 
     def _keep_run(self, run: Run) -> Evidence:
         ticket = self.ledger.find_ticket(run.node, run.token)
-        # Who reads the store has no business with the token.
+        # The token is secret, and the store is not.
         if not self.store.get_document_path(run.id).exists():
             self.store.save(replace(run, token=""))
         return extract_evidence(run, ticket, self.site, self.clock())
 
     def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
-        """Judge *found*, with the brakes on that all of it together calls for."""
+        """Judge *found*, with the brakes that all of it together calls for."""
         policy = self.site.quarantine
         since = self.clock() - policy.window_hours * HOUR_S
         outcomes = self.ledger.read_outcomes(since)
@@ -74,12 +74,8 @@ class Intake:
         tripped = self.ledger.read_trip_reason()
         judged = self._judge_in_sequence(found, doubts, tripped)
         new = {each.after.name for each in judged if each.newly_held}
-        why = (
-            ""
-            if tripped
-            else explain_trip(self.ledger.list_newly_held(since), new, eligible, policy)
-        )
-        if not why:
+        held = self.ledger.list_newly_held(since)
+        if tripped or not (why := explain_trip(held, new, eligible, policy)):
             return judged
         self.ledger.trip(why)
         return self._judge_in_sequence(found, doubts, why)
@@ -87,7 +83,7 @@ class Intake:
     def _judge_in_sequence(
         self, found: Iterable[Evidence], doubts: Mapping[str, str], tripped: str
     ) -> list[JudgedRun]:
-        """Judge *found* in sequence: what a run says depends on those before it."""
+        """Judge *found* one after another: each verdict depends on those before."""
         now, policy = self.clock(), self.site.quarantine
         nodes = self.ledger.list_nodes()
         judged: list[JudgedRun] = []
@@ -105,7 +101,7 @@ class Intake:
     def _record(self, each: JudgedRun) -> None:
         changed = each.after.state is not each.before.state
         moved = changed or each.newly_held
-        what = ""  # a hook's run that moves nothing is no news
+        what = ""  # a hook's run that changes nothing gets no line
         if moved:
             what = each.after.state.value
         elif each.evidence.ticket:
@@ -124,7 +120,7 @@ class Intake:
 
 
 def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
-    """Leave its ticket to the first run that has it: a second one is of nobody."""
+    """Leave a ticket to the first run that has it."""
     used: set[int] = set()
     once: list[Evidence] = []
     for each in found:
@@ -134,12 +130,12 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _is_blamed(node: Node) -> bool:
-    """Whether *node* is out of service, and not for its turn alone."""
+    """Whether *node* is out of service, and not only because it is overdue."""
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
-    """Say why what failed is not believed, if only checks failed that fail widely."""
+    """Say why the failure is not believed, if only checks in doubt failed."""
     failed = {f.check for f in evidence.failures}
     if not failed and node.state in FAILED_STATES:  # for what it failed before
         failed = set(node.checks)

@@ -1,10 +1,10 @@
 """
-What the controller has decided and done about nodes, and why: SQLite, by hand.
+What the controller has decided and done about nodes, and why: an SQLite file.
 
-It is not made of run documents and cannot be built again from them: keep it. Every
-change of a node is written together with its line in the audit log, or not at all; a
-write to the scheduler is an intent before and has an outcome after, so that whoever
-comes after a controller that died knows what may have been done.
+It cannot be rebuilt from run documents: keep it. Every change of a node is written
+together with its line in the audit log, or not at all. A write to the scheduler is
+recorded as an intent before and gets an outcome after, so that the successor of a
+controller that died knows what may have been done.
 """
 
 from __future__ import annotations
@@ -81,24 +81,24 @@ create table transitions (
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 CONTROLLER_ACTOR = "hpcverify"
-"""The actor of what no person did."""
+"""The actor when no person acted."""
 BREAKER_RETENTION_S = 90 * DAY_S
-"""What the breaker counts is kept for so long, beyond any window of use."""
+"""How long what the breaker counts is kept: longer than any useful window."""
 MAX_RUN_AGE_S = 14 * DAY_S
 """
-How old a run may be that nobody ordered: as old as the holidays of who looks after
+How old a run may be that nobody ordered: as long as the holidays of whoever looks after
 the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
 rows of `judged` in that time, of 70 bytes.
 """
 BREAKER_FACT = "tripped"
-"""The fact that says why the breaker acts on nobody."""
+"""The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"
-"""The fact that names the checks in doubt, as JSON: check and why."""
+"""The fact that names the doubted checks, as JSON: check and why."""
 FOUND_ACT = "found"
-"""As the act of an intent: it is none, but what was found to stand."""
+"""The act of a row that is no intent, but a drain that was found."""
 SEED_FACT = "seed"
 FORGOTTEN_FACT_PREFIX = "forgotten:"
-"""Begins the facts that say when a node was forgotten."""
+"""Begins the names of the facts that say when a node was forgotten."""
 NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("intents", "node"))
 """What is known of a node, by table and column."""
 IDENTITY_FACT = "identity"
@@ -134,7 +134,7 @@ class Ledger:
         except OSError as exc:
             raise StoreError(
                 f"the state directory {state} cannot be written: {exc.strerror}; "
-                "set HPCVERIFY_STATE to one that can"
+                "set HPCVERIFY_STATE to a writable one"
             ) from exc
         with self._open_database() as db:
             current = read_version(db)
@@ -145,29 +145,28 @@ class Ledger:
     # -- nodes
 
     def list_nodes(self) -> dict[str, Node]:
-        """List the nodes that anything is known of, by name."""
+        """List all known nodes, by name."""
         rows = self._select("select record from nodes order by name")
         found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
         return {node.name: node for node in found}
 
     def read_node(self, name: str) -> Node:
-        """Read what is known of *name*, which may be nothing."""
+        """Read the node *name*; a new one if it is unknown."""
         with self._open_database() as db:
             return _read_node(db, name)
 
     def put(
         self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
     ) -> None:
-        """Write *node*, and what was done, in one; *held* as in `record_judgment`."""
+        """Write *node* and its audit line together; *held* as in `record_judgment`."""
         with self._open_database(write=True) as db:
             if held:
-                row = (self.clock(), node.name)
-                db.execute("insert into holds values (?, ?)", row)
+                db.execute("insert into holds values (?, ?)", (self.clock(), node.name))
             self._put(db, node)
             self._add_audit_line(db, node.name, what, detail, actor)
 
     def put_all(self, changes: Iterable[NodeChange]) -> None:
-        """Write many nodes, and what was done about each, in one."""
+        """Write many nodes and their audit lines together."""
         if not (found := list(changes)):
             return
         with self._open_database(write=True) as db:
@@ -178,7 +177,7 @@ class Ledger:
                 self._add_audit_line(db, each.node.name, each.what, each.detail)
 
     def add_nodes(self, names: Iterable[str]) -> None:
-        """Make a row for each of *names*: the scheduler has just named it first."""
+        """Add a row for each of *names*, which the scheduler has just listed first."""
         now = self.clock()
         new = [Node(name=name, first_seen_at=now) for name in sorted(names)]
         rows = [(node.name, msgspec.json.encode(node)) for node in new]
@@ -197,10 +196,10 @@ class Ledger:
         held: bool = False,
     ) -> bool:
         """
-        Write what *run* has made of *node*, unless it was judged before.
+        Write *node* as *run* has changed it, unless that was judged before.
 
-        *outcomes* says of each of its checks whether it failed; *ticket* which one it
-        has used up; *held* that the node is newly held, which the breaker counts.
+        *outcomes* says for each check whether it failed; *ticket* is the one that the
+        run used; *held* says that the node is newly held, which the breaker counts.
         """
         now = self.clock()
         with self._open_database(write=True) as db:
@@ -225,7 +224,7 @@ class Ledger:
         return True
 
     def is_judged(self, run: str) -> bool:
-        """Whether *run* has been acted on, or was found not to call for it."""
+        """Whether *run* was judged already."""
         return bool(self._select("select 1 from judged where run = ?", run))
 
     def read_judged_time(self, run: str) -> float:
@@ -234,13 +233,13 @@ class Ledger:
 
     def explain_untimely(self, run: Run) -> str:
         """
-        Say why *run* is not to be judged, if it is not known whether it was before.
+        Say why *run* is not to be judged, if we cannot know whether it was before.
 
-        That a run was judged is forgotten when it is dated more than `MAX_RUN_AGE_S`
-        back, by its id, and was judged as long ago. So a run with such a date is
-        refused, and one dated more than a day ahead of our clock, for it could come
-        again when it was forgotten. Not so with a ticket that it is the first to use
-        up: it is new, however wrong the clock of its node may be.
+        We forget that a run was judged once its id is dated more than `MAX_RUN_AGE_S`
+        back and it was judged that long ago. So a run with such a date is refused, and
+        so is one dated more than a day ahead of our clock: it could come again after it
+        was forgotten. A run that is the first to use its ticket is new, however wrong
+        the clock of its node may be.
         """
         now = self.clock()
         if _format_run_prefix(now - MAX_RUN_AGE_S) <= run.id <= _format_run_prefix(now + DAY_S):
@@ -250,7 +249,7 @@ class Ledger:
             return ""
         return (
             f"it is dated {run.id[:8]}, more than {MAX_RUN_AGE_S / DAY_S:g} days ago or ahead "
-            "of our clock: see whether that of the node is right"
+            "of our clock: check the clock of the node"
         )
 
     def forget(self, node: str, actor: str, reason: str) -> None:
@@ -277,7 +276,7 @@ class Ledger:
     # -- tickets
 
     def issue_ticket(self, node: str, purpose: str, suite: str) -> Ticket:
-        """Give out a ticket: the intent to verify *node*, before anything is asked."""
+        """Issue a ticket: the intent to verify *node*, before a job is submitted."""
         with self._open_database(write=True) as db:
             made = db.execute(
                 "insert into tickets (node, token, purpose, suite, made)"
@@ -287,11 +286,11 @@ class Ledger:
             return Ticket(*made.fetchone())
 
     def record_job(self, ticket: Ticket, job: int) -> None:
-        """Write down the scheduler's number for it."""
+        """Record the number of its job."""
         self._execute("update tickets set job = ? where number = ?", job, ticket.number)
 
     def close_ticket(self, ticket: Ticket, ending: str) -> None:
-        """Write down what became of it; the first word stands."""
+        """Record how it ended; the first record is final."""
         with self._open_database(write=True) as db:
             done = db.execute(
                 "update tickets set ended = ?, ending = ? where number = ? and ended = 0",
@@ -302,16 +301,16 @@ class Ledger:
                 self._add_audit_line(db, ticket.node, "verification ended", detail)
 
     def list_open_tickets(self) -> list[Ticket]:
-        """List those under way, the oldest first."""
+        """List the open tickets, oldest first."""
         return self._select_tickets("where ended = 0 order by number")
 
     def find_tickets(self, numbers: Iterable[int]) -> list[Ticket]:
         """Find the tickets of these *numbers*."""
-        asked = ",".join(map(str, numbers))
-        return self._select_tickets(f"where number in ({asked}) order by number")
+        wanted = ",".join(map(str, numbers))
+        return self._select_tickets(f"where number in ({wanted}) order by number")
 
     def find_ticket(self, node: str, token: str) -> Ticket | None:
-        """Find the ticket of *node* with *token*, if we gave it out."""
+        """Find the ticket of *node* with *token*, if we issued it."""
         if not token:
             return None
         found = self._select_tickets("where node = ? and token = ?", node, token)
@@ -334,7 +333,7 @@ class Ledger:
     # -- intents, as `holds.settle` writes them
 
     def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
-        """Write down what is about to be done, and the reason that stands there now."""
+        """Record what is about to be done, and the node's reason *before* it."""
         with self._open_database(write=True) as db:
             made = db.execute(
                 "insert into intents (at, node, act, reason, reason_before) values (?, ?, ?, ?, ?)",
@@ -344,26 +343,22 @@ class Ledger:
             return made.lastrowid
 
     def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
-        """
-        Write down what came of it, here and in the audit log; see
-        `Intent.drain_after`.
-        """
+        """Record the outcome, here and in the audit log; see `Intent.drain_after`."""
         with self._open_database(write=True) as db:
-            row = db.execute(
+            node, act, reason = db.execute(
                 "update intents set outcome = ?, drain_after = ? where number = ?"
                 " returning node, act, reason",
                 (text, drain_after, intent),
             ).fetchone()
-            node, act, reason = row
             self._add_audit_line(db, node, act, f"{text}: {reason}" if reason else text)
 
     def record_found_drain(self, node: str, drain_reason: str) -> None:
-        """Write down which drain of ours was found on *node*; empty: there is none."""
+        """Record which drain of ours was found on *node*; empty: none."""
         with self._open_database(write=True) as db:
             self._record_found_drain(db, node, drain_reason)
 
     def list_intents(self, node: str) -> list[Intent]:
-        """List every write to *node* that was ever meant to be made, in order."""
+        """List every write to *node* that was ever intended, in order."""
         rows = self._select(
             "select number, act, reason, reason_before, drain_after, at from intents"
             " where node = ? order by number",
@@ -372,12 +367,12 @@ class Ledger:
         return [Intent(*row) for row in rows]
 
     def has_given_hold_id(self, node: str, hold_id: str) -> bool:
-        """Whether a write of ours was ever meant to put *hold_id* on *node*."""
+        """Whether a write of ours was ever to put *hold_id* on *node*."""
         given = "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1"
         return bool(self._select(given, node, hold_id))
 
     def read_last_write_time(self, node: str) -> float:
-        """Say when the last write to *node* was about to be made; 0: there is none."""
+        """Say when the last write to *node* was about to be made; 0: never."""
         last = "select max(at) from intents where node = ? and act <> ?"
         return float(self._select(last, node, FOUND_ACT)[0][0] or 0)
 
@@ -385,18 +380,15 @@ class Ledger:
 
     def list_newly_held(self, since: float) -> set[str]:
         """
-        Name the nodes that were newly held since then, or since the last reset.
+        Name the nodes newly held after *since* and the last reset of the breaker.
 
-        What is dated in the future, by a clock that has been set back, does not count.
+        Times in the future, from a clock that was later set back, do not count.
         """
         newly = "select distinct node from holds where at > ? and at <= ?"
         return {node for (node,) in self._select(newly, since, self.clock())}
 
     def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
-        """
-        Say by check which nodes ran it, and whether they failed it; as
-        `list_newly_held`.
-        """
+        """Map check and node to whether the node failed it; as `list_newly_held`."""
         found: dict[str, dict[str, bool]] = {}
         lately = "select name, node, failed from outcomes where at > ? and at <= ?"
         for name, node, failed in self._select(lately, since, self.clock()):
@@ -404,11 +396,11 @@ class Ledger:
         return found
 
     def read_trip_reason(self) -> str:
-        """Say why the breaker acts on nobody; empty if it does not."""
+        """Say why the breaker is tripped; empty if it is not."""
         return self.read_fact(BREAKER_FACT)
 
     def trip(self, why: str) -> None:
-        """Act on nobody any more, until a person says so."""
+        """Trip the breaker: no new holds until a person resets it."""
         with self._open_database(write=True) as db:
             db.execute(SET_FACT, (BREAKER_FACT, why))
             self._add_audit_line(db, "", "breaker tripped", why)
@@ -416,7 +408,7 @@ class Ledger:
             self._queue_transition(db, TransitionKind.BREAKER, states, why)
 
     def reset(self, actor: str, reason: str) -> None:
-        """Act again, on what is found from now on: what was before counts no more."""
+        """Reset the breaker: failures count from now on, earlier ones no more."""
         with self._open_database(write=True) as db:
             db.execute(SET_FACT, (BREAKER_FACT, ""))
             db.execute("delete from holds")
@@ -426,7 +418,7 @@ class Ledger:
             self._queue_transition(db, TransitionKind.BREAKER, states, reason, by=actor)
 
     def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
-        """Write down which checks are in doubt now, and why; name the new ones."""
+        """Record which checks are doubted now, and why; return the new ones."""
         known = msgspec.json.decode(self.read_fact(DOUBTS_FACT) or "{}", type=dict[str, str])
         new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
         if not new and not over:
@@ -441,10 +433,7 @@ class Ledger:
         return sorted(new)
 
     def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
-        """
-        List when which node last ran *check*, and whether it failed; as
-        `list_newly_held`.
-        """
+        """List when each node last ran *check* and if it failed; as `list_newly_held`."""
         rows = self._select(
             "select at, node, failed from outcomes"
             " where name = ? and at > ? and at <= ? order by at",
@@ -452,43 +441,43 @@ class Ledger:
         )
         return [(at, node, bool(failed)) for at, node, failed in rows]
 
-    # -- what the site's own program is told
+    # -- transitions for the site's own program
 
     def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
-        """List transitions that nobody was told of, the least often tried first."""
+        """List the transitions not delivered yet, the least often tried first."""
         oldest = "select number, record from transitions order by tries, number limit ?"
         rows = self._select(oldest, limit)
         return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
 
     def remove_transition(self, number: int) -> None:
-        """Take a transition off the queue: somebody was told."""
+        """Remove a delivered transition from the queue."""
         self._execute("delete from transitions where number = ?", number)
 
     def count_failed_delivery(self, number: int) -> None:
-        """Write down that to tell it was tried once more, in vain."""
+        """Count one more failed delivery of a transition."""
         self._execute("update transitions set tries = tries + 1 where number = ?", number)
 
     def drop_old_transitions(self, before: float) -> int:
-        """Drop the transitions from *before* that time; say how many there were."""
+        """Drop the transitions from *before* that time; return how many."""
         ((stale,),) = self._select("select count(*) from transitions where at < ?", before)
         if stale:
             self._execute("delete from transitions where at < ?", before)
         return int(stale)
 
     def read_fact(self, name: str) -> str:
-        """Read the fact *name*, empty if it was never set."""
+        """Read the fact *name*; empty if it was never set."""
         rows = self._select("select value from facts where name = ?", name)
         return str(rows[0][0]) if rows else ""
 
     def read_seed(self) -> int:
-        """Give the fleet's own number, made once, by which turns are spread out."""
+        """Return the fleet's own random number, which spreads out turns."""
         return int(self._get_or_set_fact(SEED_FACT, str(secrets.randbelow(2**31))))
 
     def read_fleet_start(self) -> float:
         """
-        Say when this was first asked: no node was waited for any sooner.
+        Return when this was first called: no node can be overdue since before that.
 
-        What a clock wrote that was ahead, and has been set back, counts from now on.
+        If the clock was ahead then and has been set back, it is now.
         """
         now = self.clock()
         began = float(self._get_or_set_fact(BEGAN_FACT, repr(now)))
@@ -497,7 +486,7 @@ class Ledger:
         return min(began, now)
 
     def read_identity(self) -> str:
-        """Give the id of this ledger, made once, by which its copies are known."""
+        """Return the id of this ledger, made once; copies of it have the same."""
         return self._get_or_set_fact(IDENTITY_FACT, secrets.token_hex(8))
 
     def read_host(self) -> str:
@@ -505,12 +494,12 @@ class Ledger:
         return self.read_fact(HOST_FACT)
 
     def record_host(self, host: str) -> None:
-        """Write down which host the controller acts on."""
+        """Record which host the controller acts on."""
         if host != self.read_host():
             self._execute(SET_FACT, HOST_FACT, host)
 
     def _get_or_set_fact(self, name: str, value: str) -> str:
-        """Make *value* the fact *name*, unless it has one; give what it is."""
+        """Set the fact *name* to *value* unless it is set; return it."""
         if known := self.read_fact(name):
             return known
         self._execute("insert or ignore into facts values (?, ?)", name, value)
@@ -519,7 +508,7 @@ class Ledger:
     # -- the audit log
 
     def read_audit(self, node: str | None = None, limit: int = 50) -> list[AuditEntry]:
-        """Read the log, of *node* or of all, the newest first."""
+        """Read the log, of *node* or of all, newest first."""
         rows = self._select(
             "select at, actor, node, what, detail from audit"
             " where ?1 is null or node = ?1 order by number desc limit ?2",
@@ -533,7 +522,7 @@ class Ledger:
             self._add_audit_line(db, node, what, detail, actor)
 
     def count_quarantines(self, node: str, since: float) -> int:
-        """Count how often *node* was quarantined since then; as `list_newly_held`."""
+        """Count the quarantines of *node* after *since*; as `list_newly_held`."""
         often = (
             "select count(*) from audit where node = ? and at > ? and at <= ?"
             " and what in ('quarantined', 'repeat offender')"
@@ -566,10 +555,8 @@ class Ledger:
         **more: Any,
     ) -> None:
         before, after = states
-        changed = Transition(
-            kind=kind, at=self.clock(), before=before, after=after, reason=reason, **more
-        )
-        _queue(db, changed)
+        now = self.clock()
+        _queue(db, Transition(kind=kind, at=now, before=before, after=after, reason=reason, **more))
 
     def _add_audit_line(
         self, db: Connection, node: str, what: str, detail: str, actor: str = ""
@@ -589,7 +576,7 @@ class Ledger:
 
     @contextmanager
     def _open_database(self, *, write: bool = False) -> Generator[Connection]:
-        damaged = "bring it back from a backup; without it nothing is released by itself"
+        damaged = "restore it from a backup; without it nothing is released automatically"
         with transaction(self.path, if_damaged=damaged, write=write) as db:
             yield db
 
@@ -600,11 +587,11 @@ def _read_node(db: Connection, name: str) -> Node:
 
 
 def _format_run_prefix(when: float) -> str:
-    """Write *when* as the id of a run that began then starts."""
+    """Format *when* as the beginning of the id of a run that began then."""
     return f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}"
 
 
 def _queue(db: Connection, changed: Transition) -> None:
-    """Have the site's own program told, in the write that makes the change."""
+    """Queue a transition for the site's own program, in the write that makes it."""
     record = msgspec.json.encode(changed)
     db.execute("insert into transitions (at, record) values (?, ?)", (changed.at, record))

@@ -1,15 +1,15 @@
 """
-Tells the site's own program what changed: ``[quarantine] on_transition``.
+Runs the site's own program at each change: ``[quarantine] on_transition``.
 
 The program is started once for each transition, with one JSON object on its standard
-input. The ledger queues a transition in the write that makes the change, and it leaves
-the queue when the program ended with 0. So none is lost, whenever the controller is
-killed; one may be told twice, under the same ``number``.
+input. The ledger queues a transition in the write that makes the change; it leaves the
+queue when the program exits with 0. So none is lost, whenever the controller is killed;
+one may be delivered twice, with the same ``number``.
 
 The program cannot stop the controller. It has `PROGRAM_TIMEOUT_S` to end, and a turn
-starts none after `TIME_BUDGET_S`. The first failure ends the telling of that turn; the
-next turn begins with those that were tried least, so that one transition that the
-program cannot take keeps no other back. What is a day old is given up.
+starts none after `TIME_BUDGET_S`. The first failure ends the deliveries of that turn.
+The next one begins with those that were tried least, so that a transition that the
+program cannot handle does not block the others. After a day it is dropped.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from hpcverify.trust import refuse_if_others_can_change
 PROGRAM_TIMEOUT_S = 10.0
 """For one start of the program."""
 TIME_BUDGET_S = 30.0
-"""After which a turn starts it no more: an operator may wait for the turn to end."""
+"""After which a turn no longer starts it: an operator may be waiting for the turn."""
 RETRY_PAUSE_S = 60.0
 """Between a failure and the next try: a sweep may take a turn every other second."""
 EXPIRY_S = 86400.0
-"""How long a transition is kept that nobody could be told of."""
+"""How long a transition is kept that could not be delivered."""
 MAX_TRANSITIONS = 10_000
-"""Transitions that are looked at in one turn."""
+"""In one turn."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
 }
-"""All that the program has of ours: the rest may hold secrets, or sway it."""
+"""The program's whole environment: ours may hold secrets, or influence it."""
 
 
 class AccusedPart(Struct, frozen=True, kw_only=True):
-    """A part that the evidence speaks against."""
+    """A part that failed."""
 
     id: str
     """What survives a reseat: a UUID, a serial number, an address; or "node"."""
     label: str
-    """What a person calls it."""
+    """Its name for people."""
     remedy: Remedy
 
 
@@ -67,14 +67,14 @@ class TransitionMessage(Struct, frozen=True, kw_only=True):
 
     event: TransitionKind
     number: int
-    """The same if it is told again."""
+    """The same if it is delivered again."""
     time: str
     """When it changed: UTC, ISO 8601."""
     node: str
     before: str
     after: str
     enforced: bool
-    """Whether it is acted on; a site that observes is told too."""
+    """Whether it is acted on; a site that only observes gets it too."""
     reason: str
     part: str
     """The labels of `parts`, for people."""
@@ -88,7 +88,7 @@ class TransitionMessage(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class TransitionNotifier:
-    """Tells *program* what the *ledger* has queued; empty: there is none."""
+    """Delivers what the *ledger* has queued to *program*; empty: there is none."""
 
     program: str
     ledger: Ledger
@@ -100,7 +100,7 @@ class TransitionNotifier:
     _paused_until: float = -math.inf
 
     def notify(self) -> None:
-        """Tell what is due; what goes wrong is one line, and never an error."""
+        """Deliver what is due; a failure is one line, never an error."""
         if not self.program:
             self.ledger.drop_old_transitions(math.inf)
             return
@@ -109,7 +109,7 @@ class TransitionNotifier:
             return
         if lost := self.ledger.drop_old_transitions(self.clock() - EXPIRY_S):
             them = "1 transition was" if lost == 1 else f"{lost} transitions were"
-            self.say(f"{them} given up: {self.program} did not take it for a day")
+            self.say(f"{them} dropped: {self.program} has failed for a day")
         for number, changed in self.ledger.list_pending_transitions(MAX_TRANSITIONS):
             if time.monotonic() - began > self.time_budget:
                 return
@@ -120,7 +120,7 @@ class TransitionNotifier:
                 return
             self.ledger.remove_transition(number)
 
-    def _run_program(self, said: TransitionMessage) -> str:
+    def _run_program(self, message: TransitionMessage) -> str:
         try:
             refuse_if_others_can_change(Path(self.program))
             done = run_tool(
@@ -128,7 +128,7 @@ class TransitionNotifier:
                 timeout=self.timeout,
                 cwd=Path("/"),
                 env=ENVIRONMENT,
-                stdin=msgspec.json.encode(said) + b"\n",
+                stdin=msgspec.json.encode(message) + b"\n",
             )
         except (ConfigError, Unable) as exc:
             return str(exc)
@@ -141,17 +141,16 @@ class TransitionNotifier:
         return f"{self.program}: {lines[-1] or f'exit status {done.returncode}'}"
 
     def _read_run(self, changed: Transition) -> Run | None:
-        """Read the run that *changed* rests on, if it can be read."""
         if not (changed.run and changed.checks):
             return None
         try:
             return documents.read(self.store.get_document_path(changed.run))
-        except StoreError:  # the reason stands in the transition all the same
+        except StoreError:  # the transition has the reason without it
             return None
 
 
 def build_message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
-    """Say what *changed*, with the parts that *run* speaks against."""
+    """Describe what *changed*, with the parts that failed in *run*."""
     parts = tuple(list_accused_parts(run, changed.checks)) if run else ()
     return TransitionMessage(
         event=changed.kind,

@@ -1,8 +1,8 @@
 """
-Orders for verifications: a ticket each, a job for it, and what became of the job.
+Orders for verifications: a ticket, its job, and how the job ended.
 
-The ticket is written before the job is submitted, and the job is named by it: whoever
-comes after a controller that died in between finds the one by the other.
+The ticket is written before the job is submitted, and the job is named after it. If a
+controller dies in between, its successor finds the job by its name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,14 +37,14 @@ from hpcverify.slurm.submit import (
 )
 
 GHOST_S = 20.0
-"""After its document was judged no job of ours is still at work."""
+"""Seconds after its document was judged, a job of ours has certainly ended."""
 MAX_SUBMISSION_DELAY_S = 180.0
 """Until a submission without an answer is given up: it may take effect late."""
 
 
 @dataclass
 class Dispatcher:
-    """Gives tickets out and closes them, in the *ledger*."""
+    """Issues tickets and closes them, in the *ledger*."""
 
     site: Site
     ledger: Ledger
@@ -54,16 +54,18 @@ class Dispatcher:
 
     def order_verification(self, host: Host, suite: str) -> Ticket:
         """
-        Have *host* run *suite*, or what it is kept for, where it is kept.
+        Have *host* run *suite*, or the suite that its node must pass.
+
+        A node that we reserve is verified inside its reservation.
 
         Raises:
-            ConfigError: the suite is not known, or takes longer than a job may.
-            SlurmError: Slurm did not take the job, or nobody knows whether it did.
+            ConfigError: the suite is unknown, or takes longer than a job may.
+            SlurmError: Slurm refused the job, or it is unknown whether it did.
 
         """
         node = self.ledger.read_node(host.name)
         kept = node.desired_hold is Hold.RESERVATION and bool(node.hold_id)
-        # What it failed is in the suite that it failed in; what a person names is run.
+        # It is to pass the suite that it failed in, unless a person named another.
         owes = bool(node.owed_checks) and suite == self.site.fleet.suite
         suite = node.suite or suite if kept or owes else suite
         minutes = self.compute_job_minutes(suite)
@@ -74,7 +76,7 @@ class Dispatcher:
         return ticket
 
     def cancel_verification(self, node: str) -> None:
-        """Cancel the verification of *node* that is under way, if one is."""
+        """Cancel the verification of *node*, if one is under way."""
         tickets = [t for t in self.ledger.list_open_tickets() if t.node == node and t.job]
         self.slurm.cancel(*(ticket.job for ticket in tickets))
         for ticket in tickets:
@@ -82,33 +84,27 @@ class Dispatcher:
 
     def close_ended_tickets(self) -> bool:
         """
-        Close the tickets whose jobs have ended, in one question for all.
+        Close the tickets whose jobs have ended; return whether there were any.
 
-        A job that the answer lacks is asked for once more before it is given up. Jobs
-        of tickets that were closed before are ended.
+        One query covers all jobs; if a job is missing, it is repeated once before that
+        job is given up. Jobs that outlive their tickets are cancelled.
         """
         tickets = self.ledger.list_open_tickets()
-        known = self._query_jobs(tickets)
-        if any(self._is_missing(ticket, known) for ticket in tickets):
-            known = {**self._query_jobs(tickets), **known}
+        ours = [ticket.job for ticket in tickets if ticket.job]
+        known = self.slurm.list_jobs(JOB_NAME_PREFIX, ours)
+        if any(t.job and not t.run and t.job not in known for t in tickets):
+            known = {**self.slurm.list_jobs(JOB_NAME_PREFIX, ours), **known}
         self._cancel_strays(known.values())
         closed = [self._close_if_ended(ticket, _find_job(ticket, known)) for ticket in tickets]
         return any(closed)
 
-    def _query_jobs(self, tickets: Iterable[Ticket]) -> dict[int, Job]:
-        return self.slurm.list_jobs(JOB_NAME_PREFIX, [t.job for t in tickets if t.job])
-
-    def _is_missing(self, ticket: Ticket, known: Collection[int]) -> bool:
-        """Whether Slurm took the job of *ticket*, and does not list it any more."""
-        return bool(ticket.job) and not ticket.run and ticket.job not in known
-
     def _cancel_strays(self, jobs: Iterable[Job]) -> None:
         """
-        Cancel jobs of ours that go on though their ticket is closed.
+        Cancel jobs of ours that are still there though their ticket is closed.
 
-        Slurm, once killed, may not know that they ended, or one was given up that
-        Slurm started late. Another controller may use the same names: where the number
-        of the job is known, it has to be that one.
+        Slurm may have been killed and not know that they ended, or have started late
+        one that was given up. Another controller may use the same names, so where the
+        number of the job is known, it must match.
         """
         going = {job.name: job for job in jobs if not job.end}
         numbers = filter(None, map(_parse_ticket_number, going))
@@ -120,11 +116,11 @@ class Dispatcher:
             and ticket.job in {0, going[_name_job(ticket)].id}
         ]
         if strays:
-            self.say(f"cancelling {len(strays)} verification jobs that nobody waits for")
+            self.say(f"cancelling {len(strays)} verification jobs that nobody is waiting for")
             self.slurm.cancel(*strays)
 
     def _close_if_ended(self, ticket: Ticket, job: Job | None) -> bool:
-        """Close *ticket* if its *job* has ended, and say if something was amiss."""
+        """Close *ticket* if its *job* has ended; report if something went wrong."""
         if job is not None and not ticket.job:  # killed before it was written down
             self.ledger.record_job(ticket, job.id)
         if job is None and not self._is_over(ticket):
@@ -142,31 +138,31 @@ class Dispatcher:
         return ending.is_over
 
     def _release_overdue_node(self, ticket: Ticket, why: str) -> None:
-        """Let a node go that was kept free for its turn, and had it in vain."""
+        """Release an overdue node whose verification brought no result."""
         node = self.ledger.read_node(ticket.node)
         if node.is_reserved_overdue and node.enforced and ticket.number > node.not_before_ticket:
             self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
 
     def _is_ghost(self, ticket: Ticket, ending: Ending) -> bool:
-        """Whether a job goes on for Slurm alone, which once killed forgot its end."""
+        """Whether only Slurm thinks that a job goes on: killed, it forgot the end."""
         judged = self.ledger.read_judged_time(ticket.run)
         return not ending.is_over and GHOST_S < compute_elapsed(self.clock(), judged) < math.inf
 
     def _is_over(self, ticket: Ticket) -> bool:
-        """Whether nothing more will come of a job that Slurm does not know."""
-        unheard = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
-        return bool(ticket.run) or compute_elapsed(self.clock(), ticket.made) > unheard
+        """Whether nothing more will come from a job that Slurm does not know."""
+        max_wait = MAX_ARRIVAL_S if ticket.job else MAX_SUBMISSION_DELAY_S
+        return bool(ticket.run) or compute_elapsed(self.clock(), ticket.made) > max_wait
 
     def compute_job_minutes(self, suite: str) -> int:
         """
-        Say how long a job may take that runs *suite*.
+        Return how many minutes a job that runs *suite* may take.
 
         Raises:
-            ConfigError: it is not known, or takes longer than its partition allows.
+            ConfigError: it is unknown, or takes longer than its partition allows.
             SlurmError: Slurm has no such partition, or does not answer.
 
         """
-        needed = compute_minutes(load_suite(suite).budget)  # a name that is gone ends here
+        needed = compute_minutes(load_suite(suite).budget)
         if needed > self.partition.max_minutes:
             raise ConfigError(
                 f"suite {suite} may take {needed} minutes, and partition "
@@ -177,16 +173,16 @@ class Dispatcher:
 
     @cached_property
     def partition(self) -> Partition:
-        """What the partition allows in which verification runs."""
+        """The partition in which verifications run."""
         name, user = self.site.fleet.partition, self.site.fleet.user
         found = self.slurm.read_partition(name)
         if found.root_only and user != "root":
             raise ConfigError(
-                f"partition {name} has RootOnly=YES, and jobs are to run as {user}: "
-                "use AllowGroups, or have them run as root"
+                f"partition {name} has RootOnly=YES, but jobs are to run as {user}: "
+                "use AllowGroups, or run them as root"
             )
         if not found.is_preemptible:
-            self.say(f"partition {name} has PreemptMode=OFF: no user's job comes first")
+            self.say(f"partition {name} has PreemptMode=OFF: users' jobs must wait")
         return found
 
     def _build_job_spec(self, host: Host, ticket: Ticket, minutes: int, *, kept: bool) -> JobSpec:
@@ -209,7 +205,7 @@ class Dispatcher:
 
 
 def list_site_options(fleet: Fleet) -> Iterator[str]:
-    """Yield what the site wants sbatch to be told beside what we do."""
+    """Yield the site's own options for sbatch."""
     yield from fleet.sbatch_options
     if fleet.account:
         yield f"--account={fleet.account}"
@@ -223,10 +219,10 @@ def _name_job(ticket: Ticket) -> str:
 
 def _find_job(ticket: Ticket, known: Mapping[int, Job]) -> Job | None:
     """
-    Find the job of *ticket* among all that are *known*.
+    Find the job of *ticket* among those *known*; by name only if it has no number yet.
 
-    Its name says which it is only as long as its number was not written down: a ledger
-    that was lost gave the same names to other jobs, which Slurm lists until it forgets.
+    An earlier ledger, since lost, may have given the same names to other jobs, which
+    Slurm still lists.
     """
     if ticket.job:
         return known.get(ticket.job)
@@ -235,14 +231,14 @@ def _find_job(ticket: Ticket, known: Mapping[int, Job]) -> Job | None:
 
 
 def _parse_ticket_number(name: str) -> int:
-    """Read the number of its ticket in a job's *name*; 0: there is none."""
+    """Read the ticket number in a job's *name*; 0: none."""
     found = re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name)
     return int(found[1]) if found else 0
 
 
 def look_up_uid(user: str) -> int:
     """
-    Give the number of the user whom the verification runs as.
+    Return the uid of the user that verifications run as.
 
     Raises:
         ConfigError: there is no such user here.

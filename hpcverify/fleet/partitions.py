@@ -1,9 +1,9 @@
 """
-What Slurm's partitions do with verifications, and to users' jobs beside them.
+How Slurm's partitions treat verifications and users' jobs.
 
-Preemption is a setting of the whole cluster, and a trap: to switch it on for the
-verifications makes it hold in every partition that does not have PreemptMode=OFF. So
-`config check` looks at what Slurm has, and names whose jobs would give way to whose.
+Preemption is set for the whole cluster, and is a trap: switching it on for the
+verifications switches it on in every partition that does not have PreemptMode=OFF. So
+`config check` reads Slurm's settings, and says whose jobs would preempt whose.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hpcverify.slurm.submit import compute_minutes
 
 PREEMPT_BY_PARTITION, PREEMPT_BY_QOS = "preempt/partition_prio", "preempt/qos"
 ZERO_EXEMPT_TIMES = frozenset({"00:00:00", "0", "NONE"})
-"""How versions of Slurm print that a job gives way from its start on."""
+"""How versions of Slurm print that a job may be preempted from its start."""
 
 
 def check_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
-    """Yield what Slurm has that does something else than the site may want."""
+    """Yield a sentence for each setting of Slurm that may surprise the site."""
     try:
         preemption, partitions = slurm.read_preemption(), slurm.list_partitions()
     except SlurmError as exc:
-        yield f"Slurm could not be asked what it has: {exc}"
+        yield f"Slurm's settings could not be read: {exc}"
         return
     yield from check_partitions(fleet, preemption, partitions)
 
@@ -38,7 +38,7 @@ def check_slurm(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
 def check_partitions(
     fleet: Fleet, preemption: Preemption, partitions: Mapping[str, Partition]
 ) -> Iterator[str]:
-    """Yield what *partitions* do that may surprise, a sentence each."""
+    """Yield a sentence for each surprise in *partitions*."""
     ours = partitions.get(fleet.partition)
     if ours is None:
         yield f"fleet.partition: Slurm has no partition {fleet.partition}"
@@ -55,7 +55,7 @@ def check_partitions(
             yield from _check_user_preemption(other, others, nodes)
     never = set(chain.from_iterable(nodes.values())) - nodes[ours.name]
     if never:
-        yield f"never verified, since they are not in partition {ours.name}: {fold(never)}"
+        yield f"never verified, not in partition {ours.name}: {fold(never)}"
 
 
 def _expand_nodes(partition: Partition) -> AbstractSet[str]:
@@ -67,8 +67,8 @@ def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
         yield f"partition {ours.name} is {ours.state}: no verification starts"
     if ours.root_only and fleet.user != "root":
         yield (
-            f"partition {ours.name} has RootOnly=YES, and jobs are to run as "
-            f"{fleet.user}: use AllowGroups, or have them run as root"
+            f"partition {ours.name} has RootOnly=YES, but jobs are to run as "
+            f"{fleet.user}: use AllowGroups, or run them as root"
         )
     if ours.open_to_all and not ours.root_only:
         yield (
@@ -77,12 +77,12 @@ def _check_job_access(fleet: Fleet, ours: Partition) -> Iterator[str]:
         )
     try:
         needed = compute_minutes(load_suite(fleet.suite).budget)
-    except HpcverifyError:  # a mistake in the suite is told by whoever plans it
+    except HpcverifyError:  # planning the suite reports a mistake in it
         return
     if needed > ours.max_minutes:
         yield (
             f"partition {ours.name} has MaxTime={ours.max_minutes:g} minutes, and suite "
-            f"{fleet.suite} may take {needed}: no sweep begins"
+            f"{fleet.suite} may take {needed}: no sweep will start"
         )
 
 
@@ -91,7 +91,7 @@ def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> 
     if preemption.kind == PREEMPT_BY_QOS:
         if not fleet.qos:
             yield (
-                "PreemptType=preempt/qos, and fleet.qos names none: "
+                "PreemptType=preempt/qos, but fleet.qos is not set: "
                 f"{waits} unless the QOS that Slurm chooses may be preempted"
             )
     elif preemption.kind != PREEMPT_BY_PARTITION:
@@ -99,11 +99,11 @@ def _check_preemption(fleet: Fleet, preemption: Preemption, ours: Partition) -> 
     elif not ours.is_preemptible:
         yield f"partition {ours.name} has PreemptMode=OFF: {waits}"
     if preemption.exempt not in ZERO_EXEMPT_TIMES:
-        yield f"PreemptExemptTime={preemption.exempt}: {waits} for so long"
+        yield f"PreemptExemptTime={preemption.exempt}: {waits} that long"
     if ours.grace != "0":
         yield (
-            f"partition {ours.name} has GraceTime={ours.grace}: a verification is "
-            "told to end only when that time is over; set GraceTime=0"
+            f"partition {ours.name} has GraceTime={ours.grace}: a verification gets "
+            "SIGTERM only after that time; set GraceTime=0"
         )
 
 
@@ -111,13 +111,13 @@ def _check_tiers(ours: Partition, other: Partition) -> Iterator[str]:
     if ours.tier > other.tier and other.is_preemptible:
         yield (
             f"VERIFICATIONS PREEMPT USERS' JOBS in partition {other.name}: its "
-            f"PriorityTier is {other.tier}, that of {ours.name} {ours.tier}; raise it "
-            f"above that"
+            f"PriorityTier is {other.tier}, that of {ours.name} is {ours.tier}; raise it "
+            f"above {ours.tier}"
         )
     elif ours.tier >= other.tier:
         yield (
             f"jobs in partition {other.name} wait for verifications: its PriorityTier "
-            f"is {other.tier}, that of {ours.name} {ours.tier}; raise it above that"
+            f"is {other.tier}, that of {ours.name} is {ours.tier}; raise it above {ours.tier}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes the gate file of each node, which its prolog goes by, into the spool."""
+"""Writes the gate file of each node into the spool, for its prolog."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def publish_job_gates(
     nodes: Mapping[str, Node], site: Site, tripped: str, doubts: Collection[str], now: float
 ) -> None:
     """
-    Write the gate files of *nodes*, at *now*; *tripped* says why the breaker is.
+    Write the gate files of *nodes* at *now*; *tripped* is the breaker's reason, if any.
 
-    One that says the same is written anew once half of its time is over. No check
-    refuses a job that is among the *doubts*, or is suppressed on that node.
+    An unchanged one is rewritten once half of its time is over. A check among the
+    *doubts*, or suppressed on a node, refuses no job there.
 
     Raises:
         StoreError: some could not be written; the others were.
@@ -42,17 +42,17 @@ def publish_job_gates(
         raise StoreError(f"{failed[0]}{more}")
 
 
-def _write_job_gate(path: Path, said: gate.JobGate) -> list[str]:
+def _write_job_gate(path: Path, job_gate: gate.JobGate) -> list[str]:
     try:
-        gate.write(path, said)
+        gate.write(path, job_gate)
     except OSError as exc:
         return [f"{path} cannot be written: {exc.strerror}"]
     return []
 
 
 def _choose_expiry(old: gate.JobGate, now: float, until: int) -> int:
-    """Say until when a gate file may stand as it is, if it says the same."""
-    # One that stands for longer than any of now was left by a clock that was ahead.
+    """Choose the expiry of a gate file: the old one while it lasts long enough."""
+    # One that is later than any of now was left by a clock that was ahead.
     return old.until if (now + until) / 2 <= old.until <= until else until
 
 
@@ -60,9 +60,9 @@ def build_job_gate(
     node: Node, site: Site, tripped: str, silent: Collection[str], until: int
 ) -> gate.JobGate:
     """
-    Make the gate of *node*: with the breaker *tripped* it refuses nobody.
+    Make the gate of *node*, valid *until* then; with the breaker *tripped* it lets all run.
 
-    Else the checks may that the site lists for that, but for those that are *silent*.
+    Otherwise the checks that the site lists may refuse a job, except the *silent* ones.
     """
     if tripped:
         return gate.JobGate(gate.OK, until, f"the breaker tripped: {tripped}")

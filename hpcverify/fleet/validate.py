@@ -1,9 +1,9 @@
 """
-What is wrong in a site file as far as it is about the fleet.
+Finds mistakes in the fleet part of a site file.
 
-Each mistake here would do something other than was meant, in silence: a check that is
-misspelt enforces nothing, a host list that means no node suppresses nothing. Who acts
-on the fleet refuses to begin with one; `config check` names them.
+Each would silently do something else than was meant: a misspelt check enforces nothing,
+a host list that matches no node suppresses nothing. Commands that act on the fleet
+refuse to start with one; `config check` names them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def refuse_mistakes(site: Site) -> None:
     Refuse a site file with a mistake in it.
 
     Raises:
-        ConfigError: the first one, with the file and the place.
+        ConfigError: the first mistake, with the file and the place.
 
     """
     known = set(list_check_names(site.packages))
@@ -42,20 +42,20 @@ def refuse_mistakes(site: Site) -> None:
 
 
 def list_notes(site: Site, now: float) -> Iterator[str]:
-    """Yield what is no mistake and may yet surprise."""
+    """Yield what is not a mistake but may surprise."""
     fleet = site.fleet
     if fleet.spool and not os.path.isdir(fleet.spool):  # noqa: PTH112 - Path's raises where it may not look
-        yield f"fleet.spool: {fleet.spool} is no directory on this machine"
+        yield f"fleet.spool: {fleet.spool} is not a directory on this machine"
     try:
         look_up_uid(fleet.user)
     except ConfigError as exc:
         yield str(exc)
-    told = site.quarantine.on_transition
-    if told and not os.access(told, os.X_OK):
-        yield f"quarantine.on_transition: {told} is no program on this machine"
+    program = site.quarantine.on_transition
+    if program and not os.access(program, os.X_OK):
+        yield f"quarantine.on_transition: {program} is not a program on this machine"
     for check in site.quarantine.fail_closed:
         if not is_enforced([check], site):
-            yield f"fail_closed: {check} is not in enforce, and refuses no job"
+            yield f"fail_closed: {check} is not in enforce, so it refuses no job"
     today = datetime.fromtimestamp(now, UTC).date()
     for each in site.suppress:
         if each.until < today:
@@ -68,7 +68,7 @@ def _check_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[st
     if policy.backend == "command" and not Path(policy.command).is_absolute():
         yield 'quarantine.command: backend = "command" needs the path of a program'
     if policy.on_transition and not Path(policy.on_transition).is_absolute():
-        yield f"quarantine.on_transition: {policy.on_transition!r} is no absolute path"
+        yield f"quarantine.on_transition: {policy.on_transition!r} is not an absolute path"
 
 
 def _check_fleet(fleet: Fleet) -> Iterator[str]:

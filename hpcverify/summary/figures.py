@@ -1,8 +1,8 @@
 """
 The key figures of a check: speed, share of the data sheet, change since the last run.
 
-A verdict says that all limits held. Whoever asks why a training job is slow wants TFLOP/s,
-busbw and GB/s.
+A verdict says whether limits held. To learn why a training job is slow, people want
+TFLOP/s, busbw and GB/s.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
     "thermal": ("rate.mean",),
     "training": ("tokens",),
 }
-"""The metrics by check, the most important first; a pattern stands for its fastest match."""
+"""The metrics by check, most important first; a pattern stands for its fastest metric."""
 MAX_FIGURES = 2
 """Figures of one check."""
 LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s", "us": "ms"}
-"""The unit for values from a thousand on."""
+"""The unit for values of a thousand and more."""
 THOUSAND = 1000.0
 PRINTED_UNITS = {"us": "\N{MICRO SIGN}s", "1/s": "per second"}
 
@@ -52,12 +52,12 @@ class Figure(Struct, frozen=True, kw_only=True):
     slowest: Measurement
     parts: int
     share: str = ""
-    """The share of the possible that the slowest part reaches; may be empty."""
+    """Which share of the possible the slowest part reaches, if known."""
     change: str = ""
-    """The change of the slowest part since its last run, in per cent; may be empty."""
+    """The change of the slowest part since its last run, in per cent, if there is one."""
 
     def format_value(self, value: float) -> str:
-        """Print *value* in a suitable unit."""
+        """Print *value* in a unit that suits its size."""
         larger = LARGER_UNITS.get(self.unit)
         if larger and value >= THOUSAND:
             return format_quantity(value / THOUSAND, larger)
@@ -68,7 +68,7 @@ def choose_figures(
     result: Result, inventory: Inventory, past: PastValues = lambda _name, _part: ()
 ) -> tuple[Figure, ...]:
     """
-    Choose the figures of *result*; a check that is not listed here has none.
+    Choose the figures of *result*; a check outside `FIGURE_METRICS` has none.
 
     *past* looks up what earlier runs of the node measured, newest first.
     """
@@ -79,7 +79,6 @@ def choose_figures(
 
 
 def _find_fastest(pattern: str, measurements: Sequence[Measurement]) -> str | None:
-    """Name the metric that *pattern* stands for."""
     fits = [m for m in measurements if m.value is not None and matches(m.name, pattern)]
     fastest = min(fits, key=_slowness, default=None)
     return fastest.name if fastest else None
@@ -108,7 +107,7 @@ def _build_figure(name: str, result: Result, inventory: Inventory, past: PastVal
 
 
 def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str:
-    """Find the share of *item* that the check itself measured."""
+    """Print the share that the check itself measured for *item*."""
     wanted = {
         f"{item.name.removesuffix('.sustained')}.of_peak": "of peak",
         f"{item.name}.of_link": "of the link",
@@ -121,7 +120,7 @@ def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str
 
 
 def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
-    """Compute the share of *item* in the part's data sheet, if the sheet has it."""
+    """Print *item* as a share of its part's data sheet, if the sheet has it."""
     part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
     spec = find_spec(part) if part else None
     promise = spec.find_promise(item.name.partition(".")[0]) if spec else None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Self
 
 from msgspec.structs import replace
 from rich.console import Console as RichConsole
@@ -43,21 +43,20 @@ VERDICT_COLOURS = {
 NARROW_COLUMNS = 72
 """Columns below which a table would break every word."""
 WIDE_COLUMNS = 110
-"""Columns from which the limit fits beside a speed."""
+"""Columns needed to show the limit beside a speed."""
 BADGE_COLUMNS = 5
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
-JUSTIFIED: Mapping[str, Literal["right"]] = {"speed": "right", "last run": "right"}
 PastLookup = Callable[[str], PastValues]
-"""Returns, for the name of a check, what earlier runs of the node measured."""
+"""Takes the name of a check; finds what earlier runs of the node measured."""
 
 
 class Console(RichConsole):
-    """A console that makes all text printable and reports a closed pipe."""
+    """A console that makes text from outside safe to print, and raises on a closed pipe."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render printable text; control segments are rich's own."""
+        """Render printable text; control segments come from rich itself."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -71,7 +70,7 @@ class Console(RichConsole):
 
 @dataclass
 class LiveProgress:
-    """A live line: the check, its parts, the time elapsed and left of the budget."""
+    """A live line: which check runs on what, the time taken and the time left."""
 
     _bar: Progress = field(init=False)
     _task: TaskID = field(init=False)
@@ -80,7 +79,7 @@ class LiveProgress:
     _step_began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        """Create the line; `tick` redraws it, not a thread of its own."""
+        """Set up the line; `tick` redraws it, not a thread."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -92,7 +91,7 @@ class LiveProgress:
         self._task = self._bar.add_task("reading the inventory", total=None, times="")
 
     def __enter__(self) -> Self:
-        """Show the line."""
+        """Start drawing."""
         self._bar.start()
         return self
 
@@ -102,14 +101,14 @@ class LiveProgress:
             self._bar.stop()
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
-        """Show that *step* has begun."""
+        """Show that *step* is running."""
         self._step_began = time.monotonic()
         what = f"{format_position(place, plan)} {step.name} on {where}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
     def tick(self) -> None:
-        """Redraw, at most twice a second: drawing must not disturb the measurement."""
+        """Redraw at most twice a second: drawing must not disturb the measurement."""
         now = time.monotonic()
         if now - self._drawn < 0.5:  # noqa: PLR2004 - twice a second
             return
@@ -121,17 +120,17 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Print the verdict above the line; the reason is in the summary."""
+        """Print the verdict above the line; the summary will have the reason."""
         self._bar.console.print(render_headline(replace(result, reason="")))
 
 
 def render_badge(verdict: Verdict) -> Text:
-    """Print a verdict as a coloured word."""
+    """Print a verdict as a word in its colour."""
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
 def render_conclusion(run: Run) -> Text:
-    """Print the verdict in a sentence, and what to do."""
+    """Say the verdict in a sentence, and what to do."""
     steps = format_next_steps(run)
     return Text.assemble(
         f"{run.node}: ",
@@ -142,14 +141,14 @@ def render_conclusion(run: Run) -> Text:
 
 
 def render_headline(result: Result) -> Text:
-    """Print the outcome of a check in one line."""
+    """Say in one line how a check came out."""
     verdict = effective_verdict(result)
     name = (f"{verdict.name:5}", VERDICT_COLOURS[verdict])
     return Text.assemble(name, wording.format_headline(result))
 
 
 def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
-    """Print failures, speeds, skipped checks, and the verdict."""
+    """Print what failed, what was measured, what was skipped, and the verdict."""
     console = Console(stderr=stderr, highlight=False)
     console.print()
     show_results(run, past, console)
@@ -159,9 +158,9 @@ def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
 
 def show_results(run: Run, past: PastLookup, console: Console) -> None:
     """
-    Print a line for each check that did not pass, then speeds, then other passed checks.
+    Print a line for each check that did not pass, then speeds, then what else passed.
 
-    Speeds are shown whatever the verdict of their check; *past* has earlier ones.
+    Speeds are shown whatever the verdict of the check; *past* has earlier ones.
     """
     groups = group_by_cause(run)
     judged = [result for group in groups for result in group.results]
@@ -169,13 +168,13 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
     figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
     bad, good = _make_table(judged, ""), _make_table(judged, "")
     for group in groups:
-        result, outcome = group.result, wording.describe_group(group, run)
+        result, text = group.result, wording.describe_group(group, run)
         several = len(rounds[result.check]) > 1
         tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
         if not (passed and figures[result.check]):
             badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(f"{tally}{outcome}")
+            cells = badge, Text(result.check), _make_cell(f"{tally}{text}")
             (good if passed else bad).add_row(*cells)
     speeds = _build_speeds_table(judged, figures, run, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
@@ -187,19 +186,20 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
 
 
 def _make_table(judged: Sequence[Result], *heads: str) -> Table:
-    """Make a table of verdict, check and *heads*, aligned with others of the same results."""
+    """Make a table of verdict, check and *heads*; tables of the same results are aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
     table.add_column(width=BADGE_COLUMNS)
     table.add_column("check", width=max(map(len, ("check", *(r.check for r in judged)))))
     for head in heads:
-        table.add_column(head, justify=JUSTIFIED.get(head, "left"), overflow="fold")
+        right = head in ("speed", "last run")
+        table.add_column(head, justify="right" if right else "left", overflow="fold")
     return table
 
 
 def _build_speeds_table(
     judged: Sequence[Result], figures: Mapping[str, Sequence[Figure]], run: Run, width: int
 ) -> Table:
-    """List the key figures in as many columns as fit the terminal."""
+    """List the key figures, in as many columns as fit the terminal."""
     rows = [
         (result if place == 0 else None, _format_figure(figure, result, run.inventory))
         for result in judged
@@ -211,7 +211,8 @@ def _build_speeds_table(
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))
     for result, cells in rows:
-        lead = (render_badge(effective_verdict(result)), result.check) if result else ("", "")
+        badge = render_badge(effective_verdict(result)) if result else ""
+        lead = (badge, result.check if result else "")
         texts = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
         table.add_row(*lead, *map(_make_cell, texts))
     return table
@@ -219,12 +220,12 @@ def _build_speeds_table(
 
 def _join_cells(cells: Mapping[str, str]) -> str:
     since = f"{cells['last run']} since the last run" if cells["last run"] else ""
-    speed = f"{cells['measured']} {cells['speed']}"
-    return ", ".join(filter(None, (speed, cells["slowest part"], cells["share"], since)))
+    texts = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
+    return ", ".join(filter(None, texts))
 
 
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
-    """Print a figure of the slowest part, by column head."""
+    """Print a figure of the slowest part, one text for each of `SPEED_HEADS`."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
     tightest = wording.find_tightest(result, figure)
@@ -239,7 +240,7 @@ def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict
 
 
 def _make_cell(text: str) -> Text:
-    """Make a cell of printable *text*: its width must be known before `Console` renders it."""
+    """Make *text* printable here: rich measures a cell before `Console` renders it."""
     return Text(make_printable(text))
 
 
@@ -250,7 +251,7 @@ def print_table(
     *,
     cut: bool = False,
 ) -> None:
-    """Print *rows* under *head*; long cells are folded, or the last one is *cut*."""
+    """Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
         whole = place == 0 or (cut and place < len(head) - 1)

@@ -48,7 +48,6 @@ from hpcverify.run.wire import encode_response
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks import ecc
 from hpcverify.testing import make_context
-from hpcverify.testing import make_context
 root, marks, later = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 marks = msgspec.json.decode(marks, type=tuple[CarryOver, ...])
 ctx = make_context(root, inventory=probe(root), carry_overs=marks)

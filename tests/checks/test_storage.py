@@ -436,7 +436,7 @@ def test_a_file_system_that_runs_full_is_no_fault_of_the_disk(
         with pytest.raises(FaultError) as caught:
             filled(fio, rng)
 
-    with pytest.raises(Unable, match="ran full") as refused:
+    with pytest.raises(Unable, match="filled up") as refused:
         explain_fault(caught.value, site())
     assert refused.value.cause is Cause.NO_SPACE
 

@@ -201,7 +201,7 @@ def test_an_index_that_is_damaged_stops_no_command_and_is_told(kept: Cli) -> Non
     assert done.returncode == 0
     assert f"{store} is damaged" in done.stderr
     assert kept("history").stdout.count("PASS") == 2
-    assert f"fix index: one that was damaged is {store.with_suffix('.damaged')}" in (
+    assert f"fix index: a damaged one was moved to {store.with_suffix('.damaged')}" in (
         kept("doctor").stdout
     )
 

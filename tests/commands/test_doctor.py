@@ -88,12 +88,12 @@ def test_a_node_of_a_fleet_with_all_that_its_hooks_need_is_told_so(
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("HPCVERIFY", '"/bin/true"', "is no program"),
+        ("HPCVERIFY", '"/bin/true"', "is not a program"),
         ("HPCVERIFY_SPOOL", "/elsewhere", "the site file says"),
-        ("HPCVERIFY_DEADLINE", "15s", "is no number of seconds"),
-        ("HPCVERIFY_USERS", "root", "are no numbers of users"),
-        ("HPCVERIFY_STATE", "state", "is no absolute path"),
-        ("HPCVERIFY_SPOL", "/x", "is not known"),
+        ("HPCVERIFY_DEADLINE", "15s", "is not a number of seconds"),
+        ("HPCVERIFY_USERS", "root", "must be user ids"),
+        ("HPCVERIFY_STATE", "state", "is not an absolute path"),
+        ("HPCVERIFY_SPOL", "/x", "is not a known setting"),
     ],
 )
 def test_a_setting_that_the_hooks_would_pass_over_is_named(

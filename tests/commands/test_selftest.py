@@ -52,7 +52,7 @@ def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
     assert "do not trust it on this node: a flipped bit" in done.stdout
     assert done.stdout.splitlines()[2:4] == [
         "WRONG CPU      a flipped bit                                    found",
-        "               became: nothing found: by comparing twice",
+        "               outcome: nothing found: by comparing twice",
     ]
 
 
@@ -60,7 +60,7 @@ def test_what_a_check_said_of_each_fault_is_told_if_asked_for(cli: Cli) -> None:
     brief, verbose = cli("selftest", "mettle"), cli("selftest", "mettle", "--verbose")
 
     assert "comparing twice" not in brief.stdout
-    assert "               it said: by comparing twice" in verbose.stdout
+    assert "               detail: by comparing twice" in verbose.stdout
 
 
 def test_who_interrupts_before_anything_is_begun_is_answered(cli: Cli, tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
         running.send_signal(signal.SIGINT)
         rest = running.stdout.read()
 
-    assert head.split() == ["part", "fault", "must", "become"]
+    assert head.split() == ["part", "fault", "expected"]
     assert first.split()[:3] == ["ok", "CPU", "none"]
-    assert "not tried to the end on CPU: interrupted" in rest
+    assert "not fully tried on CPU: interrupted" in rest
     assert running.returncode == 3
 
 

@@ -157,7 +157,7 @@ def burnt_in(cli: Cli) -> Cli:
 def test_of_several_rounds_the_worst_is_shown_and_each_can_be(burnt_in: Cli) -> None:
     worst, second = burnt_in("show").stdout, burnt_in("show", "--round", "2").stdout
 
-    assert "round 1, the first of the worst; 3 rounds in all: 3 pass" in worst
+    assert "round 1, the first with the worst verdict; all 3 rounds: 3 pass" in worst
     assert "PASS  steady" in second
     assert "s, round 2)" in second
     assert "in all" not in second
@@ -167,7 +167,7 @@ def test_a_round_that_there_is_not_is_named(burnt_in: Cli) -> None:
     done = burnt_in("show", "--round", "4")
 
     assert done.returncode == 2
-    assert "has 3 rounds, and no 4" in done.stderr
+    assert "has no round 4; it has 3" in done.stderr
 
 
 def test_history_and_suites_say_how_many_rounds(burnt_in: Cli) -> None:

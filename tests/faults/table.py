@@ -426,7 +426,7 @@ MEMORY = (
         "ecc",
         WARN,
         Remedy.INSPECT,
-        "its data sheet has it",
+        "its data sheet lists it",
     ),
     Fault(
         "63 retired pages",

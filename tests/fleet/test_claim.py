@@ -113,7 +113,7 @@ def test_a_controller_that_moved_goes_on_and_the_copy_it_left_does_not(
 
     take_claim(spool, moved, "ctl2", NOW + 1)
 
-    with pytest.raises(ActionError, match="this state directory went on on ctl2"):
+    with pytest.raises(ActionError, match="this state directory moved to ctl2"):
         take_claim(spool, ledger, "ctl1", NOW + 2)
     take_claim(spool, moved, "ctl2", NOW + 3)
 
@@ -200,7 +200,7 @@ def test_a_second_one_waits_until_the_first_is_gone_by_whatever_end(tmp_path: Pa
 
     before = time.monotonic()
     with hold_controller_lock(path, kill):
-        assert told == ["another hpcverify acts on the fleet: waiting for it"]
+        assert told == ["another hpcverify is acting on the fleet: waiting for it"]
         assert time.monotonic() - before >= NOTICE_AFTER_S
     other.join()
 

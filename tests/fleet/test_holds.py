@@ -293,7 +293,7 @@ def test_a_reservation_stays_while_our_job_is_in_it() -> None:
 
 @pytest.mark.parametrize("hold", [Hold.RESERVATION, Hold.DRAIN])
 def test_a_write_that_does_not_take_is_an_error(hold: Hold) -> None:
-    with pytest.raises(ActionError, match="did not take: it is free"):
+    with pytest.raises(ActionError, match="had no effect: it is free"):
         settled(wants(hold), Shelf(deaf=True))
 
 
@@ -635,7 +635,7 @@ def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> N
 
 def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
     shelf = Shelf(deaf=True)
-    with pytest.raises(ActionError, match="did not take"):
+    with pytest.raises(ActionError, match="had no effect"):
         settled(wants(Hold.DRAIN), shelf)
     shelf.deaf, shelf.drained = False, True
     shelf.reason = shelf.book[0].reason

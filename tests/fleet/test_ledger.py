@@ -164,7 +164,7 @@ def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
     assert "more than 14 days ago or ahead" in ledger.explain_untimely(run_of(NOW + days * DAY_S))
     assert ledger.explain_untimely(run) == ""
     ledger.record_judgment(N1, run.id, {}, "", ticket=ticket.number)
-    assert "see whether that of the node" in ledger.explain_untimely(run)
+    assert "check the clock of the node" in ledger.explain_untimely(run)
 
 
 def test_a_ticket_for_another_suite_makes_no_run_timely(ledger: Ledger) -> None:
@@ -327,7 +327,7 @@ def test_what_is_made_once_stays(again: Callable[[], Ledger], clock: Clock) -> N
 def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
     ledger.path.write_bytes(b"no database" * 100)
 
-    with pytest.raises(StoreError, match="bring it back from a backup"):
+    with pytest.raises(StoreError, match="restore it from a backup"):
         ledger.list_nodes()
 
 

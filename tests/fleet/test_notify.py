@@ -252,7 +252,7 @@ def test_what_nobody_took_for_a_day_is_given_up_in_one_line(site: Site) -> None:
     site.tell()
 
     assert site.told == []
-    assert site.said == [f"1 transition was given up: {site.program} did not take it for a day"]
+    assert site.said == [f"1 transition was dropped: {site.program} has failed for a day"]
 
 
 def test_without_a_program_nothing_is_queued_for_ever(site: Site) -> None:

@@ -210,7 +210,7 @@ def test_a_tripped_breaker_shows_in_the_output_and_status_of_each_turn(fleet: Fl
     for command in ("collect", "sweep"):
         done = fleet(command)
         assert done.returncode == 4, done.stderr
-        assert "THE BREAKER IS TRIPPED, and no node is held for a failure: 3 of 4" in done.stderr
+        assert "THE BREAKER IS TRIPPED, no node is held for a failure: 3 of 4" in done.stderr
     (tripped,) = [each for each in told(fleet) if each["event"] == "breaker"]
     assert tripped["after"] == "tripped"
 
@@ -261,7 +261,7 @@ def test_config_check_goes_on_when_slurm_does_not_answer(asked: Fleet) -> None:
         asked.cluster.until(asked.cluster.idle)
 
     assert done.returncode == 0
-    assert "note: Slurm could not be asked what it has: scontrol show" in done.stdout
+    assert "note: Slurm's settings could not be read: scontrol show" in done.stdout
 
 
 def test_jobs_have_the_account_and_the_options_of_the_site(fleet: Fleet) -> None:

@@ -96,13 +96,13 @@ def test_what_is_amiss_with_our_partition_is_named_alone(
     ("preemption", "fleet", "say"),
     [
         (Preemption(kind="preempt/none", exempt="NONE"), FLEET, "PreemptType=preempt"),
-        (Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00"), FLEET, "fleet.qos names none"),
+        (Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00"), FLEET, "fleet.qos is not set"),
         (
             Preemption(kind=PREEMPT_BY_PARTITION, exempt="01:00:00"),
             FLEET,
             "PreemptExemptTime=01:00:00",
         ),
-        (ON, Fleet(suite="prolog", user="hpcv"), "RootOnly=YES, and jobs are to run"),
+        (ON, Fleet(suite="prolog", user="hpcv"), "RootOnly=YES, but jobs are to run"),
     ],
 )
 def test_what_keeps_verifications_from_giving_way_is_named(

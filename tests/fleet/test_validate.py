@@ -56,7 +56,7 @@ def silent(**changes: Any) -> Site:
         ),
         (
             a_site(quarantine=Quarantine(on_transition="bin/told")),
-            "quarantine.on_transition: 'bin/told' is no absolute path",
+            "quarantine.on_transition: 'bin/told' is not an absolute path",
         ),
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
@@ -75,13 +75,13 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
     [
         (
             a_site(quarantine=Quarantine(enforce=("ecc",), fail_closed=("xid",))),
-            "fail_closed: xid is not in enforce, and refuses no job",
+            "fail_closed: xid is not in enforce, so it refuses no job",
         ),
         (silent(until=date(2026, 3, 31)), "suppress: pcie on n[1-3] ended on 2026-03-31"),
-        (a_site(fleet=Fleet(spool="/nowhere")), "fleet.spool: /nowhere is no directory"),
+        (a_site(fleet=Fleet(spool="/nowhere")), "fleet.spool: /nowhere is not a directory"),
         (
             a_site(quarantine=Quarantine(on_transition="/no/such")),
-            "quarantine.on_transition: /no/such is no program on this machine",
+            "quarantine.on_transition: /no/such is not a program on this machine",
         ),
         (a_site(fleet=Fleet(user="nobdy")), "there is no user 'nobdy'"),
     ],

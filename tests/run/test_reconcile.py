@@ -178,8 +178,8 @@ def test_a_check_that_was_skipped_everywhere_stays_skipped(tmp_path: Path) -> No
 
 
 def answer(where: str, digest: str) -> Finding:
-    evidence = {"group": "H100", "name": "bf16", "digest": digest}
-    return Finding("answer", where, "first products", evidence)
+    ballot = {"group": "H100", "name": "bf16", "digest": digest}
+    return Finding("answer", where, "first products", data=ballot)
 
 
 def test_a_worker_puts_the_answers_of_a_real_check_to_the_vote() -> None:
