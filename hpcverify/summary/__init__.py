@@ -1,1 +1,1 @@
-"""What to say of a run: counts, order, next steps, key figures, for every output."""
+"""A run in words, for every output: counts, order, next steps, key figures."""

@@ -250,9 +250,8 @@ def summarize_reason(result: Result, inventory: Inventory) -> str:
 
 def explain_group(group: CauseGroup, inventory: Inventory) -> str:
     """Write the reason of *group* in one clause, then the other checks."""
-    others = group.name_others()
-    reason = summarize_reason(group.result, inventory)
-    return "; also: ".join(filter(None, (reason, others)))
+    clauses = summarize_reason(group.result, inventory), group.name_others()
+    return "; also: ".join(filter(None, clauses))
 
 
 def explain_weight(result: Result) -> str:

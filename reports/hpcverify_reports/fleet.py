@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 
 from hpcverify.fleet.overview import (
@@ -433,62 +434,58 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
 
 def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
     rows, now = fleet.rows, fleet.made
-    yield _build_list(
+    build = partial(_build_list, links=links)
+    yield build(
         "held",
         "Out of service",
         "Taken out of service by hpcverify, or only marked so in observe mode.",
         [r for r in rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)],
-        links,
-        columns={
+        {
             "State": lambda r: r.state_label,
             "Since": lambda r: _format_since(r, now),
             "Why": lambda r: r.why,
             "Release requires": lambda r: ", ".join(r.node.checks),
         },
     )
-    yield _build_list(
+    yield build(
         "others",
         OTHERS_STATE.capitalize(),
         "hpcverify does not touch these.",
         [r for r in rows if r.state == OTHERS_STATE],
-        links,
-        columns={
+        {
             "Why": lambda r: r.node.foreign,
             "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
         },
     )
-    yield _build_list(
+    yield build(
         "lately",
         f"Failed {FAILURE_WINDOW}",
         "The newest results passed, but the node has had no full pass since the failure.",
         sorted((r for r in rows if r.failures and not r.attention), key=lambda r: -r.failures),
-        links,
-        columns={
+        {
             "Failed runs": lambda r: str(r.failures),
             "Last failure": lambda r: _format_age(r.failed, now),
             "State": lambda r: r.state_label,
         },
     )
-    yield _build_list(
+    yield build(
         "unverified",
         f"No full pass in the last {fleet.overdue_days:g} days",
         "A full pass is a run of all checks, started by the controller. Oldest first.",
         sorted((r for r in rows if r.overdue), key=lambda r: r.node.last_pass_at),
-        links,
-        columns={
+        {
             "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
             "State": lambda r: r.state_label,
             "Newest run": lambda r: _describe_newest_run(r, now),
         },
     )
-    yield _build_list(
+    yield build(
         "flaky",
         "Failures not reproduced",
         "A second run passed. If one node has many, a part may be about to fail; if many "
         "nodes have some, a limit may be too strict.",
         sorted((r for r in rows if r.node.flakes), key=lambda r: -r.node.flakes),
-        links,
-        columns={"Count": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
+        {"Count": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
     )
 
 
@@ -497,9 +494,9 @@ def _build_list(
     title: str,
     summary: str,
     rows: Sequence[NodeRow],
-    links: Links,
-    *,
     columns: Mapping[str, Callable[[NodeRow], str]],
+    *,
+    links: Links,
 ) -> NodeList:
     listed = tuple(
         ListedNode(

@@ -27,12 +27,7 @@ from hpcverify.summary.actions import (
 )
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
-from hpcverify_reports.judged import (
-    JudgedMeasurement,
-    find_rule,
-    format_range,
-    judge_measurements,
-)
+from hpcverify_reports.judged import JudgedMeasurement, find_rule, format_range, judge_measurements
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,

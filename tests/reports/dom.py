@@ -51,7 +51,7 @@ class Dom(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     def values(self, attribute: str) -> Iterator[str]:
-        """Yield the values of *attribute*, wherever it stands."""
+        """Yield the values of *attribute*, of every element."""
         for _, attributes in self.elements:
             value = attributes.get(attribute)
             if value is not None:

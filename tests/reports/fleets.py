@@ -22,7 +22,7 @@ SLOW = "GPU 3 (…4f21): bf16.sustained 612 TFLOP/s < 702.2 (0.71 of spec 989, H
 
 
 def said(node: str, check: str = "gemm", **changes: object) -> LastResult:
-    """Make what a check said of *node* last night; it passed."""
+    """Make last night's result of a check on *node*; it passed."""
     base: dict[str, object] = {
         "node": node,
         "suite": "idle",
@@ -39,7 +39,7 @@ def said(node: str, check: str = "gemm", **changes: object) -> LastResult:
 
 
 def bad(node: str, check: str, verdict: Verdict, remedy: Remedy, reason: str) -> LastResult:
-    """Make a result that is none to be glad of."""
+    """Make a result that is not PASS."""
     return said(node, check, verdict=verdict, remedy=remedy, reason=reason)
 
 
@@ -116,7 +116,7 @@ def sick() -> dict[str, Node]:
 
 
 def complaints() -> list[LastResult]:
-    """Make what checks said of those that are sick, and of some that only warn."""
+    """Make the results of checks on sick nodes, and on some that only warn."""
     return [
         bad(name_of(5), "gemm", Verdict.FAIL, Remedy.REPLACE, SLOW),
         bad(name_of(5), "thermal", Verdict.WARN, Remedy.INSPECT, "GPU 3: 91 °C > 87"),
@@ -150,7 +150,7 @@ def links(shown: Overview) -> dict[tuple[str, str], str]:
 
 
 def rotten(count: int, one_in: int) -> Overview:
-    """Make a fleet in which every so many results is a failure of many words."""
+    """Make a fleet in which one result in *one_in* is a failure with a long reason."""
     nodes = {name_of(i): well(name_of(i)) for i in range(count)}
     pairs = [(name, check) for name in nodes for check in CHECKS]
     results = [

@@ -311,11 +311,11 @@ def ecc() -> Result:
     names = ("dram.corrected", "dram.uncorrected", "sram.uncorrected", "rows.pending")
     found = [Measurement(name, 0.0, "", g.id) for g in GPUS for name in names]
     limits = [Limit(name=name, high=0.0, source="hpcverify default") for name in names]
-    return result("ecc", found, limits, seconds=0.2, coverage=tuple(_counters_read()))
+    return result("ecc", found, limits, seconds=0.2, coverage=tuple(_list_coverage()))
 
 
-def _counters_read() -> Iterator[Coverage]:
-    """Tell what was read as NVML lets us: alike on most GPUs, and less on some."""
+def _list_coverage() -> Iterator[Coverage]:
+    """List what NVML let us read: the same on most GPUs, less on some."""
     for i, gpu in enumerate(GPUS):
         yield Coverage(gpu.id, "21 counters of memory errors read since the last run")
         action = {2: "gpu reset", 5: "drain and reset"}.get(i, "none")
@@ -325,7 +325,7 @@ def _counters_read() -> Iterator[Coverage]:
 
 
 def allreduce() -> Result:
-    """Fail to start: a library is not there."""
+    """Fail to start: a library is missing."""
     return Result(
         check="allreduce",
         verdict=Verdict.ERROR,
@@ -376,17 +376,8 @@ def edac() -> Result:
 
 def sick_node(samples: int = 600) -> Run:
     """Verify a node with every verdict in it."""
-    return run(
-        inventory(),
-        gemm(),
-        sdc(),
-        thermal(samples),
-        ecc(),
-        allreduce(),
-        storage(),
-        edac(),
-        seconds=731.0,
-    )
+    checks = inventory(), gemm(), sdc(), thermal(samples), ecc(), allreduce(), storage(), edac()
+    return run(*checks, seconds=731.0)
 
 
 def worn_node(rounds: int = 3) -> Run:
@@ -410,7 +401,7 @@ def well_node() -> Run:
 
 
 def torn_node() -> Run:
-    """Verify a node whose GPU 5 is to go back and GPU 2 to be reset; GPU 1 warns."""
+    """Verify a node whose GPU 5 must be replaced and GPU 2 reset; GPU 1 warns."""
     limits = (
         Limit(name="remap.failed", high=0, remedy=Remedy.REPLACE, source="NVIDIA"),
         Limit(name="rate", high=1, otherwise=Verdict.WARN, source="hpcverify default"),

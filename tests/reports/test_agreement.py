@@ -71,7 +71,7 @@ OUTPUTS: dict[str, Callable[[Run], str]] = {
     "junit": in_junit,
 }
 LINES = ("terminal", "log")
-"""Outputs that tell the next step as a line; the others put each part under its action."""
+"""Outputs with the next steps in a line; the others list each part under its action."""
 
 
 def beta() -> Run:
@@ -106,11 +106,11 @@ def lost_gpu() -> Run:
 
 
 def hung_gpu() -> Run:
-    """Have NVML hang on a GPU, which each check tells in its own words."""
-    says = {"ecc": "nvmlA has not returned", "pcie": "it was not asked: the driver hangs in nvmlA"}
+    """Have NVML hang on a GPU, which each check reports in its own words."""
+    texts = {"ecc": "nvmlA has not returned", "pcie": "it was not asked: the driver hangs in nvmlA"}
     found = [
         samples.result(name, [Finding("gpu_hung", samples.SICK, text)], (), HUNG_RULES)
-        for name, text in says.items()
+        for name, text in texts.items()
     ]
     short = Shortfall(samples.SICK, "nvmlA has not returned", Cause.HUNG, code="gpu_hung")
     gemm = Result(check="gemm", verdict=Verdict.ERROR, reason=short.reason, shortfalls=(short,))
@@ -136,43 +136,43 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_every_output_says_the_same(name: str, output: str) -> None:
     run = RUNS[name]
-    told = " ".join(OUTPUTS[output](run).split())
+    shown = " ".join(OUTPUTS[output](run).split())
 
-    assert summarize_run(run) in told
-    assert ("Nothing to do" in told) is (run.verdict is Verdict.PASS and output not in LINES)
+    assert summarize_run(run) in shown
+    assert ("Nothing to do" in shown) is (run.verdict is Verdict.PASS and output not in LINES)
     if run.verdict is Verdict.PASS:
         return
-    assert write_rerun_command(run) in told
+    assert write_rerun_command(run) in shown
     if output in (*LINES, "junit"):
-        assert f"{'' if output == 'junit' else 'next: '}{format_next_steps(run)}" in told
+        assert f"{'' if output == 'junit' else 'next: '}{format_next_steps(run)}" in shown
     if output not in LINES:
         names = recall_gone_parts(run)
         for action in list_deciding_actions(run):
-            assert REMEDY_SENTENCES[action.remedy] in told
-            assert all(names.find_label(part.where) in told for part in action.parts)
+            assert REMEDY_SENTENCES[action.remedy] in shown
+            assert all(names.find_label(part.where) in shown for part in action.parts)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_nobody_replaces_a_part_because_a_check_in_beta_failed(output: str) -> None:
     run = beta()
-    told = OUTPUTS[output](run)
+    shown = OUTPUTS[output](run)
 
     assert run.verdict is Verdict.WARN
-    assert "1 of 2 checks warned." in told
-    assert "replace" not in told.lower()
-    assert "FAIL" not in told
-    assert "Nothing to do" not in told
+    assert "1 of 2 checks warned." in shown
+    assert "replace" not in shown.lower()
+    assert "FAIL" not in shown
+    assert "Nothing to do" not in shown
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_the_skip_of_a_required_check_calls_for_something(output: str) -> None:
     run = required_skip()
-    told = OUTPUTS[output](run)
+    shown = OUTPUTS[output](run)
 
     assert run.verdict is Verdict.ERROR
-    assert "1 of 2 checks could not be judged, 1 warned." in told
-    assert "orrect the" in told
-    assert "Nothing to do" not in told
+    assert "1 of 2 checks could not be judged, 1 warned." in shown
+    assert "orrect the" in shown
+    assert "Nothing to do" not in shown
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -182,11 +182,11 @@ def test_an_interrupted_run_counts_right_and_asks_for_another(
 ) -> None:
     passed = (samples.ecc(), samples.inventory())[:count]
     run = samples.run(*passed, complete=False, verdict=Verdict.ERROR)
-    told = " ".join(OUTPUTS[output](run).split())
+    shown = " ".join(OUTPUTS[output](run).split())
 
-    assert f"{says} The run was interrupted before every check had run." in told
-    assert f"All {count}" not in told
-    assert "hpcverify run --suite quick" in told
+    assert f"{says} The run was interrupted before every check had run." in shown
+    assert f"All {count}" not in shown
+    assert "hpcverify run --suite quick" in shown
 
 
 def test_checks_that_one_lost_gpu_took_with_it_are_one_group() -> None:
@@ -231,10 +231,10 @@ def test_what_checks_find_on_one_part_under_one_code_of_their_own_stays_apart() 
 )
 @pytest.mark.parametrize("output", ["terminal", "log", "markdown"])
 def test_one_cause_is_one_line_with_the_checks_behind_it(name: str, also: str, output: str) -> None:
-    told = OUTPUTS[output](RUNS[name])
+    shown = OUTPUTS[output](RUNS[name])
 
-    assert f"; also: {also}" in told.replace("\n", " ")
-    assert told.count("; also: ") == 1
+    assert f"; also: {also}" in shown.replace("\n", " ")
+    assert shown.count("; also: ") == 1
 
 
 def test_one_cause_is_one_card_of_the_page_and_each_check_keeps_its_section() -> None:

@@ -104,7 +104,7 @@ LEGIBLE = 12
 TALL = {"node": 9_500, "fleet": 5_500, "rotten": 9_000}
 """Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
 MEASURE = """
-const told = [];
+const results = [];
 const text = e => e.innerText === undefined ? e.textContent : e.innerText;
 const shown = e => { const b = e.getBoundingClientRect(); return b.width || b.height; };
 const all = (d, which) => [...d.querySelectorAll(which)];
@@ -129,10 +129,10 @@ for (const [name, page] of Object.entries(PAGES)) for (const width of WIDTHS) {
     const cut = all(d, ".card .scroll").filter(e => e.scrollWidth > e.clientWidth + 1);
     const tell = some => some.slice(0, 3).map(e => e.outerHTML.slice(0, 90));
     const least = d.body.clientWidth - all(d, "main")[0].clientWidth;
-    told.push({name, width, tall, wide: root.scrollWidth, unused: least,
+    results.push({name, width, tall, wide: root.scrollWidth, unused: least,
       thin: tell(thin), cut: tell(cut), small: tell(small), tiny: tell(tiny)});
-    if (told.length === Object.keys(PAGES).length * WIDTHS.length)
-      document.body.textContent = "told" + JSON.stringify(told) + "told";
+    if (results.length === Object.keys(PAGES).length * WIDTHS.length)
+      document.body.textContent = "results" + JSON.stringify(results) + "results";
   };
   document.body.append(frame);
 }
@@ -158,13 +158,13 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], An
     page = f"<!doctype html><body><script>{names}{MEASURE}</script></body>"
     folder = tmp_path_factory.mktemp("layout")
     read = chromium(page, folder, "--virtual-time-budget=60000", "--dump-dom")
-    told = re.search("told(.*)told", Dom(read).text)
-    assert told is not None, read[-2000:]
-    return {(one["name"], one["width"]): one for one in json.loads(told[1])}
+    results = re.search("results(.*)results", Dom(read).text)
+    assert results is not None, read[-2000:]
+    return {(one["name"], one["width"]): one for one in json.loads(results[1])}
 
 
 def _script(value: object) -> str:
-    """Write *value* as it can stand in a script."""
+    """Write *value* for use in a script."""
     return json.dumps(value).replace("<", "\\u003c")
 
 

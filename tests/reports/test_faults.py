@@ -1,4 +1,4 @@
-"""Equal faults are told once: what counts as equal, and what may have one cause."""
+"""Equal faults are grouped: what counts as equal, and what may have one cause."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_faults_that_differ_in_parts_and_numbers_are_equal(one: str, other: str)
         ("no nccl", ""),
     ],
 )
-def test_faults_of_other_metrics_or_words_are_told_apart(one: str, other: str) -> None:
+def test_faults_of_other_metrics_or_words_are_kept_apart(one: str, other: str) -> None:
     assert len(faults(one, other)) == 2
 
 
@@ -61,7 +61,7 @@ def test_one_fault_with_two_remedies_is_two() -> None:
     assert len(group_faults(build_overview(nodes, (), runs, now=NOW).rows)) == 2
 
 
-def test_what_several_checks_say_alike_of_a_node_is_told_once() -> None:
+def test_several_checks_that_report_the_same_of_a_node_are_one_fault() -> None:
     lost = "node: GPU with NVML index 2: GPU is lost"
     runs = [
         bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost) for check in ("ecc", "nvlink", "pcie")

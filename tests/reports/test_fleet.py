@@ -73,9 +73,9 @@ def facts(shown: Overview) -> dict[str, str]:
     return dict(lay_out(shown, {}).facts)
 
 
-@pytest.mark.parametrize("told", ["Results", "States"])
-def test_counts_add_up_to_all_nodes(told: str) -> None:
-    numbers = map(int, re.findall("[0-9]+", facts(fleets.fleet())[told]))
+@pytest.mark.parametrize("fact", ["Results", "States"])
+def test_counts_add_up_to_all_nodes(fact: str) -> None:
+    numbers = map(int, re.findall("[0-9]+", facts(fleets.fleet())[fact]))
 
     assert sum(numbers) == 64
 
@@ -163,7 +163,7 @@ def test_an_empty_fleet_is_a_page_too() -> None:
     assert "No node is known yet" in Dom(render(of(), {})).text
 
 
-def test_a_tripped_breaker_stands_on_top_with_the_way_out() -> None:
+def test_a_tripped_breaker_is_on_top_with_the_fix() -> None:
     head = Dom(render(fleets.fleet(tripped="9 of 64 nodes"), {})).text
 
     assert "Automatic draining is paused: the breaker tripped (9 of 64 nodes)" in head
@@ -219,16 +219,16 @@ def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes()
     assert block.icons == ()
 
 
-def test_of_what_failed_all_is_told_in_a_table_too() -> None:
+def test_every_failure_is_in_a_table_too() -> None:
     laid = lay_out(fleets.fleet(), {})
-    told = {(t.example.node, t.check) for t in laid.faults if t.count == 1}
+    listed = {(t.example.node, t.check) for t in laid.faults if t.count == 1}
     bad = {(one.node, one.check) for one in fleets.complaints() if one.verdict >= Verdict.WARN}
 
-    assert told == bad
+    assert listed == bad
     assert all(fleets.SLOW in t.example.found for t in laid.faults if t.metric)
 
 
-def test_a_bad_node_without_a_bad_check_is_told_by_its_reason() -> None:
+def test_a_bad_node_without_a_bad_check_is_listed_with_its_reason() -> None:
     gone = Node(name="n1", state=State.SUSPECT, reason="sdc: 1 word", verdict="fail")
 
     (trouble,) = lay_out(of(gone), {}).faults

@@ -49,14 +49,14 @@ def test_what_moved_most_comes_first_with_its_part() -> None:
     assert first.count == 12
 
 
-def test_each_judged_metric_is_told_once() -> None:
+def test_each_judged_metric_is_listed_once() -> None:
     names = [moved.name for moved in history().trends]
 
     assert len(names) == len(set(names)) == 6
     assert "bf16.spread" not in names
 
 
-def test_what_has_never_moved_is_not_told() -> None:
+def test_a_metric_that_never_changed_is_not_listed() -> None:
     still = built(samples.well_node(), samples.past())
     names = {moved.name for moved in still.trends}
 
@@ -113,11 +113,11 @@ def test_a_run_of_several_rounds_is_one_value_its_median() -> None:
         for p in samples.past()
     ]
     moved = built(run, past).trends
-    told = {m.name: m for m in moved}
+    by_name = {m.name: m for m in moved}
 
     assert {m.count for m in moved} == {12}
     # Of the five rounds only the last one is slow.
-    assert told["bf16.sustained"].last != "612 TFLOP/s"
+    assert by_name["bf16.sustained"].last != "612 TFLOP/s"
 
 
 def _again(run: Run) -> list[Result]:

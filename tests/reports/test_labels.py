@@ -60,11 +60,11 @@ def test_an_anchor_has_no_space_and_keeps_names_apart(one: str, two: str) -> Non
         (90000.0, "1 d 1 h"),
     ],
 )
-def test_a_duration_is_told_in_the_units_that_matter(seconds: float, text: str) -> None:
+def test_a_duration_is_printed_in_the_units_that_matter(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_a_moment_is_told_in_utc() -> None:
+def test_a_time_is_printed_in_utc() -> None:
     east = timezone(timedelta(hours=5))
 
     assert format_time(datetime(2026, 1, 1, 3, 0, tzinfo=east)) == "2025-12-31 22:00 UTC"

@@ -137,8 +137,8 @@ def test_a_check_of_several_rounds_is_one_case_its_worst() -> None:
     failure = suite.find("testcase[@name='gemm']/failure")
     assert failure is not None
     assert (failure.text or "").startswith("3 rounds: 1 fail (round 3), 2 pass\n")
-    told = {p.get("name"): p.get("value") for p in suite.iter("property")}
-    assert (told["rounds"], told["left_out"]) == ("3 of 12 rounds", "round 3 failed")
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert (properties["rounds"], properties["left_out"]) == ("3 of 12 rounds", "round 3 failed")
 
 
 def test_markdown_counts_the_rounds_of_a_check() -> None:
@@ -183,7 +183,7 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     assert "Machine: Dell Inc. PowerEdge XE9680, serial number J90J6Y3." in seen
 
 
-def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
+def test_a_part_that_no_longer_answers_is_named_by_its_earlier_facts() -> None:
     torn, lost = samples.torn_node(), samples.GPUS[5].id
     parts = tuple(replace(p, facts={}) if p.id == lost else p for p in torn.inventory.parts)
     mute = replace(torn, inventory=replace(torn.inventory, parts=parts))
@@ -193,28 +193,28 @@ def test_a_part_that_answers_no_more_is_named_by_what_it_told_before() -> None:
 
 
 def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
-    told = {
+    properties = {
         p.get("name"): p.get("value") or "" for p in suite_of(samples.torn_node()).iter("property")
     }
 
-    assert told["machine"] == "Dell Inc. PowerEdge XE9680, serial number J90J6Y3"
-    replaced = told["fail: Take the part out of service and replace it."]
+    assert properties["machine"] == "Dell Inc. PowerEdge XE9680, serial number J90J6Y3"
+    replaced = properties["fail: Take the part out of service and replace it."]
     assert replaced.startswith(IDENTITY)
     assert "; ecc: remap.failed 1 > 0 (NVIDIA); " in replaced
-    assert "GPU 2" in told["fail: Drain the node and reset the GPU."]
-    assert "GPU 1" in told["warning: Inspect the part: seating, cabling, cooling, logs."]
+    assert "GPU 2" in properties["fail: Drain the node and reset the GPU."]
+    assert "GPU 1" in properties["warning: Inspect the part: seating, cabling, cooling, logs."]
 
 
 def test_junit_says_of_each_complaint_what_it_calls_for_where_they_differ() -> None:
     """A part that only warns does not go back because another one does."""
-    told = suite_of(samples.torn_node()).findtext("testcase[@name='ecc']/failure", "")
-    by_part = {line.partition(":")[0]: line for line in told.splitlines()}
+    details = suite_of(samples.torn_node()).findtext("testcase[@name='ecc']/failure", "")
+    by_part = {line.partition(":")[0]: line for line in details.splitlines()}
 
     assert "Next" not in by_part
     assert by_part[samples.GPUS[1].id].endswith(
         "(warning): Inspect the part: seating, cabling, cooling, logs."
     )
-    assert "remap.failed 1 > 0 (NVIDIA): Take the part out of service and replace it." in told
+    assert "remap.failed 1 > 0 (NVIDIA): Take the part out of service and replace it." in details
 
 
 def test_a_ticket_of_a_node_that_passed_names_no_part() -> None:

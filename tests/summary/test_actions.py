@@ -69,7 +69,7 @@ def run(*results: Result, **changes: Any) -> Run:
     return a_run(results=results, **base)
 
 
-def told(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
+def actions_of(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
     return [(a.verdict, a.remedy, [p.where for p in a.parts]) for a in list_actions(of)]
 
 
@@ -85,8 +85,8 @@ FOUR = run(
 )
 
 
-def test_each_part_stands_under_what_its_own_complaints_call_for() -> None:
-    assert told(FOUR) == [
+def test_each_part_is_listed_under_what_its_own_complaints_call_for() -> None:
+    assert actions_of(FOUR) == [
         (Verdict.FAIL, Remedy.CONTACT_VENDOR, ["gpu-7"]),
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-5"]),
         (Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"]),
@@ -107,14 +107,13 @@ def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
 
 
 def test_a_healthy_node_calls_for_nothing() -> None:
-    well = run(
-        result("ecc", Measurement("sram", 0.0, "", "gpu-7"), Finding("cold", "gpu-3", "it is cold"))
-    )
+    found = Measurement("sram", 0.0, "", "gpu-7"), Finding("cold", "gpu-3", "it is cold")
+    well = run(result("ecc", *found))
 
     assert (well.verdict, list_actions(well)) == (Verdict.PASS, ())
 
 
-def test_what_several_checks_say_in_the_same_words_is_told_once() -> None:
+def test_what_several_checks_report_in_the_same_words_is_listed_once() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     names = ("inventory", "recovery", "ecc", "nvlink")
     six = run(*(result(name, lost) for name in names))
@@ -152,7 +151,7 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
     assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
 
 
-def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
+def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
     rounds = [
         result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
         for n, value in enumerate((90.0, 12.0, 80.0), 1)
@@ -165,15 +164,15 @@ def test_of_several_rounds_a_metric_is_told_once_at_its_worst() -> None:
 def test_a_check_in_beta_accuses_nobody() -> None:
     young = result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3"), maturity=Maturity.BETA)
 
-    assert told(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
+    assert actions_of(run(young)) == [(Verdict.WARN, Remedy.INSPECT, ["gpu-3"])]
 
 
-def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
+def test_errors_are_kept_apart_from_failures() -> None:
     short = Shortfall("gpu-4", "GPU 4: the worker died", Cause.CRASHED, Remedy.RERUN)
     died = Result(check="sdc", verdict=Verdict.ERROR, shortfalls=(short,))
     both = run(died, result("gemm", Measurement("speed", 1.0, "GB/s", "gpu-3")))
 
-    assert told(both) == [
+    assert actions_of(both) == [
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-3"]),
         (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
     ]
@@ -181,7 +180,7 @@ def test_what_could_not_be_judged_stands_apart_from_what_failed() -> None:
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
-def test_a_worker_that_stands_for_no_part_is_not_called_one() -> None:
+def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
     """All sensors are read by one worker; what it cannot do is the node's matter."""
     short = Shortfall("telemetry", "NVML does not start", Cause.MISCONFIGURED)
     found = Finding("driver", "node", "NVML does not start")

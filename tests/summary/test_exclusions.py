@@ -1,4 +1,4 @@
-"""What is told against other causes is only what was measured."""
+"""Only measurements rule out other causes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def night(*results: Result, at: datetime = NIGHTS[-1], node: Inventory = NODE) -
     return a_run(results=results, verdict=verdict, inventory=node, started=at)
 
 
-def test_a_part_that_answers_no_more_has_the_serial_that_it_told_before() -> None:
+def test_a_part_that_no_longer_answers_has_its_earlier_serial() -> None:
     parts = [replace(p, facts=p.facts | {"serial": p.id[-1] * 3}) for p in PARTS]
     before = Inventory(parts=tuple(parts))
     part = accused(night(ecc(SICK)))
@@ -73,7 +73,7 @@ def accused(run: Run) -> AffectedPart:
     return part
 
 
-def test_a_part_that_was_well_failed_or_was_not_there_is_told_apart() -> None:
+def test_a_part_that_passed_failed_or_was_missing_is_kept_apart() -> None:
     gone = Inventory(parts=tuple(p for p in PARTS if p.id != SICK))
 
     def of(run: Run) -> PastVerdict | None:
@@ -119,7 +119,7 @@ def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     stayed = count_repetition(accused(now), now, [here])
 
     assert list_ruled_out(accused(now), now, moved)[-1] == "slot: it also failed at 0000:20:00.0"
-    assert not any("slot" in told for told in list_ruled_out(accused(now), now, stayed))
+    assert not any("slot" in reason for reason in list_ruled_out(accused(now), now, stayed))
 
 
 def test_like_parts_that_passed_speak_against_what_all_of_them_share() -> None:
@@ -173,12 +173,14 @@ def test_a_cause_that_was_seen_is_not_ruled_out() -> None:
     hot = night(ecc(SICK), soak(headroom=1.0, brake=0.0))
     braked = night(ecc(SICK), soak(headroom=21.0, brake=5.0))
 
-    assert not any("heat" in told for told in list_ruled_out(accused(hot), hot))
-    assert not any("power" in told for told in list_ruled_out(accused(braked), braked))
+    assert not any("heat" in reason for reason in list_ruled_out(accused(hot), hot))
+    assert not any("power" in reason for reason in list_ruled_out(accused(braked), braked))
 
 
-def test_nothing_is_said_of_heat_where_nothing_was_measured() -> None:
+def test_heat_is_not_ruled_out_without_a_measurement() -> None:
     covered = replace(ecc(SICK), coverage=(Coverage(SICK, "read"),))
     now = night(covered)
 
-    assert not any(told.startswith(("heat", "power")) for told in list_ruled_out(accused(now), now))
+    assert not any(
+        reason.startswith(("heat", "power")) for reason in list_ruled_out(accused(now), now)
+    )

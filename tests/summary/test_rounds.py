@@ -48,7 +48,7 @@ def test_checks_keep_the_order_of_the_suite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "told"),
+    ("verdicts", "text"),
     [
         ((PASS, PASS), "2 pass"),
         ((PASS, PASS, FAIL), "1 fail (round 3), 2 pass"),
@@ -56,8 +56,8 @@ def test_checks_keep_the_order_of_the_suite() -> None:
         ((SKIP, PASS), "1 pass (round 2), 1 skip"),
     ],
 )
-def test_verdicts_are_counted_the_worst_first(verdicts: tuple[Verdict, ...], told: str) -> None:
-    assert format_tally(rounds(*verdicts)) == told
+def test_verdicts_are_counted_the_worst_first(verdicts: tuple[Verdict, ...], text: str) -> None:
+    assert format_tally(rounds(*verdicts)) == text
 
 
 def measured(*values: float | None) -> list[Result]:
@@ -89,7 +89,7 @@ def test_rounds_that_were_left_out_are_counted_with_the_reason() -> None:
     assert format_round_count(replace(ended, rounds=2)) == "2 rounds"
 
 
-def test_a_last_round_that_was_cut_short_is_said_and_none_is_left_out() -> None:
+def test_a_last_round_that_was_cut_short_does_not_count_as_left_out() -> None:
     cut = "round 2 was cut short"
     two = a_run(rounds=2, results=(a_result(), a_result(round=2)), left_out=cut)
 

@@ -55,13 +55,13 @@ def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None
     assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
 
 
-def test_one_failure_is_told_alone() -> None:
+def test_one_failure_has_no_count() -> None:
     assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
     assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
     assert format_next_steps(slow(0)) == ("replace GPU 0, then: hpcverify run --suite quick")
 
 
-def test_what_several_checks_say_of_a_part_is_said_once() -> None:
+def test_what_several_checks_report_of_a_part_is_printed_once() -> None:
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     rulings = {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)}
     results = [

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.model import (
-    Cause,
-    Limit,
-    Measurement,
-    Verdict,
-)
+from hpcverify.model import Cause, Limit, Measurement, Verdict
 from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
 from hpcverify.summary.verdict import CauseGroup
 from hpcverify.summary.wording import (
@@ -30,7 +25,7 @@ def of_two(rounds: int) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("place", "rounds", "told"),
+    ("place", "rounds", "text"),
     [
         (2, 1, "[2/2]"),
         (1, 12, "[round 1/12, 1/2]"),
@@ -39,8 +34,8 @@ def of_two(rounds: int) -> Plan:
         (24, 12, "[round 12/12, 2/2]"),
     ],
 )
-def test_a_check_has_its_place_in_its_round(place: int, rounds: int, told: str) -> None:
-    assert format_position(place, of_two(rounds)) == told
+def test_a_check_has_its_place_in_its_round(place: int, rounds: int, text: str) -> None:
+    assert format_position(place, of_two(rounds)) == text
 
 
 def test_checks_are_counted_and_not_their_rounds() -> None:
@@ -62,7 +57,7 @@ def test_checks_are_counted_and_not_their_rounds() -> None:
 
 
 def test_what_was_skipped_comes_last_in_one_line() -> None:
-    """A required check that was skipped counts as ERROR, and stands above."""
+    """A required check that was skipped counts as ERROR and comes first."""
     results = (
         a_result("p2p", verdict=Verdict.SKIP, reason="no GPU on this node"),
         a_result("gemm"),
@@ -83,9 +78,9 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
     stopped = a_result(verdict=Verdict.ERROR, cause=Cause.INTERRUPTED, round=3)
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))
 
-    told = format_conclusion(run)
-    assert told.startswith(" after 3.0 s of suite quick, 3 of 9 rounds: 1 check could not be")
-    assert told.endswith(" The run was interrupted before every check had run.")
+    text = format_conclusion(run)
+    assert text.startswith(" after 3.0 s of suite quick, 3 of 9 rounds: 1 check could not be")
+    assert text.endswith(" The run was interrupted before every check had run.")
 
 
 def test_a_line_on_a_later_round_names_it() -> None:
