@@ -10,14 +10,9 @@ import click
 
 def reason_option(text: str, default: str | None = None) -> Callable[..., Any]:
     """Declare ``--reason``, required unless it has a *default*; *text* is its help."""
-    return click.option(
-        "--reason",
-        required=default is None,
-        default=default,
-        show_default=default is not None,
-        callback=_require_text,
-        help=text,
-    )
+    # An explicit default of None counts as a value for click 8.3 and later.
+    given = {"required": True} if default is None else {"default": default, "show_default": True}
+    return click.option("--reason", callback=_require_text, help=text, **given)
 
 
 def _require_text(_ctx: click.Context, _param: click.Parameter, value: str) -> str:

@@ -54,6 +54,9 @@ def test_an_argument_that_names_nothing(
         (("run", "--siute", "quick"), "--suite", "hpcverify run"),
         (("show", "--round", "x"), "'--round'", "hpcverify show"),
         (("config", "chekc"), "'chekc'", "hpcverify config"),
+        (("hold", "n1"), "'--reason'", "hpcverify hold"),
+        (("repair", "n1"), "'--reason'", "hpcverify repair"),
+        (("release", "n1"), "'--reason'", "hpcverify release"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(
