@@ -1,18 +1,18 @@
 """
-The gate file of a node: what the controller says of it, where its prolog reads it.
+The gate file of a node: the controller's verdict, where the node's prolog reads it.
 
-Four lines of plain text, for the prolog reads them in sh before any Python starts:
+Four lines of plain text, since the prolog reads them in sh before any Python starts:
 
     ok, quarantined or hold
-    until when that stands, in seconds since 1970
+    valid until, in seconds since 1970
     why
     the checks whose conclusive evidence may refuse a job here, separated by spaces
 
-`fleet.publish` writes it, slurm/hooks.sh and `print_gate` read it. Whatever is missing,
-stale or unreadable lets the job run.
+`fleet.publish` writes it; slurm/hooks.sh and `print_gate` read it. A file that is
+missing, stale or unreadable lets the job run.
 
-Nothing but the interpreter's own is imported, and little of it: `print_gate` is to take
-no longer than the interpreter itself.
+It imports little, and from the standard library only: `print_gate` should take no
+longer than the interpreter itself.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ MAX_REASON_CHARACTERS = 500
 MAX_DIGITS = 12
 DIGITS = frozenset("0123456789")
 CHECK_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_ ")
-"""What the names of checks, in one line, are made of."""
+"""The characters of a line with names of checks."""
 DEFAULT_STATE = "/var/lib/hpcverify"
-"""Also for an ordinary user: it is root's runs that leave the file there."""
+"""Also for an ordinary user: root's runs leave the file there."""
 GATE_NAME = "gate"
 """A file in the state directory of a node; in the spool the folder of all gate files."""
 
 
 class JobGate:
     """
-    What the controller says of a node; never changed once made.
+    The controller's verdict on a node; immutable.
 
-    A plain class: typing, or dataclasses, take as long to load as Python to start.
+    A plain class: typing or dataclasses take as long to load as Python to start.
     """
 
     __slots__ = ("checks", "reason", "until", "verdict")
@@ -53,10 +53,10 @@ class JobGate:
         self, verdict: str, until: int, reason: str = "", checks: tuple[str, ...] = ()
     ) -> None:
         """
-        Say *verdict*, one of `GATE_VERDICTS`, *until* so many seconds since 1970.
+        Make *verdict*, one of `GATE_VERDICTS`, valid *until* seconds since 1970.
 
-        The hard evidence of *checks* may refuse a job; there are none where the site
-        only observes.
+        The hard evidence of *checks* may refuse a job; if the site only observes, there
+        are none.
         """
         self.verdict = verdict
         self.until = until
@@ -68,7 +68,7 @@ class JobGate:
         return isinstance(other, JobGate) and self.text == other.text
 
     def __hash__(self) -> int:
-        """Be one with what is equal."""
+        """Hash what `__eq__` compares."""
         return hash(self.text)
 
     @property
@@ -147,10 +147,10 @@ def write(path: Path, job_gate: JobGate) -> None:
 
 def fetch(spool: Path, state: Path, node: str) -> bool:
     """
-    Take over what the controller says of *node* from the *spool*, if it says anything.
+    Copy the gate file of *node* from the *spool*; return whether there was a good one.
 
-    What is corrupt, stale or not by the owner of the folder stays there, and so does
-    all in a folder that others may write to. Return whether it was taken over.
+    A file that is corrupt, stale or not by the owner of its folder is ignored, and so is
+    one in a folder that others may write to.
     """
     source = spool / GATE_NAME / node
     if "/" in node or not _is_trusted(source):
@@ -160,7 +160,7 @@ def fetch(spool: Path, state: Path, node: str) -> bool:
         return False
     try:
         write(state / GATE_NAME, job_gate)
-    except OSError:  # a full disk keeps nobody from verifying
+    except OSError:  # a full disk must not stop the verification
         return False
     return True
 
@@ -176,12 +176,12 @@ def _is_trusted(source: Path) -> bool:
 
 
 def find_gate_path() -> str:
-    """Say where the gate file of this node is."""
+    """Return the path of this node's gate file."""
     return f"{os.environ.get('HPCVERIFY_STATE') or DEFAULT_STATE}/{GATE_NAME}"
 
 
 def print_gate(path: str) -> int:
-    """Print what the gate file *path* means for jobs; return 0 if they may run, or 1."""
+    """Print what the gate file *path* means for jobs; return 0 if they may run, else 1."""
     job_gate = read(path)
     if job_gate is None:
         print(f"ok: {path} is no valid gate file, so jobs run")  # noqa: T201 - the answer

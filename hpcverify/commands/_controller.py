@@ -1,4 +1,4 @@
-"""The controller, for the commands that act on the fleet; and persons' decisions."""
+"""The controller for the commands that act on the fleet, and people's decisions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"
 
 def make_controller(run: RunCommand = run_command) -> Controller:
     """
-    Make the controller of this site, which asks Slurm no more than it may.
+    Make the controller of this site, with a limit on its queries to Slurm.
 
     Raises:
         ConfigError: there is a mistake in the site file, or no spool.
-        ActionError: the spool is somebody else's, as is the fleet.
+        ActionError: the spool belongs to another user.
 
     """
     site, state = load_site(), state_dir()
@@ -61,17 +61,17 @@ def _refuse_spool(site: Site) -> None:
     spool = Path(site.fleet.spool)
     try:
         owner = spool.stat().st_uid
-    except OSError:  # its file server is away: a person can still hold a node
+    except OSError:  # its file server is down: a person can still hold a node
         return
     if os.geteuid() not in (0, owner):
         raise ActionError(
-            f"the spool {spool} belongs to user {owner}, who acts on this fleet: be "
-            "that user, or root"
+            f"the spool {spool} belongs to user {owner}, who acts on this fleet: run "
+            "this as that user, or as root"
         )
 
 
 def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
-    """Choose what takes nodes out of service."""
+    """Choose what takes nodes out of service: Slurm or the site's script."""
     if site.quarantine.backend == "command":
         from hpcverify.fleet.holds_script import ScriptBackend
 
@@ -82,7 +82,7 @@ def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
 
 
 def identify_caller() -> str:
-    """Name who asks: the one behind sudo, if there is one."""
+    """Name the user who runs this command; under sudo, the one who called sudo."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a user without a name
@@ -91,10 +91,10 @@ def identify_caller() -> str:
 
 def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
     """
-    Say at once that a name is wrong.
+    Refuse a wrong name at once.
 
     Raises:
-        UnknownNameError: *there*, at the scheduler, is no such node.
+        UnknownNameError: one of *names* is not *there*, at the scheduler.
 
     """
     for name in names:
@@ -103,21 +103,15 @@ def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
 
 
 def _read_decidable_node(acting: Controller, name: str, there: Mapping[str, HoldReading]) -> Node:
-    """
-    Read what is known of *name*, one of those that are *there*, at the scheduler.
-
-    Raises:
-        ActionError: somebody else holds it.
-
-    """
+    """Read the node *name* as it is *there*; an ActionError if somebody else holds it."""
     seen, node = there[name], acting.ledger.read_node(name)
-    # As it is now: somebody may have let it go since the last turn, or taken it over.
+    # As it is now: since the last turn somebody may have released or taken it over.
     node = apply_reading(node, seen, read_hold_history(node, acting.ledger))
     if node.foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
-            f"({node.foreign or seen.unavailable}): nothing was done; let it go first, "
-            f"as with scontrol update nodename={name} state=resume"
+            f"({node.foreign or seen.unavailable}): nothing was done; release it first, "
+            f"for example: scontrol update nodename={name} state=resume"
         )
     return node
 
@@ -130,13 +124,13 @@ def decide(
     done: str,
 ) -> int:
     """
-    Make a person's decision about each node of *hostlist*, and act; return the status.
+    Apply a person's decision to each node of *hostlist*, and act; return the status.
 
-    *event* is one of `transitions`. *done* is printed of the nodes that it was made
-    about; why it could not be made about the others is told.
+    *event* is one of `transitions`. *done* is printed with the nodes that it worked
+    for, and a line for each of the others says why it did not.
 
     Raises:
-        UnknownNameError: a node is not there; nothing was decided.
+        UnknownNameError: a node does not exist; nothing was decided.
 
     """
     names = expand(hostlist)
@@ -162,16 +156,16 @@ def decide(
 
 
 def make_decision(acting: Controller, reason: str) -> Decision:
-    """Note who decides now, and for what *reason*."""
+    """Make a decision for *reason* in the caller's name, now."""
     last = acting.ledger.read_last_ticket_number()
     return Decision(by=identify_caller(), reason=reason, at=acting.clock(), last_ticket=last)
 
 
 def report_brakes(acting: Controller) -> int:
     """
-    Tell what keeps failures from being acted on; give the exit status for it.
+    Print why failures are not acted on, if so; return the exit status for it.
 
-    A site that looks at nothing but the status of `collect` and `sweep` learns of it.
+    So a site that checks only the status of `collect` and `sweep` notices.
     """
     brakes = list(describe_brakes(acting.ledger, acting.site.quarantine, acting.clock()))
     for brake in brakes:
@@ -180,5 +174,5 @@ def report_brakes(acting: Controller) -> int:
 
 
 def choose_status(acting: Controller, refused: int) -> int:
-    """Choose the exit status after decisions of which so many were *refused*."""
+    """Choose the exit status after decisions, *refused* of which were refused."""
     return ActionError.exit_code if refused else acting.choose_exit_status()

@@ -1,4 +1,4 @@
-"""``hpcverify admit``: new hardware, verified before any job sees it."""
+"""``hpcverify admit``: verify new nodes before any job runs on them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hpcverify.fleet import transitions
 @reason_option("For the audit log.", default="new")
 def command(hostlist: str, suite: str, reason: str) -> None:
     """
-    Verify the nodes of HOSTLIST outside service, and let in what passes.
+    Verify new nodes before any job runs on them, and admit those that pass.
 
-    Each is kept in a maintenance reservation until it has passed; `hpcverify collect`
-    goes on with them, and `hpcverify nodes` shows how far they are.
+    Each stays in a maintenance reservation until it has passed. `hpcverify collect`
+    moves them on, and `hpcverify nodes` shows their progress.
 
     \b
     Examples:
@@ -29,6 +29,6 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     acting = make_controller()
-    acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
+    acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
     admit = partial(transitions.admit, suite=suite)
     sys.exit(decide(acting, hostlist, reason, admit, UNDER_VERIFICATION))

@@ -26,12 +26,12 @@ from hpcverify.slurm.hostlist import expand, fold
 @reason_option("For the audit log.", default="the ledger was lost")
 def command(hostlist: str | None, reason: str) -> None:
     """
-    Take back the nodes that carry a hold of hpcverify unknown to the ledger.
+    Take back nodes with a hold of hpcverify that the ledger does not know.
 
-    For when fleet.sqlite is lost and there is no backup. A node that we had drained is
-    quarantined again for the reason that stands on it; one that we had reserved is
-    verified there, and goes back into service if it passes. Without HOSTLIST, all of
-    them.
+    For when fleet.sqlite is lost and there is no backup. A node that hpcverify had
+    drained is quarantined again, for the reason that Slurm shows. One that it had
+    reserved is verified there, and goes back into service if it passes. Without
+    HOSTLIST, all of them.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def command(hostlist: str | None, reason: str) -> None:
         unowned = find_unowned(there, acting.ledger)
         strangers = [name for name in asked if name not in unowned]
         for name in strangers:
-            say(f"{name}: it carries no hold of hpcverify, or the ledger knows it")
+            say(f"{name}: it has no hold of hpcverify, or the ledger knows it")
         chosen = asked or [
             name for name, seen in unowned.items() if not is_taken_over(seen, acting.ledger)
         ]
@@ -58,12 +58,12 @@ def command(hostlist: str | None, reason: str) -> None:
             if name in unowned
         ]
         acting.reconcile()
-    for state, told in (
+    for state, text in (
         (State.QUARANTINED, "quarantined; hpcverify repair verifies and releases them"),
         (State.VERIFYING, UNDER_VERIFICATION),
     ):
         if names := [node.name for node in nodes if node.state is state]:
-            click.echo(f"{fold(names)}: {told}")
+            click.echo(f"{fold(names)}: {text}")
     if not (nodes or strangers):
         click.echo("the ledger knows every hold of hpcverify")
     sys.exit(choose_status(acting, len(strangers)))

@@ -39,7 +39,7 @@ def command(ctx: click.Context) -> None:
 @command.command("reset")
 @reason_option("What it was.")
 def reset(reason: str) -> None:
-    """Act again, on what is found from now on: what failed before is left alone."""
+    """Act on failures again, from now on; earlier ones no longer count."""
     ledger = Ledger(state_dir())
     if not ledger.read_trip_reason():
         doubts = find_doubts(ledger, load_site().quarantine, time.time())
@@ -48,7 +48,7 @@ def reset(reason: str) -> None:
         checks = ", ".join(doubt.check for doubt in doubts)
         nodes = fold({node for doubt in doubts for node in doubt.nodes})
         raise ActionError(
-            f"the breaker is not tripped, and a doubt ends by itself: mend what makes "
+            f"the breaker is not tripped, and a doubt ends by itself: fix what makes "
             f"{checks} fail (a limit, the driver, the image), then hpcverify sweep "
             f"--nodes {nodes}"
         )

@@ -1,4 +1,4 @@
-"""``hpcverify collect``: take in what nodes have found, judge, act."""
+"""``hpcverify collect``: take in finished runs, judge them, and act on the nodes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ def command() -> None:
     """
     Take in finished runs from the spool, judge them, and act on the nodes.
 
-    What was killed in between goes on where it was: run it as often as you like.
-    Exit status 4 while the breaker is tripped or a check is doubted: failures are not
-    acted on then.
+    Run it as often as you like; if it is killed, the next one continues. Exit status 4
+    while the breaker is tripped or a check is doubted: failures are not acted on then.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``hpcverify forget``: give up nodes that Slurm has no more."""
+"""``hpcverify forget``: forget nodes that Slurm no longer has."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from hpcverify.slurm.hostlist import expand, fold
 @reason_option("For the log.", default="removed")
 def command(hostlist: str, reason: str) -> None:
     """
-    Forget nodes that were removed or renamed: Slurm must not have them any more.
+    Forget nodes that were removed or renamed: Slurm must no longer have them.
 
-    They go from `hpcverify nodes`, and so does their folder in the spool. Their runs
-    and their lines in the audit log stay, until the runs are pruned.
+    They disappear from `hpcverify nodes`, and so does their folder in the spool. Their
+    lines in the audit log stay, and their runs until they are pruned.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def command(hostlist: str, reason: str) -> None:
 
 
 def list_known_nodes(acting: Controller) -> set[str]:
-    """Name the nodes that anything is known of: in the ledger, the store, the spool."""
+    """Name the nodes that are in the ledger, the store or the spool."""
     ran = {entry.node for entry in acting.store.list_newest()}
     return {
         *acting.ledger.list_nodes(),
@@ -68,16 +68,16 @@ def list_known_nodes(acting: Controller) -> set[str]:
 
 def forget(name: str, acting: Controller, there: Collection[str], person: str, reason: str) -> None:
     """
-    Forget *name*, on the word of *person*: whoever is killed in between asks again.
+    Forget *name*, as *person* decided; if killed in between, it can be repeated.
 
     Raises:
-        ActionError: the node is *there* still, at the scheduler.
+        ActionError: the scheduler still has it among the nodes *there*.
         SlurmError: a job of ours there could not be cancelled.
-        StoreError: its folder in the spool holds what is not to be deleted.
+        StoreError: its folder in the spool holds something that we do not delete.
 
     """
     if name in there:
-        raise ActionError(f"{name}: Slurm has it still: take it out of slurm.conf first")
+        raise ActionError(f"{name}: Slurm still has it: take it out of slurm.conf first")
     acting.dispatcher.cancel_verification(name)
     spool.remove_home(Path(acting.site.fleet.spool), name)
     acting.ledger.forget(name, person, reason)

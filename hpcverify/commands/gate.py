@@ -1,7 +1,7 @@
 """
 ``hpcverify gate``: would the prolog let a job run on this node?
 
-`hpcverify.entry` answers it before this is imported; what remains is the help.
+`hpcverify.entry` answers it without importing this, except for the help and --spool.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from hpcverify.plan.config import node_name, state_dir
 
 @click.command("gate")
 @click.option(
-    "--spool", type=click.Path(path_type=Path), help="Ask there first what the controller says now."
+    "--spool", type=click.Path(path_type=Path), help="First fetch the newest gate file from there."
 )
 def command(spool: Path | None) -> None:
     """
     Say whether the prolog lets jobs run on this node.
 
-    It reads what the controller last said of the node, from the file "gate" in
-    $HPCVERIFY_STATE (/var/lib/hpcverify): a file that is missing, stale or unreadable
-    lets jobs run. Exit status: 0 they may, 1 they are refused.
+    It reads the controller's last verdict on the node from the file "gate" in
+    $HPCVERIFY_STATE (/var/lib/hpcverify). A file that is missing, stale or unreadable
+    lets jobs run. Exit status: 0 jobs may run, 1 they are refused.
 
     \b
     Example:

@@ -22,5 +22,5 @@ def command(hostlist: str, reason: str) -> None:
     Example:
       hpcverify hold n17 --reason "fan replacement on Monday"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    done = "held; what runs there goes on to its end"
+    done = "held; running jobs go on to their end"
     sys.exit(decide(make_controller(), hostlist, reason, hold, done))

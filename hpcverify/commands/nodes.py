@@ -25,7 +25,7 @@ from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.summary.verdict import shorten
 
-NO_NODES_TEXT = "no node is known yet: hpcverify sweep, or hpcverify run"
+NO_NODES_TEXT = "no node is known yet; run hpcverify sweep, or hpcverify run"
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 OVERDUE_STYLE = "bold red"
 BLAMED_STYLE = "bold"
@@ -36,11 +36,11 @@ BLAMED_STYLE = "bold"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(hostlist: str | None, *, as_json: bool) -> None:
     """
-    List the nodes of HOSTLIST, or all, worst first; of one, what was done to it too.
+    List the nodes of HOSTLIST, or all, worst first; for a single node, its log too.
 
-    A node that failed and that the site does not act on is "observed only"; a last full
-    pass that is long ago is "overdue". Of a node that the controller does not know, no
-    full pass was ordered. The last run is of any suite: of the hooks too.
+    "Observed only": the node failed, but the site does not act on it. "Overdue": its
+    last full pass is too long ago. "None ordered": the controller does not know it. The
+    last run is of any suite, including the hooks'.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
-    """Name the nodes of *hostlist*, for which there is a library."""
+    """Name the nodes of *hostlist*; only this needs ClusterShell."""
     from hpcverify.slurm import hostlist as shorthand
 
     return shorthand.expand(hostlist)
@@ -71,7 +71,7 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     Keep of *fleet* the nodes called *names*.
 
     Raises:
-        UnknownNameError: nothing is known of one of them.
+        UnknownNameError: one of them is unknown.
 
     """
     rows = {row.node.name: row for row in fleet.rows}
@@ -83,7 +83,7 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
 
 
 def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
-    """Put what is shown into what JSON can hold: each node with what is made of it."""
+    """Build the document of ``--json``: each node with what is shown of it."""
     nodes = [
         {
             **msgspec.structs.asdict(row.node),

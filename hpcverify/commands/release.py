@@ -15,14 +15,13 @@ from hpcverify.fleet import transitions
 @click.command("release")
 @click.argument("hostlist")
 @reason_option("Why it may go back.")
-@click.option("--force", is_flag=True, help="Though it has not passed since it failed.")
+@click.option("--force", is_flag=True, help="Even if it has not passed since it failed.")
 def command(hostlist: str, reason: str, *, force: bool) -> None:
     """
-    Put nodes back into service: held by hand, or repeat offenders that
-    have passed.
+    Put nodes back into service that were held by hand, or repeat offenders that passed.
 
-    A quarantined node goes back by `hpcverify repair`, which verifies it first; --force
-    is for when you know better, and your name stands beside it.
+    Use `hpcverify repair` for a quarantined node: it verifies the node first. --force
+    is for when you know better; the audit log keeps your name.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``hpcverify repair``: nodes were repaired; verify them, and let them back."""
+"""``hpcverify repair``: verify nodes that were repaired, and release what passes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hpcverify.fleet import transitions
 @click.command("repair")
 @click.argument("hostlist")
 @reason_option("What was done.")
-@click.option("--suite", help="What to pass; what it failed in when left out.")
+@click.option("--suite", help="What to pass; default: what it failed in.")
 def command(hostlist: str, reason: str, suite: str | None) -> None:
     """
-    Say that nodes were repaired: verified under a reservation, and then released.
+    Verify repaired nodes under a reservation, and release those that pass.
 
-    They stay out of service until they pass.
+    Until then they stay out of service.
 
     \b
     Example:
@@ -28,6 +28,6 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     acting = make_controller()
     if suite is not None:
-        acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
+        acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
     repair = partial(transitions.repair, suite=suite, default=acting.site.fleet.suite)
     sys.exit(decide(acting, hostlist, reason, repair, UNDER_VERIFICATION))

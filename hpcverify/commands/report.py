@@ -1,4 +1,4 @@
-"""``hpcverify report``: a page on a node that opens anywhere."""
+"""``hpcverify report``: a page about a node that opens anywhere."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MAX_HISTORY_RUNS = 30
 MAX_READ_DOCUMENTS = 100
 """Documents of failed runs that are read to count how often a part has failed."""
 PAGES_FOLDER = "nodes"
-"""The folder beside the fleet's page: in it a folder a node, in that a page a suite."""
+"""Beside the fleet's page, with a folder for each node and in it a page for each suite."""
 
 
 @click.command("report")
-@click.option("--node", help="The node; this one when left out.")
+@click.option("--node", help="The node; default: this one.")
 @click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
 @click.option("--run", "run_id", help="One run, not the newest.")
 @click.option("--since", type=SINCE_TYPE, help="Only runs from then on (UTC).")
@@ -62,10 +62,10 @@ def command(
     fleet: bool,
 ) -> None:
     """
-    Write a report on a node: its newest run, and how it did before.
+    Write a report on a node: its newest run, and its earlier ones.
 
-    With --fleet, on all nodes. Their own pages are written into the folder "nodes"
-    beside FILE, but those that are there already and have nothing new.
+    With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
+    a page that shows the newest run already is left alone.
 
     \b
     Examples:
@@ -128,10 +128,10 @@ def write_pages(
     fleet: Overview, store: Store, folder: Path, render: Callable[[Run], str]
 ) -> dict[tuple[str, str], str]:
     """
-    Write the pages of runs that *fleet* links to into *folder*, and say where they lie.
+    Write the pages of runs that *fleet* links to into *folder*; return their links.
 
-    A page that shows the same run already is left as it is. A run whose document cannot
-    be read gets none; the store keeps the complaint.
+    A page that shows the same run already is left alone. A run whose document cannot be
+    read gets no page but a warning of the store.
     """
     links: dict[tuple[str, str], str] = {}
     for row in fleet.rows:
@@ -145,7 +145,7 @@ def write_pages(
 
 
 def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str]) -> bool:
-    """Whether the page *path* shows *run*, if need be because it is written now."""
+    """Write the page *path* unless it shows *run* already; return whether it is there."""
     if _shows(path, run):
         return True
     try:
@@ -158,9 +158,9 @@ def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str
 
 
 def _shows(path: Path, run: str) -> bool:
-    """Whether there is a page of *run*: its id stands in the page's head."""
+    """Whether the page *path* is that of *run*: the id is in its head."""
     try:
-        # Only a file: to read a pipe, which others may have put there, never ends.
+        # Only a file: reading a pipe, which others may have put there, never ends.
         there = path.is_file()
         return there and f"<span>run {run}</span>".encode() in path.read_bytes()
     except OSError:
@@ -168,7 +168,7 @@ def _shows(path: Path, run: str) -> bool:
 
 
 def _make_file_name(name: str) -> str:
-    """Make a file's name of a node's or a suite's: no way out of its folder."""
+    """Turn the name of a node or a suite into a file name that cannot leave its folder."""
     safe = quote(name, safe="")
     return f"%2E{safe[1:]}" if safe.startswith(".") else safe
 
@@ -179,9 +179,9 @@ def format_json(value: object) -> str:
 
 
 def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, object]:
-    """Put beside the document of *run* what to do about which part, and why."""
+    """Add to the document of *run* what to do about which part, and why."""
     past = count_repetitions(run, store, since)
-    told = [
+    actions = [
         {
             "verdict": action.verdict,
             "remedy": action.remedy,
@@ -196,7 +196,7 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
         }
         for action in list_actions(run)
     ]
-    return {**msgspec.structs.asdict(run), "actions": told}
+    return {**msgspec.structs.asdict(run), "actions": actions}
 
 
 def count_repetitions(
@@ -219,10 +219,10 @@ def list_looks(
     part: AffectedPart, run: Run, store: Store, since: datetime | None, read: dict[str, Run | None]
 ) -> list[PastVerdict]:
     """
-    List what earlier runs of the node say of *part*, newest first.
+    List the verdicts of the node's earlier runs on *part*, newest first.
 
-    Only of a run that failed the index cannot say whether it was this part: *read*
-    keeps their documents. After `MAX_READ_DOCUMENTS` of them the past ends.
+    Of a failed run the index does not know whether it was this part: *read* keeps the
+    documents of these runs. The list ends after `MAX_READ_DOCUMENTS` of them.
     """
     found: list[PastVerdict] = []
     for entry in store.list_runs_judging(part.where, part.checks, run):

@@ -29,14 +29,14 @@ TURN_INTERVAL_S = 1.5
 MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
 MAX_REASONS = 5
-"""Reasons that are told why no node was due."""
+"""How many reasons are printed why no node was due."""
 EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 @click.command("sweep")
-@click.option("--suite", help="What to run; as the site says when left out.")
+@click.option("--suite", help="What to run; default: fleet.suite of the site.")
 @click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
-@click.option("--limit", type=click.IntRange(1), help="Verify no more than so many at once.")
+@click.option("--limit", type=click.IntRange(1), help="Verify at most this many at once.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
@@ -46,8 +46,8 @@ def command(
     Verify idle nodes through the scheduler.
 
     Nodes that failed or came back go first, then those never verified, then those
-    verified longest ago. Each gets a job that gives way to anybody. To end the sweep
-    does not end the jobs: `hpcverify collect` takes in what they find. Exit status 4
+    verified longest ago. Each gets a job that gives way to anybody. Stopping the sweep
+    does not stop the jobs: `hpcverify collect` takes in their results. Exit status 4
     while the breaker is tripped or a check is doubted.
 
     \b
@@ -58,7 +58,7 @@ def command(
     acting = make_controller()
     suite = suite or acting.site.fleet.suite
     only = frozenset(expand(hostlist) if hostlist else ())
-    acting.dispatcher.compute_job_minutes(suite)  # what is wrong with it shows now
+    acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
     warn_if_passive(suite, acting.site)
     if dry_run:
         show_plan(acting, only, limit, as_json=as_json)
@@ -83,7 +83,7 @@ def show_plan(
 
 
 def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
-    """Verify idle nodes until all had their turn; return the status."""
+    """Verify idle nodes until all have had their turn; return the exit status."""
     with stop_on_signals() as stop:
         sweep = Sweep(acting, suite, stop, only, limit)
         while not stop() and sweep.run_turn():
@@ -96,16 +96,16 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
 
 
 def warn_if_passive(suite: str, site: Site) -> None:
-    """Say so if *suite* has passive checks only."""
+    """Warn if *suite* has only passive checks."""
     if not any(step.is_active for step in make_plan(load_suite(suite), site).steps):
         say(
-            f"suite {suite} has passive checks only: to pass it is no full pass, and "
+            f"suite {suite} has only passive checks: passing it is not a full pass, and "
             "makes no node healthy"
         )
 
 
 class Sweep:
-    """Goes from turn to turn, with as many nodes at once as may be."""
+    """Takes turn after turn, with as many nodes at once as allowed."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Sweep:
         only: Collection[str] = (),
         limit: int | None = None,
     ) -> None:
-        """Begin; verify *only* these nodes, or all, no more than *limit* at once."""
+        """Verify *only* these nodes, or all, with at most *limit* at once."""
         self.acting = acting
         self.suite = suite
         self.stop = stop
@@ -126,9 +126,9 @@ class Sweep:
         self._passed_over: tuple[tuple[str, str], ...] = ()
         """Node and reason, in the last plan."""
         self._refusal = ""
-        """Why the last one that could not be ordered could not."""
+        """Why the last order failed."""
         self._last_under_way: Collection[str] = ()
-        """Who was at it after the last turn: others may take in what they find."""
+        """Nodes under way after the last turn: another command may take in their runs."""
         self._away_since = 0.0
 
     def run_turn(self) -> bool:
@@ -153,7 +153,7 @@ class Sweep:
         now = time.monotonic()
         if not self._away_since:
             self._away_since = now
-            say(f"{exc}; waiting for it, nothing is done meanwhile")
+            say(f"{exc}; waiting for it, nothing is done in the meantime")
         if now - self._away_since > MAX_AWAY_S:
             raise exc
         return True
@@ -165,7 +165,7 @@ class Sweep:
             if limit <= 0:
                 return
         hosts = self.acting.slurm.list_hosts()
-        if not self._began:  # what is there now may well go away later
+        if not self._began:  # a node may well disappear later
             refuse_unknown(self.only, hosts)
         plan = self.acting.plan(hosts, only=self.only, done=self.tickets.keys(), limit=limit)
         self._passed_over = plan.passed_over
@@ -181,22 +181,22 @@ class Sweep:
             raise ActionError(f"no verification could be ordered: {self._refusal}")
 
     def _is_in_vain(self, enough: int = 4) -> bool:
-        """Whether not one was ordered of so many: it is not about the nodes, then."""
+        """Whether *enough* orders all failed: then it is not about the nodes."""
         return not any(self.tickets.values()) and len(self.tickets) >= enough
 
     def _order(self, host: Host) -> bool:
         """
-        Have *host* verified; what is amiss with it alone costs it its turn alone.
+        Order the verification of *host*; an error of its own costs only its own turn.
 
         Raises:
-            SlurmError: Slurm is away.
+            SlurmError: Slurm does not answer at all.
 
         """
         try:
             ticket = self.acting.dispatcher.order_verification(host, self.suite)
         except (SlurmError, ConfigError) as exc:
             if isinstance(exc, SlurmError):
-                self.acting.backend.read_holds()  # if it answers, it was about this node
+                self.acting.backend.read_holds()  # if it answers, the error is this node's
             self._refusal = f"{host.name}: {exc}"
             say(self._refusal)
             self.tickets[host.name] = 0
@@ -205,7 +205,7 @@ class Sweep:
         return True
 
     def list_under_way(self) -> Collection[str]:
-        """Name the nodes that are still at it, the reruns of suspects among them."""
+        """Name the nodes still being verified, including reruns of suspects."""
         busy = {ticket.node for ticket in self.acting.ledger.list_open_tickets()}
         return busy & {name for name, number in self.tickets.items() if number}
 
@@ -215,7 +215,7 @@ class Sweep:
         return f"no node was due ({'; '.join(told)})"
 
     def choose_exit_status(self) -> int:
-        """Count what came of it, and choose the exit status."""
+        """Print the verdicts of the sweep, and choose the exit status."""
         nodes = self.acting.ledger.list_nodes()
         ended = self.acting.ledger.find_tickets(self.tickets.values())
         found = [

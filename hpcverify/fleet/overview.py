@@ -1,8 +1,8 @@
 """
-The whole fleet in one table: what the controller knows, beside what checks last said.
+The whole fleet in one table: what the controller knows, and each check's last result.
 
-The same for a terminal, a page and JSON: a row for each node, worst first. A
-node is at its worst where somebody has to act on it, then where nothing is known of it.
+The same for a terminal, a page and JSON: a row for each node, worst first. Nodes that
+somebody has to act on come first, then those that nothing is known of.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from hpcverify.records.store import RunEntry, Store
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
 
 DEFAULT_OVERDUE_S = 7 * DAY_S
-"""Seconds without a full pass that stand out, if the site names no number of days: a
-nightly sweep has had seven turns by then."""
-GONE_REASON = "the scheduler has no such node any more"
-"""Begins what is told of a node that no answer has named for an hour."""
+"""Seconds without a full pass that make a node overdue, unless the site sets another
+number: a nightly sweep has had seven turns by then."""
+GONE_REASON = "the scheduler no longer has this node"
+"""Begins the reason of a node that the scheduler has not named for an hour."""
 FAILURE_WINDOW_S = 7 * DAY_S
-"""Seconds for which a run that failed is told, where no full pass came after it."""
+"""Seconds for which a failed run is shown, unless a full pass came after it."""
 MAX_CLOCK_LEAD = timedelta(days=1)
-"""A run that is dated further ahead is of a node whose clock was wrong."""
+"""A run dated further ahead is from a node whose clock was wrong."""
 NEVER = "never"
 STATE_RANKS = {
     word: rank
@@ -61,7 +61,7 @@ STATE_RANKS = {
         )
     )
 }
-"""How much a state asks for somebody's time, which is not the order of its life."""
+"""How urgent a state is, which is not the order of its life."""
 OUTCOME_LABELS = {
     Verdict.FAIL: "failed",
     Verdict.ERROR: "could not be judged",
@@ -69,34 +69,33 @@ OUTCOME_LABELS = {
     Verdict.PASS: "passed",
     None: "without a run",
 }
-"""What came of a node, the worst first."""
+"""The outcome of a node in words, worst first."""
 _AGE_UNITS = ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min"))
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """A node, what is shown of it, and the newest that each check said of it."""
+    """A node, what is shown of it, and the newest result of each check."""
 
     node: Node
     state: str
     """That of the node, or held by others."""
     verdict: Verdict | None
-    """Of its last run that came to its end; None: there is none."""
+    """Of its last finished run; None: there is none."""
     attention: bool
-    """Whether it failed or could not be judged, and nothing has taken that back."""
+    """Whether it failed or could not be judged, and nothing has cleared that."""
     overdue: bool
-    """Whether it has not passed for long."""
+    """Whether its last full pass is too long ago."""
     why: str
     heard: float = 0.0
-    """When its newest run that came to its end began, of whatever suite and by whomever
-    ordered; 0: there is none."""
+    """When its newest finished run began, of any suite, whoever ordered it; 0: never."""
     said: tuple[LastResult, ...] = ()
     known: bool = True
-    """Whether the controller keeps it; if not, only its own runs are known."""
+    """Whether the controller knows it; if not, only its own runs are known."""
     failures: int = 0
-    """Runs that failed in the last seven days and since its last full pass, by whomever
-    ordered."""
+    """Runs that failed in the last seven days and since its last full pass, whoever
+    ordered them."""
     failed: float = 0.0
-    """When the last of them began; 0: there is none."""
+    """When the last of them began; 0: never."""
 
     @property
     def state_label(self) -> str:
@@ -107,10 +106,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     @property
     def outcome(self) -> Verdict | None:
         """
-        What came of it, whatever its state; None: no run is known.
+        Its outcome, whatever its state; None: no run is known.
 
-        That is the worst of its last ordered run and of what each check said last. Who
-        failed and was not released yet has failed still.
+        The worst of its last ordered run and of each check's last result. A node that
+        failed and was not released yet still counts as failed.
         """
         if self.node.state in FAILED_STATES:
             return Verdict.FAIL
@@ -121,7 +120,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> Verdict:
-        """The worst that a check said of it, as far as it counts."""
+        """The worst of its checks' last results, as far as they count."""
         return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)
 
 
@@ -131,15 +130,15 @@ class Overview(Struct, frozen=True, kw_only=True):
     made: float
     """Seconds since 1970."""
     tripped: str
-    """Why the breaker acts on nobody, if it is tripped."""
+    """Why the breaker is tripped; empty if it is not."""
     rows: tuple[NodeRow, ...]
     """Worst first."""
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
-    """So many days without a full pass make a node overdue."""
+    """Days without a full pass that make a node overdue."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
-    """Put together what is known of every node, with what checks said from *since*."""
+    """Collect what is known of every node, with the results of runs from *since* on."""
     now = time.time()
     today = datetime.fromtimestamp(now, UTC)
     until = today + MAX_CLOCK_LEAD
@@ -148,7 +147,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
     forgotten = ledger.list_forgotten()
 
     def is_current(run: RunEntry | LastResult) -> bool:
-        """Whether its node was not forgotten since: such runs are kept, not shown."""
+        """Whether its node was not forgotten since; such runs are kept, but not shown."""
         return run.started.timestamp() > forgotten.get(run.node, -math.inf)
 
     return build_overview(
@@ -177,10 +176,10 @@ def build_overview(
     failures: Iterable[tuple[str, float]] = (),
 ) -> Overview:
     """
-    Put together what the ledger knows of *nodes* and what the store has of their runs.
+    Combine what the ledger knows of *nodes* with their runs in the store.
 
-    *newest* is the last run of each node that came to its end, *said* what each check
-    said last, *failures* when which node began a run that failed. A node that only the
+    *newest* is the last finished run of each node, *said* the last result of each
+    check, *failures* the nodes and start times of failed runs. A node that only the
     store knows was never verified by the controller.
     """
     entries = {entry.node: entry for entry in newest}
@@ -214,7 +213,7 @@ def build_overview(
 
 
 def cap_verdict(said: LastResult) -> Verdict:
-    """Say what a verdict counts as: no more than it did in its run, as one in beta."""
+    """Return what a verdict counts as: no more than in its run, where beta is capped."""
     return min(said.verdict, said.overall)
 
 
@@ -229,9 +228,9 @@ def make_natural_key(name: str) -> list[tuple[int, str]]:
 
 def guess_rack(name: str) -> str:
     """
-    Guess the rack of a node: its name without the last number, as Slurm sites name.
+    Guess the rack of a node: its name without the last number.
 
-    Where a name has but one number, a hundred of them are one rack: n0123 is of n01xx.
+    If a name has only one number, a hundred nodes are one rack: n0123 is in n01xx.
     """
     shorter = re.sub(r"[^0-9]*[0-9]+[^0-9]*$", "", name)
     if re.search("[0-9]", shorter):
@@ -240,7 +239,7 @@ def guess_rack(name: str) -> str:
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Write *names* as a host list; one by one where nothing is there to fold them."""
+    """Write *names* as a host list; one by one if the library for it is missing."""
     plain = sorted(names, key=make_natural_key)
     try:
         return fold(plain) if all(map(NODE_NAME_PATTERN.fullmatch, plain)) else ",".join(plain)
@@ -256,7 +255,7 @@ def count_states(rows: Iterable[NodeRow]) -> str:
 
 
 def count_outcomes(rows: Iterable[NodeRow]) -> str:
-    """Count what came of each node, the worst first; the sum is that of all nodes."""
+    """Count the outcomes, worst first; they add up to all nodes."""
     counts = Counter(row.outcome for row in rows)
     return ", ".join(
         f"{counts[outcome]} {word}" for outcome, word in OUTCOME_LABELS.items() if counts[outcome]
@@ -264,14 +263,13 @@ def count_outcomes(rows: Iterable[NodeRow]) -> str:
 
 
 def summarize_fleet(fleet: Overview) -> str:
-    """Say in a line what came of the nodes, and whether we act on them."""
-    one = len(fleet.rows) == 1
-    counted = f"{len(fleet.rows)} node{'' if one else 's'}: {count_outcomes(fleet.rows)}"
-    return f"{counted}; {describe_breaker(fleet)}"
+    """Sum up in a line the outcomes of all nodes, and the state of the breaker."""
+    nodes = f"{len(fleet.rows)} node{'' if len(fleet.rows) == 1 else 's'}"
+    return f"{nodes}: {count_outcomes(fleet.rows)}; {describe_breaker(fleet)}"
 
 
 def describe_breaker(fleet: Overview) -> str:
-    """Say whether the breaker is tripped, and what to do then."""
+    """Say whether the breaker is tripped, and if so what to do."""
     if not fleet.tripped:
         return "the breaker is not tripped"
     return (
@@ -281,7 +279,7 @@ def describe_breaker(fleet: Overview) -> str:
 
 
 def format_age(when: float, now: float) -> str:
-    """Say how long ago *when* was, in the one unit that matters; 0 is never."""
+    """Say how long before *now* the time *when* was, in one unit; 0 is never."""
     if not when:
         return NEVER
     passed = max(0.0, now - when)
@@ -292,7 +290,7 @@ def format_age(when: float, now: float) -> str:
 
 
 def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
-    """Keep of each check what it said last, whatever suite it ran in, by name."""
+    """Keep the last result of each check, whatever suite it ran in, by name."""
     newest: dict[str, LastResult] = {}
     for one in sorted(said, key=lambda one: one.started):
         newest[one.check] = one
@@ -307,7 +305,6 @@ def _mark_gone(node: Node, now: float) -> Node:
 
 
 def _build_unknown_node(name: str, entry: RunEntry | None) -> Node:
-    """Make a node of which the ledger has nothing, as one that is verified by hand."""
     if entry is None:
         return Node(name=name)
     ended = entry.started.timestamp() + entry.seconds
@@ -366,7 +363,7 @@ def _choose_reason(
 
 
 def _make_badness_key(row: NodeRow) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
-    """Order rows by what they ask for: the worst, and then the longest unverified."""
+    """Order rows by urgency: the worst first, then the longest unverified."""
     seen = max(row.worst, row.verdict or row.worst)
     return (
         not row.attention,
@@ -382,8 +379,7 @@ def choose_page_results(row: NodeRow) -> tuple[LastResult, ...]:
     """
     Choose one result of each run of *row* whose page is worth a link.
 
-    First the run that says most of the node, then those in which something else than a
-    pass came out.
+    First the run with the most checks, then those with a WARN or worse.
     """
     counts = Counter(one.suite for one in row.said)
     by_suite = {one.suite: one for one in row.said}

@@ -1,9 +1,9 @@
 """
-Whom to verify next: idle nodes, those that wait for an answer first.
+Which nodes to verify next: idle ones, and first those whose result is awaited.
 
-A plan is a pure function of what Slurm says and what the ledger knows. Only a node
-that is idle beyond doubt is chosen: what somebody holds, what Slurm has a plan for and
-whatever state we do not know is passed over, with the reason in plain words.
+A plan is a pure function of Slurm's answer and the ledger. Only a node that is
+certainly idle is chosen. A node that somebody holds, that Slurm has planned a job for,
+or whose state we do not know is passed over, with the reason in plain words.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RETRY_S = HOUR_S
 """Between verifications of a node that could not be judged, or not be acted on."""
 
 JITTER_SHARE = 0.2
-"""Of the time that a pass is fresh: each node is due up to so much sooner, or else all
-that were verified in one night would be due at once for ever."""
+"""Share of `fresh_hours` by which a node may be due sooner; otherwise all nodes that
+were verified in one night would always be due together."""
 
 HARMLESS_FLAGS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
-"""Flags of an idle node that say where it comes from, not that it is wanted."""
+"""Flags of an idle node that say where it comes from, not that somebody needs it."""
 
 RESERVATION_FLAGS = frozenset(("MAINT", "RESERVED"))
 """Flags of a node in a reservation, which may be ours."""
@@ -77,7 +77,7 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     """What a sweep does, and why not more."""
 
     chosen: tuple[Pick, ...]
-    """In the order in which they are to be submitted."""
+    """In the order of submission."""
     passed_over: tuple[tuple[str, str], ...]
     """Node and reason, by name."""
 
@@ -96,23 +96,23 @@ def plan_sweep(
     seed: int = 0,
 ) -> SweepPlan:
     """
-    Choose among *hosts* whom to verify at *now*, seconds since 1970.
+    Choose which of *hosts* to verify at *now*, seconds since 1970.
 
-    *nodes* are what the ledger knows, *busy* those that have a ticket of ours. With
-    *only*, no other is looked at, and they are verified though they passed lately.
-    Those *done* had their turn in this sweep; *tried* has the last verification of each
-    that came to an end, with or without an answer.
-    *limit* is on this sweep alone, beside the site's limits. The same *seed* gives
-    each node the same jitter: keep one for good, so that turns stay spread out.
+    *nodes* are what the ledger knows, *busy* those with an open ticket. With *only*,
+    just these are considered, and verified even if they passed lately. Those *done* had
+    their turn in this sweep; *tried* has the last verification of each node that ended,
+    with or without a result.
+    *limit* is for this sweep, on top of the site's limits. The same *seed* gives each
+    node the same jitter: never change it, so that turns stay spread out.
     """
     names = sorted((set(only) or set(hosts)) - set(done))
     known = {name: nodes.get(name) or Node(name=name) for name in hosts}
-    asked = _PlanInput(hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed)
-    looked = {name: asked.assess(name) for name in names}
-    over = {name: found for name, found in looked.items() if isinstance(found, str)}
-    room = _Capacity(asked, limit)
+    given = _PlanInput(hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed)
+    assessed = {name: given.assess(name) for name in names}
+    over = {name: found for name, found in assessed.items() if isinstance(found, str)}
+    room = _Capacity(given, limit)
     chosen: list[Pick] = []
-    due = (found for found in looked.values() if isinstance(found, _DueNode))
+    due = (found for found in assessed.values() if isinstance(found, _DueNode))
     for each in sorted(due, key=lambda d: d.order):
         if full := room.explain_full(each.host):
             over[each.host.name] = full
@@ -123,7 +123,7 @@ def plan_sweep(
 
 
 class _DueNode(Struct, frozen=True):
-    """A node whose turn it is, and how it is ordered among its likes."""
+    """A node that is due, and its place in the order."""
 
     order: tuple[int, float, str]
     host: Host
@@ -131,7 +131,7 @@ class _DueNode(Struct, frozen=True):
 
 
 class _PlanInput(Struct, frozen=True):
-    """What a plan is made of; `nodes` has one for each of the `hosts`."""
+    """The input of a plan; `nodes` has one for each of the `hosts`."""
 
     hosts: Mapping[str, Host]
     nodes: Mapping[str, Node]
@@ -143,7 +143,7 @@ class _PlanInput(Struct, frozen=True):
     seed: int
 
     def assess(self, name: str) -> _DueNode | str:
-        """Say why the node *name* is due, or else why it is passed over."""
+        """Return the node *name* as due, or the reason why it is passed over."""
         if name not in self.hosts:
             return "is not known to Slurm"
         host, node = self.hosts[name], self.nodes[name]
@@ -194,7 +194,7 @@ def _is_reserved(node: Node) -> bool:
 def _explain_partition(host: Host, fleet: Fleet) -> str:
     if fleet.partition in host.partitions:
         return ""
-    return f"is not in the partition {fleet.partition}, in which verification runs"
+    return f"is not in partition {fleet.partition}, where verifications run"
 
 
 def _explain_fresh(node: Node, window: float, now: float) -> str:
@@ -239,10 +239,10 @@ def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:
 
 def is_overdue(node: Node, began: float, now: float, days: float) -> bool:
     """
-    Whether *node* is in service, and neither passed nor changed for so many days.
+    Whether *node* is in service, and has neither passed nor changed for *days*.
 
-    Nobody was waited for any longer than since the fleet *began*, or since the
-    scheduler first named it.
+    Counted from no earlier than *began*, the start of the fleet, or than when the
+    scheduler first listed the node.
     """
     calm = node.state in (State.HEALTHY, State.UNVERIFIED)
     times = (node.last_pass_at, node.since, node.first_seen_at, began)
@@ -252,7 +252,7 @@ def is_overdue(node: Node, began: float, now: float, days: float) -> bool:
 
 def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
     """
-    Whether nothing was tried since *node* came to its state, or that was long ago.
+    Whether *node* was not tried since it came into its state, or only long ago.
 
     *last* is the ticket of its last verification that ended.
     """
@@ -273,22 +273,22 @@ def _format_duration(seconds: float) -> str:
 
 class _Capacity:
     """
-    How many nodes may still be taken, as the choice goes on.
+    How many more nodes may be taken.
 
-    A node that we keep by a reservation is lost to users whether it is verified or
-    not: it counts on the limit at once, but on no partition's share.
+    A node in our reservation is lost to users whether it is verified or not: it counts
+    towards `at_once`, but not towards a partition's share.
     """
 
-    def __init__(self, asked: _PlanInput, limit: int | None) -> None:
+    def __init__(self, given: _PlanInput, limit: int | None) -> None:
         """Count what is taken already."""
-        self._asked = asked
-        self._fleet = asked.fleet
+        self._nodes = given.nodes
+        self._fleet = given.fleet
         self._limit = limit
         self._chosen = 0
-        self._at_once = len(asked.busy)
-        hosts = asked.hosts.values()
+        self._at_once = len(given.busy)
+        hosts = given.hosts.values()
         self._sizes = Counter(p for host in hosts for p in self._list_user_partitions(host))
-        busy = (asked.hosts[name] for name in asked.busy & asked.hosts.keys())
+        busy = (given.hosts[name] for name in given.busy & given.hosts.keys())
         self._taken = Counter(p for host in busy for p in self._list_lost_partitions(host))
 
     def explain_full(self, host: Host) -> str:
@@ -302,7 +302,7 @@ class _Capacity:
             allowed = max(1, ceil(self._fleet.share * size))
             if self._taken[partition] >= allowed:
                 return (
-                    f"is due, but of {size} nodes in {partition} only {allowed} may "
+                    f"is due, but only {allowed} of {size} nodes in {partition} may "
                     "be verified at once"
                 )
         return ""
@@ -317,6 +317,6 @@ class _Capacity:
         return (p for p in host.partitions if p != self._fleet.partition)
 
     def _list_lost_partitions(self, host: Host) -> Iterator[str]:
-        """Yield those whose users miss *host* while it is verified."""
-        kept = _is_reserved(self._asked.nodes[host.name])
+        """Yield the partitions whose users lose *host* while it is verified."""
+        kept = _is_reserved(self._nodes[host.name])
         return iter(()) if kept else self._list_user_partitions(host)

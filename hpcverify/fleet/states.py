@@ -2,9 +2,9 @@
 A node and its states, as values and pure rules.
 
 A state says what is wanted, and how a node is held (`Hold`) follows from the state
-alone: a controller that died in between simply goes on. How a node gets from one state
-to the next is in `transitions`. A node that somebody else holds (`Node.foreign`) is
-shown as held by others, whatever its state, and never touched.
+alone, so a new controller simply continues after a crash. How a node gets from one
+state to the next is in `transitions`. A node that somebody else holds (`Node.foreign`)
+is shown as held by others, whatever its state, and never touched.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class State(StrEnum):
 
     HEALTHY = "healthy"
     UNVERIFIED = "unverified"
-    """Nothing is known of it yet, or somebody else let it go."""
+    """Nothing is known of it yet, or somebody else released it."""
     VERIFYING = "verifying"
-    """Kept for a verification of ours: new, or repaired."""
+    """Reserved for our verification: new, repaired or overdue."""
     SUSPECT = "suspect"
     """It failed once; a rerun is due."""
     HELD = "held"
@@ -47,13 +47,13 @@ class Hold(StrEnum):
 
     NONE = "none"
     DRAIN = "drain"
-    """No job runs there, ours neither."""
+    """No job runs there, not even ours."""
     RESERVATION = "reservation"
     """Only our verification runs there."""
 
     @property
     def strength(self) -> int:
-        """How much it keeps off a node, to be compared."""
+        """A rank: the higher, the more it keeps off a node."""
         return [Hold.NONE, Hold.RESERVATION, Hold.DRAIN].index(self)
 
 
@@ -62,9 +62,9 @@ class Caveat(StrEnum):
 
     NONE = ""
     SPARED = "spared"
-    """In service all the same: the breaker is tripped, or its checks are in doubt."""
+    """Still in service: the breaker is tripped, or its checks are doubted."""
     NOT_TIGHTENED = "not_tightened"
-    """Held as before, and for the same causes no harder."""
+    """Held as before, and no harder, for the same causes."""
     WAITS = "waits"
     """Held until a run can judge what this one could not."""
     CONCLUSIVE = "conclusive"
@@ -93,7 +93,7 @@ HOLD_BY_STATE = {
 
 WATCH_S = 7 * DAY_S
 """
-For how long a node that came back to service is the first to be verified again.
+For how long a node that returned to service is verified before others.
 
 InfiniteHBD-Trace (github.com/stepfun-ai/InfiniteHBD-Trace, commit 7aacdc8: 400 GPU
 servers, 348 days, 579 returns): 22 % of the nodes that came back were out of service
@@ -102,18 +102,17 @@ again within a day and 31 % within a week; of all nodes 0.4 % and 2.9 %.
 MAX_RETURNS = 2
 """Returns within `WATCH_S` after which a person should repair the node."""
 REPAIR_ADVICE = "came back to service twice within 7 days: have a person repair it"
-"""Said of such a node."""
 GONE_AFTER_S = HOUR_S
-"""For how long no answer of the scheduler may name a node until it is shown as gone.
-A single answer may leave a node out; collected every ten minutes, six have to."""
+"""How long a node must be missing from the scheduler's answers to be shown as gone. A
+single answer may leave a node out; with a collect every ten minutes, six must."""
 
 
 def compute_elapsed(now: float, then: float) -> float:
     """
-    Say how many seconds before *now* it was *then*; infinity if that is not known.
+    Return the seconds from *then* to *now*; infinity if that is unknown.
 
-    It is not known of what never was (0), nor of a time in the future: the clock was
-    ahead when that was written down, by hours or by years, and has been set back.
+    It is unknown if *then* is 0 (never) or in the future: the clock was ahead when that
+    was recorded, by hours or by years, and has been set back.
     """
     return now - then if 0 < then <= now else math.inf
 
@@ -142,35 +141,35 @@ class Node(Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     """The checks that failed: a release needs them to pass."""
     hard: bool = False
-    """Whether a rerun could not take back what failed."""
+    """Whether no rerun can clear what failed."""
     run: str = ""
     """The id of the run that is the evidence."""
     not_before_ticket: int = 0
     """A run counts only with a later ticket than this one."""
     suite: str = ""
-    """What a verification under way has to run."""
+    """The suite that it is to pass."""
     hold_id: str = ""
-    """The id of our hold, which its reason begins with; empty: we hold nothing."""
+    """The id of our hold, which its reason begins with; empty: we do not hold it."""
     hold_confirmed_at: float = 0.0
-    """When our hold was seen to stand, once the scheduler could not forget it again."""
+    """When our hold was seen in place after the scheduler had saved it."""
     foreign: str = ""
     """Why somebody else holds it, if so."""
     last_pass_at: float = 0.0
     """The last full pass."""
     last_run_at: float = 0.0
-    """The last run of ours that came to its end, whatever the verdict."""
+    """The last run of ours that finished, whatever the verdict."""
     verdict: str = ""
     """Of that run."""
     repeat_offender: bool = False
-    """Whether only a named person lets it go, whatever it passes."""
+    """Whether only a named person releases it, whatever it passes."""
     flakes: int = 0
-    """How often a rerun took back what had failed."""
+    """How often a rerun cleared a failure."""
     first_seen_at: float = 0.0
     """When the scheduler first named it; 0: before that was kept."""
     missing_since: float = 0.0
     """Since when the scheduler's answers have not named it; 0: the last one did."""
     returned_at: tuple[float, ...] = ()
-    """When it came back to service after it had failed: the last two times."""
+    """When it came back to service after a failure: the last two times."""
 
     @property
     def full_reason(self) -> str:
@@ -187,12 +186,12 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def is_reserved_overdue(self) -> bool:
-        """Whether it is kept for its turn alone, and nothing is held against it."""
+        """Whether it is reserved only because it is overdue."""
         return self.state is State.VERIFYING and not self.by
 
     @property
     def owed_checks(self) -> tuple[str, ...]:
-        """What it failed before somebody else put it back, and has not passed since."""
+        """What it failed before somebody else released it, and has not passed since."""
         return self.checks if self.state is State.UNVERIFIED else ()
 
     @property
@@ -207,7 +206,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def add_return(node: Node, now: float) -> Node:
-    """Note that *node* is back in service since *now*, after it had failed."""
+    """Record that *node* is back in service since *now*, after a failure."""
     return replace(node, returned_at=(*node.returned_at, now)[-MAX_RETURNS:])
 
 
@@ -223,28 +222,28 @@ def needs_repair(node: Node, now: float) -> bool:
 
 
 def is_gone(node: Node, now: float) -> bool:
-    """Whether the scheduler has not named *node* for so long that it is gone."""
+    """Whether the scheduler has not named *node* for more than `GONE_AFTER_S`."""
     return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S
 
 
 class Ticket(Struct, frozen=True):
     """
-    The order for one verification of a node, by which its run is known again.
+    The order for one verification of a node, by which its run is recognized.
 
-    Numbers rise in the order in which they were given out, which is all that decides
-    what came after what: the clocks of nodes do not matter.
+    Numbers rise in the order of issue. They alone decide what came after what: the
+    clocks of nodes do not matter.
     """
 
     number: int
     node: str
     token: str
-    """Nobody but the job and the controller knows it."""
+    """A secret of the job and the controller."""
     purpose: str
     """sweep, confirm, return or admission."""
     suite: str
     made: float
     job: int
-    """0: whether the scheduler took it is not known yet."""
+    """0: it is not known yet whether the scheduler took it."""
     ended: float
     """0: it is under way."""
     ending: str
@@ -252,10 +251,10 @@ class Ticket(Struct, frozen=True):
 
 
 class NodeChange(Struct, frozen=True, kw_only=True):
-    """A node as it is from now on, and what was done about it."""
+    """A node as it is from now on, and its line in the audit log."""
 
     node: Node
     what: str
     detail: str = ""
     lost: bool = False
-    """Whether it has lost the hold that we had on it."""
+    """Whether our hold of it is gone."""

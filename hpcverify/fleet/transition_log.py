@@ -1,8 +1,8 @@
 """
-What changed, for whoever the site wants to be told: a node, the breaker, a check.
+Changes of a node, the breaker or a check, as the site's own program gets them.
 
-Pure. The ledger queues a transition in the same write as the change itself, so that no
-end of the controller loses one.
+The ledger queues a transition in the same write as the change itself, so that none is
+lost, however the controller ends.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from msgspec import Struct
 from hpcverify.fleet.states import Node
 
 FORGOTTEN_STATE = "forgotten"
-"""What becomes of a node that Slurm has no more and a person gave up."""
+"""The state of a node that Slurm no longer has and a person forgot."""
 BREAKER_CLOSED, BREAKER_TRIPPED = "closed", "tripped"
-"""The breaker's states."""
 CHECK_TRUSTED, CHECK_DOUBTED = "trusted", "doubted"
-"""A check's."""
 
 
 class TransitionKind(StrEnum):
@@ -51,7 +49,7 @@ class Transition(Struct, frozen=True, kw_only=True):
 
 
 def build_transition(before: Node, after: Node, at: float) -> Transition | None:
-    """Say what changed of a node for whoever watches it, if anything did."""
+    """Describe what changed of a node, if anything that is shown did."""
     if (before.shown_state, before.enforced) == (after.shown_state, after.enforced):
         return None
     return Transition(

@@ -1,15 +1,15 @@
 """
-What becomes of a node: one table of all transitions, and the one place that makes them.
+The life of a node: one table of all transitions, and the one place that makes them.
 
-Each function here is something that happens: a run, a person's decision, what somebody
-else did to our hold, a brake on all of that. It gives the node as it is then; `_enter`
-looks the new state up in `TRANSITIONS`, and nothing else sets one. docs/design.md shows
-the same table.
+Each function here is an event: a run, a person's decision, somebody else's change to
+our hold, or a brake on all of that. It returns the node as it is then. `_enter` looks
+the new state up in `TRANSITIONS`; nothing else sets one. docs/design.md shows the same
+table.
 
-A run counts for something only with a ticket of the controller's: it is how we know
-that it was made by our own job, on that node, after what was decided before. A run
-without one, of a hook or by hand, can raise suspicion and nothing more: who can write
-into the spool could otherwise take other nodes out of service, or let them back in.
+A run counts only with a ticket of the controller: that is how we know that our own job
+made it, on that node, after the last decision. A run without one, by a hook or by hand,
+can raise suspicion and nothing more. Otherwise anyone who can write to the spool could
+take other nodes out of service, or let them back in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hpcverify.fleet.states import (
 from hpcverify.plan.config import Site
 
 MAX_REASON_CHARS = 900
-"""Characters of a reason: it comes from a node, and is written down with each step."""
+"""Characters of a reason: it comes from a node, and is recorded with each step."""
 
 
 class Purpose(StrEnum):
@@ -83,7 +83,7 @@ class Effect(StrEnum):
 
 
 class StateRule(Struct, frozen=True):
-    """What an event makes of a node that is in one of the states *before*."""
+    """What an event does to a node that is in one of the states *before*."""
 
     before: frozenset[State]
     after: State | None
@@ -125,10 +125,10 @@ def _enter(
     node: Node, event: NodeEvent, now: float, *, enforced: bool = False, **changes: Any
 ) -> Node:
     """
-    Give *node* after *event*; *enforced* is what the site says, where that matters.
+    Return *node* after *event*; *enforced* is what the site says, where that matters.
 
     Raises:
-        ValueError: the table has no such transition, which is a mistake of ours.
+        ValueError: the table has no such transition, which is a bug.
 
     """
     rule = TRANSITIONS[event]
@@ -149,9 +149,9 @@ def _enter(
 
 def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
     """
-    Say what *node* is after *found*; *past* is how often it was quarantined lately.
+    Return *node* after *found*; *past* is how often it was quarantined lately.
 
-    Whether a brake keeps that from being acted on is for `restrain_hold`, after this.
+    `restrain_hold` then decides whether a brake keeps that from being acted on.
     """
     if not found.ticket:
         return _judge_without_ticket(node, found, now)
@@ -176,13 +176,13 @@ def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> No
 
 
 def _clears(found: Evidence, node: Node) -> bool:
-    """Whether all that made *node* a suspect is settled, whatever was not judged."""
+    """Whether every check that made *node* a suspect is settled."""
     suspected = node.state is State.SUSPECT and bool(node.checks)
     return suspected and found.settled_checks.issuperset(node.checks)
 
 
 def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
-    """Suspect it, so that its turn comes first; nothing is held on such a word."""
+    """Make it a suspect, to be verified first; without a ticket nothing is held."""
     in_service = node.desired_hold is Hold.NONE
     if not (found.conclusive and found.failures and in_service):
         return node
@@ -193,11 +193,11 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     if not hard or (node.hard and hard.issubset(node.checks)):
         return node
     # Beside what it failed before: its prolog may refuse a job, see `explains_refusal`.
-    told = replace(node, **failure)
+    failed = replace(node, **failure)
     return replace(
-        told,
-        reason=f"{told.reason}; {node.reason}"[:MAX_REASON_CHARS],
-        checks=tuple(dict.fromkeys((*told.checks, *node.checks))),
+        failed,
+        reason=f"{failed.reason}; {node.reason}"[:MAX_REASON_CHARS],
+        checks=tuple(dict.fromkeys((*failed.checks, *node.checks))),
     )
 
 
@@ -219,7 +219,7 @@ def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
 def _quarantine_on_hard_evidence(
     node: Node, found: Evidence, site: Site, now: float, past: int
 ) -> Node:
-    """Quarantine it at last, whatever *found* says, if the site still acts on that."""
+    """Quarantine it now, whatever *found* says, if the site still enforces the check."""
     failed = _add_failures(node, found, node.checks)
     return _quarantine(
         failed,
@@ -270,18 +270,18 @@ def _format_failure(failure: Failure) -> str:
 
 
 def _confirms_suspicion(node: Node, found: Evidence) -> bool:
-    """Whether this confirms a suspicion: of our own, or of the same check."""
+    """Whether this confirms a suspicion: one that we hold it for, or the same check."""
     same = not {f.check for f in found.failures}.isdisjoint(node.checks)
     return node.state is State.SUSPECT and (node.enforced or same)
 
 
 def _is_requested_by_person(node: Node) -> bool:
-    """Whether a person has it verified, as new or repaired: it is not in service."""
+    """Whether a person is having it verified, as new or repaired."""
     return node.state is State.VERIFYING and bool(node.by)
 
 
 def _is_kept_suspect(node: Node) -> bool:
-    """Whether it is kept out of service until it has passed what it failed."""
+    """Whether it is out of service until it has passed what it failed."""
     return node.state is State.SUSPECT and node.enforced
 
 
@@ -294,10 +294,10 @@ def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
     settled = found.settled_checks if found.ticket else frozenset[str]()
     failed = tuple(f.check for f in found.failures)
     owed = tuple(c for c in node.owed_checks if c not in settled.union(failed))
-    told = [*map(_format_failure, found.failures)]
-    told += [f"not verified since: failed {', '.join(owed)}"] if owed else []
+    reasons = [*map(_format_failure, found.failures)]
+    reasons += [f"not verified since: failed {', '.join(owed)}"] if owed else []
     return {
-        "reason": "; ".join(told)[:MAX_REASON_CHARS],
+        "reason": "; ".join(reasons)[:MAX_REASON_CHARS],
         "by": "",
         "checks": (*failed, *owed),
         "hard": any(f.hard for f in found.failures),
@@ -311,44 +311,43 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
     if found.is_full_pass:
         node = replace(node, last_pass_at=now)
     doubt = node.state is State.SUSPECT and not node.enforced
-    # The suite that it failed in has that check no more.
+    # The suite that it failed in no longer has that check.
     doubt |= bool(node.owed_checks) and found.suite == node.suite
     if not (found.settled_checks.issuperset(node.checks) or (doubt and found.is_full_pass)):
         return _handle_unsettled_pass(node, found, now)
-    told = f"passed {found.suite}"
+    reason = f"passed {found.suite}"
     if found.suppressed_checks:
-        told += f"; suppressed: {', '.join(found.suppressed_checks)}"
+        reason += f"; suppressed: {', '.join(found.suppressed_checks)}"
     match node.state:
         case State.UNVERIFIED if found.is_full_pass:
-            node = _make_healthy(node, now, "")
+            return _make_healthy(node, now, "")
         case State.SUSPECT:
-            node = _clear_suspect(node, found, now, told)
+            return _clear_suspect(node, found, now, reason)
         case State.VERIFYING if found.suite == node.suite and (found.is_full_pass or node.by):
-            node = _return_to_service(node, found, now, told)
+            return _return_to_service(node, found, now, reason)
         case State.QUARANTINED | State.REPEAT_OFFENDER if not node.enforced:
-            node = _make_healthy(node, now, told)
+            return _make_healthy(node, now, reason)
         case _:
-            pass
-    return node
+            return node
 
 
-def _clear_suspect(node: Node, found: Evidence, now: float, told: str) -> Node:
-    """Clear a suspect, and say by what: a flake is only what a rerun took back."""
+def _clear_suspect(node: Node, found: Evidence, now: float, reason: str) -> Node:
+    """Clear a suspect, and say how; it is a flake only if a rerun passed."""
     ways = {
         "a rerun passed": found.passed_checks,
         "suppressed:": found.suppressed_checks,
-        "not applicable any more:": found.not_applicable,
+        "no longer applicable:": found.not_applicable,
     }
     by_way = {
         way: [check for check in node.checks if check in those] for way, those in ways.items()
     }
     because = "; ".join(f"{way} {', '.join(c)}" for way, c in by_way.items() if c)
     flaked = bool(by_way["a rerun passed"])
-    return replace(_make_healthy(node, now, because or told), flakes=node.flakes + flaked)
+    return replace(_make_healthy(node, now, because or reason), flakes=node.flakes + flaked)
 
 
 def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
-    """Say why a node that passed all else is not back; it waits only for an answer."""
+    """Hold a node whose failed checks were not in the run; wait if they gave no answer."""
     if not _must_pass(node) or found.suite != node.suite:
         return node
     if not found.unanswered_checks.keys().isdisjoint(node.checks):
@@ -359,8 +358,8 @@ def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
         NodeEvent.UNDECIDED,
         now,
         reason=(
-            f"passed {found.suite}, but {left}, which it had failed, had no turn in "
-            "it: repair it with a suite that has them, or release it by force"
+            f"passed {found.suite}, which does not include {left}, which it had failed: "
+            "repair it with a suite that does, or release it by force"
         ),
         by="",
         not_before_ticket=max(node.not_before_ticket, found.ticket),
@@ -368,25 +367,24 @@ def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
 
 
 def _note_not_judged(node: Node, found: Evidence) -> Node:
-    """Say beside the reason what was not judged; another try follows by itself."""
-    told = [text for _, text in found.unjudged] or [
+    """Add to the reason what was not judged; another try follows by itself."""
+    causes = [text for _, text in found.unjudged] or [
         f"{check}: {found.unanswered_checks[check]}"
         for check in node.checks
         if check in found.unanswered_checks
     ]
-    why = "; ".join(told) or "every check was skipped"
+    why = "; ".join(causes) or "every check was skipped"
     return replace(node, caveat=Caveat.WAITS, caveat_why=why[:MAX_REASON_CHARS])
 
 
-def _return_to_service(node: Node, found: Evidence, now: float, told: str) -> Node:
-    """Let a node back that was kept for verification; a person lets a repeat offender."""
+def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> Node:
     if node.repeat_offender and not node.is_reserved_overdue:
-        waits = f"{told}; a repeat offender is released by a person only"
+        waits = f"{reason}; only a person releases a repeat offender"
         return _enter(node, NodeEvent.UNDECIDED, now, reason=waits, checks=())
     back = add_return(node, now) if node.checks else node
     if not found.passive:
-        return _make_healthy(back, now, told)
-    why = f"{told}, which loads nothing: not verified in full"
+        return _make_healthy(back, now, reason)
+    why = f"{reason}, which loads nothing: not fully verified"
     return _make_healthy(back, now, why, NodeEvent.PASSIVE_PASS)
 
 
@@ -395,57 +393,58 @@ def _make_healthy(node: Node, now: float, reason: str, event: NodeEvent = NodeEv
 
 
 def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> Node:
-    """Leave it as it is, unless the site has it held for such a cause."""
-    told = [text for cause, text in found.unjudged if cause in site.quarantine.drain_errors]
-    if not told or node.state not in TRANSITIONS[NodeEvent.UNJUDGED].before:
+    """Leave it as it is, unless the site holds nodes for such a cause."""
+    causes = [text for cause, text in found.unjudged if cause in site.quarantine.drain_errors]
+    if not causes or node.state not in TRANSITIONS[NodeEvent.UNJUDGED].before:
         return _note_not_judged(node, found) if _must_pass(node) else node
     return _enter(
         node,
         NodeEvent.UNJUDGED,
         now,
-        reason=f"could not be judged: {'; '.join(told)}"[:MAX_REASON_CHARS],
+        reason=f"could not be judged: {'; '.join(causes)}"[:MAX_REASON_CHARS],
         by="",
         run=found.run,
         not_before_ticket=max(node.not_before_ticket, found.ticket),
     )
 
 
-# -- what its prolog refused a job for
+# -- a prolog refused a job
 
 
 def list_refusing_checks(site: Site) -> tuple[str, ...]:
-    """Name the checks whose hard evidence has a prolog refuse a job."""
+    """Name the checks whose hard evidence makes a prolog refuse a job."""
     return tuple(c for c in site.quarantine.fail_closed if is_enforced([c], site))
 
 
 def explains_refusal(node: Node, site: Site) -> bool:
-    """Whether *node* failed what its prolog refuses a job for, acted on or not."""
+    """Whether *node* failed a check that makes its prolog refuse jobs."""
     listed = not set(list_refusing_checks(site)).isdisjoint(node.checks)
     return node.state in FAILED_STATES and node.hard and listed
 
 
-def quarantine_refused(node: Node, told: str, site: Site, now: float, past: int) -> Node:
+def quarantine_refused(node: Node, slurm_reason: str, site: Site, now: float, past: int) -> Node:
     """
-    Quarantine *node* for what its prolog refused a job for, which Slurm *told*.
+    Quarantine *node* for the failure that made its prolog refuse a job.
 
-    *past* is how often it was quarantined lately.
+    *slurm_reason* is that of Slurm's own drain; *past* is how often the node was
+    quarantined lately.
     """
-    reason = f"{told}: {node.reason}"[:MAX_REASON_CHARS]
+    reason = f"{slurm_reason}: {node.reason}"[:MAX_REASON_CHARS]
     return _quarantine(node, site, now, past, enforced=True, reason=reason)
 
 
-# -- what the brakes keep from being acted on
+# -- the brakes
 
 
 def restrain_hold(before: Node, after: Node, why: str) -> Node:
     """
-    Say what becomes of a node that *why* forbids to hold harder than *before*.
+    Return *after* held no harder than *before*, since *why* forbids it.
 
-    In service, it shows what was found, and stays there; held, a state that no failure
-    brings, is what it would be and not what was found. What our reservation keeps stays
-    in it until it passes, fails when nothing forbids to act on that, or is let go for
-    a doubt (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun
-    would be due at once. Hard evidence stays hard.
+    A node in service stays there and shows what was found; it does not become held,
+    which no failure causes. A node in our reservation stays there until it passes,
+    fails with no brake on, or is released because the check is doubted
+    (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun would be
+    due at once. Hard evidence stays hard.
     """
     if after.desired_hold.strength <= before.desired_hold.strength:
         return after
@@ -469,10 +468,10 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
 
 def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     """
-    Let a suspect go whose every failed check is among the *doubts*.
+    Release a suspect whose failed checks are all among the *doubts*.
 
-    Others that failed as much are in service. It stays a suspect, and is the first to
-    be verified again. Hard evidence is kept until somebody has looked into the doubt.
+    Other nodes that failed the same are in service. It stays a suspect, to be verified
+    first. Hard evidence is kept until somebody has looked into the doubt.
     """
     if node.hard or not node.checks or not doubts.keys() >= set(node.checks):
         return node
@@ -483,12 +482,12 @@ def _spare(node: Node, why: str) -> Node:
     return _enter(node, NodeEvent.SPARED, node.since, caveat=Caveat.SPARED, caveat_why=why)
 
 
-# -- the turn of a node that has not passed for long
+# -- overdue nodes
 
 
 def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) -> Node:
     """
-    Keep *node* for the verification that is overdue since *days*.
+    Reserve *node*, which has not passed for *days*, until it is verified.
 
     It runs *suite*, or the one that it failed in; only a ticket after *last* counts.
     """
@@ -503,7 +502,7 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
 
 
 def end_turn(node: Node, reason: str, now: float) -> Node:
-    """Let a node go whose turn brought no pass: others wait for theirs."""
+    """Release an overdue node that did not pass: others are waiting for their turn."""
     return _enter(node, NodeEvent.TURN_END, now, reason=reason)
 
 
@@ -511,26 +510,26 @@ def end_turn(node: Node, reason: str, now: float) -> Node:
 
 
 def give_up_hold(node: Node, foreign: str) -> Node:
-    """Let go of *node*, whose hold somebody else lifted, or took over for *foreign*."""
+    """Give up *node*, whose hold somebody else lifted, or took over for *foreign*."""
     was = f"it was {node.state}: {node.full_reason}"
-    told = f"somebody else took it over ({foreign})" if foreign else "somebody else let it go"
-    lost: dict[str, Any] = {"reason": f"{told}; {was}", "by": "", "hold_id": "", "foreign": foreign}
+    how = f"somebody else took it over ({foreign})" if foreign else "somebody else released it"
+    lost: dict[str, Any] = {"reason": f"{how}; {was}", "by": "", "hold_id": "", "foreign": foreign}
     node = _enter(node, NodeEvent.LOST_HOLD, node.since, **lost)
     return explain_return(node, was) if node.owed_checks and not foreign else node
 
 
 def explain_return(node: Node, was: str) -> Node:
-    """Say of *node* that nobody has verified it since it failed; *was* tells more."""
+    """Give *node* the reason that it is back unverified; *was* describes it before."""
     failed = f"not verified since: failed {', '.join(node.owed_checks)}"
     return replace(node, reason=f"returned to service by somebody else, {failed}; {was}")
 
 
 def keep_until_verified(node: Node, now: float, last: int) -> Node:
     """
-    Keep *node*, which somebody else put back into service, until it has passed.
+    Reserve *node*, which somebody else put back into service, until it has passed.
 
-    A pass acquits it of hard evidence as well, for it may have been repaired; *last* is
-    the newest ticket, and only a later one counts.
+    A pass clears hard evidence too, since it may have been repaired. Only a ticket
+    after *last* counts.
     """
     after = max(node.not_before_ticket, last)
     return _enter(node, NodeEvent.OWED_RETURN, now, hard=False, not_before_ticket=after)
@@ -540,7 +539,7 @@ def keep_until_verified(node: Node, now: float, last: int) -> Node:
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Who decided, why and when; only a run with a ticket after *last_ticket* counts."""
+    """Who decided, why and when; only a run with a later ticket counts."""
 
     by: str
     reason: str
@@ -563,7 +562,7 @@ def hold(node: Node, decision: Decision) -> NodeChange:
 
 def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChange:
     """
-    Put *node* back into service; with *force* though it has not passed.
+    Put *node* back into service; with *force* even if it has not passed.
 
     Raises:
         ActionError: it is in service, or has not passed what it failed.
@@ -571,7 +570,7 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
     """
     failed = node.checks or node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if not node.enforced:
-        raise ActionError(f"{node.name} is {node.state} and not out of service")
+        raise ActionError(f"{node.name} is {node.state}, not out of service")
     if failed and not force:
         raise ActionError(
             f"{node.name} has not passed {', '.join(node.checks)} since it failed: "
@@ -587,9 +586,9 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
 
 def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -> NodeChange:
     """
-    Have *node*, which was repaired, pass *suite* before it goes back.
+    Have *node*, which was repaired, pass *suite* before it goes back into service.
 
-    Without one that is the suite that it failed in, or else *default*.
+    If None, that is the suite that it failed in, or else *default*.
 
     Raises:
         ActionError: it is not out of service.
@@ -597,8 +596,8 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
     """
     if node.desired_hold is not Hold.DRAIN:
         raise ActionError(
-            f"{node.name} is {node.state} and not out of service, nothing to "
-            f"repair; to verify it now: hpcverify sweep --nodes {node.name}"
+            f"{node.name} is {node.state}, not out of service: nothing to repair; to "
+            f"verify it now: hpcverify sweep --nodes {node.name}"
         )
     suite = suite or node.suite or default
     return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
@@ -606,7 +605,7 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
 
 def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
     """
-    Have *node*, which is new, pass *suite* before any job sees it.
+    Have *node*, which is new, pass *suite* before any job runs on it.
 
     Raises:
         ActionError: it is out of service, and may need a repair.
@@ -636,25 +635,19 @@ def adopt_drain(
     node: Node, decision: Decision, hold_id: str, reason: str, failed: tuple[str, ...]
 ) -> Node:
     """Take back the drain *hold_id* of *node*, of which only its *reason* is left."""
-    told = {"reason": reason, "by": "", "checks": failed}
-    return _adopt(node, NodeEvent.ADOPTED_DRAIN, decision, hold_id, told)
+    own = {"reason": reason, "by": "", "checks": failed}
+    return _adopt(node, NodeEvent.ADOPTED_DRAIN, decision, hold_id, own)
 
 
 def adopt_reservation(node: Node, decision: Decision, hold_id: str, suite: str) -> Node:
     """Take back our reservation of *node*, and have it pass *suite* there."""
-    told = {"reason": decision.reason, "by": decision.by, "suite": suite}
-    return _adopt(node, NodeEvent.ADOPTED_RESERVATION, decision, hold_id, told)
+    own = {"reason": decision.reason, "by": decision.by, "suite": suite}
+    return _adopt(node, NodeEvent.ADOPTED_RESERVATION, decision, hold_id, own)
 
 
 def _adopt(
-    node: Node, event: NodeEvent, decision: Decision, hold_id: str, told: dict[str, Any]
+    node: Node, event: NodeEvent, decision: Decision, hold_id: str, own: dict[str, Any]
 ) -> Node:
     last = decision.last_ticket
-    own: dict[str, Any] = {
-        "hard": False,
-        "run": "",
-        "foreign": "",
-        "hold_id": hold_id,
-        "not_before_ticket": last,
-    }
-    return _enter(node, event, decision.at, **(own | told))
+    common: dict[str, Any] = {"hard": False, "run": "", "foreign": "", "not_before_ticket": last}
+    return _enter(node, event, decision.at, **common, hold_id=hold_id, **own)

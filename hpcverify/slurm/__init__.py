@@ -1,9 +1,9 @@
 """
-Slurm, by its commands: the one room that calls it.
+Slurm, by its commands; nothing else calls it.
 
-What is read comes back as the values below, whatever dialect this version of Slurm
-speaks. An answer that is not whole is a `SlurmError`, never an empty table: whoever
-asked does nothing then.
+Answers come back as the values below, whatever dialect this version of Slurm prints.
+An incomplete answer is a `SlurmError`, never an empty table; the caller then does
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """A node as Slurm sees it; each once, though it is in several partitions."""
+    """A node as Slurm sees it; once, even if it is in several partitions."""
 
     name: str
     state: str
@@ -21,7 +21,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """In capitals: DRAIN, COMPLETING, MAINT, RESERVED, PLANNED, NOT_RESPONDING, …"""
     partitions: tuple[str, ...] = ()
     gpus: int = 0
-    """What a job has to ask for to get all of them."""
+    """How many a job must request to get all of them."""
     reason: str = ""
     """Word for word."""
     reason_user: str = ""
@@ -46,7 +46,7 @@ class Job(Struct, frozen=True, kw_only=True):
     exit_status: int = 0
     signal: int = 0
     preempted: bool = False
-    """Also of one that ended by itself in its grace time, and reads COMPLETED."""
+    """True also if it ended by itself in its grace time, and its state is COMPLETED."""
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
@@ -62,13 +62,13 @@ class Partition(Struct, frozen=True, kw_only=True):
 
     name: str
     max_minutes: float
-    """For a job, at most (``MaxTime``): Slurm queues a longer one for ever."""
+    """``MaxTime``: Slurm queues a longer job without ever starting it."""
     preempt_mode: str
-    """What becomes of a job that gives way (``PreemptMode``); OFF: none does."""
+    """``PreemptMode``: what happens to a preempted job; OFF: none is preempted."""
     tier: int
     """``PriorityTier``: with preempt/partition_prio, the higher one preempts."""
     root_only: bool
-    """Whether it is for root's jobs alone: Slurm queues others for ever."""
+    """Whether only root's jobs ever start there."""
     grace: str = "0"
     """``GraceTime``, in seconds."""
     state: str = "UP"
@@ -79,14 +79,14 @@ class Partition(Struct, frozen=True, kw_only=True):
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether jobs there can give way to others at all."""
+        """Whether jobs there can be preempted at all."""
         return self.preempt_mode != "OFF"
 
 
 class Preemption(Struct, frozen=True, kw_only=True):
-    """How jobs give way in this cluster."""
+    """How jobs are preempted in this cluster."""
 
     kind: str
     """``PreemptType``: preempt/none, preempt/partition_prio, preempt/qos."""
     exempt: str
-    """``PreemptExemptTime``: for so long after its start a job gives way to nobody."""
+    """``PreemptExemptTime``: how long after its start a job cannot be preempted."""

@@ -1,9 +1,9 @@
 """
-Slurm, asked and told.
+Reads from Slurm and writes to it.
 
 Nothing here decides: a caller reads, writes and reads again. A write that failed may
-have been done, and one that is repeated does no harm, but for `Slurm.drain`,
-which replaces whatever reason a node had.
+still have been done. Repeating one does no harm, except `Slurm.drain`, which replaces
+whatever reason a node had.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_JSON_VERSION = (23, 2)
 """The first version whose ``scontrol show nodes`` has JSON."""
 
 MAX_NAMED_NODES = 200
-"""Of more nodes than so many it is simpler to ask for all."""
+"""For more nodes than this it is simpler to ask for all."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Slurm:
 
     run: RunCommand = run_command
     user: str = "root"
-    """Whose jobs our jobs are: whose are looked for, and may run in a reservation."""
+    """The owner of our jobs: only theirs are listed, and may run in a reservation."""
 
     def read_version(self) -> tuple[int, int]:
-        """Say which version the commands are of, as in (22, 5)."""
+        """Return the version of the commands, such as (22, 5)."""
         return self._version
 
     @cached_property
@@ -48,15 +48,15 @@ class Slurm:
         printed = self.run(["scontrol", "--version"])
         found = re.search(r" (\d+)\.(\d+)", printed)
         if found is None:
-            raise SlurmError(f"scontrol does not say its version: {printed[:80]!r}")
+            raise SlurmError(f"scontrol does not print its version: {printed[:80]!r}")
         return int(found[1]), int(found[2])
 
     def read_slurm_user(self) -> str:
-        """Name the user that Slurm itself acts as, ``SlurmUser``."""
+        """Return the user that Slurm itself runs as, ``SlurmUser``."""
         return _find_setting("SlurmUser", self._config).partition("(")[0]
 
     def read_start_time(self) -> float:
-        """Say when slurmctld was last started: what it was told just before is lost."""
+        """Say when slurmctld last started: changes made just before may be lost."""
         return float(_find_setting("BOOT_TIME", self._read_config()))
 
     @property
@@ -72,13 +72,10 @@ class Slurm:
         return self.run(["scontrol", "show", "config"])
 
     def list_hosts(self, *names: str) -> dict[str, Host]:
-        """Give all nodes, or those called *names*: all of these, else an error."""
-        asked = (
-            [",".join(_require_single_name(name) for name in names)]
-            if len(names) <= MAX_NAMED_NODES
-            else []
-        )
-        command = ["scontrol", "show", "nodes", *filter(None, asked)]
+        """Read all nodes, or those called *names*; an error if one of these is missing."""
+        command = ["scontrol", "show", "nodes"]
+        if 0 < len(names) <= MAX_NAMED_NODES:
+            command.append(",".join(_require_single_name(name) for name in names))
         if self.read_version() >= MIN_JSON_VERSION:
             there = hosts.from_json(self.run([*command, "--json"]))
         else:
@@ -89,19 +86,19 @@ class Slurm:
         return {name: there[name] for name in names} if names else there
 
     def read_partition(self, name: str) -> Partition:
-        """Say what the partition *name* lets jobs do."""
+        """Read the partition *name*."""
         return _parse_partition(
             self.run(["scontrol", "show", "partition", "-o", _require_single_name(name)])
         )
 
     def list_partitions(self) -> dict[str, Partition]:
-        """Give all partitions by name, the hidden ones too."""
+        """Read all partitions by name, including hidden ones."""
         shown = self.run(["scontrol", "show", "partition", "-a", "-o"])
         found = [_parse_partition(line) for line in shown.splitlines() if line.strip()]
         return {partition.name: partition for partition in found}
 
     def read_preemption(self) -> Preemption:
-        """Say how jobs give way in this cluster."""
+        """Read how jobs are preempted in this cluster."""
         return Preemption(
             kind=_find_setting("PreemptType", self._config),
             exempt=_find_setting("PreemptExemptTime", self._config),
@@ -109,11 +106,11 @@ class Slurm:
 
     def list_jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
         """
-        Give the jobs whose name starts with *prefix*, in one question for all.
+        Read the jobs whose name starts with *prefix*, in one query.
 
-        Slurm forgets a job some minutes after its end (``MinJobAge``). If one of the
-        ids *wanted* is forgotten and the site has accounting, that is asked as well;
-        a job that is in neither is missing in the answer.
+        Slurm forgets a job some minutes after its end (``MinJobAge``). If it has
+        forgotten one of the ids *wanted* and the site has accounting, that is queried
+        too. A job that is in neither is missing from the answer.
         """
         columns = ",".join(f"{column}:|" for column in jobs.SQUEUE_COLUMNS)
         squeue = ["squeue", "-h", "-t", "all", "-u", self.user, "-O", columns]
@@ -129,7 +126,7 @@ class Slurm:
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
     def submit(self, script: Path, *options: str) -> int:
-        """Submit *script* with sbatch's *options*; give the job's id."""
+        """Submit *script* with sbatch's *options*; return the job's id."""
         printed = self.run(["sbatch", "--parsable", *options, str(script)])
         found = re.match(r"(\d+)(?:;|\s|$)", printed)
         if found is None:
@@ -137,7 +134,7 @@ class Slurm:
         return int(found[1])
 
     def cancel(self, *ids: int) -> None:
-        """Cancel jobs; one that has ended is none the worse for it."""
+        """Cancel jobs; this does nothing to one that has ended."""
         if ids:
             self.run(["scancel", *map(str, ids)])
 
@@ -147,10 +144,10 @@ class Slurm:
 
     def resume(self, name: str) -> None:
         """
-        Take a drain back, and its reason; a node that is down stays down, as it is.
+        Remove a drain and its reason; a node that is down stays as it is.
 
-        24.11 leaves the reason behind, takes none that is empty, and keeps what is
-        there when it drains the node itself: a blank at least is not ours.
+        24.11 leaves the reason behind, accepts no empty one, and keeps the old one when
+        it drains the node itself: a blank at least is not ours.
         """
         down = self.list_hosts(name)[name].state == "DOWN"
         self._update(name, "state=undrain", *([] if down else [_format_reason(" ")]))
@@ -163,15 +160,15 @@ class Slurm:
         self.run(["scontrol", "update", f"nodename={_require_single_name(name)}", *what])
 
     def list_reservations(self) -> dict[str, Reservation]:
-        """Give all reservations, by name."""
+        """Read all reservations, by name."""
         return reservations.from_text(self.run(["scontrol", "show", "reservation", "-o"]))
 
     def reserve(self, name: str, node: str) -> None:
         """
         Keep *node* for our user's jobs that ask for the reservation *name*.
 
-        Jobs that run there go on. The node itself may show it some seconds later
-        only: ask `list_reservations`.
+        Jobs that run there continue. The node itself may show the reservation only
+        some seconds later: use `list_reservations`.
         """
         where = [
             f"reservationname={_require_single_name(name)}",
@@ -194,54 +191,47 @@ def _find_setting(name: str, config: str) -> str:
 
 
 def _parse_partition(line: str) -> Partition:
-    """
-    Read the line that scontrol shows of a partition.
-
-    Raises:
-        SlurmError: it is not whole.
-
-    """
-    said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
     try:
         return Partition(
-            name=said["PartitionName"],
-            max_minutes=parse_minutes(said["MaxTime"]),
-            preempt_mode=said["PreemptMode"],
-            tier=int(said["PriorityTier"]),
-            root_only=said["RootOnly"] == "YES",
-            grace=said["GraceTime"],
-            state=said["State"],
-            hostlist=said["Nodes"].replace("(null)", ""),
-            open_to_all=all(said[f"Allow{who}"] == "ALL" for who in ("Groups", "Accounts", "Qos")),
+            name=fields["PartitionName"],
+            max_minutes=parse_minutes(fields["MaxTime"]),
+            preempt_mode=fields["PreemptMode"],
+            tier=int(fields["PriorityTier"]),
+            root_only=fields["RootOnly"] == "YES",
+            grace=fields["GraceTime"],
+            state=fields["State"],
+            hostlist=fields["Nodes"].replace("(null)", ""),
+            open_to_all=all(fields[f"Allow{by}"] == "ALL" for by in ("Groups", "Accounts", "Qos")),
         )
     except (KeyError, ValueError) as exc:
-        raise SlurmError(f"scontrol says of a partition: {line[:80]!r}") from exc
+        raise SlurmError(f"scontrol's answer on a partition is incomplete: {line[:80]!r}") from exc
 
 
 def parse_minutes(limit: str) -> float:
     """
-    Read how Slurm prints a time limit, ``[days-]hours:minutes:seconds``.
+    Read a time limit as Slurm prints it, ``[days-]hours:minutes:seconds``, in minutes.
 
     Raises:
-        SlurmError: it is none.
+        SlurmError: it is not one.
 
     """
     if limit == "UNLIMITED":
         return math.inf
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
     if found is None:
-        raise SlurmError(f"{limit!r} is no time limit")
+        raise SlurmError(f"{limit!r} is not a time limit")
     days, hours, rest, seconds = (int(part or 0) for part in found.groups())
     return days * 1440 + hours * 60 + rest + seconds / 60
 
 
 def _require_single_name(name: str) -> str:
-    """Refuse what Slurm would take for several nodes, or for an option."""
+    """Refuse what Slurm would read as several nodes, or as an option."""
     if not NODE_NAME_PATTERN.fullmatch(name):
-        raise SlurmError(f"{name!r} cannot be a single name")
+        raise SlurmError(f"{name!r} is not a single name")
     return name
 
 
 def _format_reason(reason: str) -> str:
-    """Write a reason so that it arrives word for word: scontrol takes one pair off."""
+    """Quote a reason so that it arrives unchanged: scontrol removes one pair of quotes."""
     return f'reason="{reason}"'

@@ -1,8 +1,8 @@
 """
-One Slurm command: run with a bound, in an environment that decides nothing.
+Runs one Slurm command, with a time limit and a neutral environment.
 
-Times come as seconds since 1970 (``SLURM_TIME_FORMAT``), so that no time zone and no
-clock change lies between Slurm and us.
+Times come as seconds since 1970 (``SLURM_TIME_FORMAT``), so that no time zone or clock
+change comes between Slurm and us.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from hpcverify.model import Cause
 from hpcverify.processes import CompletedTool, run_tool
 
 RunCommand = Callable[[Sequence[str]], str]
-"""Run a command and give what it printed; a SlurmError is all that it raises."""
+"""Runs a command and returns what it printed; raises nothing but SlurmError."""
 
 TIMEOUT_S = 20.0
-"""Slurm's own commands give a controller that is away 9 s, one that hangs 10 s
-(``MessageTimeout`` of 10); a limit below that would hide what they say."""
+"""Slurm's own commands wait 9 s for a controller that is down, 10 s for one that hangs
+(``MessageTimeout`` of 10); a shorter limit would hide their error messages."""
 
 NO_CONFIG_TEXT = b"Could not establish a configuration source"
-"""In what a command says that found no slurm.conf, and asked the DNS for one."""
+"""In the error of a command that found no slurm.conf, nor one by DNS."""
 
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _JOB_VARIABLES = _KEPT_VARIABLES | {"PATH", "HOME", "USER", "LOGNAME", "LC_ALL"}
-"""What a job may have of ours: the rest may hold secrets."""
+"""What a job may get of our environment: the rest may hold secrets."""
 _SLURM_VARIABLE_PATTERN = re.compile(r"(SLURM|SLURMD|SBATCH|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_")
-"""Variables that change what a command does or prints: those of a job that we may be
-in, and a user's own defaults."""
+"""Variables that change what a command does or prints: of a job that we may be in, or
+a user's own defaults."""
 
 
 def run_command(
     command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> str:
     """
-    Run *command*, *timeout* seconds at most, and give its standard output.
+    Run *command* for at most *timeout* seconds, and return its standard output.
 
-    One that did not end in time may still take effect later: read again before you
-    conclude anything.
+    One that did not end in time may still take effect: read again before you conclude
+    anything.
 
     Raises:
-        SlurmError: it is not there, did not end in time, or reports a failure.
+        SlurmError: it is missing, did not end in time, or reports a failure.
 
     """
     environ = os.environ if environ is None else environ
     conf = environ.get("SLURM_CONF", "")
-    if conf and not Path(conf).exists():  # or the command would look for it for long
-        raise SlurmError(f"SLURM_CONF names {conf}, which is not there")
+    if conf and not Path(conf).exists():  # the command would look for it for a long time
+        raise SlurmError(f"SLURM_CONF names {conf}, which does not exist")
     try:
         env = clean_environment(environ)
-        if command[0] == "sbatch":  # a job's environment is kept by Slurm, for all to see
+        if command[0] == "sbatch":  # Slurm shows a job's environment to everybody
             env = {name: env[name] for name in env if name in _JOB_VARIABLES}
         done = run_tool(command, timeout=timeout, env=env)
     except Unable as exc:
@@ -63,12 +63,12 @@ def run_command(
         raise SlurmError(f"{command[0]} cannot be run: {exc.strerror}") from exc
     if done.returncode != 0:
         raise SlurmError(f"{' '.join(command[:2])}: {_find_error_line(done)}")
-    # A reason may hold anything, and one node's must not cost the answer for all.
+    # A reason may contain anything; that of one node must not spoil the whole answer.
     return done.stdout.decode(errors="replace")
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give *environ* without what sways Slurm's commands, in a plain language."""
+    """Return *environ* without what influences Slurm's commands, and with LC_ALL=C."""
     kept = {
         k: v
         for k, v in environ.items()
@@ -86,14 +86,11 @@ def _explain(tool: str, unable: Unable, timeout: float) -> str:
 
 
 def _find_error_line(done: CompletedTool) -> str:
-    """
-    Take the first line of its errors, or the last that it printed: so scontrol
-    ends an answer for several nodes of which one is unknown.
-    """
     if NO_CONFIG_TEXT in done.stderr:
         return "it finds no slurm.conf: set SLURM_CONF, or put it into /etc/slurm"
-    for said, which in ((done.stderr, 0), (done.stdout, -1)):
-        lines = said.decode(errors="replace").split("\n")
+    # If one of several nodes is unknown, scontrol prints that last, on its output.
+    for printed, which in ((done.stderr, 0), (done.stdout, -1)):
+        lines = printed.decode(errors="replace").split("\n")
         if lines := [line.strip() for line in lines if line.strip()]:
             return lines[which]
     return f"exit status {done.returncode}, without an error message"

@@ -15,11 +15,11 @@ NODE_NAME_PATTERN = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def expand(hostlist: str) -> list[str]:
     """
-    Name the nodes that *hostlist* means, each once.
+    Return the names of the nodes in *hostlist*, each once.
 
     Raises:
-        ConfigError: it means no node, or what cannot be a node's name; or the library
-            that reads it is not installed.
+        ConfigError: it names no node, or something that cannot be one; or ClusterShell
+            is not installed.
 
     """
     library = _load_library()
@@ -29,22 +29,22 @@ def expand(hostlist: str) -> list[str]:
         raise ConfigError(f"{hostlist!r} is not a list of nodes: {exc}") from exc
     strange = next((name for name in names if not NODE_NAME_PATTERN.fullmatch(name)), None)
     if strange is not None or not names:
-        told = "it names no node" if strange is None else f"{strange!r} is no name"
-        raise ConfigError(f"{hostlist!r} is not a list of nodes: {told}")
+        why = "it names no node" if strange is None else f"{strange!r} is not a name"
+        raise ConfigError(f"{hostlist!r} is not a list of nodes: {why}")
     return names
 
 
 def fold(names: Iterable[str]) -> str:
-    """Write *names* as short as a host list can be."""
+    """Write *names* as a host list, as short as possible."""
     library = _load_library()
     return str(library.NodeSet.fromlist(sorted(names), resolver=library.RESOLVER_NOGROUP))
 
 
 def _load_library() -> Any:
     """
-    Load what reads and writes host lists; a node that is only verified needs it not.
+    Load ClusterShell, which a node that is only verified does not need.
 
-    Without its groups: ``@name`` would run whatever the machine has set up for them.
+    It is used without groups: ``@name`` would run whatever the machine has set up.
     """
     try:
         from ClusterShell import NodeSet  # type: ignore[import-untyped]  # noqa: PLC0415

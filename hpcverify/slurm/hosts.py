@@ -1,10 +1,9 @@
 """
-What Slurm says of its nodes, as `Host`: pure functions of what a command
-printed.
+Parses Slurm's answers about nodes into `Host`.
 
-Before 23.02, ``scontrol show node`` has no JSON. Since then it has, and each version
-one of two ways: a state as a word with flags beside it and plain numbers, or a list
-of words and numbers in objects. Either way may stand for any field.
+Before 23.02, ``scontrol show node`` has no JSON. Later versions have one of two
+dialects: a state as a word with flags beside it and plain numbers, or a list of words
+and numbers in objects. Either may occur for any field.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ STATE_SUFFIXES = {
 """What may follow a state: sinfo(1), NODE STATE CODES."""
 
 _STATE_ALIASES = {"MAINTENANCE": "MAINT", "DRAINED": "DRAIN", "DRAINING": "DRAIN"}
-"""Words that versions differ in."""
+"""Words that differ between versions."""
 
 _RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)
 _FIELD = re.compile(r"^ {3}(State|Partitions|BootTime|Gres)=(\S*)", re.MULTILINE)
@@ -68,10 +67,10 @@ class _Answer(Struct):
 
 def from_json(printed: str) -> dict[str, Host]:
     """
-    Read ``scontrol show nodes --json``, in either dialect.
+    Parse the output of ``scontrol show nodes --json``, in either dialect.
 
     Raises:
-        SlurmError: it is not whole, or reports an error.
+        SlurmError: it is incomplete, or reports an error.
 
     """
     try:
@@ -108,42 +107,42 @@ def _read_number(number: int | _Number) -> int:
 
 def from_text(printed: str) -> dict[str, Host]:
     """
-    Read ``scontrol show node``, with times in seconds.
+    Parse the output of ``scontrol show node``, with times in seconds.
 
-    Not its one-line form (``-o``), which has spaces for a reason's line breaks.
+    Not of its one-line form (``-o``), which turns line breaks in a reason into spaces.
 
     Raises:
-        SlurmError: it is not whole.
+        SlurmError: it is incomplete.
 
     """
     if not printed.endswith("\n\n"):  # as each record does
-        raise SlurmError(f"scontrol's answer is not whole: … {printed[-80:]!r}")
+        raise SlurmError(f"scontrol's answer is incomplete: … {printed[-80:]!r}")
     return _index_hosts([_parse_record(text) for text in _RECORD.split(printed) if text.strip()])
 
 
 def _parse_record(text: str) -> Host:
     name = _NAME.match(text)
     # The first of each: what people write (reason, comment) comes after them all.
-    said = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(text)))}
-    if name is None or not {"State", "BootTime"} <= said.keys():
-        raise SlurmError(f"scontrol's answer is not whole: {text[:80]!r}")
-    state, flags = read_state(said["State"].split("+"))
+    fields = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(text)))}
+    if name is None or not {"State", "BootTime"} <= fields.keys():
+        raise SlurmError(f"scontrol's answer is incomplete: {text[:80]!r}")
+    state, flags = read_state(fields["State"].split("+"))
     reason, user, time = _parse_reason(text)
     return Host(
         name=name[1],
         state=state,
         flags=flags,
-        partitions=tuple(filter(None, said.get("Partitions", "").split(","))),
-        gpus=count_gpus(said.get("Gres", "")),
+        partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
+        gpus=count_gpus(fields.get("Gres", "")),
         reason=reason,
         reason_user=user,
         reason_time=time,
-        boot_time=int(said["BootTime"]) if said["BootTime"].isdigit() else 0,
+        boot_time=int(fields["BootTime"]) if fields["BootTime"].isdigit() else 0,
     )
 
 
 def _parse_reason(text: str) -> tuple[str, str, int]:
-    """Take a reason out of its record: the first line ends in who and when."""
+    """Parse the reason, who set it and when: the first line ends in these two."""
     found = _REASON.search(text)
     if found is None or not _SET_BY.sub("", found[1]).strip():
         return "", "", 0
@@ -157,10 +156,10 @@ def _parse_reason(text: str) -> tuple[str, str, int]:
 
 def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
     """
-    Tell a state from its flags, as in ``IDLE*``, ``DRAIN``.
+    Separate a state from its flags, as in ``IDLE*``, ``DRAIN``.
 
     Raises:
-        SlurmError: there is no state at all.
+        SlurmError: there is no state among *words*.
 
     """
     flags: set[str] = set()
@@ -171,7 +170,7 @@ def read_state(words: Iterable[str]) -> tuple[str, frozenset[str]]:
         plain.append(_STATE_ALIASES.get(bare.upper(), bare.upper()))
     state = next((word for word in plain if word in BASE_STATES), None)
     if state is None:
-        raise SlurmError(f"scontrol gives a node no state that is known: {plain}")
+        raise SlurmError(f"scontrol gives a node no known state: {plain}")
     return state, frozenset(flags | set(plain) - {state, ""})
 
 
@@ -188,7 +187,7 @@ def count_gpus(gres: str) -> int:
 def _index_hosts(hosts: list[Host]) -> dict[str, Host]:
     by_name = {host.name: host for host in hosts}
     if not hosts:
-        raise SlurmError("scontrol names no node: an empty answer is none")
+        raise SlurmError("scontrol names no node: an empty answer does not count")
     if len(by_name) != len(hosts):
-        raise SlurmError("scontrol names a node twice: its answer cannot be told apart")
+        raise SlurmError("scontrol names a node twice: its answer is ambiguous")
     return by_name

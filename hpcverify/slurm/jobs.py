@@ -1,8 +1,8 @@
 """
-What Slurm says of jobs, as `Job`: pure functions of what a command printed.
+Parses Slurm's answers about jobs into `Job`.
 
-Text, for a job's JSON has 10 kB and changes with the version, while these columns do
-not. Only one user's jobs are asked for: another's name may hold a line break, and
+From text: a job's JSON has 10 kB and changes with the version, while these columns do
+not. Only one user's jobs are queried: another's job name may contain a line break and
 forge a row.
 """
 
@@ -16,22 +16,22 @@ SQUEUE_COLUMNS = (
     *("JobID", "State", "NodeList", "StartTime", "EndTime"),
     *("PreemptTime", "exit_code", "Reason", "Name"),
 )
-"""squeue's columns, each printed with ``:|`` behind it, whole."""
+"""squeue's columns, each printed in full and followed by ``|``."""
 
 SACCT_COLUMNS = (
     *("JobIDRaw", "State", "NodeList", "Start", "End"),
     *("ExitCode", "Reason", "JobName"),
 )
-"""sacct's: it does not know when a job was preempted, but does keep that state."""
+"""sacct's columns: it has no time of preemption, but keeps that state."""
 
 
 def from_squeue(printed: str, prefix: str) -> dict[int, Job]:
-    """Read rows of `SQUEUE_COLUMNS`; the jobs whose name starts with *prefix*."""
+    """Parse rows of `SQUEUE_COLUMNS` into the jobs whose name starts with *prefix*."""
     return _parse_jobs(printed, SQUEUE_COLUMNS, prefix)
 
 
 def from_sacct(printed: str, prefix: str) -> dict[int, Job]:
-    """Read rows of `SACCT_COLUMNS`; the jobs whose name starts with *prefix*."""
+    """Parse rows of `SACCT_COLUMNS` into the jobs whose name starts with *prefix*."""
     renamed = {"JobIDRaw": "JobID", "Start": "StartTime", "End": "EndTime"}
     renamed |= {"ExitCode": "exit_code", "JobName": "Name"}
     columns = tuple(renamed.get(name, name) for name in SACCT_COLUMNS)
@@ -40,14 +40,11 @@ def from_sacct(printed: str, prefix: str) -> dict[int, Job]:
 
 def _parse_jobs(printed: str, columns: tuple[str, ...], prefix: str) -> dict[int, Job]:
     rows = (line.removesuffix("|").split("|") for line in printed.split("\n"))
-    # What is no row is a strange name's second line; our own names have none.
-    said = [dict(zip(columns, row, strict=True)) for row in rows if _is_row(row, columns)]
-    jobs = [_build_job(row) for row in said if row["Name"].startswith(prefix)]
+    # Anything else is the second line of a strange name; our own names have none.
+    whole = (row for row in rows if len(row) == len(columns) and row[0].isdigit())
+    named = (dict(zip(columns, row, strict=True)) for row in whole)
+    jobs = [_build_job(row) for row in named if row["Name"].startswith(prefix)]
     return {job.id: job for job in jobs}
-
-
-def _is_row(row: list[str], columns: tuple[str, ...]) -> bool:
-    return len(row) == len(columns) and row[0].isdigit()
 
 
 def _build_job(row: Mapping[str, str]) -> Job:
@@ -61,7 +58,7 @@ def _build_job(row: Mapping[str, str]) -> Job:
         state=state,
         reason="" if row["Reason"] == "None" else row["Reason"],
         node=node,
-        # Else it is when it may start, or when it was given up.
+        # Otherwise it is when it may start, or when it was given up.
         start=0 if waits else _parse_time(row["StartTime"]),
         end=0 if state in {"PENDING", "RUNNING"} else _parse_time(row["EndTime"]),
         exit_status=status,
@@ -71,7 +68,7 @@ def _build_job(row: Mapping[str, str]) -> Job:
 
 
 def _parse_exit_code(code: str) -> tuple[int, int]:
-    """Read ``3:0``, or what wait(2) gives: so 22.05's squeue has it."""
+    """Read ``3:0``, or a status of wait(2) as 22.05's squeue prints it."""
     if ":" in code:
         status, signal = code.split(":")[:2]
         return int(status), int(signal)

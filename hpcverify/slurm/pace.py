@@ -1,4 +1,4 @@
-"""Ask Slurm once a second on average and no more: its controller serves users."""
+"""Limits our queries to one a second on average: Slurm's controller serves users."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from dataclasses import dataclass
 from hpcverify.slurm.command import RunCommand, run_command
 
 READ_COMMANDS = frozenset({"squeue", "sinfo", "sacct"})
-"""Commands that only read, beside ``scontrol show``."""
+"""Commands that only read, besides ``scontrol show``."""
 SECONDS_PER_QUERY = 1.0
-"""That each question takes up."""
 MAX_BURST_QUERIES = 10.0
-"""Questions that may come together, after as many seconds without one: to hold a node
+"""Queries that may come together, after as many seconds without one: holding a node
 takes some reads around each write, which should not wait for one another."""
 
 
 @dataclass
 class RateLimitedRun:
-    """A `RunCommand` that holds back questions, never what acts."""
+    """A `RunCommand` that delays queries, never writes."""
 
     run: RunCommand = run_command
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _free_at: float = 0.0
-    """When every question so far will have taken up its time."""
+    """When the time of every query so far is used up."""
 
     def __call__(self, command: Sequence[str]) -> str:
-        """Run *command*, as soon as it may be."""
+        """Run *command* as soon as the limit allows."""
         if _only_reads(command):
             now = self.clock()
             self._free_at = max(self._free_at, now) + SECONDS_PER_QUERY

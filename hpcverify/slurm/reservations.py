@@ -1,4 +1,4 @@
-"""What Slurm says of its reservations: pure functions of what a command printed."""
+"""Parses Slurm's answers about reservations into `Reservation`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _NO_RESERVATIONS_TEXT = "No reservations in the system"
 
 def from_text(printed: str) -> dict[str, Reservation]:
     """
-    Read ``scontrol show reservation -o``.
+    Parse the output of ``scontrol show reservation -o``.
 
     Raises:
-        SlurmError: it is not whole; that there is none, scontrol says in words.
+        SlurmError: it is incomplete; if there is none, scontrol says so in words.
 
     """
     lines = [line for line in printed.split("\n") if line.strip()]
     if any(line.startswith(_NO_RESERVATIONS_TEXT) for line in lines):
         return {}
     if not lines:
-        raise SlurmError("scontrol says nothing of reservations, not even that none is")
+        raise SlurmError("scontrol says nothing about reservations, not even that there are none")
     found = [_parse_reservation(line) for line in lines]
     return {reservation.name: reservation for reservation in found}
 
 
 def _parse_reservation(line: str) -> Reservation:
-    said = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(line)))}
-    if said.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
-        raise SlurmError(f"scontrol's answer is not whole: {line[:80]!r}")
+    fields = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(line)))}
+    if fields.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
+        raise SlurmError(f"scontrol's answer is incomplete: {line[:80]!r}")
     return Reservation(
-        name=said["ReservationName"],
-        nodes=_expand_nodes(said["Nodes"]),
-        flags=frozenset(said["Flags"].split(",")) - {"", "(null)"},
+        name=fields["ReservationName"],
+        nodes=_expand_nodes(fields["Nodes"]),
+        flags=frozenset(fields["Flags"].split(",")) - {"", "(null)"},
     )
 
 
@@ -46,4 +46,4 @@ def _expand_nodes(hostlist: str) -> tuple[str, ...]:
     try:
         return tuple(expand(hostlist))
     except ConfigError as exc:
-        raise SlurmError(f"scontrol reserves what is no node: {exc}") from exc
+        raise SlurmError(f"scontrol names a reservation of no node: {exc}") from exc

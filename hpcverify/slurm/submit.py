@@ -1,10 +1,10 @@
 """
-One job of Slurm per node: how it is submitted, and what became of it.
+One Slurm job per node: how it is submitted, and how it ended.
 
-A job is pinned to its node, has all of it, gives way to anybody and is never put back
-into the queue: an array cannot cover nodes, and one job over many would be lost with
-the first of them. What became of it is bookkeeping, never a verdict: that is in the
-run document alone, and no ending of a job says that the hardware is bad.
+A job is pinned to its node, has all of it, gives way to anybody and is never requeued.
+An array cannot be pinned to nodes, and one job over many would be lost with the first
+of them. How it ended is bookkeeping, never a verdict: that is in the run document
+alone, and no ending of a job means that the hardware is bad.
 """
 
 from __future__ import annotations
@@ -26,71 +26,69 @@ from hpcverify.slurm import Job
 SCRIPT_PATH = Path(__file__).with_name("sweep.sh")
 """What every job runs."""
 SETTINGS_LINE = "# `hpcverify sweep` writes the settings of this job below this line.\n"
-"""Where it is told what."""
 
 JOB_NAME_PREFIX = "hpcverify-"
-"""How the names of all our jobs begin."""
 
 WAIT_MINUTES = 1
-"""What the script waits for a run that is still ending."""
+"""How long the script waits for a run that is still ending."""
 MARGIN_MINUTES = 4
-"""Beyond a suite's budget, to start and to end: the engine gives up on what hangs
+"""On top of a suite's budget, to start and to end: the engine gives up on what hangs
 long before."""
 
 NICE = 1_000_000
-"""Behind every job of a user; Slurm takes no more off than there is."""
+"""Puts a job behind every user's; Slurm subtracts no more priority than there is."""
 
 MAX_ARRIVAL_S = 90.0
-"""A document may show so much later than its job ends: an NFS client may keep what it
-knows of a directory for 60 s (acdirmax, nfs(5))."""
+"""How long after its job a document may appear: an NFS client may cache a directory
+for 60 s (acdirmax, nfs(5))."""
 
 CANNOT_RUN_STATUSES = frozenset((126, 127))
-"""The exit status when a program may not be run, or is not there (POSIX, 2.8.2)."""
+"""The exit status if a program may not be run, or is missing (POSIX, 2.8.2)."""
 
 
 class JobSubmitter(Protocol):
-    """Whoever hands a job to Slurm."""
+    """What hands a job to Slurm."""
 
     def submit(self, script: Path, *options: str) -> int:
-        """Submit *script* with *options* of sbatch, and return the job's number."""
+        """Submit *script* with sbatch's *options*; return the job's id."""
         ...
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):
-    """One node that is to be verified, and how."""
+    """One node to be verified, and how."""
 
     node: str
     gpus: int
     """All that it has."""
     suite: str
     token: str
-    """What says that the controller ordered this run; no other user may see it."""
+    """Shows that the controller ordered this run; no other user may see it."""
     name: str
     """The job's, as `build_job_name` makes it."""
     minutes: int
-    """For the job, as `compute_minutes` counts them."""
+    """The job's time limit, from `compute_minutes`."""
     deadline_hours: float
-    """It is given up when it could not start by then."""
+    """It is given up if it cannot start by then."""
     partition: str
     spool: str
     reservation: str = ""
     user: str = ""
-    """Who it runs as; empty: who submits it."""
+    """Who it runs as; empty: whoever submits it."""
     program: str = ""
-    """Where hpcverify is on the node; empty: where it is here."""
+    """The path of hpcverify on the node; empty: the same as here."""
     environment: Mapping[str, str] = {}
-    """Of the run, beside what Slurm sets."""
+    """Of the run, besides what Slurm sets."""
     options: tuple[str, ...] = ()
     """The site's own, for sbatch: see `check_option`."""
 
 
 def build_job_name(ticket: int, node: str) -> str:
-    """Name a job, so that it is found again though its number was never learned."""
+    """Name a job, so that it can be found even if its number was never recorded."""
     return f"{JOB_NAME_PREFIX}{ticket}-{node}"
 
 
 def compute_minutes(budget: float) -> int:
-    """Return how long a job may take whose suite has *budget* seconds."""
+    """Return the minutes that a job may take whose suite has *budget* seconds."""
     return math.ceil(budget / 60) + WAIT_MINUTES + MARGIN_MINUTES
 
 
@@ -98,11 +96,11 @@ def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
     """
     Submit the job of *spec* and return its number.
 
-    What it is to run goes to Slurm as the script, which only the job's owner and
-    operators can read; options and names are for everybody to see.
+    The settings go into the script, which only the job's owner and operators can read;
+    everybody can see options and names.
 
     Raises:
-        SlurmError: it was not taken, or nobody knows whether it was.
+        SlurmError: it was refused, or it is unknown whether it was.
 
     """
     with TemporaryDirectory(prefix=JOB_NAME_PREFIX) as private:
@@ -112,7 +110,7 @@ def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
 
 
 def build_script(spec: JobSpec) -> str:
-    """Write the job script: the one that ships, with the settings of this job."""
+    """Build the job script: `SCRIPT_PATH` with the settings of this job."""
     exported = {**spec.environment, "HPCVERIFY_TOKEN": spec.token}
     program = spec.program or str(Path(sys.executable).with_name("hpcverify"))
     own = {"program": program, "suite": spec.suite, "spool": spec.spool}
@@ -125,7 +123,7 @@ def build_script(spec: JobSpec) -> str:
 
 
 def list_options(spec: JobSpec) -> Iterator[str]:
-    """Yield the options of sbatch, the site's first: of two alike the last counts."""
+    """Yield the options for sbatch, the site's first: the last of two alike counts."""
     yield from spec.options
     yield f"--job-name={spec.name}"
     yield f"--partition={spec.partition}"
@@ -135,11 +133,11 @@ def list_options(spec: JobSpec) -> Iterator[str]:
         yield f"--gpus-per-node={spec.gpus}"
     yield from ("--no-requeue", f"--nice={NICE}")
     yield f"--time={spec.minutes}"
-    # Slurm means the end by it: it gives a job up that could not end by then.
+    # Slurm's deadline is for the end: it gives up a job that cannot end by then.
     start_by = math.ceil(spec.deadline_hours * 3600)
     yield f"--deadline=now+{start_by + spec.minutes * 60}seconds"
-    # The node's own limits, and no file that could fail to open; any other export
-    # than ALL has Slurm run a login shell first, which may hang on a home directory.
+    # The node's own limits, and no file that could fail to open. With any export but
+    # ALL, Slurm runs a login shell first, which may hang on a home directory.
     yield from ("--propagate=NONE", "--export=ALL", "--chdir=/", "--output=/dev/null")
     if spec.reservation:
         yield f"--reservation={spec.reservation}"
@@ -154,7 +152,7 @@ OWN_OPTIONS = frozenset(
         *("export", "chdir", "output", "reservation", "uid"),
     }
 )
-"""Options that are ours to set: how a job is pinned to its node, and gives way."""
+"""Options that only we set: they pin a job to its node and make it give way."""
 HARMFUL_OPTIONS = frozenset(
     {
         # what runs, as whom, and where
@@ -177,9 +175,9 @@ OPTION_PATTERN = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?", re.DOTALL)
 
 def check_option(option: str) -> str:
     """
-    Say why *option* of the site's own is not for sbatch; empty if it may be.
+    Say why the site may not give sbatch this *option*; empty if it may.
 
-    sbatch takes the beginning of an option's name for all of it (getopt_long(3)).
+    sbatch accepts abbreviated names of options (getopt_long(3)).
     """
     found = OPTION_PATTERN.fullmatch(option)
     if found is None:
@@ -189,24 +187,24 @@ def check_option(option: str) -> str:
         return f"set fleet.{name}"
     for known in sorted(OWN_OPTIONS | HARMFUL_OPTIONS):
         if known.startswith(name):
-            told = "is ours to set" if known in OWN_OPTIONS else "would break a verification"
-            return f"--{known} {told}"
+            why = "is set by hpcverify" if known in OWN_OPTIONS else "would break a verification"
+            return f"--{known} {why}"
     return ""
 
 
 class Ending(StrEnum):
-    """What became of a job: a closed list."""
+    """How a job ended, if it did: a closed list."""
 
     PENDING = "pending"
     RUNNING = "running"
     ARRIVING = "arriving"
-    """It ended by itself a moment ago, and its document may still be on the way."""
+    """It ended by itself a moment ago; its document may still be on the way."""
     FINISHED = "finished"
     """It ended by itself, and left a document."""
     PREEMPTED = "preempted"
     """It gave way to a user's job."""
     NODE_FAIL = "node_fail"
-    """The node stopped to answer, or did not boot."""
+    """The node stopped answering, or did not boot."""
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     OUT_OF_MEMORY = "out_of_memory"
@@ -219,7 +217,7 @@ class Ending(StrEnum):
     FAILED = "failed"
     """It ended by itself, and left no document."""
     VANISHED = "vanished"
-    """Slurm knows nothing of it any more, and there is no document."""
+    """Slurm no longer knows it, and there is no document."""
 
     @property
     def is_over(self) -> bool:
@@ -249,19 +247,19 @@ ENDING_BY_STATE = {
     "SPECIAL_EXIT": Ending.PENDING,
     "TIMEOUT": Ending.TIMEOUT,
 }
-"""The others (squeue(1), JOB STATE CODES). What is not here goes on: RUNNING,
-COMPLETING, SUSPENDED, …, and whatever a later Slurm calls by a name of its own."""
+"""The others (squeue(1), JOB STATE CODES). A job in any other state is still going:
+RUNNING, COMPLETING, SUSPENDED, …, and states that a later Slurm may add."""
 
 
 def classify_ending(
     job: Job | None, *, document: bool, now: float, max_arrival: float = MAX_ARRIVAL_S
 ) -> Ending:
     """
-    Say what became of a job: None is one that Slurm does not know.
+    Say how *job* ended; None is one that Slurm does not know.
 
-    A *document* counts by itself, whatever became of the job that wrote it. *now* is
-    in seconds since 1970, by Slurm's controller; a document is waited for until
-    *max_arrival* seconds after a job ended by itself.
+    A *document* counts by itself, however its job ended. *now* is in seconds since
+    1970, by Slurm's controller; we wait for a document until *max_arrival* seconds
+    after a job ended by itself.
     """
     if job is None:
         return Ending.FINISHED if document else Ending.VANISHED
@@ -287,26 +285,26 @@ def _classify_self_ended(job: Job, *, document: bool, late: bool) -> Ending:
 ENDING_TEXTS = {
     Ending.PENDING: "waits for its node",
     Ending.RUNNING: "runs",
-    Ending.ARRIVING: "ended, its document is awaited",
+    Ending.ARRIVING: "ended, waiting for its document",
     Ending.FINISHED: "ended, with a document",
     Ending.PREEMPTED: "gave way to a user's job",
     Ending.NODE_FAIL: "lost its node: it does not answer Slurm",
-    Ending.TIMEOUT: "was ended by Slurm at its time limit: give the suite a budget that it keeps",
+    Ending.TIMEOUT: "was ended by Slurm at its time limit: raise the budget of the suite",
     Ending.CANCELLED: "was cancelled by a person, or because the node's prolog failed: "
     "scontrol show node {node}",
     Ending.OUT_OF_MEMORY: "ran out of memory, and was ended",
     Ending.NEVER_STARTED: "never started: its node was not free before the deadline",
     Ending.LAUNCH_FAILED: "could not be started by Slurm: scontrol show node {node}",
     Ending.UNDEPLOYED: "ended with exit status {status}: hpcverify cannot be run on "
-    "{node}, install it at the same path as here",
-    Ending.FAILED: "ended with exit status {status} and left no document: see whether "
-    "{node} can write to the spool, and the logs in its state directory",
-    Ending.VANISHED: "is not known to Slurm any more, and left no document",
+    "{node}; install it at the same path as here",
+    Ending.FAILED: "ended with exit status {status} and left no document: check that "
+    "{node} can write to the spool, and see the logs in its state directory",
+    Ending.VANISHED: "is no longer known to Slurm, and left no document",
 }
 
 
 def describe_ending(ending: Ending, node: str, job: Job | None) -> str:
-    """Say in words what became of *job*, and what to do if there is something."""
+    """Say in words how *job* ended, and what to do about it, if anything."""
     status = 0 if job is None else job.exit_status
     name = "the job" if job is None else f"job {job.id}"
     return f"{name} {ENDING_TEXTS[ending].format(node=node, status=status)}"

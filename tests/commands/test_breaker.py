@@ -50,7 +50,7 @@ def test_a_reset_says_what_a_doubt_needs_instead(cli: Cli) -> None:
 
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith("hpcverify: the breaker is not tripped, and a doubt")
-    assert "mend what makes gemm fail" in done.stderr
+    assert "fix what makes gemm fail" in done.stderr
     assert done.stderr.endswith("then hpcverify sweep --nodes n[1-4]\n")
 
 

@@ -219,7 +219,7 @@ def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(room: Room
     assert shown() == "quarantined: sdc: a wrong word"
     room.collect(times=2)
     assert shown() == (
-        "held by others: the scheduler has no such node any more; "
+        "held by others: the scheduler no longer has this node; "
         "it was quarantined: sdc: a wrong word"
     )
     room.slurm.nodes["n2"] = away

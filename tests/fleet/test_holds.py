@@ -395,7 +395,7 @@ def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
 
     assert shelf.writes == []
     assert (after.state, after.enforced, after.hold_id) == (State.UNVERIFIED, False, "")
-    assert after.reason.startswith("somebody else let it go; it was")
+    assert after.reason.startswith("somebody else released it; it was")
     assert settled(after, shelf) == after
 
 

@@ -152,7 +152,7 @@ def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not(asked: Fl
     done = asked("forget", "n1,n9", "--reason", "rack 4 was sold")
 
     assert (done.returncode, done.stdout.partition(":")[0]) == (4, "n9")
-    assert "n1: Slurm has it still" in one_line(done.stderr)
+    assert "n1: Slurm still has it" in one_line(done.stderr)
     assert not (asked.spool / "n9").exists()
     shown = json.loads(asked("nodes", "--json").stdout)["nodes"]
     assert "n9" not in {row["name"] for row in shown}

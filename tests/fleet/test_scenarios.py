@@ -543,7 +543,7 @@ def test_a_node_that_slurm_has_no_more_is_shown_as_that(asked: Fleet) -> None:
 
     assert asked("collect").returncode == 0
 
-    told = "held by others", "the scheduler has no such node any more"
+    told = "held by others", "the scheduler no longer has this node"
     assert asked.shown("n9") == told
     assert asked.node("n9") == bad  # should it come back, it is found so
 

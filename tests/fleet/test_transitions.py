@@ -303,8 +303,8 @@ def test_a_pass_without_the_check_that_failed_releases_nobody_and_says_why(
     assert (node.state, node.desired_hold) == (State.HELD, Hold.DRAIN)
     assert (node.checks, node.not_before_ticket) == (("gemm", "sdc"), 5)
     assert node.reason == (
-        "passed quick, but sdc, which it had failed, had no turn in it: repair it with "
-        "a suite that has them, or release it by force"
+        "passed quick, which does not include sdc, which it had failed: repair it with "
+        "a suite that does, or release it by force"
     )
 
 
@@ -534,7 +534,7 @@ def test_a_node_of_which_nothing_was_verified_does_not_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("found", "told"),
-    [(failed("pcie"), "suppressed: pcie"), (skipped("pcie"), "not applicable any more: pcie")],
+    [(failed("pcie"), "suppressed: pcie"), (skipped("pcie"), "no longer applicable: pcie")],
 )
 def test_a_suspect_is_acquitted_of_what_is_suppressed_or_gone(found: Result, told: str) -> None:
     suspect = in_state(State.SUSPECT, checks=("pcie",))
@@ -714,7 +714,7 @@ def test_a_node_that_is_repaired_and_passes_a_passive_suite_is_back_unverified()
     node = what_becomes(repaired, run_of(a_result("xid"), passive=True))
 
     assert (node.state, node.desired_hold) == (State.UNVERIFIED, Hold.NONE)
-    assert node.reason == "passed quick, which loads nothing: not verified in full"
+    assert node.reason == "passed quick, which loads nothing: not fully verified"
 
 
 # -- who comes back

@@ -119,13 +119,13 @@ def test_all_partitions_are_given_with_whom_they_give_way_to(cluster: Cluster) -
 
 
 def test_a_time_limit_that_is_none_is_an_error() -> None:
-    with pytest.raises(SlurmError, match="no time limit"):
+    with pytest.raises(SlurmError, match="is not a time limit"):
         parse_minutes("soon")
 
 
 @pytest.mark.parametrize("name", ["ALL", "n[1-2]", "n1,n2", "--help", ""])
 def test_what_may_be_several_nodes_is_never_drained(cluster: Cluster, name: str) -> None:
-    with pytest.raises(SlurmError, match="cannot be a single name"):
+    with pytest.raises(SlurmError, match="is not a single name"):
         cluster.slurm.drain(name, "hpcverify: no")
 
     assert cluster.idle()

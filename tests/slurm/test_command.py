@@ -37,7 +37,7 @@ def test_where_no_slurm_conf_is_found_the_fix_is_told() -> None:
 
 
 def test_a_slurm_conf_that_is_not_there_is_named_at_once() -> None:
-    with pytest.raises(SlurmError, match=r"SLURM_CONF names /x/slurm\.conf, which is"):
+    with pytest.raises(SlurmError, match=r"SLURM_CONF names /x/slurm\.conf, which does not exist"):
         run_command(["sleep", "60"], environ={"SLURM_CONF": "/x/slurm.conf"})
 
 

@@ -40,5 +40,5 @@ def test_that_there_is_none_is_said_in_words() -> None:
 
 
 def test_an_answer_that_breaks_off_is_none() -> None:
-    with pytest.raises(SlurmError, match="not whole"):
+    with pytest.raises(SlurmError, match="is incomplete"):
         from_text("ReservationName=a StartTime=1 Nod")

@@ -155,10 +155,10 @@ def test_each_ending_is_told_with_its_job_and_node() -> None:
     assert len(set(lines.values())) == len(Ending)
     assert all(line.startswith("job 12 ") for line in lines.values())
     assert lines[Ending.UNDEPLOYED] == (
-        "job 12 ended with exit status 127: hpcverify cannot be run on n1, install it "
+        "job 12 ended with exit status 127: hpcverify cannot be run on n1; install it "
         "at the same path as here"
     )
-    assert describe_ending(Ending.VANISHED, "n1", None).startswith("the job is not known")
+    assert describe_ending(Ending.VANISHED, "n1", None).startswith("the job is no longer known")
 
 
 # ---- what is submitted
@@ -228,12 +228,12 @@ def test_an_option_of_the_sites_own_comes_before_ours(option: str) -> None:
     ("option", "why"),
     [
         ("--wrap=true", "--wrap would break a verification"),
-        ("--output=/tmp/x", "--output is ours to set"),
-        ("--nodelist=n2", "--nodelist is ours to set"),
-        ("--nodel=n2", "--nodelist is ours to set"),
-        ("--reservation=theirs", "--reservation is ours to set"),
+        ("--output=/tmp/x", "--output is set by hpcverify"),
+        ("--nodelist=n2", "--nodelist is set by hpcverify"),
+        ("--nodel=n2", "--nodelist is set by hpcverify"),
+        ("--reservation=theirs", "--reservation is set by hpcverify"),
         ("--hold", "--hold would break a verification"),
-        ("--export=NONE", "--export is ours to set"),
+        ("--export=NONE", "--export is set by hpcverify"),
         ("--account=ops", "set fleet.account"),
         ("--qos=low", "set fleet.qos"),
         ("-A ops", "write it as --name=value"),
