@@ -1,9 +1,8 @@
 """
-Where a worker is, for whoever finds it dead or stuck.
+What a worker is doing, for the engine to read when it finds the worker dead or stuck.
 
-One line in a mapped file, which costs a worker half a microsecond to change and is
-there for the engine to read whatever happens: a call into a driver may never return,
-or end the process.
+One line in a mapped file, which takes half a microsecond to change and which the engine
+can always read: a call into a driver may never return, or may end the process.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import mmap
 import os
 
 BREADCRUMB_BYTES = 160
-"""Bytes that are kept of the line."""
 
 _breadcrumb: mmap.mmap | None = None
 
@@ -25,11 +23,11 @@ def begin(descriptor: int) -> None:
 
 
 def leave(text: str) -> None:
-    """Say what this process is about to do; nothing, when that is done."""
+    """Record what this process is about to do; an empty text when it is done."""
     if _breadcrumb is not None:
         _breadcrumb[:] = text.encode()[:BREADCRUMB_BYTES].ljust(BREADCRUMB_BYTES)
 
 
 def read(descriptor: int) -> str:
-    """Read what the process that keeps its breadcrumb there was about to do."""
+    """Read what the process with its breadcrumb in *descriptor* was about to do."""
     return os.pread(descriptor, BREADCRUMB_BYTES, 0).strip(b"\0 ").decode(errors="replace")

@@ -1,12 +1,12 @@
 """
 The contract between the engine and a check, and the one place that judges.
 
-A check measures and never judges: it yields numbers, facts and series. Limits,
-which differ from one part to the next, and the rulings on facts are data; `judge`
-is the only place that compares. A check is a value at the foot of its module.
+A check measures and never judges: it yields numbers, facts and series. Limits, which
+differ between parts, and the rulings on facts are data; only `judge` compares. A check
+is a value at the foot of its module.
 
 This is the one module of the engine that most checks import: what a check declares,
-yields and raises is here, also what `hpcverify.model` defines. Programs are started
+yields and raises, with the values of `hpcverify.model` among it. Programs are started
 with `hpcverify.processes.run_tool`.
 """
 
@@ -71,7 +71,6 @@ __all__ = [
 ]
 
 GLOB_CHARACTERS = frozenset("*?[")
-"""What makes a pattern of a name."""
 
 
 class Skip(Exception):  # noqa: N818 - control flow, as in pytest and unittest
@@ -145,22 +144,21 @@ class Context(Struct, frozen=True, kw_only=True):
     device: Device
     """What to compute on; for `PASSIVE` and `NODE` the host's CPU."""
     peers: tuple[Device, ...]
-    """All devices of this kind, in a fixed order, `device` among them."""
+    """All devices of this kind, in a fixed order, including `device`."""
     inventory: Inventory
     previous: Inventory | None
     """The inventory of the node's last run, if there was one."""
     scratch: Path
-    """An empty directory, removed by the engine whatever happens. The passive checks
-    of a run have one in common: they write nothing."""
+    """An empty directory, which the engine always removes. The passive checks of a run
+    share one: they write nothing."""
     shared: Path
-    """An empty directory that the workers of one check share with those of their
-    kind: a rendezvous."""
+    """An empty directory that the workers of one check and kind share: a rendezvous."""
     seed: int
     """Differs from run to run; the same for all devices of one run."""
     rotation: int = 0
-    """How many runs this node has had: what to take next when not all fits."""
+    """How many runs this node has had: says what is next if not everything fits."""
     carry_overs: tuple[CarryOver, ...] = ()
-    """What this check asked to be told again, in the node's last run that had it."""
+    """What this check carried over from the node's last run that had it."""
 
     @property
     def rank(self) -> int:
@@ -168,7 +166,7 @@ class Context(Struct, frozen=True, kw_only=True):
         return self.peers.index(self.device)
 
     def recall(self, name: str, where: str = "node") -> str | None:
-        """Recall the mark *name* of the part *where*, if there is one."""
+        """Return the value of the mark *name* of the part *where*, if there is one."""
         for mark in self.carry_overs:
             if (mark.name, mark.where) == (name, where):
                 return mark.value
@@ -190,7 +188,7 @@ class Samples(Sequence[Sample]):
 
     @abstractmethod
     def select_by_name(self, name: str) -> Iterable[Sample]:
-        """Give those called *name*, in order of time for each part."""
+        """Return those called *name*, in order of time for each part."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -216,17 +214,17 @@ class Trial(Struct, frozen=True, kw_only=True):
     fault: str
     """What was injected; "none" is a trial too."""
     where: str
-    """The part that it was tried on."""
+    """The part on trial."""
     expected: str
-    """What has to become of it, as "found" or "nothing found"."""
+    """The required outcome, as "found" or "nothing found"."""
     outcome: str
-    """What became of it, in the same words."""
+    """The actual outcome, in the same words."""
     detail: str = ""
-    """What the check had to say of it, or why it is excepted."""
+    """What the check reported, or why it is excepted."""
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether it came out as it must."""
+        """Whether the outcome is the required one."""
         return self.outcome == self.expected
 
 
@@ -239,7 +237,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    How to come by a `Limit` for a measurement; the ways may be combined.
+    How to make a `Limit` for a measurement; the ways can be combined.
 
     *low* and *high* are absolute. The others are fractions of what the measured
     part should reach: *of_spec* of its data sheet's peak, *of_siblings* of the
@@ -261,7 +259,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a run in which nothing was measured against it is still sound."""
     source: str = "hpcverify default"
     hard: bool = False
-    """Whether a rerun cannot take back a FAIL by it; as for a `FindingRule`."""
+    """Whether a rerun cannot undo its FAIL; as for a `FindingRule`."""
 
 
 fail_outside = partial(Rule, optional=True)
@@ -270,9 +268,9 @@ warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
 """The same, but a value outside only warns."""
 
 LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
-"""Of a finding that is told and held against nobody."""
+"""For a finding that is only reported."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
-"""Of a finding that says that we cannot tell, for the node is not set up right."""
+"""For a finding that says that a wrong set-up keeps us from judging."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
@@ -283,8 +281,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         summary: One line for ``hpcverify checks`` and for the report.
         measure: Yields what it finds; raises `Skip` or `Unable`; anything else
             that it raises is a bug and becomes ERROR `crashed`.
-        applies: Raises `Skip` where *measure* would before it loads anything, so that
-            nobody waits for the devices to settle for its sake.
+        applies: Raises `Skip` where *measure* would, before it loads anything, so that
+            the run does not wait for the devices to settle.
         params: The type of the second argument of *measure*; `Params` has nothing to
             set.
         metrics: What it measures, by name or by pattern with ``*``.
@@ -292,13 +290,12 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         rulings: What each code of its findings means.
         placement: Where and beside what it runs.
         timeout: Seconds after which a worker is ended.
-        observe: Makes findings of what was sampled while *measure* ran.
-        maturity: A check in beta runs and shows, and never quarantines.
-        reconcile: Makes of what was found on all devices what it means together,
-            as when their answers are put to the vote; what it yields replaces the
-            numbers and the facts.
+        observe: Makes findings from the samples taken while *measure* ran.
+        maturity: A check in beta runs and reports, and never quarantines.
+        reconcile: Judges the answers of all devices together, as by a vote; what it
+            yields replaces the numbers and the facts.
         selftest: Injects faults into the check, on the device of the context, and
-            yields what became of each.
+            yields the outcome of each.
 
     """
 
@@ -317,24 +314,24 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     selftest: Callable[[Context], Iterator[Trial]] | None = None
 
     def find_metric(self, name: str) -> Metric | None:
-        """Find what is measured under *name*, which may itself be a pattern."""
+        """Find the metric for *name*, which may itself be a pattern."""
         if name in self.metrics:
             return self.metrics[name]
         return next((m for p, m in self.metrics.items() if matches(name, p)), None)
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What limits and rulings make of what was found."""
+    """The verdict of limits and rulings on what was found."""
 
     verdict: Verdict
     reason: str = ""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
     hard: bool = False
-    """Whether a rerun cannot take it back; of one complaint alone."""
+    """Whether a rerun cannot undo it; only set for a single complaint."""
     distance: float = 0.0
     """How far past its limit the value is, as a share of the limit; infinite for a
-    finding, which has no limit. Of one complaint alone."""
+    finding, which has no limit. Only set for a single complaint."""
 
 
 def judge(
@@ -344,10 +341,10 @@ def judge(
     names: PartNamer = ", ".join,
 ) -> Judgement:
     """
-    Compare what was *found* with *limits* and *rulings*; the worst one counts.
+    Judge what was *found* by *limits* and *rulings*; the worst verdict counts.
 
-    The reason holds every complaint of the worst verdict, the worst part first, and
-    each names the part, the value, the limit and its source.
+    The reason lists every complaint with that verdict, the worst part first; each names
+    the part, the value, the limit and its source.
     """
     return combine_judgements(list_judgements(found, limits, rulings, names))
 
@@ -358,7 +355,7 @@ def list_judgements(
     rulings: Mapping[str, FindingRule],
     names: PartNamer = ", ".join,
 ) -> list[Judgement]:
-    """List what limits and rulings have to say of what was *found*, each by itself."""
+    """List each judgement of *limits* and *rulings* on what was *found*."""
     items = list(found)
     facts = [item for item in items if isinstance(item, Finding)]
     made = [_judge_finding(*same, rulings) for same in _merge_findings(facts, names)]
@@ -372,21 +369,21 @@ def list_judgements(
 
 
 def applies(limit: Limit, item: Measurement) -> bool:
-    """Whether *limit* is meant for *item*."""
+    """Whether *limit* applies to *item*."""
     return limit.where in ("", item.where) and matches(item.name, limit.name)
 
 
 @cache
 def matches(name: str, pattern: str) -> bool:
-    """Whether *pattern*, which may have ``*`` in it, is meant for *name*."""
-    # To make a pattern of every plain name takes longer than to read eight GPUs.
+    """Whether *pattern*, which may contain ``*``, matches *name*."""
+    # Compiling every plain name as a pattern takes longer than reading eight GPUs.
     return name == pattern or (
         not GLOB_CHARACTERS.isdisjoint(pattern) and fnmatchcase(name, pattern)
     )
 
 
 def _merge_findings(facts: Iterable[Finding], names: PartNamer) -> Iterator[tuple[Finding, str]]:
-    """Bring together what is the same of several parts, with the names of all."""
+    """Merge equal findings of several parts, with the names of all these parts."""
     places: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Finding] = {}
     for fact in facts:
@@ -445,9 +442,9 @@ def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> lis
 
 def compute_margin(item: Measurement, limit: Limit) -> float:
     """
-    Say how much room a value has within its limit, as a share of the limit.
+    Compute how far a value is inside its limit, as a share of the limit.
 
-    Negative past the limit; what is not a number is infinitely far past it.
+    Negative past the limit; a value that is not a number is infinitely far past it.
     """
     if item.value is None:
         return -math.inf
@@ -459,7 +456,7 @@ def compute_margin(item: Measurement, limit: Limit) -> float:
 
 
 def _judge_unmeasured(limit: Limit) -> Judgement:
-    # A limit that nothing was measured against must not pass by silence.
+    # A limit without a measurement must not pass silently.
     return Judgement(
         verdict=Verdict.ERROR,
         reason=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
@@ -470,7 +467,7 @@ def _judge_unmeasured(limit: Limit) -> Judgement:
 
 
 def combine_judgements(complaints: Sequence[Judgement]) -> Judgement:
-    """Fold *complaints* into one: the worst verdict, with all that speaks for it."""
+    """Combine *complaints* into one: the worst verdict, with all its reasons."""
     verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
     if verdict is Verdict.PASS:
         return Judgement(verdict=verdict)
@@ -493,11 +490,11 @@ def _judgement_sort_key(complaint: Judgement) -> tuple[int, float]:
 
 
 FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9
-"""Between these a number is clearer in full than with an exponent."""
+"""Between these, a number is clearer in full than with an exponent."""
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """Print *value* to four digits or to the unit, with its unit; a ratio as % or x."""
+    """Format *value* to four digits or to the unit, with its unit; a ratio as % or x."""
     if value is None:
         return f"not a number {unit}".rstrip()
     if unit == "ratio":
@@ -507,5 +504,5 @@ def format_quantity(value: float | None, unit: str) -> str:
 
 
 def format_bound(bound: float | None, unit: str) -> str:
-    """Print the bound of a value in *unit*, which stands beside it and is not repeated."""
+    """Format the bound of a value in *unit*, which is beside it and is not repeated."""
     return format_quantity(bound, unit if unit == "ratio" else "")

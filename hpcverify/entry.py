@@ -1,8 +1,8 @@
 """
-Where the command line begins: ``gate`` is answered before anything else is loaded.
+Where the command line begins: ``gate`` runs before anything else is loaded.
 
-A job may wait for that answer. To import the rest of the command line takes several
-times as long as Python itself takes to start.
+A job may wait for its answer, and importing the rest of the command line takes several
+times as long as starting Python.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ EXIT_UNVERIFIED = 3
 
 def main() -> None:
     """
-    Answer ``hpcverify gate``, or hand over to the rest of the command line.
+    Answer ``hpcverify gate``, or run the rest of the command line.
 
-    What goes wrong before that can take it ends with 3: Python's own 1 means FAIL.
+    An error before that starts exits with 3: Python's own 1 would mean FAIL.
     """
     try:
         _run_command()

@@ -3,17 +3,17 @@ Errors that an operator can act on, each with the exit status of the CLI.
 
 HpcverifyError          2
 ├── ConfigError         2   a file or an argument is wrong
-│   ├── UnusableError       a directory that we were told to write to cannot be
-│   ├── UnknownNameError    nothing is called so; says what is near
+│   ├── UnusableError       a configured directory cannot be written
+│   ├── UnknownNameError    nothing has that name; suggests a similar one
 │   └── NoRunsError         there is nothing to show yet
-├── StoreError          2   what is stored cannot be used
-│   ├── DamagedError        a database has something else in it than was written
-│   ├── ReplacedError       another process has put a new database in its place
+├── StoreError          2   stored data cannot be used
+│   ├── DamagedError        a database is damaged
+│   ├── ReplacedError       another process has replaced a database
 │   └── SpoolError          the spool as a whole cannot be read
-├── OutputError         2   what we print cannot be written
-├── UnverifiedError     3   the node could not be judged, as when another run is on
-└── ActionError         4   a scheduler or quarantine action did not take
-    └── SlurmError          Slurm is away, or its answer is not whole
+├── OutputError         2   our output cannot be written
+├── UnverifiedError     3   the node could not be judged, as during another run
+└── ActionError         4   a scheduler or quarantine action failed
+    └── SlurmError          Slurm did not answer, or not completely
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import errno
 from collections.abc import Iterable
 
 NO_RUNS_MESSAGE = "no runs of this node yet: hpcverify run"
-
 
 SHORTAGE_HINTS = {
     errno.EAGAIN: "the node has no process or thread left: see ulimit -u, the pids "
@@ -36,7 +35,7 @@ SHORTAGE_HINTS = {
 
 
 def explain_shortage(exc: BaseException) -> str:
-    """Say what the node ran out of, if *exc* tells of that, and where to look."""
+    """Say what the node ran out of and where to look, if *exc* means that."""
     if isinstance(exc, MemoryError):
         return SHORTAGE_HINTS[errno.ENOMEM]
     if isinstance(exc, RuntimeError) and str(exc) == "can't start new thread":
@@ -56,18 +55,18 @@ class ConfigError(HpcverifyError):
 
 
 class UnusableError(ConfigError):
-    """A directory that we were told to write to cannot be written to."""
+    """A configured directory cannot be written."""
 
 
 MAX_LISTED_NAMES = 20
-"""Of what there is, that a line lists."""
+"""Names in a message."""
 
 
 class UnknownNameError(ConfigError):
     """Nothing of *kind* is called *name*."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Say what was asked for and what was meant, or else what there is."""
+        """Suggest a similar name from *known*, or list them."""
         from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
 
         known = sorted(known)
@@ -83,34 +82,34 @@ def _list_some(names: list[str]) -> str:
 
 
 class StoreError(HpcverifyError):
-    """What is stored cannot be read or written."""
+    """Stored data cannot be read or written."""
 
 
 class DamagedError(StoreError):
-    """A database has something else in it than was written."""
+    """A database is damaged."""
 
 
 class ReplacedError(StoreError):
-    """Another process has put a new database in the place of one that was in use."""
+    """Another process has replaced a database that was in use."""
 
 
 class SpoolError(StoreError):
-    """The spool as a whole cannot be read: its file server may be away."""
+    """The spool as a whole cannot be read: its file server may be down."""
 
 
 class NoRunsError(ConfigError):
     """There is no run of this node to show yet."""
 
     def __init__(self) -> None:
-        """Say how to come by one."""
+        """Say how to get one."""
         super().__init__(NO_RUNS_MESSAGE)
 
 
 class OutputError(HpcverifyError):
-    """What we print cannot be written, as on a full disk."""
+    """Our output cannot be written, as on a full disk."""
 
     def __init__(self, why: str, *, kept: bool) -> None:
-        """Say *why*, and that what was found is kept all the same if it is."""
+        """Say *why*, and that the results are stored if they are *kept*."""
         hint = "; nothing is lost, see: hpcverify history" if kept else ""
         super().__init__(f"standard output {why}{hint}")
 
@@ -122,10 +121,10 @@ class UnverifiedError(HpcverifyError):
 
 
 class ActionError(HpcverifyError):
-    """A scheduler or quarantine action did not take."""
+    """A scheduler or quarantine action failed."""
 
     exit_code = 4
 
 
 class SlurmError(ActionError):
-    """Slurm did not answer, or not in full: nothing may follow from what it said."""
+    """Slurm did not answer, or not completely: do not act on its answer."""

@@ -1,10 +1,9 @@
 """
-What is found out about a node.
+What we know about a node: runs, results, measurements, parts.
 
-Only frozen values live here, and nothing heavy is imported, so that the Slurm
-prolog can read a stored run without paying for torch or pandas. The JSON form of
-`Run` is a contract: ``docs/schema/run.json`` describes it and a test holds the
-two together.
+All values are frozen and nothing heavy is imported, so that the Slurm prolog can read a
+stored run without importing torch or pandas. The JSON form of `Run` is a contract:
+``docs/schema/run.json`` describes it, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ SCHEMA_VERSION = 1
 @total_ordering
 class Verdict(Enum):
     """
-    The answer of one check, worst last, so that ``max()`` is the worst.
+    The verdict of one check, worst last, so that ``max()`` is the worst.
 
-    FAIL says that the hardware is bad; ERROR says only that we could not tell.
-    The first may quarantine a node, the second calls an operator: never mix them.
+    FAIL says that the hardware is bad; ERROR says only that we could not tell. A FAIL may
+    quarantine a node, an ERROR calls an operator: never mix them.
     """
 
     PASS = "pass"  # noqa: S105 - no password

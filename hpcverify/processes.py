@@ -1,14 +1,13 @@
 """
-Run an external program that may touch a device, and never wait for ever.
+Run an external program that may touch a device, with a bound on every wait.
 
-A program that waits in the kernel for a device that is gone cannot be ended, and
-whoever waits for it hangs with it: so every wait here has a bound. Its output goes
-to memory files, neither to a pipe, which a surviving grandchild could hold open,
-nor to a disk, which may be what is broken.
+A program that waits in the kernel for a lost device cannot be ended, and anyone who
+waits for it hangs too. Its output goes to memory files: not to a pipe, which a surviving
+grandchild could hold open, and not to a disk, which may be the broken part.
 
-A program leads a process group of its own: some signal their whole group when they
-fail (fio does), which must not be ours. It stays in its caller's session, by which the
-engine ends it together with the worker, and dies when the thread that started it does.
+A program leads its own process group: some signal their whole group when they fail (fio
+does), which must not be ours. It stays in its caller's session, so the engine ends it
+with the worker, and it dies with the thread that started it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ if TYPE_CHECKING:
     import subprocess
 
 TOOL_GRACE_SECONDS = 2.0
-"""How long a program has to end after TERM, and again after KILL."""
+"""Seconds for a program to end after TERM, and again after KILL."""
 
 STOPPED_REASON = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
-"""Why a process did not go on, if it is so."""
 
 NO_THREAD_HINT = SHORTAGE_HINTS[errno.EAGAIN]
-"""Where to look when a program could not start its threads."""
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -49,7 +46,7 @@ _PRCTL = ctypes.CDLL(None).prctl
 
 
 class CompletedTool(Struct, frozen=True):
-    """How a program ended (negative: minus the signal), and all that it wrote."""
+    """How a program ended (negative: minus the signal), and its output."""
 
     returncode: int
     stdout: bytes
@@ -70,14 +67,13 @@ def run_tool(
     package: str = "",
 ) -> CompletedTool:
     """
-    Run *command* on *stdin*, for *timeout* seconds at most, and give what came of it.
+    Run *command* on *stdin* for up to *timeout* seconds, and return its result.
 
-    *package* is the Debian package that it comes in, for the reader who lacks it.
+    *package* is its Debian package, for the message if it is not installed.
 
     Raises:
         Unable: it is not installed (MISSING), the node cannot start it (NO_RESOURCES),
-            it did not end in time and was ended (TIMEOUT), or could not be ended
-            (HUNG).
+            it was ended after *timeout* (TIMEOUT), or it could not be ended (HUNG).
 
     """
     given = _open_memory_file("stdin") if stdin else nullcontext()
@@ -131,7 +127,7 @@ def _start_tool(
             reason = f"{tool} cannot be started: {short}"
             raise Unable(reason, Cause.NO_RESOURCES, Remedy.INSPECT) from exc
         if exc.errno != errno.ENOENT or exc.filename != tool:
-            raise  # as when it is the directory that is not there
+            raise  # as when the directory is missing
         fix = f"apt-get install {package}" if package else "install it"
         raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
@@ -144,7 +140,7 @@ def make_death_request(parent: int) -> Callable[[], None]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when *parent* ends, even by -9."""
+    """Have the kernel kill this process when *parent* dies, even by -9."""
     _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request took hold
         os.kill(os.getpid(), signal.SIGKILL)
@@ -179,13 +175,13 @@ def _wait_for_status(child: subprocess.Popen[bytes], tool: str, timeout: float) 
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal a program and its children; *child* has not been waited for."""
+    """Signal a program and its children; *child* must not have been reaped."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, number)
 
 
 def signal_sessions(leaders: Collection[int], number: signal.Signals) -> None:
-    """Signal every process of the sessions of *leaders*, whatever group it is in."""
+    """Signal every process in the sessions of *leaders*, in any process group."""
     for leader in leaders:  # at once, so that it starts nothing while we look
         with suppress(ProcessLookupError):
             os.killpg(leader, number)
@@ -195,7 +191,7 @@ def signal_sessions(leaders: Collection[int], number: signal.Signals) -> None:
 
 
 def list_session_members(leaders: Collection[int]) -> Iterator[int]:
-    """Yield the processes of the sessions of *leaders*, themselves among them."""
+    """Yield the processes in the sessions of *leaders*, including the leaders."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands, and a prolog waits
         if name.isdigit():
             with suppress(ProcessLookupError):
@@ -220,7 +216,7 @@ def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def name_signal(number: int) -> str:
-    """Name the signal *number*; those for real time have only numbers."""
+    """Name the signal *number*; real-time signals have only numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -229,10 +225,9 @@ def name_signal(number: int) -> str:
 
 def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:
     """
-    Name the kernel functions that the threads of *pid* wait in.
+    Name the kernel functions in which the threads of *pid* wait.
 
-    All threads are asked: the first one is already a zombie when another of them
-    cannot end.
+    All threads count: the first is already a zombie when another cannot end.
     """
     channels = {
         name
@@ -253,7 +248,7 @@ def write_install_command(package: str) -> str:
     """
     Write the command that installs the Python *package*, in the version that we need.
 
-    It names no extra of ours: what has our name in a public index is not from us.
+    It names no extra of ours: a package with our name in a public index is not ours.
     """
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - seldom needed
 

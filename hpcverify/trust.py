@@ -1,10 +1,10 @@
 """
-Who can change what lies at a path: the one place that decides it.
+Who can change the file at a path: the one place that decides it.
 
-A path is only as safe as every folder on its way. Whoever owns one of them, or may
-write to it, can put another file in the place of ours. In a sticky folder, such as
-/tmp, nobody can touch what belongs to another user, but anybody can add a name. So we
-follow no link there, or anywhere, that another user made.
+A path is only as safe as every folder on its way: anyone who owns one, or may write to
+it, can replace our file. In a sticky folder, such as /tmp, nobody can touch another
+user's files, but anybody can add a name. So we never follow a link that another user
+made.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class PathEntry(NamedTuple):
 
     path: Path
     found: os.stat_result
-    """What it is itself; a link is not followed."""
+    """Of the entry itself; a link is not followed."""
     inside: os.stat_result
-    """The folder that it lies in."""
+    """Of its folder."""
 
 
 class PathEnd(NamedTuple):
-    """The end of a path: a name in a folder that is open."""
+    """The end of a path: a name in an open folder."""
 
     folder: int
-    """Descriptor of the folder, which is closed with the block."""
+    """Descriptor of the folder; the end of the block closes it."""
     name: str
     path: Path
-    """Where that is, once links were followed."""
+    """The path after following links."""
 
 
 @contextmanager
@@ -53,14 +53,13 @@ def walk_path(
     path: Path, visit: Callable[[PathEntry], None], *, make: bool = False
 ) -> Generator[PathEnd]:
     """
-    Go to *path*, name by name, and *visit* each one that exists before it is followed.
+    Walk to *path*, name by name, and *visit* each one that exists before following it.
 
-    Each folder is opened from the one before, so nobody can lead us elsewhere in
-    between. The last name need not exist. Missing folders on the way are made if *make*
-    says so.
+    Each folder is opened from the one before, so nobody can redirect us in between. The
+    last name need not exist. With *make*, missing folders are created.
 
     Raises:
-        OSError: a folder on the way is missing or is none, or a link goes in circles.
+        OSError: a folder on the way is missing or is not one, or links form a loop.
 
     """
     todo, at, links = deque(path.parts), Path(), 0
@@ -82,7 +81,7 @@ def walk_path(
                 yield PathEnd(folder, name, at)
                 return
             if found is None and make:
-                with suppress(FileExistsError):  # made by somebody else just now
+                with suppress(FileExistsError):  # somebody else has just made it
                     os.mkdir(name, FOLDER_MODE, dir_fd=folder)
             before, folder = folder, os.open(name, FOLDER_PATH_FLAGS, dir_fd=folder)
             os.close(before)
@@ -100,10 +99,10 @@ def _lstat(name: str, folder: int) -> os.stat_result | None:
 
 def refuse_link_of_others(entry: PathEntry) -> None:
     """
-    Refuse to follow a link that another user can have put where it is.
+    Refuse to follow a link that another user could have put there.
 
-    In a sticky folder that is one that is not ours, or one with a second name: where
-    fs.protected_hardlinks is off, anybody can give a link of ours another name there.
+    In a sticky folder that is a link that is not ours, or one with a second name: if
+    fs.protected_hardlinks is off, anybody can give our link another name there.
 
     Raises:
         ConfigError: it is such a link.
@@ -116,8 +115,8 @@ def refuse_link_of_others(entry: PathEntry) -> None:
     if strangers or (_is_writable_by_others(entry.inside) and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
         raise ConfigError(
-            f"{entry.path} is a link that {whose} can have put there, and it is not "
-            "followed: give the path that it stands for, or remove it"
+            f"{entry.path} is a link that {whose} could have put there, so it is not "
+            "followed: give the path that it leads to, or remove it"
         )
 
 
@@ -126,11 +125,11 @@ def refuse_if_others_can_change(path: Path, *, shared: bool = False) -> None:
     As root, refuse a file or folder that another user can change or replace.
 
     Every folder and link on the way counts. A sticky folder that all can write to may
-    be on the way to what is ours; *shared* allows *path* itself to be one, where we
-    make a folder of our own. What is missing is not judged.
+    be on the way; with *shared*, *path* itself may be one, and we make our own folder in
+    it. A missing path is not judged.
 
     Raises:
-        ConfigError: somebody can; names what has to be mended, and how.
+        ConfigError: somebody can; names the path and the fix.
 
     """
     if os.geteuid() == ROOT:
@@ -141,11 +140,11 @@ def refuse_tree_others_can_change(folder: Path) -> None:
     """
     As root, refuse *folder* if another user can change it, or anything below it.
 
-    That includes what links in it lead to, and ``__pycache__``: Python runs the
-    compiled code that it finds there.
+    That includes the targets of links, and ``__pycache__``: Python runs the compiled
+    code there.
 
     Raises:
-        ConfigError: somebody can; names what has to be mended, and how.
+        ConfigError: somebody can; names the path and the fix.
         OSError: it cannot be listed.
 
     """
@@ -170,19 +169,19 @@ def refuse_tree_others_can_change(folder: Path) -> None:
 
 def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
     """
-    Refuse to keep things in a folder that another user owns, or that all can write to.
+    Refuse to keep files in a folder that another user owns, or that all can write to.
 
-    As root, the whole path counts, as above. An ordinary user has to trust whoever made
-    the folders above and the members of the group: only the folder itself counts.
+    As root, the whole path counts, as above. An ordinary user has to trust the owners
+    of the folders above and the members of the group: only the folder itself counts.
 
     Raises:
-        ConfigError: it is such a folder; says what to do about it.
+        ConfigError: it is such a folder; says how to fix that.
 
     """
     if os.geteuid() == ROOT:
         _refuse_unsafe_path(path.absolute(), shared=shared)
         return
-    with suppress(OSError):  # whoever uses it is told why it cannot be
+    with suppress(OSError):  # using it will fail and say why
         found = path.stat()
         _refuse_unsafe_entry(
             path, found, loose=_is_writable_by_others(found) and not (shared and _is_sticky(found))
@@ -204,7 +203,7 @@ def _refuse_unsafe_path(path: Path, *, shared: bool) -> None:
                 _refuse_unsafe_entry(
                     last.path, last.found, loose=_is_writable_by_others(last.found)
                 )
-    except (FileNotFoundError, NotADirectoryError):  # whoever uses it is told
+    except (FileNotFoundError, NotADirectoryError):  # using it will fail and say why
         return
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
@@ -232,8 +231,7 @@ def _is_writable_by_others(found: os.stat_result) -> bool:
     """
     Whether others can change it by writing to it.
 
-    A link has no mode, a device is not changed by what is written; a user trusts the
-    own group.
+    A link has no mode, writing does not change a device, and a user trusts their group.
     """
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False

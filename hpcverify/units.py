@@ -1,8 +1,8 @@
 """
-The units that measurements and limits may have, and what converts into what.
+The units of measurements and limits, and the conversions between them.
 
-A limit may be given in any unit of the measurement's dimension; a unit that is
-not in this table is a mistake in a file, never a silent factor of one.
+A limit may have any unit of the measurement's dimension. A unit that is not in this
+table is a mistake in a file, never a silent factor of one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ UNIT_FACTORS = {
 
 def convert_unit(value: float, unit: str, to: str) -> float:
     """
-    Express *value*, given in *unit*, in the unit *to*.
+    Convert *value* from *unit* to the unit *to*.
 
     Raises:
-        UnknownNameError: *unit* is none that we know.
-        ConfigError: the two are not of the same dimension.
+        UnknownNameError: *unit* is unknown.
+        ConfigError: the two have different dimensions.
 
     """
     if unit not in UNIT_FACTORS:

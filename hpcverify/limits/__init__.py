@@ -1,1 +1,1 @@
-"""Where limits come from: data sheets, files, the node's other parts, the node's past."""
+"""The sources of limits: data sheets, files, a node's like parts, and its past."""

@@ -1,9 +1,9 @@
 """
-Where a limit comes from: part specs, suites and the site, siblings, the past.
+Turn rules into limits: from data sheets, suites and the site, siblings, and the past.
 
-`resolve` turns the rules of a check into limits with numbers, each with its source
-in words, once the measurements are in: what a part should reach depends on which
-part it is, on its siblings in the same node, and on what it reached before.
+`resolve` turns the rules of a check into limits with numbers, each with its source in
+words, after the measurements: what a part should reach depends on its model, on its
+siblings in the node, and on what it reached before.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PastValues = Callable[[str, str], Sequence[float]]
 """What earlier runs of the node measured under a name on a part, newest first."""
 
 MIN_SIBLINGS = 3
-"""With two that differ nobody can say which one is wrong."""
+"""If only two differ, nobody can say which one is wrong."""
 MIN_BASELINE_RUNS = 5
 MAD_TO_DEVIATION = 1.4826
 """Turns a median absolute deviation into a standard deviation of normal data."""
 MIN_DEVIATIONS = 3.0
-"""Deviations that must fit between the median and the limit to judge by it."""
+"""Deviations that must fit between the median and a usable limit."""
 
 
 def resolve(
@@ -35,7 +35,7 @@ def resolve(
     inventory: Inventory,
     past: PastValues,
 ) -> tuple[Limit, ...]:
-    """Make limits of *rules* for what was measured; absolute ones need no value."""
+    """Make limits from *rules* for the measurements; absolute ones need no value."""
     limits: list[Limit] = []
     for name, rule in rules.items():
         matching = [m for m in measurements if matches(m.name, name)]
@@ -60,7 +60,7 @@ def _make_item_limits(
     inventory: Inventory,
     past: PastValues,
 ) -> list[Limit]:
-    """Make the limits for one measurement that depend on what was measured."""
+    """Make the relative limits for one measurement."""
     sheet = _look_up_expectation(rule, item, inventory)
     without = f"; {sheet}" if isinstance(sheet, str) else ""
     made = [
@@ -106,7 +106,7 @@ def _make_relative_limit(  # a limit is a fraction of a reference, for one part
 
 
 def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
-    """Say that a limit that was asked for could not be made; the past may be short."""
+    """Say that a required limit could not be made; a baseline may be missing."""
     if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
         return
     yield Limit(
@@ -115,14 +115,14 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
         otherwise=rule.otherwise,
         source=rule.source,
         noisy=f"not judged: neither a data sheet nor {MIN_SIBLINGS} siblings to "
-        f"make the limit of ({rule.source}){without}",
+        f"make the limit from ({rule.source}){without}",
     )
 
 
 def _look_up_expectation(
     rule: Rule, item: Measurement, inventory: Inventory
 ) -> Expectation | str | None:
-    """Ask the data sheet of a GPU, if the rule does: of other parts there is none."""
+    """Look in the data sheet of a GPU, if the rule needs it; other parts have none."""
     part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
     return expect(part, item.name) if part and rule.of_spec is not None else None
 
@@ -168,7 +168,7 @@ def _make_sibling_limit(
 
 
 def _identify_kind(where: str, inventory: Inventory) -> tuple[str, str]:
-    """Say what *where* is, so that only like parts are called siblings."""
+    """Return the kind and model of *where*, so that only like parts are siblings."""
     part = inventory.find_part(where)
     if part is None:
         return where.rstrip("0123456789"), ""
@@ -205,7 +205,7 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
 
 
 def median(values: Iterable[float]) -> float:
-    """Take the middle of *values*; `statistics` takes 8 ms to import."""
+    """Compute the median of *values*; `statistics` takes 8 ms to import."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     if len(ordered) % 2:

@@ -1,10 +1,10 @@
 """
-What a part should reach: its data sheet, and how much of it good ones reach.
+What a part should reach: its data sheet, and how much of that good parts reach.
 
-Both tables are package data, one value a line, each with its own source and its own
-confidence in it. Peaks are dense (without sparsity) and, where the part has tensor
-cores for a type, those of the tensor cores. `tests/limits/physics.py` holds every
-number to the others of its part: run it after an edit.
+Both tables are package data, with one value per line and a source and a confidence for
+each. Peaks are dense (without sparsity) and, if the part has tensor cores for a type,
+those of the tensor cores. `tests/limits/physics.py` checks every number against the
+others of its part: run it after an edit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hpcverify.units import convert_unit
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 SOUND_CONFIDENCES = frozenset("AB")
-"""The confidence from which a limit may be made that fails a part."""
+"""The confidence that a limit needs to fail a part."""
 MEMORY_SHOWN_RANGE = (0.88, 1.06)
-"""Of the memory on the sheet, what NVML shows of it in GiB: ECC and firmware take
-some (22 of 24 on an A10), and sheets print 141 GB where there are 140 GiB."""
+"""NVML's memory in GiB over the GB of the sheet: ECC and firmware take some (22 of 24
+on an A10), and sheets print 141 GB for 140 GiB."""
 
 
 class SheetValue(Struct, frozen=True):
@@ -44,7 +44,7 @@ class SheetValue(Struct, frozen=True):
 
 
 class Promise(Struct, frozen=True):
-    """What a data sheet says of a quantity that is measured."""
+    """What a data sheet says about a measured quantity."""
 
     value: float
     unit: str
@@ -52,7 +52,7 @@ class Promise(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """The data sheet of one part; what it does not say, or we do not know, is None."""
+    """The data sheet of one part; unknown values are None."""
 
     key: str
     sheet: Mapping[str, SheetValue]
@@ -60,7 +60,7 @@ class Spec(Struct, frozen=True):
     names: tuple[str, ...]
     """As NVML prints them; drivers differ."""
     other_names: tuple[str, ...]
-    """Of other products that are sold with the same device id."""
+    """Of other products with the same device id."""
     pci_device_ids: tuple[str, ...]
 
     @property
@@ -141,11 +141,11 @@ class Spec(Struct, frozen=True):
 
     def find_promise(self, quantity: str) -> Promise | None:
         """
-        Say what the sheet has of what a check measures under the name *quantity*.
+        Find what the sheet promises for *quantity*, as checks name it.
 
         That is a data type, ``memory`` (bytes read and written together), or ``p2p``
-        (one direction of all links together: what a GPU can send to one other that it
-        reaches through switches, not through a few links of its own).
+        (one direction of all links together: what a GPU can send to another one through
+        switches, not through a few direct links).
         """
         cell, share = _SHEET_CELLS.get(quantity, (quantity, 1.0))
         value = self.sheet.get(cell)
@@ -165,18 +165,18 @@ class Spec(Struct, frozen=True):
 
 
 _SHEET_CELLS = {"memory": ("memory_bandwidth", 1.0), "p2p": ("nvlink_total", 0.5)}
-"""The cell that a measured quantity is held against, and the share of it."""
+"""The cell that a measured quantity is compared with, and the share of it."""
 MEASURED_UNITS: Mapping[str, str] = {
     **dict.fromkeys(DTYPES, "GFLOP/s"),
     "int8": "GOP/s",
     "memory": "GB/s",
     "p2p": "GB/s",
 }
-"""The quantities that a sheet promises, and the unit that we measure them in."""
+"""The quantities that a sheet promises, and the units that we measure in."""
 
 
 class Fraction(Struct, frozen=True):
-    """The share of what is promised that a healthy part was seen to reach."""
+    """The measured share of a promise that a healthy part reaches."""
 
     value: float
     confidence: str
@@ -187,15 +187,15 @@ def find_spec(part: Part) -> Spec | None:
     """
     Look up *part* by its PCI device id, else by its exact name.
 
-    None if it is unknown, or if what it says of itself contradicts what was found:
-    to judge a part by another one's data sheet is worse than not to judge it.
+    None if it is unknown, or if its own facts contradict the sheet: judging a part by
+    the wrong data sheet is worse than not judging it.
     """
     spec = _look_up(part)
     return None if spec is None or _find_contradiction(spec, part.facts) else spec
 
 
 def explain_unknown(part: Part) -> str:
-    """Say why *part* has no data sheet here, if it has none."""
+    """Say why *part* has no data sheet, if it has none."""
     facts = part.facts
     spec = _look_up(part)
     if spec is not None:
@@ -213,27 +213,27 @@ def _look_up(part: Part) -> Spec | None:
 
 
 def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
-    """Say what about a part speaks against its being the one that was found."""
+    """Say which fact of a part contradicts *spec*, if any does."""
     found = f"its device id or name is that of {spec.name}"
     capability = facts.get("compute_capability", spec.compute_capability)
     if capability != spec.compute_capability:
-        return f"{found}, and its compute capability {capability} is not"
+        return f"{found}, but its compute capability {capability} is not"
     if facts.get("name") in spec.other_names:
         return f"{facts['name']} is not in the table of parts, though {found}"
     gib = float(facts.get("memory", f"{spec.memory_gb} GiB").split()[0])
     low, high = MEMORY_SHOWN_RANGE
     if not low <= gib / spec.memory_gb <= high:
-        return f"{found}, and its memory of {gib:g} GiB is not"
+        return f"{found}, but its memory of {gib:g} GiB is not"
     return ""
 
 
 def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
-    """Say what share of *quantity* the part *spec* reaches in a *mode* of it."""
+    """Find the share of *quantity* that the part *spec* reaches in a *mode*."""
     return _load_fractions().get((spec.key, quantity, mode))
 
 
 class Expectation(Struct, frozen=True):
-    """What a good part reaches of a measured quantity: a share of a promise."""
+    """What a good part reaches in a measured quantity: a share of a promise."""
 
     name: str
     promise: Promise
@@ -242,9 +242,9 @@ class Expectation(Struct, frozen=True):
 
 def expect(part: Part, measured: str) -> Expectation | str:
     """
-    Say what a *part* should reach in what is *measured*: ``bf16.sustained``.
+    Look up what a *part* should reach in what is *measured*, as ``bf16.sustained``.
 
-    Or else, in words, why nobody can say that well enough to fail a part by it.
+    Or say, in words, why that is not known well enough to fail a part.
     """
     spec = find_spec(part)
     if spec is None:
@@ -265,7 +265,7 @@ def load_specs() -> tuple[Spec, ...]:
 
 
 def parse_specs(table: Iterable[Mapping[str, str]]) -> tuple[Spec, ...]:
-    """Make data sheets of a *table* with one value a row."""
+    """Make data sheets from a *table* with one value per row."""
     parts: dict[str, dict[str, list[SheetValue]]] = {}
     for row in table:
         cells = parts.setdefault(row["part"], {}).setdefault(row["quantity"], [])

@@ -1,4 +1,4 @@
-"""Find checks by name without importing the ones that are not asked for."""
+"""Find checks by name, importing only those that are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcverify.errors import ConfigError, UnknownNameError
 
 BUILTIN_PACKAGE = "hpcverify_checks"
 SHARED_FOLDER = "common"
-"""What checks share lies in a folder of this name, which is no check."""
+"""A folder with what checks share; not a check itself."""
 
 
 def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Check[Any]:

@@ -1,8 +1,8 @@
 """
-What a site says of itself: ``site.toml`` and where things are kept.
+The site's configuration: ``site.toml`` and where things are kept.
 
-TOML in, typed values out. A key that nobody knows is an error that names its path
-and what was probably meant; as root, a file that others can write is refused.
+TOML in, typed values out. An unknown key is an error that names its path and a likely
+correction; root refuses a file that others can write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit as a file writes it: `hpcverify.check.Rule`, with the unit it is in."""
+    """A limit as a file has it: `hpcverify.check.Rule` with its unit."""
 
     low: float | None = None
     high: float | None = None
@@ -38,11 +38,11 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of_siblings: float | None = None
     of_baseline: float | None = None
     otherwise: Verdict | None = None
-    """As the check says, like all that follows, if it has a limit for the same and the
-    file says nothing; else FAIL."""
+    """If left out, this and the fields below come from the check's own limit for the
+    same measurement; without one, FAIL."""
     remedy: Remedy | None = None
     optional: bool | None = None
-    """Whether a run in which nothing was measured is sound."""
+    """Whether a run is sound if nothing was measured."""
 
 
 Settings = dict[str, dict[str, Setting]]
@@ -58,15 +58,15 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a site's nodes are verified from its controller: the table ``[fleet]``."""
 
     spool: str = ""
-    """Where nodes leave their runs, on a file system that they share; empty: none."""
+    """Where nodes leave their runs, on a shared file system; empty: none."""
     user: str = "root"
-    """Who the sweep's jobs run as, who owns what they leave in the spool."""
+    """The user of the sweep's jobs, who owns what they leave in the spool."""
     program: str = ""
-    """Where hpcverify is on the nodes; empty: where it is on the controller."""
+    """Where hpcverify is on the nodes; empty: as on the controller."""
     partition: str = "verify"
-    """Of low priority and preemptible: the sweep's jobs run there."""
+    """The sweep's jobs run here, with low priority and preemptible."""
     account: str = ""
-    """Whom the sweep's jobs are booked on; empty: as Slurm chooses."""
+    """The account of the sweep's jobs; empty: as Slurm chooses."""
     qos: str = ""
     """The QOS of the sweep's jobs, as preempt/qos needs it; empty: as Slurm chooses."""
     sbatch_options: tuple[str, ...] = ()
@@ -74,60 +74,61 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     suite: str = "idle"
     """What a sweep runs."""
     at_once: Count = 16
-    """Nodes that are verified at the same time, at most."""
+    """The most nodes to verify at once."""
     share: Share = 0.1
-    """Of the nodes of a partition, likewise; one node is always allowed."""
+    """The same as a share of a partition; one node is always allowed."""
     fresh_hours: Hours = 20
-    """A node that passed within is skipped."""
+    """A node that passed within this time is skipped."""
     deadline_hours: Hours = 1
-    """A job that could not start by then is given up until the next sweep."""
+    """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0)] = 0
-    """A node that has not passed for so long is reserved until it is verified; 0: never."""
+    """A node that has not passed for this long is reserved until it is verified; 0: never."""
     gate_hours: Hours = 26
     """How long a gate file is valid."""
     keep_runs: Count = 200
-    """Runs of a node that the controller keeps, beside those that are evidence."""
+    """Runs that the controller keeps for a node, besides the evidence."""
 
 
 class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a node is taken out of service: the table ``[quarantine]``."""
 
     enforce: tuple[str, ...] = ()
-    """Checks whose FAIL takes a node out of service, ``"*"`` for all; others only
-    show. A site begins with none."""
+    """Checks whose FAIL takes a node out of service, ``"*"`` for all; the others only
+    report. By default none."""
     fail_closed: tuple[str, ...] = ()
-    """Checks whose hard evidence refuses a job in the prolog, once enforced."""
+    """Enforced checks whose hard evidence makes the prolog refuse a job."""
     drain_errors: tuple[Cause, ...] = ()
-    """What keeps a node from being judged so that it is held for a person."""
+    """Causes of ERROR for which a node is held for a person."""
     share: Share = 0.1
-    """Of the eligible nodes: held anew within the window, two are always allowed."""
+    """The most nodes to hold within the window, as a share of the eligible ones; two
+    are always allowed."""
     cap: Count = 8
-    """The same, in nodes, whatever the share is."""
+    """The same as a number of nodes, for any share."""
     window_hours: Hours = 24
     check_share: Share = 0.3
-    """Of the nodes that ran a check: more that fail it within the window, and at
-    least three, accuse the check."""
+    """If more than this share of the nodes that ran a check fail it within the window,
+    and at least three do, the check is suspect."""
     repeat_quarantines: Count = 3
     repeat_days: Annotated[float, Meta(gt=0)] = 28
-    """So many quarantines within so many days make a repeat offender."""
+    """This many quarantines within this many days make a repeat offender."""
     verify_returned: bool = False
-    """Whether a node that we had drained, and that somebody else put back into
-    service, is kept from jobs until it has passed."""
+    """Whether a node that we drained, and that somebody else put back into service,
+    gets no jobs until it has passed."""
     backend: Literal["slurm", "command"] = "slurm"
     command: str = ""
     """The site's own script, for the backend of that name."""
     on_transition: str = ""
-    """The site's own program, which is told of each change of state; empty: none."""
+    """The site's own program, run at each change of state; empty: none."""
 
 
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A failure that a person knows of and that is not acted on: ``[[suppress]]``."""
+    """A known failure that nobody acts on: ``[[suppress]]``."""
 
     check: str
     nodes: str
     """A host list, as Slurm writes it."""
     until: date
-    """The last day on which it holds; there is none that holds for ever."""
+    """The last day on which it applies; it always has one."""
     reason: str
     by: str
 
@@ -136,9 +137,9 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The site file; every field has a default, so that no file is needed."""
 
     check_packages: tuple[str, ...] = ()
-    """Packages with checks of the site's own, beside the ones that ship."""
+    """Packages with the site's own checks, besides those that ship."""
     scratch: str = ""
-    """The directory whose storage is verified; the state directory when empty."""
+    """The directory whose storage is verified; empty: the state directory."""
     limits: Settings = {}
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
@@ -147,21 +148,21 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """All packages to find checks in, the site's own first."""
+        """All packages with checks, the site's own first."""
         return (*self.check_packages, "hpcverify_checks")
 
 
 def site_path() -> Path:
-    """Say which file the site's configuration is read from."""
+    """Return the path of the site file."""
     return Path(os.environ.get("HPCVERIFY_CONFIG", "/etc/hpcverify/site.toml"))
 
 
 def load_site(path: Path | None = None) -> Site:
     """
-    Read the site file; without one, every default holds.
+    Read the site file; without one, the defaults apply.
 
     Raises:
-        ConfigError: it is named by HPCVERIFY_CONFIG and missing, or it is wrong.
+        ConfigError: it is wrong, or HPCVERIFY_CONFIG names it and it is missing.
 
     """
     path = path or site_path()
@@ -177,16 +178,16 @@ def load_site(path: Path | None = None) -> Site:
 
 
 def suites_dir() -> Path:
-    """Say where the site keeps suites of its own: beside the site file."""
+    """Return the folder of the site's own suites: beside the site file."""
     return site_path().parent / "suites"
 
 
 def state_dir() -> Path:
     """
-    Say where runs and the store are kept, for this user.
+    Return the directory of this user's runs and store.
 
     Raises:
-        ConfigError: its name cannot be written, or another user could change what is
+        ConfigError: its name is not printable, or another user could change what is
             there.
 
     """
@@ -205,7 +206,7 @@ def _state_path() -> Path:
         path = Path(home) / "hpcverify"
     if not str(path).isprintable():  # no document could hold it
         raise ConfigError(
-            f"the state directory {str(path)!r} is no printable UTF-8: set "
+            f"the state directory {str(path)!r} is not printable UTF-8: set "
             "HPCVERIFY_STATE to another"
         )
     return path
@@ -213,7 +214,7 @@ def _state_path() -> Path:
 
 def node_name() -> str:
     """
-    Name this node as Slurm does where it can be known, else as the host.
+    Return the name of this node: Slurm's if it is known, else the host's.
 
     Raises:
         ConfigError: no host can have that name.
@@ -222,7 +223,7 @@ def node_name() -> str:
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if not name.isprintable():
         raise ConfigError(
-            f"this node is called {name!r}, which is no printable UTF-8: correct "
+            f"this node is called {name!r}, which is not printable UTF-8: correct "
             "SLURMD_NODENAME or the host name"
         )
     return name
@@ -248,7 +249,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
 def convert_config(raw: object, kind: type[T], subject: str) -> T:
     """
-    Make a value of *kind* of what a file holds; *subject* names the file.
+    Convert the content of a file to a value of *kind*; *subject* names the file.
 
     Raises:
         ConfigError: it does not fit, or a number in it is not finite.
@@ -260,12 +261,12 @@ def convert_config(raw: object, kind: type[T], subject: str) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
-        told = _explain_range_error(str(exc))
-        raise ConfigError(f"{subject}: {told}{_suggest_fix(told, kind)}") from exc
+        reason = _explain_range_error(str(exc))
+        raise ConfigError(f"{subject}: {reason}{_suggest_fix(reason, kind)}") from exc
 
 
 def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number in what a file holds, with its place."""
+    """Yield every number in the content of a file, with its place."""
     if isinstance(raw, float):
         yield place, raw
     elif isinstance(raw, Mapping):
@@ -278,7 +279,7 @@ def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _explain_range_error(complaint: str) -> str:
-    """Say of a number out of range where it is and what it must be."""
+    """Say where a number is out of range, and what it must be."""
     found = re.fullmatch(
         r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
     )
@@ -300,7 +301,7 @@ def _suggest_fix(complaint: str, kind: object) -> str:
 
 
 def _list_choices(place: str, kind: object) -> Iterator[str]:
-    """Name the values that may stand at *place*, as ``quarantine.backend``."""
+    """List the valid values at *place*, as ``quarantine.backend``."""
     name, _, rest = place.partition(".")
     if isinstance(kind, type) and issubclass(kind, Struct):
         for field in msgspec.structs.fields(kind):
@@ -316,7 +317,7 @@ def _list_choices(place: str, kind: object) -> Iterator[str]:
 
 
 def _list_field_names(kind: object) -> Iterator[str]:
-    """Name the fields of *kind* and of every struct within it."""
+    """List the fields of *kind* and of every struct in it."""
     if isinstance(kind, type) and issubclass(kind, Struct):
         for field in msgspec.structs.fields(kind):
             yield field.encode_name
@@ -326,6 +327,6 @@ def _list_field_names(kind: object) -> Iterator[str]:
 
 
 def to_json_types(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn *values* into what JSON can hold."""
+    """Convert *values* to types that JSON has."""
     converted: dict[str, Any] = msgspec.to_builtins(dict(values))
     return converted

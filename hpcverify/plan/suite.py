@@ -1,9 +1,9 @@
 """
 Suites: which checks, in what order, with what parameters, in how much time.
 
-A suite is a TOML file: those that ship lie beside the checks, a site's own beside
-its site file and come first. `make_plan` turns one into typed values, and everything
-that can be wrong in a file is found there, before anything runs.
+A suite is a TOML file. Those that ship are beside the checks; a site's own are beside
+its site file and come first. `make_plan` turns one into typed values and finds every
+error in the file before anything runs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hpcverify.units import convert_unit
 
 MAX_FRACTION = 10
 MAX_RUN_SECONDS = 30 * 86400.0
-"""Seconds: no run takes a month."""
+"""No run takes a month."""
 MAX_SUITE_ROUNDS = 1000
 EVERY_OTHER_CHECK = "*"
-"""As the name of an entry: every check that the suite does not name itself."""
+"""The name of an entry for every check that the suite does not name."""
 
 
 class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,9 +41,9 @@ class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     params: dict[str, Any] = {}
     limits: dict[str, Setting] = {}
     required: bool = False
-    """Whether to skip it counts as ERROR."""
+    """Whether a SKIP counts as ERROR."""
     timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)] | None = None
-    """Seconds after which it is ended; the check's own when left out."""
+    """Seconds after which it is ended; by default the check's own."""
 
 
 class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,18 +51,18 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     summary: str
     budget: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)]
-    """Seconds for the whole, all rounds together."""
+    """Seconds for all rounds together."""
     rounds: Annotated[int, Meta(ge=1, le=MAX_SUITE_ROUNDS)] = 1
-    """How often to go through all checks, with other data each time."""
+    """How often to go through all checks, with different data each time."""
     settle: Annotated[float, Meta(ge=0, le=MAX_RUN_SECONDS)] = 0
-    """Seconds at most to wait, before a check that loads the node, until the devices
-    are cool and idle after the one before."""
+    """The most seconds to wait, before a check that loads the node, until the devices
+    are cool and idle again."""
     check: Annotated[tuple[SuiteEntry, ...], Meta(min_length=1)]
     name: str = ""
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One check of a plan, ready to run and to be judged."""
+    """One check of a plan, ready to run and judge."""
 
     name: str
     check: Check[Any]
@@ -73,12 +73,12 @@ class Step(Struct, frozen=True, kw_only=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it loads the node, rather than reading what is there."""
+        """Whether it loads the node instead of only reading."""
         return self.check.placement is not Placement.PASSIVE
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a run does, in order and *rounds* times, within *budget* seconds."""
+    """The steps of a run, in order and *rounds* times, within *budget* seconds."""
 
     suite: str
     budget: float
@@ -88,7 +88,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def list_suites() -> list[str]:
-    """Name the suites that there are, the site's own among them."""
+    """List the names of all suites, including the site's own."""
     return sorted({path.stem for path in _list_suite_files()})
 
 
@@ -104,7 +104,7 @@ def load_suite(name: str) -> Suite:
     """Read the suite *name*, the site's own first."""
     for path in _list_suite_files():
         if path.stem == name:
-            # Whoever can change a suite that ships can change our code as well.
+            # Anyone who can change a suite that ships can change our code as well.
             if path.parent == suites_dir():
                 refuse_if_others_can_change(path)
             return msgspec.structs.replace(read_toml(path, Suite), name=name)
@@ -113,10 +113,10 @@ def load_suite(name: str) -> Suite:
 
 def make_plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
     """
-    Make ready what *suite* asks for, or *only* these checks of it or of all.
+    Prepare the checks of *suite*, or *only* these checks, in the suite or not.
 
     Raises:
-        ConfigError: a check, a parameter, a limit or a unit that is not there.
+        ConfigError: a check, parameter, limit or unit does not exist.
 
     """
     _refuse_untrusted_packages(site)
@@ -140,12 +140,12 @@ def make_plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
 
 def refuse_endless(todo: Plan) -> None:
     """
-    Refuse a check that is to look for longer than it may take.
+    Refuse a check whose parameter `seconds` does not fit into its time.
 
-    This is not part of `make_plan`, by which runs of the past are judged too.
+    This is not part of `make_plan`, which also serves to judge past runs.
 
     Raises:
-        ConfigError: its parameter `seconds`, if it has one, fills its time.
+        ConfigError: it fills the budget or the timeout.
 
     """
     for step in todo.steps:
@@ -168,7 +168,7 @@ def refuse_endless(todo: Plan) -> None:
 def _refuse_untrusted_packages(site: Site) -> None:
     """As root, run no check that others can change."""
     for package in site.check_packages:
-        try:  # to find it is not to run it: what is in there may be anybody's
+        try:  # find it without running it: it may be anybody's
             spec = find_spec(package)
         except (ImportError, ValueError, TypeError) as exc:
             raise ConfigError(f"{site.path}: check package {package!r}: {exc}") from exc
@@ -178,7 +178,7 @@ def _refuse_untrusted_packages(site: Site) -> None:
                 "it, or take it out of check_packages"
             )
         for folder in spec.submodule_search_locations:
-            # Where others can add a module, theirs may be imported in place of ours.
+            # If others can add a module, theirs may be imported instead of ours.
             refuse_if_others_can_change(Path(folder).parent)
             refuse_tree_others_can_change(Path(folder))
 
@@ -224,9 +224,9 @@ def _build_rule(
     check: Check[Any], name: str, metric: str, setting: Setting, source: str, *, before: Rule
 ) -> Rule:
     """
-    Take a limit from a file, in the unit that the check measures in.
+    Convert a limit from a file to the unit that the check measures in.
 
-    Of *before*, the limit that it replaces, stays what is not about numbers.
+    It keeps everything of *before*, the limit that it replaces, except the numbers.
     """
     measured = check.find_metric(metric) or next(
         (m for n, m in check.metrics.items() if fnmatchcase(n, metric)), None
@@ -255,7 +255,7 @@ def _build_rule(
 
 
 def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
-    """Say what a limit is in *unit*, unless it makes no sense."""
+    """Convert the bounds of a limit to *unit*; refuse a limit that makes no sense."""
     low, high = (
         bound if bound is None or setting.unit is None else convert_unit(bound, setting.unit, unit)
         for bound in (setting.low, setting.high)
@@ -266,12 +266,12 @@ def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | 
 
 
 def _explain_unsound(setting: Setting) -> str | None:
-    """Say what is wrong with a limit that can be read and makes no sense."""
+    """Say why a limit makes no sense, if so."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
     given = [v for v in (low, high, *fractions) if v is not None]
     if not given:
-        return "there is no bound: give low, high or a fraction"
+        return "it has no bound: give low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
     if any(f is not None and not 0 < f <= MAX_FRACTION for f in fractions):

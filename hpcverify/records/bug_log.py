@@ -1,4 +1,4 @@
-"""A log of a bug of ours, to paste in a report."""
+"""Logs of our own bugs, to paste into a report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcverify.plan.config import state_dir
 
 
 def keep_log(exc: BaseException) -> Path:
-    """Write what is needed to understand *exc*; return where."""
+    """Write a log for the bug report on *exc*; return its path."""
     now = datetime.now(UTC)
     text = "\n".join(
         [
@@ -35,7 +35,7 @@ def keep_log(exc: BaseException) -> Path:
     for folder in _list_log_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Only a new file: in /tmp another user may have put a link in its place.
+            # Only a new file: in /tmp another user may have put a link there.
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)
         except OSError:

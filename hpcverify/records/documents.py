@@ -1,8 +1,8 @@
 """
-Run documents: one JSON file a run, whole or not there at all.
+Run documents: one JSON file for each run, complete or absent.
 
-What is not on disk did not happen: a document is written under another name,
-flushed to the disk, and renamed before anybody acts on it.
+What is not on disk did not happen: a document is written under another name, flushed
+to the disk, and renamed before anybody acts on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcverify.model import SCHEMA_VERSION, Result, Run
 from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 
 STDOUT_NAME = "-"
-"""As the name of a file: standard output."""
+"""The file name that means standard output."""
 STREAM_DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
 DESCRIPTOR_PATTERN = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 """Names of what the caller opened for us, such as the pipe of a shell's ``>(gzip)``."""
@@ -32,13 +32,13 @@ UNWRITABLE_KINDS = {
     stat.S_IFSOCK: "socket",
     stat.S_IFBLK: "disk",
 }
-"""Where no file can lie; to open a named pipe would wait until somebody reads it."""
+"""What we refuse to write to; opening a named pipe would wait for a reader."""
 DOCUMENT_MODE = 0o644
 """Of a new file, less what the umask takes away."""
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DOCUMENT_BYTES = 64 * 2**20
-"""Bytes past which a document is not read: a round of eight GPUs has 1 MB."""
+"""Larger documents are not read; a round of eight GPUs has 1 MB."""
 
 
 def write(run: Run, path: Path) -> None:
@@ -53,23 +53,22 @@ def write(run: Run, path: Path) -> None:
 
 
 def count_bytes(results: Sequence[Result]) -> int:
-    """Say how many bytes *results* take in a document."""
-    indented = msgspec.json.format(msgspec.json.encode([results]), indent=1)
-    return len(indented)
+    """Count the bytes that *results* take in a document."""
+    return len(msgspec.json.format(msgspec.json.encode([results]), indent=1))
 
 
 def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
     """
-    Put *content* into the file *path*: all of it, or nothing changes.
+    Write *content* to the file *path*: all of it, or nothing changes.
 
-    It is written where *path* says or not at all: a link that another user can have
-    made is not followed. Only the owner may write to the new file, whatever the umask
-    allows. A character device such as /dev/null, and a descriptor that the caller
-    opened (/dev/stdout, /dev/fd/3), is written to and never replaced; a named pipe,
-    socket or disk is refused. Folders that are missing are made if *make* says so.
+    A link that another user could have made is not followed. Only the owner may write
+    to the new file, even if the umask allows more. A character device such as /dev/null,
+    or a descriptor that the caller opened (/dev/stdout, /dev/fd/3), is written to and
+    never replaced; a named pipe, socket or disk is refused. With *make*, missing folders
+    are created.
 
     Raises:
-        StoreError: it cannot be written, and why.
+        StoreError: it cannot be written; says why.
 
     """
     try:
@@ -90,7 +89,7 @@ def refuse_unwritable(file: str) -> None:
     Find out now, and not after an hour, whether *file* can be written.
 
     Raises:
-        ConfigError: it cannot, and why.
+        ConfigError: it cannot; says why.
 
     """
     path = Path(file)
@@ -109,14 +108,14 @@ def refuse_unwritable(file: str) -> None:
 
 
 def _find_descriptor(path: Path) -> int | None:
-    """Say which descriptor of ours *path* stands for, if it does."""
+    """Return our descriptor that *path* names, if it names one."""
     named = DESCRIPTOR_PATTERN.fullmatch(str(path))
     return int(named[1]) if named else STREAM_DESCRIPTORS.get(str(path))
 
 
 @contextmanager
 def _open_target(path: Path, *, make: bool = False) -> Generator[PathEnd]:
-    """Go to *path*, if a report can lie there."""
+    """Go to *path*, if a file can be written there."""
     try:
         with walk_path(path, refuse_link_of_others, make=make) as target:
             kind = UNWRITABLE_KINDS.get(stat.S_IFMT(_read_mode(target)))
@@ -128,7 +127,7 @@ def _open_target(path: Path, *, make: bool = False) -> Generator[PathEnd]:
 
 
 def _read_mode(target: PathEnd) -> int:
-    """Say what lies there, and who may do what with it; 0 if nothing does."""
+    """Read the type and permissions of what is there; 0 if nothing is."""
     try:
         return os.lstat(target.name, dir_fd=target.folder).st_mode
     except FileNotFoundError:
@@ -136,14 +135,14 @@ def _read_mode(target: PathEnd) -> int:
 
 
 def _replace_file(target: PathEnd, content: bytes) -> None:
-    """Write a new file beside *target*; once it is on the disk, it takes its place."""
+    """Write a new file beside *target*; once it is on the disk, rename it over *target*."""
     here, temporary = target.folder, f".{target.name}.{os.urandom(8).hex()}"
     new = os.open(temporary, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=here)
     try:
         _write_all(content, new, sync=True)
         os.replace(temporary, target.name, src_dir_fd=here, dst_dir_fd=here)
     finally:
-        with suppress(FileNotFoundError):  # it has taken its place
+        with suppress(FileNotFoundError):  # it was renamed
             os.unlink(temporary, dir_fd=here)
     _sync_folder(here)
 
@@ -161,26 +160,26 @@ def read(path: Path) -> Run:
     Read the document *path*.
 
     Raises:
-        StoreError: it is not there, no regular file, cut off, too large, or of a newer
-            version.
+        StoreError: it is missing, not a regular file, incomplete, too large, or of a
+            newer version.
 
     """
     try:
         text = _read_content(path)
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise StoreError(f"{path} is no regular file: move it away") from exc
+            raise StoreError(f"{path} is not a regular file: move it away") from exc
         raise StoreError(f"{path} cannot be read: {exc}") from exc
     return parse(text, str(path))
 
 
 def _read_content(path: Path) -> bytes:
-    """Read a file that anybody may have put there: a pipe has no end to wait for."""
+    """Read a file that anybody may have put there: it may be a pipe that never ends."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     opened = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise StoreError(f"{path} is no regular file: move it away")
+            raise StoreError(f"{path} is not a regular file: move it away")
         with os.fdopen(opened, "rb", closefd=False) as file:
             text = file.read(MAX_DOCUMENT_BYTES + 1)
     finally:
@@ -192,23 +191,23 @@ def _read_content(path: Path) -> bytes:
 
 def parse(text: bytes, subject: str) -> Run:
     """
-    Make a run of the *text* of a document; *subject* names the file.
+    Parse the *text* of a document; *subject* names the file.
 
     Raises:
-        StoreError: it is cut off, or of a newer version.
+        StoreError: it is incomplete, or of a newer version.
 
     """
     try:
         version = msgspec.json.decode(text, type=_Version).schema
         if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{subject} is of schema {version}, this hpcverify knows {SCHEMA_VERSION}: "
+                f"{subject} has schema {version}, but this hpcverify knows {SCHEMA_VERSION}: "
                 "upgrade hpcverify"
             )
         return msgspec.json.decode(text, type=Run)
-    # What is not UTF-8 is no error of msgspec's.
+    # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise StoreError(f"{subject} is no whole run document ({exc}): move it away") from exc
+        raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
 
 
 class _Version(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""What a check last said of a node: what the store gives and every overview shows."""
+"""The last result of a check on a node, as the store returns and overviews show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcverify.model import Cause, Remedy, Verdict
 
 
 class LastResult(Struct, frozen=True, kw_only=True):
-    """What a check said of a node in a run that came to its end: the worst round."""
+    """The result of a check on a node in a complete run: the worst round."""
 
     node: str
     suite: str

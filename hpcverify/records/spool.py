@@ -1,15 +1,15 @@
 """
-The spool: where nodes leave their runs, and the controller takes them from.
+The spool: nodes leave their runs here, and the controller collects them.
 
-One directory a node, which nobody but its owner may write to. A node may be broken and
-a job on it may have become root: what lies here is taken for what it is and no more. No
-link is followed, nothing but a small regular file is read, each run speaks for the node
-of its directory alone, and one node's heap keeps no other from its turn.
+Each node has a directory that only its owner may write to. A node may be broken, and a
+job on it may have become root, so nothing here is trusted: no link is followed, only
+small regular files are read, a run counts only for the node of its directory, and a
+flood from one node does not delay the others.
 
-What is left over goes by itself: runs that were taken in, what was put aside, and the
-half of a document whose writer was killed. Its age is the file's ``ctime``, which the
-file server sets at every change and nobody else can. A node that has become hostile can
-still fill its own directory: that takes a quota.
+Leftovers are removed: collected runs, files put aside, and half-written documents whose
+writer was killed. Their age is the file's ``ctime``, which the file server sets at every
+change and nobody else can set. A hostile node can still fill its own directory: that
+takes a quota.
 """
 
 from __future__ import annotations
@@ -38,82 +38,81 @@ from hpcverify.records import documents
 from hpcverify.records.documents import MAX_DOCUMENT_BYTES
 
 NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-"""What a node's directory can be called."""
+"""Valid names for a node's directory."""
 DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
-"""What a document is called: by the id of the run, as `orchestrator` makes it."""
+"""The name of a document: the id of the run, as `orchestrator` makes it."""
 RESERVED_NAMES = frozenset({"gate"})
-"""Directories of the spool that are no node's."""
+"""Directories of the spool that belong to no node."""
 ASIDE_PREFIX = ".refused."
-"""What is put before the name of a file that is not looked at again."""
+"""Put before the name of a file that is not read again."""
 MAX_ASIDE_FILES = 20
-"""Files put aside, of a node: enough to see what is wrong with it."""
+"""Files put aside for each node: enough to see what is wrong with it."""
 ASIDE_SECONDS = timedelta(days=14).total_seconds()
-"""After which they go, so that somebody on holiday finds them."""
+"""How long they stay: long enough for somebody on holiday."""
 UNFINISHED_PATTERN = re.compile(rf"\.{DOCUMENT_PATTERN.pattern}\.[0-9a-f]+")
-"""What a document is called while it is written: see `documents.write_bytes`."""
+"""The name of a document while it is written: see `documents.write_bytes`."""
 UNFINISHED_SECONDS = timedelta(days=2).total_seconds()
-"""After which nobody writes it any more; clocks may be a day apart."""
+"""After this nobody writes it any more; clocks may be a day apart."""
 NO_DIRECTORY_ERRORS = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENOENT})
-"""How the kernel says that a name in the spool is a file or a link, or gone."""
+"""What the kernel returns if a name in the spool is a file or a link, or gone."""
 OTHERS_WRITE_BITS = stat.S_IWGRP | stat.S_IWOTH
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SPOOL_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 MAX_VALUES = 4_000_000
 """
-Values in a document. In a dense one each has 2 bytes, and 30 times that in memory; a
-round of eight GPUs has fewer than 100,000, and no more than 64 such rounds are written.
+Values in a document. In a dense one each takes 2 bytes, and 30 times that in memory; a
+round of eight GPUs has fewer than 100,000, and at most 64 such rounds are written.
 """
 MAX_PARAM_DEPTH = 16
 """
-Lists in lists of a parameter. The document is kept with a blank for each level before
-each value, which makes thousands of bytes of two.
+Nested lists of a parameter. A document is stored with a blank for each level before
+each value, which turns two bytes into thousands.
 """
 CHECK_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""What a check can be called: by its module."""
+"""Valid names of checks: those of modules."""
 MAX_CHECKS = 500
-"""In a run; what each said is kept for a while by its name."""
+"""Checks in a run; the result of each is kept for a while by its name."""
 MAX_DOCUMENT_ROUNDS = 10**6
 VALID_YEARS = range(1970, 3000)
-"""In which a run may have begun: a clock may be wrong, arithmetic must not fail."""
+"""When a run may have begun: a clock may be wrong, arithmetic must not fail."""
 
 
 class SpoolQuota(Struct, frozen=True):
-    """What one node may have us read at one time; the rest has its turn later."""
+    """The most that we read from one node at a time; the rest waits for the next time."""
 
     documents: int = 50
     bytes: int = MAX_DOCUMENT_BYTES
     names: int = 10_000
-    """That are looked at, of those that were not taken in before."""
+    """New names to look at."""
     entries: int = 30_000
-    """Of the directory; where more lie, the rest may wait for ever, and it is told."""
+    """Entries of the directory; with more, some may never be read, and we report that."""
     leftovers: int = 1000
-    """Files put aside or never finished, whose age is looked at."""
+    """Files put aside or never finished, whose age we check."""
     refusals: int = 3
-    """That are told of."""
+    """Refusals to report."""
 
 
 class Arrival(Struct, frozen=True):
-    """A run that was found in the spool, at *path*."""
+    """A run in the spool, at *path*."""
 
     run: Run
     path: Path
 
 
 class Refusal(Struct, frozen=True):
-    """What was not taken from *node*, in one sentence."""
+    """A file of *node* that was refused, and why, in one sentence."""
 
     node: str
     reason: str
     aside: bool
-    """Whether it was put aside; what was not will be refused again the next time."""
+    """Whether it was put aside; if not, it will be refused again next time."""
 
 
 def deposit(run: Run, spool: Path, token: str = "") -> Path:
     """
-    Leave *run* in the *spool*, with the *token* of who ordered it.
+    Leave *run* in the *spool*, with the *token* of whoever ordered it.
 
-    Nobody but the owner of the node's directory can read it there, for the sake of
-    the token.
+    To protect the token, only the owner of the node's directory can read it there.
 
     Raises:
         StoreError: it cannot be written, or others could change it there.
@@ -139,8 +138,8 @@ def deposit(run: Run, spool: Path, token: str = "") -> Path:
 def _refuse_strangers(home: Path) -> None:
     found = home.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise StoreError(f"{home} is no directory: remove it")
-    # The prolog's runs are root's, in a directory that may be the sweep's user's.
+        raise StoreError(f"{home} is not a directory: remove it")
+    # Root writes the prolog's runs; the directory may belong to the sweep's user.
     ours = os.geteuid() in (0, found.st_uid)
     if not ours or found.st_mode & OTHERS_WRITE_BITS:
         raise StoreError(
@@ -159,15 +158,15 @@ def gather(
     clock: Callable[[], float] = time.time,
 ) -> Iterator[Arrival | Refusal]:
     """
-    Yield the runs that lie in the *spool*, the oldest of each node first.
+    Yield the runs in the *spool*, the oldest of each node first.
 
-    They must be of root or of the user *owner*. A run whose id *is_known* was taken in
-    before: it is removed, and not read again. One for which *explain_untimely* gives a
-    reason is refused with it.
+    They must belong to root or to the user *owner*. A run whose id *is_known* was
+    collected before: it is removed unread. If *explain_untimely* gives a reason, the run
+    is refused with it.
 
-    A directory that cannot be read is refused, and the others have their turn. One from
-    which a document cannot be removed is reported too: new runs are found all the same,
-    until `SpoolQuota.entries` documents lie there.
+    A directory that cannot be read is refused, and the others are read. If documents
+    cannot be removed from a directory, that is reported; new runs are still found until
+    it holds `SpoolQuota.entries` documents.
 
     Raises:
         SpoolError: it cannot be read, or anybody can rename what is in it.
@@ -194,10 +193,10 @@ def gather(
 
 def remove_document(arrival: Arrival) -> None:
     """
-    Remove the document of *arrival*, which was taken in.
+    Remove the document of *arrival*, which was collected.
 
     Raises:
-        StoreError: it is there still.
+        StoreError: it cannot be removed.
 
     """
     try:
@@ -214,7 +213,7 @@ def remove_document(arrival: Arrival) -> None:
 
 def list_homes(spool: Path) -> list[str]:
     """
-    Name the nodes that have a directory in the *spool*, by name.
+    List the nodes that have a directory in the *spool*, by name.
 
     Raises:
         SpoolError: it cannot be read.
@@ -230,10 +229,10 @@ def _is_home(name: str, top: int) -> bool:
 
 def remove_home(spool: Path, node: str) -> None:
     """
-    Remove the directory of *node*, which is gone, and the controller's word for it.
+    Remove the directory and the gate file of *node*, which is gone.
 
     Raises:
-        StoreError: runs wait there to be taken in, or it holds what is no file.
+        StoreError: it holds uncollected runs, or something that is not a file.
         SpoolError: the spool cannot be read.
 
     """
@@ -272,7 +271,7 @@ def _open_spool(spool: Path) -> Generator[int]:
 
 
 def _list_nodes(spool: Path, top: int) -> list[str]:
-    """List what may be directories of nodes, in the *spool* open as *top*."""
+    """List the possible directories of nodes in the *spool* that is open as *top*."""
     try:
         names = os.listdir(top)
     except OSError as exc:
@@ -290,14 +289,14 @@ def _open_home(node: str, top: int) -> Generator[int]:
 
 
 def _explain_unreadable(path: Path, owner: int, error: OSError) -> str:
-    told = f"{path} cannot be read: {error.strerror}"
+    reason = f"{path} cannot be read: {error.strerror}"
     if not isinstance(error, PermissionError):
-        return told
-    return f"{told}: collect as root, or give it to your user: chown -R {owner} {path}"
+        return reason
+    return f"{reason}: collect as root, or give it to your user: chown -R {owner} {path}"
 
 
 class _UnfitFile(Exception):  # noqa: N818 - control flow: the file becomes a `Refusal`
-    """Why a file is not taken."""
+    """Why a file is refused."""
 
 
 class _NodeDirectory(Struct, kw_only=True):
@@ -313,23 +312,23 @@ class _NodeDirectory(Struct, kw_only=True):
     bytes_left: int = 0
     """Bytes that may still be read."""
     handled: int = 0
-    """Documents that had their turn, and will not be met again."""
+    """Documents that are done and will not be seen again."""
     refused: int = 0
     stuck_reason: str = ""
     """Why something could not be removed."""
 
     @property
     def node(self) -> str:
-        """Whose it is."""
+        """The node that owns it."""
         return self.path.name
 
     def read_runs(self) -> Iterator[Arrival | Refusal]:
-        """Yield what lies here, unless others could have put it there."""
+        """Yield the runs here, unless others could have written them."""
         found = os.fstat(self.home)
         if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE_BITS:
             yield self._build_refusal(
                 f"{self.path} belongs to user {found.st_uid}, or others can write to "
-                f"it: nothing there is taken; chown -R {max(self.owners)} {self.path} "
+                f"it, so nothing is collected: chown -R {max(self.owners)} {self.path} "
                 f"&& chmod 700 {self.path}"
             )
             return
@@ -345,15 +344,15 @@ class _NodeDirectory(Struct, kw_only=True):
             yield from self._read_document(name)
 
     def _report_overfull(self, names: Sequence[str]) -> Iterator[Refusal]:
-        """Tell why more and more lies here."""
+        """Report why files pile up here."""
         if self.stuck_reason:
             yield self._build_refusal(
-                f"what is done with in {self.path} cannot be removed: {self.stuck_reason}: "
-                "remove it, or make the directory writable here"
+                f"old files in {self.path} cannot be removed ({self.stuck_reason}): "
+                "remove them, or make the directory writable here"
             )
         if len(names) >= self.quota.entries:
             yield self._build_refusal(
-                f"{self.path} has {self.quota.entries} files or more, and what is new "
+                f"{self.path} has {self.quota.entries} files or more, so new runs "
                 "may not be found: empty it"
             )
 
@@ -361,7 +360,7 @@ class _NodeDirectory(Struct, kw_only=True):
         return Refusal(self.node, reason, aside=False)
 
     def _select_new(self, names: Iterable[str]) -> list[str]:
-        """Choose what to look at; what is known is removed, and needs no room."""
+        """Choose the new files; known ones are removed and do not count."""
         fresh: list[str] = []
         for name in names:
             if len(fresh) >= self.quota.names:
@@ -369,12 +368,12 @@ class _NodeDirectory(Struct, kw_only=True):
             matched = DOCUMENT_PATTERN.fullmatch(name)
             if matched and self.is_known(matched[1]):
                 self._remove(name)
-            elif not name.startswith("."):  # one that is being written, or put aside
+            elif not name.startswith("."):  # half-written, or put aside
                 fresh.append(name)
         return fresh
 
     def _tidy(self, names: Iterable[str]) -> None:
-        """Remove what was put aside or begun, and is of no use any more."""
+        """Remove old files that were put aside or never finished."""
         now = self.clock()
         old = self._list_leftovers(names)
         aside = sorted(((t, n) for t, n in old if n.startswith(ASIDE_PREFIX)), reverse=True)
@@ -387,7 +386,7 @@ class _NodeDirectory(Struct, kw_only=True):
             self._remove(name)
 
     def _list_leftovers(self, names: Iterable[str]) -> list[tuple[float, str]]:
-        """List what lies around, with when it was last written or renamed."""
+        """List the leftovers, with the time of their last change."""
         old = (n for n in names if n.startswith(ASIDE_PREFIX) or UNFINISHED_PATTERN.fullmatch(n))
         found: list[tuple[float, str]] = []
         for name in islice(old, self.quota.leftovers):
@@ -415,10 +414,10 @@ class _NodeDirectory(Struct, kw_only=True):
             yield Arrival(run, self.path / name)
 
     def _read_run(self, name: str) -> Run | None:
-        """Read the file *name*; nothing if there is no room for it this time."""
+        """Read the file *name*; None if it exceeds the quota this time."""
         if not DOCUMENT_PATTERN.fullmatch(name):
-            raise _UnfitFile("it is not called as a run document is")
-        # Before it is opened, which a device may take for an order, and after.
+            raise _UnfitFile("its name is not that of a run document")
+        # Before it is opened, since opening a device may have an effect, and after.
         _require_fit_file(os.stat(name, dir_fd=self.home, follow_symlinks=False), self.owners)
         file = os.open(name, SPOOL_FILE_FLAGS, dir_fd=self.home)
         with os.fdopen(file, "rb") as opened:
@@ -426,7 +425,7 @@ class _NodeDirectory(Struct, kw_only=True):
             if size > self.bytes_left and self.bytes_left < self.quota.bytes:
                 self.bytes_left = 0
                 return None
-            # No further than was allowed, though it should grow meanwhile.
+            # No more than the size that we checked, even if the file grows meanwhile.
             text = opened.read(size)
         self.bytes_left -= max(size, 1)
         return _parse_sound_run(text, self.node, name)
@@ -459,11 +458,11 @@ class _NodeDirectory(Struct, kw_only=True):
 
 
 def _require_fit_file(found: os.stat_result, owners: set[int]) -> int:
-    """Say how large a file is that may be read."""
+    """Return the size of a file, if it may be read."""
     if not stat.S_ISREG(found.st_mode):
-        raise _UnfitFile("it is no regular file")
+        raise _UnfitFile("it is not a regular file")
     if found.st_nlink != 1:
-        raise _UnfitFile("it has other names elsewhere")
+        raise _UnfitFile("it has other hard links")
     if found.st_uid not in owners:
         raise _UnfitFile(f"it belongs to user {found.st_uid}")
     if found.st_size > MAX_DOCUMENT_BYTES:
@@ -472,8 +471,8 @@ def _require_fit_file(found: os.stat_result, owners: set[int]) -> int:
 
 
 def _parse_sound_run(text: bytes, node: str, name: str) -> Run:
-    """Make a run of *text*, in which nothing can upset who reads it."""
-    # Each value but the first has one of these before it, a key none.
+    """Parse *text* into a run that is safe to read."""
+    # Each value but the first follows one of these; a key does not.
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise _UnfitFile("it holds more values than any run")
     run = documents.parse(text, "it")
@@ -483,29 +482,29 @@ def _parse_sound_run(text: bytes, node: str, name: str) -> Run:
 
 
 def _find_bad_names(run: Run, node: str, name: str) -> Iterator[str]:
-    """Yield what *run* calls something that it may not."""
+    """Yield what is wrong with the names in *run*."""
     if run.node != node:
-        yield f"it speaks for node {run.node[:255]!a}"
+        yield f"it names node {run.node[:255]!a}"
     if f"{run.id}.json" != name:
         yield f"it holds run {run.id[:64]!a}"
     if not all(CHECK_NAME_PATTERN.fullmatch(result.check) for result in run.results):
-        yield "a check in it is not called as a check is"
+        yield "a check in it has an invalid name"
     if len({result.check for result in run.results}) > MAX_CHECKS:
-        yield "it is of more checks than there are"
+        yield f"it has more than {MAX_CHECKS} checks"
 
 
 def _find_bad_values(run: Run) -> Iterator[str]:
-    """Yield what in *run* a reader would stumble over."""
+    """Yield what is wrong with the values in *run*."""
     if run.started.tzinfo is None or run.started.year not in VALID_YEARS:
-        yield "when it began is no time in a known zone"
+        yield "its start is not a valid time with a time zone"
     if not (math.isfinite(run.seconds) and run.seconds >= 0):
-        yield "it took no number of seconds"
+        yield "its duration is not a valid number of seconds"
     if any(not 0 < n <= MAX_DOCUMENT_ROUNDS for n in (run.rounds, *(r.round for r in run.results))):
-        yield "its rounds are not counted as a run counts them"
+        yield "its round numbers are invalid"
     if any(_is_deep(result.params) for result in run.results):
         yield "its parameters are nested deeper than those of any run"
     if any(size > MAX_DOCUMENT_BYTES for size in accumulate(_list_sizes(run))):
-        yield "it would be larger than any run once it is kept"
+        yield "it would be larger than any run once it is stored"
 
 
 def _is_deep(value: Any, left: int = MAX_PARAM_DEPTH) -> bool:
@@ -515,6 +514,6 @@ def _is_deep(value: Any, left: int = MAX_PARAM_DEPTH) -> bool:
 
 
 def _list_sizes(run: Run) -> Iterator[int]:
-    """Say of each part of *run* how many bytes it has when `documents` writes it."""
+    """Yield the size of each part of *run* in bytes as `documents` writes it."""
     for part in (run.inventory, run.versions, *run.results):
         yield len(msgspec.json.format(msgspec.json.encode(part), indent=1))

@@ -1,4 +1,4 @@
-"""SQLite, by hand: a transaction, and mishaps that name the file and the fix."""
+"""SQLite, by hand: transactions, and errors that name the file and the fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRANSIENT_ERRORS = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-"""Primary result codes that say nothing of what is in the file."""
+"""Primary result codes that say nothing about the content of the file."""
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def transaction(
 
     Raises:
         StoreError: it cannot be used.
-        DamagedError: it is damaged; *if_damaged* says what to do about that.
-        ReplacedError: it is another file by now.
+        DamagedError: it is damaged; *if_damaged* is the fix.
+        ReplacedError: it is another file now.
 
     """
     try:
@@ -46,7 +46,7 @@ def transaction(
         raise StoreError(f"{path} cannot be opened: {exc}") from exc
     try:
         with db:  # commits, but does not close
-            # At once, or what is read could change before it is acted on.
+            # Lock now, or what we read could change before we act on it.
             db.execute("begin immediate" if write else "begin")
             yield db
     except sqlite3.OperationalError as exc:
@@ -54,13 +54,13 @@ def transaction(
             raise ReplacedError(f"{path} was replaced by another process: try again") from exc
         if "readonly" in str(exc):
             raise StoreError(
-                f"{path} cannot be written: be its owner, if the disk can be written"
+                f"{path} cannot be written: run as its owner, and see that the disk is writable"
             ) from exc
         if "full" in str(exc):
             raise StoreError(f"{path} cannot be written: the disk is full, see df {path}") from exc
         if _is_transient(exc):
             raise StoreError(
-                f"{path}: {exc}; if another hpcverify is at work wait for it, "
+                f"{path}: {exc}; if another hpcverify is running, wait for it; "
                 f"else see who holds it with: fuser {path}"
             ) from exc
         raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
@@ -73,23 +73,23 @@ def transaction(
 
 
 def _is_transient(exc: sqlite3.OperationalError) -> bool:
-    """Whether *exc* is about the disk, the memory or others, and not what is stored."""
-    code = getattr(exc, "sqlite_errorcode", None)  # what Python adds itself has none
+    """Whether *exc* is about the disk, the memory or other processes, not the content."""
+    code = getattr(exc, "sqlite_errorcode", None)  # Python's own errors have none
     return code is not None and code & 0xFF in TRANSIENT_ERRORS
 
 
 def create_tables(db: sqlite3.Connection, path: Path, script: str, version: int) -> None:
     """
-    Create the tables of *script*, which are of *version*, unless they are there.
+    Create the tables of *script*, which have *version*, unless they exist.
 
     Raises:
-        StoreError: there are those of a later version.
-        DamagedError: there are those of an earlier one.
+        StoreError: they have a later version.
+        DamagedError: they have an earlier one.
 
     """
     at = read_version(db)
     if 0 < at < version:
-        raise DamagedError(f"{path} is of version {at}, which this hpcverify does not read")
+        raise DamagedError(f"{path} has version {at}, which this hpcverify does not read")
     if not _is_current(at, path, version):
         _run_script(db, script, version)
 
@@ -99,7 +99,7 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
     Bring the tables of *path* to the version that *migrations* lead to.
 
     Raises:
-        StoreError: they are of a later one.
+        StoreError: they have a later one.
 
     """
     at = read_version(db)
@@ -110,27 +110,27 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: tuple[str, ...]) -> 
 def _is_current(at: int, path: Path, version: int) -> bool:
     if at > version:
         raise StoreError(
-            f"{path} is of version {at}, this hpcverify knows {version}: "
+            f"{path} has version {at}, but this hpcverify knows {version}: "
             "upgrade hpcverify, or set HPCVERIFY_STATE"
         )
     return at == version
 
 
 def _run_script(db: sqlite3.Connection, script: str, version: int) -> None:
-    # One by one: `executescript` would commit what was begun.
+    # One by one: `executescript` would commit the open transaction.
     for statement in filter(str.strip, script.split(";\n")):
         db.execute(statement)
     db.execute(f"pragma user_version = {version}")
 
 
 def read_version(db: sqlite3.Connection) -> int:
-    """Say which version the tables are of."""
+    """Read the version of the tables."""
     found: int = db.execute("pragma user_version").fetchone()[0]
     return found
 
 
 def count_free_bytes(db: sqlite3.Connection) -> int:
-    """Say how many bytes of the file hold nothing, if that is most of it; else 0."""
+    """Count the unused bytes of the file, if they are most of it; else 0."""
     pages, free, size = (
         int(db.execute(f"pragma {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
@@ -139,9 +139,9 @@ def count_free_bytes(db: sqlite3.Connection) -> int:
 
 
 def vacuum(path: Path) -> None:
-    """Have the database *path* take no more room than it needs, if that can be done."""
+    """Shrink the database *path* to the room it needs, if that is possible now."""
     with (
-        # Somebody is at work, or the disk has no room for two: then another time.
+        # It is in use, or the disk has no room for a copy: then another time.
         suppress(sqlite3.OperationalError),
         closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db,
     ):

@@ -1,13 +1,13 @@
 """
 The index over all runs: SQLite, by hand, one writer.
 
-The documents beside it are the truth: the index can be deleted and is built again from
-them. Opening it indexes the documents that are new, each exactly once by the run's id.
-An index that is damaged, or of an earlier version, is set aside and built again.
+The documents beside it are the truth: the index can be deleted and is rebuilt from them.
+Opening it indexes new documents, each exactly once by the run's id. An index that is
+damaged, or has an earlier version, is set aside and rebuilt.
 
-Which run is the newest goes by the time in the runs, since documents may be indexed in
-any order. A run that is dated after now, because the clock was ahead, counts as older
-than all others.
+The time in the runs decides which is the newest, since documents may be indexed in any
+order. A run dated in the future, because the clock was ahead, counts as older than all
+others.
 """
 
 from __future__ import annotations
@@ -56,29 +56,26 @@ T = TypeVar("T")
 MAX_PRUNED_RUNS = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
 BATCH_DOCUMENTS = 50
-"""Documents that are taken in by one transaction: what a killed process may lose."""
+"""Documents to index in one transaction: what a killed process may lose."""
 MAX_REBUILDS = 3
-"""Times that an index is built anew: each of several processes may set one aside."""
+"""Each of several processes may set an index aside."""
 SPARSE_BYTES = 16 * 2**20
-"""Free bytes in the index below which it is not worth writing it anew."""
+"""Free bytes in the index that are not worth rewriting it."""
 MAX_NODE_BYTES = 512 * 2**20
 """
-Bytes of a node's documents that `prune` leaves. On eight GPUs one of the prolog has
-0.1 MB and a round of all checks 1 MB, so that this is two hundred nights and four
-burn-ins as long as any can be.
+Bytes of a node's documents that `prune` leaves. On eight GPUs a prolog's run has 0.1 MB
+and a round of all checks 1 MB, so this holds two hundred nights and four burn-ins of
+the longest kind.
 """
 MAX_BASELINE_RUNS = 30
-"""Runs that a baseline looks back on."""
 MAX_CLOCK_AHEAD = timedelta(minutes=10)
-"""How far after now a run may be dated, by a clock that is put right now and then."""
-RUN_IDS_QUERY = "select id from runs"
-TAKEN_IN_QUERY = "select changed from taken_in"
+"""How far in the future a run may be dated, since clocks are corrected now and then."""
 LAST_RUN = "last"
-"""As the id of a run: the newest."""
+"""The id that means the newest run."""
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
-    """A run as the index knows it."""
+    """A run in the index."""
 
     id: str
     node: str
@@ -103,14 +100,14 @@ class Store:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """
-        Open the index, or make it.
+        Open the index, or create it.
 
-        Documents that are new are taken in, the newest first, for *seconds* at most: a
-        prolog leaves the rest of a great many to the next run.
+        Indexes new documents, the newest first, for up to *seconds*: if there are very
+        many, a prolog leaves the rest to the next run.
         """
         self.path = state / "store.sqlite"
         self.damaged_path = self.path.with_suffix(".damaged")
-        """Where an index lies that was damaged."""
+        """Where a damaged index is moved to."""
         self.documents = state / "runs"
         self._seconds = seconds
         self._clock = clock
@@ -118,9 +115,9 @@ class Store:
         self._seen_mtime = 0
         self._rebuilds = 0
         self._inode: int | None = None
-        """The number of the file that was opened as the index."""
+        """Of the file that was opened as the index."""
         self.warnings: list[str] = []
-        """Complaints about documents that cannot be taken in, and about the index."""
+        """About the index, and documents that cannot be indexed."""
         try:
             self.documents.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -132,7 +129,7 @@ class Store:
 
     def _open(self) -> None:
         self._inode = self._read_inode()
-        if self._run_transaction(read_version) != INDEX_VERSION:  # to write waits for the disk
+        if self._run_transaction(read_version) != INDEX_VERSION:  # writing waits for the disk
             self._run_transaction(
                 lambda db: create_tables(db, self.path, TABLES, INDEX_VERSION), write=True
             )
@@ -148,8 +145,8 @@ class Store:
     def _run_transaction(
         self, work: Callable[[sqlite3.Connection], T], *, write: bool = False
     ) -> T:
-        """Do *work* in a transaction; if the index is damaged, on one that is new."""
-        fix = f"move it away, and it is built again from {self.documents}"
+        """Do *work* in a transaction; if the index is damaged, on a new one."""
+        fix = f"move it away, and it is rebuilt from {self.documents}"
         try:
             with transaction(self.path, if_damaged=fix, write=write) as db:
                 return work(db)
@@ -160,12 +157,12 @@ class Store:
 
     def _rebuild(self, why: DamagedError | ReplacedError) -> None:
         """
-        Set the index aside and build another: all that it says is in the documents.
+        Set the index aside and rebuild it from the documents, which hold everything.
 
-        Where another process has done so meanwhile, go on with what it is building.
+        If another process has done so meanwhile, use its index.
 
         Raises:
-            DamagedError: that cannot be done, or was done again and again.
+            DamagedError: that failed, or was done too often.
             ReplacedError: likewise.
 
         """
@@ -176,30 +173,30 @@ class Store:
             self._open()
             return
         try:
-            # SQLite would take the journal for one of the new index.
+            # SQLite would apply the journal to the new index.
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
             self.path.replace(self.damaged_path)
         except OSError:
             raise why from None
-        self.warnings.append(f"{why}; it is now {self.damaged_path}, and was built again")
+        self.warnings.append(f"{why}; it was moved to {self.damaged_path} and rebuilt")
         self._open()
 
     def get_document_path(self, run: str) -> Path:
-        """Say where the document of *run* lies."""
+        """Return the path of the document of *run*."""
         return self.documents / f"{run}.json"
 
     def index_new(self) -> None:
         """
-        Index the documents that are new; each once, however often it is called.
+        Index new documents, each exactly once.
 
-        A directory that has not changed since the last time is not read again, which
-        a prolog on a node with thousands of runs would wait for.
+        A directory that has not changed since the last time is not read again: with
+        thousands of runs, a prolog would wait for that.
         """
         changed = self._seen_mtime = self.documents.stat().st_mtime_ns
-        if self._run_transaction(lambda db: (changed,) in db.execute(TAKEN_IN_QUERY)):
+        if self._run_transaction(lambda db: (changed,) in db.execute("select * from taken_in")):
             return
         until = self._timer() + self._seconds
-        known = self._run_transaction(lambda db: {run for (run,) in db.execute(RUN_IDS_QUERY)})
+        known = self._run_transaction(lambda db: {i for (i,) in db.execute("select id from runs")})
         new = [p for p in self.documents.glob("*.json") if p.stem not in known]
         new.sort(key=lambda path: path.stem, reverse=True)
         ahead = self._format_latest_id()
@@ -210,23 +207,23 @@ class Store:
             runs = list(_read_whole(batch, complaints))
             self._run_transaction(partial(self._insert_all, runs=runs), write=True)
         self.warnings += complaints
-        if new:  # so that `save` does not take the rest for known
+        if new:  # so that `save` does not record the rest as indexed
             self._seen_mtime = 0
         seen = 0 if new or complaints else changed
         self._run_transaction(lambda db: save_mtime(db, seen), write=True)
 
     def _insert_all(self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]) -> None:
-        """Index *runs*, which may be older than what is known."""
+        """Index *runs*, which may be older than those in the index."""
         for run, size in runs:
             insert_run(db, run, size)
             insert_carry_overs(db, run, IF_NEWER_CLAUSE, self._format_latest_id())
 
     def _format_latest_time(self) -> str:
-        """Write the time after which no run can be dated as `list_runs` has it."""
+        """Format the latest time that counts as now, as in the column `started`."""
         return _format_time(self._clock() + MAX_CLOCK_AHEAD, "")
 
     def _format_latest_id(self) -> str:
-        """Write that time as the id of a run begins."""
+        """Format that time as the beginning of a run's id."""
         return f"{self._clock() + MAX_CLOCK_AHEAD:%Y%m%d-%H%M%S}"
 
     def save(self, run: Run) -> None:
@@ -234,8 +231,7 @@ class Store:
         Write the document of *run*, and index it.
 
         Raises:
-            StoreError: it could not be written, or (and then it is kept all the same)
-                not be indexed.
+            StoreError: it could not be written; or not indexed, but then it is kept.
 
         """
         before = self.documents.stat().st_mtime_ns
@@ -245,7 +241,7 @@ class Store:
         def index(db: sqlite3.Connection) -> None:
             insert_run(db, run, size)
             insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
-            # If nobody else has put anything there since we looked, nothing is new.
+            # If nobody else has added a document since we looked, nothing is new.
             if before == self._seen_mtime:
                 save_mtime(db, self.documents.stat().st_mtime_ns)
 
@@ -262,16 +258,16 @@ class Store:
         """
         Delete the oldest runs of *node* beyond *keep* runs or *max_bytes*; count them.
 
-        At most *max_pruned* of them: the next call goes on.
+        Deletes at most *max_pruned*: the next call goes on.
 
-        Those of the suite that has the most go first, so that a prolog's runs do not
-        drive out the night's. Those in *spare* stay, and the run that
+        The suite with the most runs loses them first, so that a prolog's runs do not
+        push out the nightly ones. Runs in *spare* stay, and so does the one that
         `load_previous_inventory` reads. Beyond *keep*, the runs that `load_carry_overs`
-        reads stay as well, up to `MAX_CARRY_OVER_RUNS`; a mark whose run is deleted is
+        reads also stay, up to `MAX_CARRY_OVER_RUNS`; the marks of a deleted run are
         forgotten.
 
         Raises:
-            StoreError: a document is there still, and the index as it was.
+            StoreError: a document could not be deleted; the index is unchanged.
 
         """
         now = self._format_latest_time()
@@ -293,7 +289,7 @@ class Store:
         return len(oldest)
 
     def shrink(self, sparse: int = SPARSE_BYTES) -> None:
-        """Give back the room that deleted runs left, if that is more than *sparse*."""
+        """Free the room of deleted runs, if it is more than *sparse* bytes."""
         if self._run_transaction(count_free_bytes) > sparse:
             vacuum(self.path)
 
@@ -309,21 +305,21 @@ class Store:
         db.execute("delete from marks where node = ? and run = ?", (node, run))
 
     def list_runs(self, node: str | None = None, limit: int = 50) -> list[RunEntry]:
-        """List runs, of *node* or of all, newest first."""
+        """List runs, of *node* or of all nodes, newest first."""
         return self._select_entries(
             f"where :node is null or node = :node {NEWEST_FIRST_CLAUSE} limit :limit",
             {"node": node, "limit": limit, "now": self._format_latest_time()},
         )
 
     def list_future_runs(self, node: str) -> list[RunEntry]:
-        """List the runs of *node* that are dated after now, whose clock was ahead."""
+        """List the runs of *node* dated in the future: the clock was ahead."""
         return self._select_entries(
             f"where node = :node and started > :now {NEWEST_FIRST_CLAUSE}",
             {"node": node, "now": self._format_latest_time()},
         )
 
     def explain_future_runs(self, node: str) -> str:
-        """Say, in one sentence, that runs of *node* are dated after now, if any are."""
+        """Say, in one sentence, that runs of *node* are dated in the future, if any are."""
         ahead = self.list_future_runs(node)
         if not ahead:
             return ""
@@ -338,10 +334,10 @@ class Store:
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[RunEntry]:
         """
-        List of every node the newest run that came to its end, of that span.
+        List the newest complete run of every node from *since* to *until*.
 
-        A node's clock may have been years ahead once: give *until*, or that run is its
-        newest for ever.
+        A node's clock may have been years ahead once: without *until*, that run stays its
+        newest.
         """
         # SQLite takes the other columns from the row that has the maximum.
         return self._select_entries(
@@ -354,11 +350,10 @@ class Store:
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[LastResult]:
         """
-        List what each check said in the newest whole run of every node and suite.
+        List the result of each check in the newest complete run of every node and suite.
 
-        Of the span from *since* to *until*, as in `list_newest`.
-
-        By suite, for the passive ones run after every job and say nothing of the rest.
+        Only from *since* to *until*, as in `list_newest`. By suite, because the passive
+        suites run after every job and say nothing about the other checks.
         """
         return self._select_structs(
             "select node, suite, id, started, overall, name, verdict, reason,"
@@ -373,7 +368,7 @@ class Store:
     def list_failures(
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[str, float]]:
-        """List the node and the beginning, in s since 1970, of each run that failed."""
+        """List the node and the start, in s since 1970, of each failed run."""
         rows = self._run_transaction(
             lambda db: db.execute(
                 "select node, started from runs where verdict = 'fail' and started between ? and ?",
@@ -395,7 +390,7 @@ class Store:
     def _select_structs(
         self, query: str, values: Mapping[str, str | int | None], kind: type[S]
     ) -> list[S]:
-        """Answer *query* with values of *kind*, whose fields are its columns."""
+        """Return the rows of *query* as values of *kind*, whose fields are the columns."""
         return self._run_transaction(lambda db: _build_structs(db.execute(query, values), kind))
 
     def load(self, run: str) -> Run:
@@ -403,8 +398,8 @@ class Store:
         Read the document of *run*: its id, the start of one, or ``last``.
 
         Raises:
-            UnknownNameError: no run, or more than one, is called so.
-            NoRunsError: there is none, and the last was asked for.
+            UnknownNameError: no run, or more than one, has that name.
+            NoRunsError: *run* is ``last``, and there is none.
 
         """
         entries = self.list_runs(limit=-1)
@@ -418,7 +413,7 @@ class Store:
         raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
-        """Read the documents of *entries*; keep complaints of those that are not."""
+        """Read the documents of *entries*; unreadable ones become warnings."""
         for entry in entries:
             try:
                 yield documents.read(self.get_document_path(entry.id))
@@ -427,9 +422,9 @@ class Store:
 
     def load_previous_inventory(self, node: str) -> Inventory | None:
         """
-        Recall what *node* is made of: its last inventory that was not refused.
+        Load the last inventory of *node* that was not refused.
 
-        A run that missed a part is no reference, or the second one would not.
+        A run that missed a part is no reference, or the next run would not miss it.
         """
         query = f"select inventory {REFERENCE_CLAUSE}"
         values = {"node": node, "now": self._format_latest_time()}
@@ -441,21 +436,16 @@ class Store:
         return self._run_transaction(read)
 
     def count_runs(self, node: str) -> int:
-        """Count the runs of *node*, each round of one as one."""
+        """Count the runs of *node*; each round counts as one."""
         query = "select coalesce(sum(rounds), 0) from runs where node = ?"
-
-        def read(db: sqlite3.Connection) -> int:
-            found: int = db.execute(query, (node,)).fetchone()[0]
-            return found
-
-        return self._run_transaction(read)
+        return self._run_transaction(lambda db: int(db.execute(query, (node,)).fetchone()[0]))
 
     def load_carry_overs(self, node: str) -> dict[str, tuple[CarryOver, ...]]:
         """
-        Recall what each check wanted to know again of *node*: the newest of each.
+        Load what each check carries over on *node*: the newest mark of each name.
 
-        A run that was interrupted is inconclusive, so what it looked at is new still;
-        and the newest is the one that came last, whatever the clock said.
+        An interrupted run is inconclusive, so what it looked at still counts as new. The
+        newest is the one that came last, whatever the clock said.
         """
         query = "select name, mark, value, part from marks where node = ?"
         found: dict[str, tuple[CarryOver, ...]] = {}
@@ -467,7 +457,7 @@ class Store:
         """
         List the runs of that node before *run* in which *checks* judged *part*.
 
-        Newest first. One that failed may have been without the part.
+        Newest first. A failed run may not have had the part.
         """
         return self._select_entries(
             "where node = :node and started < :before"
@@ -486,10 +476,10 @@ class Store:
 
     def make_past_lookup(self, node: str, suite: str, check: str, before: str = "9") -> PastValues:
         """
-        Recall what *check* measured on *node* in runs of *suite*, from *before*.
+        Return a lookup of what *check* measured on *node* in runs of *suite*, up to *before*.
 
-        Only what passed counts: were warnings taken in, a part that has become slow
-        would be its own measure after a while.
+        Only passes count: if warnings did, a part that has become slow would soon be its
+        own baseline.
         """
 
         def values(metric: str, part: str) -> Sequence[float]:
@@ -498,14 +488,14 @@ class Store:
                 return self._select_values(
                     (node, suite, check, metric, part, until, MAX_BASELINE_RUNS)
                 )
-            except StoreError as exc:  # a run must not be lost for want of its past
+            except StoreError as exc:  # a run must not fail because its past is missing
                 self.warnings.append(str(exc))
                 return ()
 
         return values
 
     def make_earlier_lookup(self, run: Run) -> Callable[[str], PastValues]:
-        """Recall by the name of a check what that node measured before *run*."""
+        """Return a lookup, by the name of a check, of what that node measured before *run*."""
         return partial(self.make_past_lookup, run.node, run.suite, before=run.started.isoformat())
 
     def _select_values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
@@ -521,15 +511,14 @@ class Store:
 
 
 def _read_size(path: Path) -> int:
-    """Say how many bytes a document has."""
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # another process has deleted it meanwhile
+    except FileNotFoundError:  # another process has deleted it
         return 0
 
 
 def _format_time(when: datetime | None, without: str) -> str:
-    """Write a time in UTC as `list_runs` has it, so that it can be compared."""
+    """Format a time in UTC as in the column `started`, so that it can be compared."""
     return without if when is None else when.replace(tzinfo=UTC).isoformat()
 
 
@@ -539,17 +528,17 @@ def _build_structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]
 
 
 def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
-    """Read those of *paths* that hold whole runs, each with its size in bytes."""
+    """Read the complete runs among *paths*, each with its size in bytes."""
     for path in paths:
         try:
             yield _read_run(path), _read_size(path)
         except StoreError as exc:
-            if os.path.lexists(path):  # else another process has deleted it meanwhile
+            if os.path.lexists(path):  # else another process has deleted it
                 complaints.append(str(exc))
 
 
 def _read_run(path: Path) -> Run:
     run = documents.read(path)
     if run.id != path.stem:
-        raise StoreError(f"{path} holds run {run.id}: name it so, or move it away")
+        raise StoreError(f"{path} holds run {run.id}: rename it to {run.id}.json, or move it away")
     return run

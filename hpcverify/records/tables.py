@@ -1,8 +1,8 @@
 """
-The tables of the index, and the statements that fill them and choose what goes.
+The tables of the index, and the statements that fill and prune them.
 
-Of a run of several rounds `results` has the worst one of each check, and `measurements`
-the median of each value, so that it counts as one run among the others.
+For a run of several rounds, `results` has the worst round of each check and
+`measurements` the median of each value, so that it counts as one run among the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcverify.summary.rounds import (
 )
 
 INDEX_VERSION = 8
-"""Of `TABLES`. No release had those before."""
+"""The version of `TABLES`. No release had earlier ones."""
 TABLES = """
 create table runs (
     id text primary key, node text not null, suite text not null,
@@ -40,7 +40,7 @@ create table measurements (
     run text not null references runs (id), name text not null,
     metric text not null, part text not null, value real, unit text not null
 );
--- by run first: what a run adds lies on a dozen pages, and not one value on each
+-- by run first: a run then adds to a dozen pages, and not one value to each page
 create index measurements_by_run on measurements (run, name, metric, part);
 create table taken_in (changed integer not null);
 create table marks (
@@ -50,15 +50,15 @@ create table marks (
 );
 """
 PRUNE_SLACK_DIVISOR = 50
-"""`prune` waits until a fiftieth too many are there, for a prolog waits for it."""
+"""`prune` waits for a surplus of a fiftieth, because a prolog waits for `prune`."""
 MAX_CARRY_OVER_RUNS = 16
 """
-Runs that `prune` spares for a mark. A check leaves all of its marks in each run, so
-that these are few: the last of each check, and one for each time that parts were taken
-out for good.
+Runs that `prune` spares for a mark. A check leaves all its marks in each run, so these
+are few: the last run of each check, and one for each time that parts were removed for
+good.
 """
 NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
-"""Of ``:now``, what is dated after it comes last."""
+"""Runs dated after ``:now`` come last."""
 REFERENCE_CLAUSE = (
     "from runs join results r on r.run = runs.id where node = :node"
     " and r.name = 'inventory' and r.verdict in ('pass', 'warn')"
@@ -67,11 +67,11 @@ REFERENCE_CLAUSE = (
 IF_NEWER_CLAUSE = (
     "where excluded.run <= :ahead and (marks.run > :ahead or marks.run <= excluded.run)"
 )
-"""The id of a run begins with its date: from ``:ahead`` on, it is after now."""
+"""The id of a run begins with its date: ids from ``:ahead`` on are in the future."""
 
 
 def find_surplus(db: sqlite3.Connection, node: str, keep: int, room: int, now: str) -> set[str]:
-    """Name the runs of *node* beyond *keep* runs or *room* bytes, by the time *now*."""
+    """Find the runs of *node* beyond *keep* runs or *room* bytes, at the time *now*."""
     count, weight = db.execute(
         "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
     ).fetchone()
@@ -87,9 +87,9 @@ def _find_beyond_quota(
     db: sqlite3.Connection, node: str, cost: str, room: int, now: str
 ) -> set[str]:
     """
-    Name the runs of *node* for which there is no *room*, each having its *cost*.
+    Find the runs of *node* that do not fit into *room*, where each has its *cost*.
 
-    Room is given to the newest of each suite in turn, to the one that had least first.
+    The newest runs of each suite get room in turn, the suite that has the least first.
     """
     rows = db.execute(
         "select id from (select id, sum(cost) over (order by share, started > :now,"  # noqa: S608 - our own words
@@ -103,13 +103,13 @@ def _find_beyond_quota(
 
 
 def find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Name the run whose inventory the next run of *node* is compared with."""
+    """Find the run whose inventory the next run of *node* is compared with."""
     rows = db.execute(f"select runs.id {REFERENCE_CLAUSE}", {"node": node, "now": now})
     return {run for (run,) in rows}
 
 
 def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Name the runs of the marks of *node*, the newest of them."""
+    """Find the newest runs that have marks of *node*."""
     rows = db.execute(
         "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
         f" {NEWEST_FIRST_CLAUSE} limit :most",
@@ -119,7 +119,7 @@ def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[st
 
 
 def save_mtime(db: sqlite3.Connection, changed: int) -> None:
-    """Note that all documents are indexed that the directory had when it *changed*."""
+    """Record that all documents are indexed that the directory had when it *changed*."""
     db.execute("delete from taken_in")
     db.execute("insert into taken_in values (?)", (changed,))
 
@@ -162,9 +162,9 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
 
 def insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:
     """
-    Keep the marks of *run*, in place of earlier ones for which the clause *where* holds.
+    Store the marks of *run*; they replace earlier ones that the clause *where* selects.
 
-    *ahead* is its ``:ahead``: what the id of a run that is dated after now begins with.
+    *ahead* is its ``:ahead``: the ids of runs from the future begin there.
     """
     if not run.complete:
         return

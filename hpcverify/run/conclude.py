@@ -1,8 +1,8 @@
 """
-Make one result of what all workers said about one check.
+Turn the answers of all workers into the one result of a check.
 
-What a check found is judged by the limits that hold now; that a worker could not
-do its part is an ERROR beside it, and hides no FAIL that was found before.
+What a check found is judged by today's limits. A worker that could not do its part
+adds an ERROR, which hides no FAIL.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ def conclude(
     seconds: float,
 ) -> Result:
     """
-    Judge what was found by *step*; *answers* are by the part that gave them.
+    Judge what *step* found; *answers* are keyed by the part that gave them.
 
-    A check that was skipped on every device is a skip; one skipped on some says so
-    in its coverage.
+    A check skipped on every device is a SKIP; skipped on some, its coverage says so.
     """
     outcomes = {part: answer.outcome for part, answer in answers.items()}
     found = [item for answer in answers.values() for item in answer.items]
@@ -85,24 +84,20 @@ def conclude(
             cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
             coverage=(),
         )
+    several = len(outcomes) > 1
     shortfalls = tuple(
         Shortfall(
-            where=part,
-            reason=_prefix_label(inventory.find_label(part), outcome.reason, len(outcomes)),
-            cause=outcome.cause,
-            remedy=outcome.remedy,
-            code=outcome.code,
+            part,
+            f"{inventory.find_label(part)}: {o.reason}" if several else o.reason,
+            o.cause,
+            o.remedy,
+            o.code,
         )
-        for part, outcome in outcomes.items()
-        if outcome.verdict is Verdict.ERROR
+        for part, o in outcomes.items()
+        if o.verdict is Verdict.ERROR
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
     return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
-
-
-def _prefix_label(label: str, reason: str, parts: int) -> str:
-    """Name the part only where there are several."""
-    return reason if parts == 1 else f"{label}: {reason}"
 
 
 def judge_result(
@@ -112,7 +107,7 @@ def judge_result(
     inventory: Inventory,
     past: PastValues,
 ) -> Result:
-    """Judge *result* by today's *rules* and *rulings*; its shortfalls stand."""
+    """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
     limits = resolve(rules, result.measurements, inventory, past)
     short = [
         Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
@@ -122,6 +117,7 @@ def judge_result(
     names = inventory.recall(result.findings).format_names
     verdict = judge((*result.measurements, *result.findings), holding, rulings, names)
     total = combine_judgements([verdict, *short])
+    codes = sorted({finding.code for finding in result.findings})
     return msgspec.structs.replace(
         result,
         verdict=total.verdict,
@@ -129,7 +125,7 @@ def judge_result(
         cause=total.cause,
         remedy=total.remedy,
         limits=tuple(limits),
-        rulings={code: rulings[code] for code in _list_finding_codes(result) if code in rulings},
+        rulings={code: rulings[code] for code in codes if code in rulings},
     )
 
 
@@ -141,47 +137,46 @@ def rejudge_result(
     past: PastValues,
 ) -> Result:
     """Judge a stored result again; a check that was skipped stays skipped."""
-    if result.verdict is Verdict.SKIP:
-        return result
-    return judge_result(result, rules, rulings, inventory, past)
+    skipped = result.verdict is Verdict.SKIP
+    return result if skipped else judge_result(result, rules, rulings, inventory, past)
 
 
 def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     """
-    List what failed in *result* that a rerun cannot take back, a sentence each.
+    List the failures in *result* that a rerun cannot undo, one sentence each.
 
-    By the limits and rulings that it was judged by. A check in beta gives none: it can
-    do no more than warn.
+    They follow the limits and rulings that judged it. A check in beta has none: it can
+    only warn.
     """
     if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
         return ()
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    told = list_judgements(found, result.limits, result.rulings, inventory.format_names)
-    return tuple(c.reason for c in told if c.hard and c.verdict is Verdict.FAIL)
+    judged = list_judgements(found, result.limits, result.rulings, inventory.format_names)
+    return tuple(j.reason for j in judged if j.hard and j.verdict is Verdict.FAIL)
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
     """
-    Say what counts of a check whose workers *cut* had their end with the budget.
+    Say what counts of a check whose workers *cut* were ended when the budget ran out.
 
-    That is no ERROR where an earlier round had been to the end. What was found until
-    then counts if it is bad; half a check passes nothing, and is no result.
+    That is no ERROR if an earlier round was complete. What was found counts if it is
+    bad. Half a check passes nothing: then there is no result.
     """
     others = any(short.where not in cut for short in result.shortfalls)
     if others or result.verdict is Verdict.FAIL:
         return result
     limits = [limit for limit in result.limits if _applies_to_part_result(limit, result)]
     found: list[JudgedItem] = [*result.measurements, *result.findings]
-    told = judge(found, limits, result.rulings, inventory.format_names)
-    if told.verdict is Verdict.PASS:
+    judged = judge(found, limits, result.rulings, inventory.format_names)
+    if judged.verdict is Verdict.PASS:
         return None
-    short = Coverage("node", "cut short: the suite's time was used up")
+    short = Coverage("node", "cut short: the suite's time ran out")
     return msgspec.structs.replace(
         result,
-        verdict=told.verdict,
-        reason=told.reason,
-        cause=told.cause,
-        remedy=told.remedy,
+        verdict=judged.verdict,
+        reason=judged.reason,
+        cause=judged.cause,
+        remedy=judged.remedy,
         coverage=(*result.coverage, short),
         limits=tuple(limits),
         shortfalls=(),
@@ -189,7 +184,7 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
 
 
 def _applies_to_part_result(limit: Limit, result: Result) -> bool:
-    """Whether *limit* holds for half a check: not if it says how much is enough."""
+    """Whether *limit* applies to half a check: not if it says how much is enough."""
     decides = limit.otherwise is not Verdict.ERROR and not limit.noisy
     return decides and _is_measured(limit, result)
 
@@ -197,7 +192,7 @@ def _applies_to_part_result(limit: Limit, result: Result) -> bool:
 def build_not_run_result(
     step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
 ) -> Result:
-    """Say that *step* had no turn, and why."""
+    """Say that *step* did not run, and why."""
     return Result(
         check=step.name,
         verdict=Verdict.ERROR,
@@ -208,10 +203,6 @@ def build_not_run_result(
         maturity=step.check.maturity,
         required=step.required,
     )
-
-
-def _list_finding_codes(result: Result) -> list[str]:
-    return sorted({finding.code for finding in result.findings})
 
 
 def _is_measured(limit: Limit, result: Result) -> bool:

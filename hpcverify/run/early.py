@@ -1,10 +1,10 @@
 """
-Where the command begins: with a worker, before the engine has even imported itself.
+Where the command begins: a worker starts before the engine has imported itself.
 
-To get ready to read the hardware takes a worker longer than to read it, and the engine
-as long again: side by side they need half the time, which Slurm's prolog waits for.
-It lists the hardware, which loads nothing and changes nothing, before it is told to:
-the first order of every run is that.
+Getting ready to read the hardware takes longer than reading it, for the worker and for
+the engine. Side by side they need half the time, and Slurm's prolog waits for it. The
+worker lists the hardware before it is asked: every run asks for that first, and it
+loads and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 STDERR_DESCRIPTOR = 2
 EXIT_UNVERIFIED = 3
 UMASK = 0o022
-"""What we make is never for others to change, whatever umask we were started with."""
+"""Nobody else may change the files that we make, whatever umask we start with."""
 HOOKS_LOCK_VARIABLE = "HPCVERIFY_LOCK"
-"""The variable in which Slurm's hooks name the descriptor of their lock."""
+"""Slurm's hooks put the descriptor of their lock in this variable."""
 HELP_OPTIONS = frozenset({"-h", "--help"})
 
 _early_worker: ForkedWorker | None = None
 
 
 def run_beside_worker(command_line: Callable[[], None]) -> None:
-    """Run *command_line*; where it verifies this node, start a worker first."""
-    global _early_worker  # noqa: PLW0603 - click stands between here and who takes it
+    """Run *command_line*; if it will verify this node, start a worker first."""
+    global _early_worker  # noqa: PLW0603 - click is between here and `take_worker`
     _reopen_closed_streams()
     _print_in_any_encoding()
     os.umask(os.umask(UMASK) | UMASK)
@@ -41,10 +41,10 @@ def run_beside_worker(command_line: Callable[[], None]) -> None:
             with suppress(OSError):  # a crowded node: `take_worker` tries again
                 _early_worker = fork()
         command_line()
-    except KeyboardInterrupt:  # before anybody was there to take it
+    except KeyboardInterrupt:  # before a handler was installed
         sys.stderr.write("hpcverify: interrupted\n")
         sys.exit(EXIT_UNVERIFIED)
-    except OSError as exc:  # a node so crowded that we cannot even import ourselves
+    except OSError as exc:  # a node too crowded to import ourselves
         sys.stderr.write(f"hpcverify: {exc}\n")
         sys.exit(EXIT_UNVERIFIED)
     finally:
@@ -53,7 +53,6 @@ def run_beside_worker(command_line: Callable[[], None]) -> None:
 
 
 def _reopen_closed_streams() -> None:
-    """Open something for each standard stream that the caller closed."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR_DESCRIPTOR:
         pass
     os.close(descriptor)
@@ -62,7 +61,7 @@ def _reopen_closed_streams() -> None:
 
 
 def _print_in_any_encoding() -> None:
-    """Have what the terminal's encoding lacks be spelled out, and stop nobody."""
+    """Spell out characters that the terminal's encoding lacks, rather than fail."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -85,11 +84,11 @@ def fork() -> ForkedWorker:
     """
     Start a worker from this process, which must have no threads yet.
 
-    Both go on to import a lot, of which nothing is garbage: the garbage collector,
-    which would take a tenth of the time, is off until each is ready.
+    Both go on to import a lot, and none of it is garbage. The garbage collector, which
+    would take a tenth of the time, is off until each is ready.
     """
     gc.disable()
-    # What both need is imported once, before they part.
+    # Import what both need once, before they part.
     from hpcverify.run import worker  # noqa: PLC0415 - not for help
 
     parent = os.getpid()
@@ -107,7 +106,7 @@ def fork() -> ForkedWorker:
 
 
 def _collect_garbage_again() -> None:
-    """Look for garbage from now on, but not in what is there, not even at the end."""
+    """Collect garbage from now on, but never look at what already exists."""
     gc.freeze()
     gc.enable()
 
@@ -126,7 +125,7 @@ def _run_worker(worker: ModuleType, reading: int, files: WorkerFiles, parent: in
         _collect_garbage_again()
         worker.serve(files.requests, files.responses, ahead)
         status = 0
-    except BaseException:  # noqa: BLE001 - told in the log, for nothing else is left
+    except BaseException:  # noqa: BLE001 - it goes to the log: nothing else is left
         import traceback  # noqa: PLC0415 - hardly ever
 
         traceback.print_exc()
@@ -137,10 +136,10 @@ def _run_worker(worker: ModuleType, reading: int, files: WorkerFiles, parent: in
 
 def _close_other_files(files: WorkerFiles) -> None:
     """
-    Close what the caller had open, as locks and pipes that wait for our end.
+    Close what the caller had open, such as locks and pipes that wait for us to end.
 
-    But for the hooks' lock: a worker that a driver never lets go of keeps it, so that
-    the next hook does not lose one more to it.
+    Keep the hooks' lock: while a driver holds a worker for good, the next hook must not
+    lose another worker to it.
     """
     kept = {*map(str, files), os.environ.get(HOOKS_LOCK_VARIABLE)}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib is not there yet

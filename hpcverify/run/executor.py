@@ -1,4 +1,4 @@
-"""Ways to run a suite's tasks, behind one small interface."""
+"""The small interface behind which a suite's tasks run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcverify.run.wire import Item, Outcome, Task
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a worker yielded of one task, in order, and how the task ended."""
+    """What a worker yielded for one task, in order, and how the task ended."""
 
     items: tuple[Item, ...] = ()
     outcome: Outcome
@@ -19,13 +19,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class Executor(Protocol):
     """
-    Hands tasks to workers by name, and brings back an answer for every one.
+    Gives tasks to workers by name, and returns an answer for each.
 
-    Implementations own their workers: `close` ends whatever still runs.
+    Implementations own their workers: `close` ends those that still run.
     """
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
-        """Run each task on the worker of its name, all at the same time."""
+        """Run each task on the worker with its name, all at once, for *timeout* seconds."""
         ...
 
     def should_stop(self) -> bool:
@@ -33,5 +33,5 @@ class Executor(Protocol):
         ...
 
     def close(self, *, hurry: bool = False) -> None:
-        """End all workers; in a *hurry*, do not wait for those that hang."""
+        """End all workers; in a *hurry*, do not wait long for those that hang."""
         ...

@@ -1,4 +1,4 @@
-"""Folders that one run makes for itself, and removes whatever happens."""
+"""Folders that a run makes for itself and always removes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcverify.errors import UnusableError
 from hpcverify.trust import refuse_folder_of_others
 
 LEFTOVER_SECONDS = 2.0
-"""Seconds for what killed runs have left; a prolog waits, and the next run goes on."""
+"""Seconds to clean up after killed runs: a prolog waits, and the next run goes on."""
 PRIVATE_MODE = 0o700
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -23,14 +23,14 @@ def temporary_folder(
     root: Path, node: str, *, say: Callable[[str], None], make: bool = True
 ) -> Generator[Path]:
     """
-    Make an empty folder in *root*, and remove it whatever happens.
+    Make an empty folder in *root*, and always remove it.
 
-    What a run that was killed by -9 left there goes first: no other can be at work,
-    since we hold the node. The name says whose it is, for *root* may be shared. What
-    has such a name and belongs to another user is left alone, and *say* tells of it.
+    First it removes what runs killed by -9 left there: we hold the node, so no other
+    run is active. The name holds the node, since *root* may be shared. Folders with
+    such a name that belong to another user stay, and *say* reports them.
 
     Raises:
-        UnusableError: nothing can be written to *root*.
+        UnusableError: *root* cannot be written.
         ConfigError: another user could rename what is in it.
 
     """
@@ -54,13 +54,13 @@ def temporary_folder(
 
 
 def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:
-    """Remove what is called by *prefix* in *root* and is ours; tell of the rest."""
+    """Remove what is ours in *root* and begins with *prefix*; report the rest."""
     until = time.monotonic() + LEFTOVER_SECONDS
     others: list[tuple[str, int]] = []
     for path in root.iterdir():
         if not path.name.startswith(prefix):
             continue
-        with suppress(FileNotFoundError):  # its owner has removed it just now
+        with suppress(FileNotFoundError):  # its owner has just removed it
             owner = path.lstat().st_uid
             if owner == os.geteuid():
                 remove(path, until)
@@ -69,22 +69,22 @@ def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> No
     if others:
         first, owner = min(others)
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
-        say(f"{first} belongs to user {owner}{more}: left alone, remove it if need be")
+        say(f"{first} belongs to user {owner}{more} and was left alone: remove it if need be")
 
 
 def remove(path: Path, until: float = float("inf")) -> None:
     """
-    Remove *path* and what is in it, as far as that is possible.
+    Remove *path* and everything in it that can be removed.
 
-    However deep it is: a folder within is moved up into *path* before it is emptied, so
-    no name grows too long. No link is followed, and no other file system entered. At
-    *until*, by `time.monotonic`, the rest is left.
+    Depth does not matter: an inner folder is moved up into *path* before it is emptied,
+    so no name grows too long. No link is followed, and no other file system entered.
+    It stops at *until*, by `time.monotonic`.
     """
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
             return
-        with suppress(OSError):  # after a passive run it is empty
+        with suppress(OSError):  # a passive run leaves it empty
             path.rmdir()
             return
         top = os.open(path, FOLDER_FLAGS)
@@ -99,7 +99,7 @@ def remove(path: Path, until: float = float("inf")) -> None:
 
 
 def _empty_folder(top: int, until: float) -> None:
-    """Remove what is in the folder open as *top*, and all below it."""
+    """Remove everything in the folder that is open as *top*."""
     todo = _unlink_files(top, until)
     while todo and time.monotonic() < until:
         name = todo.pop()
@@ -134,6 +134,6 @@ def _unlink_files(folder: int, until: float) -> list[str]:
             os.unlink(name, dir_fd=folder)
         except IsADirectoryError:
             folders.append(name)
-        except OSError:  # it cannot be removed, and so neither can what it lies in
+        except OSError:  # then its folder cannot be removed either
             continue
     return folders

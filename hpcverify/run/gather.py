@@ -1,8 +1,8 @@
 """
-Run one check on a node: give its workers their tasks, and gather what they answer.
+Run one check on a node: give its workers their tasks, and gather their answers.
 
-Nothing here touches hardware: what does is done by workers, so that a driver that
-hangs takes a worker with it and never the run.
+Nothing here touches hardware. Workers do, so a driver that hangs takes down a worker
+and never the run.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from hpcverify.run.wire import (
 from hpcverify.telemetry import problems
 
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
-"""What checks compute on that are not about a device."""
+"""What a check computes on if it is not about a device."""
 TELEMETRY_WORKER, NODE_WORKER = "telemetry", "node"
 """The names of the workers that belong to no device."""
 OBSERVED_KEY = "observed"
-"""The key of what the check made of the telemetry, beside the answers of the workers."""
+"""The key of the check's verdict on the telemetry, beside the workers' answers."""
 RECONCILED_KEY = "together"
-"""The key of what the check made of the answers of all devices."""
+"""The key of the check's verdict on the answers of all devices together."""
 PROBE_SECONDS = 30.0
 OBSERVE_SECONDS = 30.0
 SAMPLED_SECONDS_PER_SECOND = 50.0
-"""Seconds of telemetry for which `Observe` has one second more: a burn-in has millions
-of samples."""
+"""Seconds of telemetry that give `Observe` one second more: a burn-in has millions of
+samples."""
 RECONCILE_SECONDS = 30.0
 SETTLE_GRACE_SECONDS = 10.0
-"""Seconds that the worker has, over and above the time it was told to settle for."""
+"""Seconds that the worker has beyond the time to settle."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """One pass through a suite: the node as it is now, and what all checks share."""
+    """One pass through a suite: the node's present state, and what all checks share."""
 
     number: int
     node: str
@@ -71,7 +71,7 @@ class Round(Struct, frozen=True, kw_only=True):
     history: NodeHistory
     """Of earlier runs, and of the rounds before this one."""
     holders: tuple[GpuHolder, ...]
-    """Other people's processes on the GPUs."""
+    """Processes of others on the GPUs."""
     executor: Executor
     packages: tuple[str, ...]
     folder: Path
@@ -84,15 +84,15 @@ class Round(Struct, frozen=True, kw_only=True):
     is_sampled: bool
     """Whether the telemetry worker samples."""
     observed_until: dict[str, float]
-    """Up to when a passive check has observed the telemetry; the rounds share it."""
+    """When each passive check last observed the telemetry; the rounds share it."""
     began: float
     """When the run began, on *clock*."""
     deadline: float
-    """When its budget is used up."""
+    """When its budget runs out."""
     clock: Callable[[], float]
 
     def count_seconds_left(self) -> float:
-        """Count the seconds until the budget is used up."""
+        """Count the seconds until the budget runs out."""
         return max(0.0, self.deadline - self.clock())
 
 
@@ -104,16 +104,16 @@ class StepRun(Struct, kw_only=True):
     _contexts: tuple[Context, ...] = ()
     """Of all workers that measured."""
     _cut_workers: frozenset[str] = frozenset()
-    """Workers of a later round that were ended because the budget was used up."""
+    """Workers of a later round that were ended because the budget ran out."""
 
     def run(self, settle: float) -> Result | None:
         """
-        Run the check, after up to *settle* seconds for the devices to cool down.
+        Run the check, after waiting up to *settle* seconds for the devices to cool down.
 
-        Returns None if the budget cut it short before it found anything that counts.
+        Returns None if the budget ran out before it found anything that counts.
 
         Raises:
-            Unable: there is no directory for what it writes.
+            Unable: there is no directory that it can write to.
 
         """
         step, now = self.step, self.round
@@ -135,7 +135,7 @@ class StepRun(Struct, kw_only=True):
         return result
 
     def _settle(self, seconds: float) -> tuple[Coverage, ...]:
-        """Wait until the load of an earlier check is over; say what came of it."""
+        """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
         task = Settle(
             timeout=min(seconds, now.count_seconds_left()),
@@ -151,7 +151,7 @@ class StepRun(Struct, kw_only=True):
         return tuple(item for item in answer.items if isinstance(item, Coverage))
 
     def _measure(self) -> dict[str, Answer]:
-        """Have all workers measure; those of one phase at the same time."""
+        """Have all workers measure; those of one phase at once."""
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
         answers: dict[str, Answer] = {}
@@ -217,7 +217,7 @@ class StepRun(Struct, kw_only=True):
         return path
 
     def _is_observed(self) -> bool:
-        # What ends the telemetry worker ends the sampling: there is nobody to ask.
+        # Without the telemetry worker there are no samples.
         cut = TELEMETRY_WORKER in self._cut_workers
         return self.step.check.observe is not None and self.round.is_sampled and not cut
 
@@ -240,7 +240,7 @@ class StepRun(Struct, kw_only=True):
         return answer
 
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
-        """Have the check say what all *answers* mean together, if it can."""
+        """Have the check judge all *answers* together, if it can."""
         items = [item for answer in answers.values() for item in answer.items]
         measurements = tuple(i for i in items if isinstance(i, Measurement))
         findings = tuple(i for i in items if isinstance(i, Finding))
@@ -255,7 +255,7 @@ class StepRun(Struct, kw_only=True):
         )
         together = self._ask_telemetry_worker(task, RECONCILE_SECONDS)
         if together.outcome.verdict is not Verdict.PASS:
-            # What each found still counts, and half of what it means does not.
+            # What each device found still counts; half a conclusion does not.
             return answers | {RECONCILED_KEY: Answer(outcome=together.outcome)}
         rest = {part: _drop_judged_items(answer) for part, answer in answers.items()}
         return rest | {RECONCILED_KEY: together}
@@ -266,10 +266,10 @@ class StepRun(Struct, kw_only=True):
 
 def _make_directory(path: Path) -> None:
     """
-    Make the directory *path* in one that is there.
+    Make the directory *path*, but not its parents.
 
-    Not with its parents: where the scratch was unmounted meanwhile, they would be made
-    on the disk below, and that one verified in its place.
+    If the scratch was unmounted meanwhile, the parents would land on the disk below,
+    and we would verify the wrong disk.
 
     Raises:
         Unable: it cannot be made.
@@ -288,7 +288,7 @@ def _make_directory(path: Path) -> None:
 
 
 def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
-    """Name the workers that had no end after *seconds*, and not those that say so."""
+    """Name the workers that we ended after *seconds*; a tool's own timeout is none."""
     return frozenset(
         name
         for name, answer in answers.items()
@@ -298,20 +298,20 @@ def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> froze
 
 
 def _drop_judged_items(answer: Answer) -> Answer:
-    """Leave out what is judged, and keep how it ended and what else was said."""
+    """Leave out what is judged; keep the rest and how it ended."""
     others = tuple(i for i in answer.items if not isinstance(i, Measurement | Finding))
     return msgspec.structs.replace(answer, items=others)
 
 
 def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[dict[str, Device]]:
-    """Yield, one after the other, who works at the same time, and on what."""
+    """Yield each phase: the workers that run at once, and their devices."""
     match placement:
         case Placement.PASSIVE:
             yield {TELEMETRY_WORKER: HOST_DEVICE}
         case Placement.NODE:
             yield {NODE_WORKER: HOST_DEVICE}
         case Placement.DEVICES:
-            # Together: one at a time hides faults of power and cooling.
+            # At once: one at a time hides faults of power and cooling.
             for kind in _list_kinds(devices):
                 yield {d.part: d for d in devices if d.kind == kind}
         case Placement.ALL_DEVICES:
@@ -333,10 +333,10 @@ def probe_node(
     folder: Path | None = None,
 ) -> tuple[Inventory, tuple[GpuHolder, ...]]:
     """
-    List what the node is made of and who holds its GPUs, in a worker.
+    List the node's hardware and the processes on its GPUs, in a worker.
 
-    It has *seconds* for it, goes on to *sample* the telemetry if that is wanted, and
-    says what is mounted below *folder*.
+    The worker has *seconds* for that, samples the telemetry from then on if *sample* is
+    set, and reports what is mounted below *folder*.
     """
     task = Probe(sample=sample, folder=folder)
     answer = executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
@@ -352,7 +352,7 @@ def probe_node(
 
 
 def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
-    """Leave out what the telemetry had to say of a check that was skipped anyway."""
+    """Leave out the telemetry of a check that was skipped."""
     others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}
     skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
     return others if skipped and all(skipped) else dict(answers)
@@ -360,10 +360,10 @@ def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
 
 def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
     """
-    Answer for the devices that should be there and cannot be worked on.
+    Answer for the devices that should be here and cannot be used.
 
-    They are known from the problems that the probe met and from what was here
-    before: a node must not pass because its driver is broken.
+    The probe's problems and the previous inventory name them: a node must not pass
+    because its driver is broken.
     """
     here = {device.part for device in inventory.devices}
     gone = {

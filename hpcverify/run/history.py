@@ -1,4 +1,4 @@
-"""What a node's earlier runs, and earlier rounds of a run, say about it."""
+"""What earlier runs of a node, and earlier rounds of this one, know about it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpcverify.model import CarryOver, Device, Inventory, Result, Verdict
 
 
 class NodeHistory(Struct, frozen=True, kw_only=True):
-    """What is known of the node from its earlier runs."""
+    """What is known about the node from its earlier runs."""
 
     previous: Inventory | None = None
     past_values: Callable[[str], PastValues] = lambda _check: lambda _name, _where: ()
     carry_overs: Mapping[str, tuple[CarryOver, ...]] = {}
-    """What each check asked to be told again."""
+    """What each check carries over from its last run."""
     run_count: int = 0
-    """And rounds of runs."""
+    """Each round counts as one."""
 
 
 def extend_history(
@@ -28,19 +28,19 @@ def extend_history(
     """
     Add to *history* what a round found.
 
-    Its *inventory* is the reference for the next round if the check `inventory` accepted
-    it, and is not if that refused it. Where that did not run, both count: what this round
-    has, and what an earlier run had, is missed if it is gone.
+    Its *inventory* becomes the reference for the next round if the check `inventory`
+    accepted it. If that check did not run, the reference is everything that this round
+    or the earlier reference has.
     """
     marks = dict(history.carry_overs)
     for r in results:
         known = (*marks.get(r.check, ()), *r.marks)
         marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
-    asked = [r.verdict for r in results if r.check == "inventory"]
+    verdicts = [r.verdict for r in results if r.check == "inventory"]
     previous = history.previous
-    if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in asked):
+    if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in verdicts):
         previous = inventory
-    elif not asked:
+    elif not verdicts:
         previous = _merge_inventories(inventory, history.previous)
     return NodeHistory(
         previous=previous,
@@ -51,7 +51,7 @@ def extend_history(
 
 
 def _merge_inventories(inventory: Inventory, previous: Inventory | None) -> Inventory:
-    """Add to *inventory* the devices that are missed by *previous*, and their parts."""
+    """Add to *inventory* the devices that only *previous* has, and their parts."""
     if previous is None:
         return inventory
     missed = list_missing_devices(inventory, previous)

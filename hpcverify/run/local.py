@@ -1,10 +1,10 @@
 """
-Run tasks on this machine, each device's in a worker process of its own.
+Run tasks on this machine, with a worker process for each device.
 
-A worker that crashes, hangs or overruns is ended and replaced, and only the task
-in hand suffers. Each one leads a session of its own, so that its children end with
-it, and writes to files, so that nobody waits on a pipe. A process in uninterruptible
-sleep cannot be ended by anyone: it is abandoned after a bounded wait and named.
+A worker that crashes, hangs or overruns is ended and replaced, and only its current
+task is lost. Each worker leads its own session, so its children end with it, and writes
+to files, so nobody waits on a pipe. Nobody can end a process in uninterruptible sleep:
+after a bounded wait we abandon it and name it.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "hpcverify.run.worker")
-"""Without -P whatever lies in the current directory could be imported."""
+"""Without -P, anything in the current directory could be imported."""
 WORKER_GRACE_SECONDS = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
 REAP_SECONDS = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
 HURRIED_REAP_SECONDS = 0.3
-"""The same when the run was told to end, and someone waits for the node."""
+"""The same when the run must end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
-"""Seconds between looks at the responses: short at first, then longer."""
+"""Seconds between polls of the responses: short at first, then longer."""
 LOG_TAIL_BYTES = 2000
-"""Bytes of a worker's log that are worth showing."""
+"""The part of a worker's log that is worth showing."""
 SIGTERM_DEATH = "killed by SIGTERM"
 """How a worker ends when a scheduler ends a job: it signals all processes, and the
-engine may look before it has heard of it itself."""
+engine may see the worker die before its own signal arrives."""
 INTERRUPTED_OUTCOME = Outcome(
     verdict=Verdict.ERROR, reason="interrupted", cause=Cause.INTERRUPTED, remedy=Remedy.RERUN
 )
@@ -71,7 +71,7 @@ class WorkerHandle:
     """A worker process, and its files."""
 
     def __init__(self, process: Popen[bytes] | ForkedWorker, files: WorkerFiles) -> None:
-        """Take over a *process* that serves."""
+        """Take over a running worker *process*."""
         self._process = process
         self._files = files
         self._written = 0
@@ -79,7 +79,7 @@ class WorkerHandle:
 
     @classmethod
     def start(cls, command: Sequence[str]) -> WorkerHandle:
-        """Start a worker in a session of its own."""
+        """Start a worker in its own session."""
         import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts none here
 
         with contextlib.ExitStack() as opened:
@@ -102,13 +102,13 @@ class WorkerHandle:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Hand over *request*; a worker that is gone shows when it is polled."""
+        """Send *request*; a dead worker is noticed when it is polled."""
         text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
         self._written += len(text)
         stdin = self._process.stdin
-        # The line is far shorter than a pipe holds, so this cannot block.
+        # The line is far shorter than a pipe's buffer, so this cannot block.
         with contextlib.suppress(BrokenPipeError):
             if stdin is not None:
                 stdin.write(line)
@@ -116,9 +116,9 @@ class WorkerHandle:
 
     def read_responses(self, number: int) -> list[Response]:
         """
-        Read the responses to request *number* that came since the last call.
+        Read the responses to request *number* since the last call.
 
-        A line that is only half written is left for the next call.
+        A half-written line is left for the next call.
         """
         whole, newline, _ = self._read_from(self._files.responses, self._read).rpartition(b"\n")
         self._read += len(whole) + len(newline)
@@ -127,7 +127,7 @@ class WorkerHandle:
 
     @staticmethod
     def _read_from(descriptor: int, start: int) -> bytes:
-        """Read a memory file from *start* on, without moving the writer's place."""
+        """Read a memory file from *start*, without moving the writer's position."""
         return os.pread(descriptor, os.fstat(descriptor).st_size - start, start)
 
     def describe_death(self) -> str | None:
@@ -135,40 +135,37 @@ class WorkerHandle:
         status = self._process.poll()
         if status is None:
             return None
-        if status < 0:
-            return f"killed by {name_signal(-status)}"
-        return f"exited with {status}"
+        return f"killed by {name_signal(-status)}" if status < 0 else f"exited with {status}"
 
     def describe_whereabouts(self) -> str:
-        """Say what it was about to do when it was last heard of, if it told."""
+        """Say what it was doing last, if its breadcrumb says so."""
         doing = read_breadcrumb(self._files.breadcrumb)
         return f" in {doing}" if doing else ""
 
     def read_log_tail(self) -> str:
-        """Show the end of what it wrote to its standard output and error."""
+        """Return the end of what it wrote to standard output and error."""
         tail = self._read_from(self._files.log, 0)[-LOG_TAIL_BYTES:]
         return tail.decode(errors="replace").strip()
 
     def close_stdin(self) -> None:
-        """Close its standard input, upon which an idle worker ends by itself."""
+        """Close its standard input, so that an idle worker ends by itself."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def describe_stop(self) -> str:
-        """Say that it, or what it has started, was stopped by a signal, if so."""
-        if any(map(is_stopped, list_session_members([self.pid]))):
-            return f": {STOPPED_REASON}"
-        return ""
+        """Say whether a signal stopped it or one of its children."""
+        stopped = any(map(is_stopped, list_session_members([self.pid])))
+        return f": {STOPPED_REASON}" if stopped else ""
 
     def close_files(self) -> None:
-        """Close its files; nothing more will be read."""
+        """Close its files; nothing more can be read."""
         for descriptor in self._files:
             os.close(descriptor)
 
     def abandon(self) -> str:
-        """Give up on a process that cannot be ended; return what it waits in."""
-        # Popen would warn about a child that it never saw end.
+        """Give up on a process that cannot be ended; return the kernel function it waits in."""
+        # Popen would warn about a child that never ended.
         self._process.returncode = -signal.SIGKILL
         with contextlib.suppress(OSError):
             if channel := Path(f"/proc/{self.pid}/wchan").read_text().strip("0"):
@@ -178,11 +175,11 @@ class WorkerHandle:
 
 class LocalExecutor(Struct):
     """
-    Keeps one worker for each name and hands them tasks.
+    Keeps one worker for each name and gives them tasks.
 
-    *should_stop* says that the run was told to end; *tick* is called between looks at
-    the responses, to show progress, and *on_item* with each item as it comes. *budget*
-    is how many seconds all tasks together were given, for the one that overran it.
+    *should_stop* says whether the run must end; *tick* is called between polls, to show
+    progress, and *on_item* with each item as it comes. *budget* is the number of seconds
+    for all tasks together, for the message about the one that overran it.
     """
 
     should_stop: Callable[[], bool]
@@ -192,7 +189,7 @@ class LocalExecutor(Struct):
     hung: list[str] = []
     """Workers that could not be ended, with their process id and wait channel."""
     early_workers: Mapping[str, ForkedWorker] = {}
-    """Workers that were started before there was an executor, by name."""
+    """Workers that were started before the executor, by name."""
     budget: float = math.inf
     _began: float = field(default_factory=time.monotonic)
     _workers: dict[str, WorkerHandle] = {}
@@ -205,11 +202,11 @@ class LocalExecutor(Struct):
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
         """
-        Run each task on the worker of its name, all at the same time.
+        Run each task on the worker with its name, all at once.
 
-        Returns an answer for every task: a worker that could not be started, died,
-        was still at work after *timeout* seconds, or was stopped, ends in an ERROR
-        outcome with what it had found by then.
+        Returns an answer for every task. A worker that could not start, died, was still
+        busy after *timeout* seconds, or was stopped gives an ERROR outcome, with what it
+        had found so far.
         """
         start = time.monotonic()
         self._request_number += 1
@@ -253,9 +250,9 @@ class LocalExecutor(Struct):
         return self._workers[name]
 
     def _poll(self, name: str, items: list[Item]) -> Outcome | None:
-        """Add what the worker *name* yielded to *items*; return the end of its task."""
+        """Add what the worker *name* yielded to *items*; return its outcome, if it has one."""
         worker = self._workers[name]
-        died = worker.describe_death()  # before reading, so that its last words are read
+        died = worker.describe_death()  # before reading, so that nothing is missed
         for response in worker.read_responses(self._request_number):
             if not isinstance(response, Outcome):
                 self.on_item(response)
@@ -267,14 +264,14 @@ class LocalExecutor(Struct):
         return None if died is None else self._handle_crash(name, died)
 
     def _handle_crash(self, name: str, died: str) -> Outcome:
-        if died == SIGTERM_DEATH:  # and not by us, who have asked before, or kill at once
+        if died == SIGTERM_DEATH:  # not ours: we would have noticed before
             self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
             return INTERRUPTED_OUTCOME
         tail = self._workers[name].read_log_tail()
         where = self._workers[name].describe_whereabouts()
         self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
         last = tail.rpartition("\n")[2]
-        words = f"; last words: {last}" if last and not where else ""
+        words = f"; last line of its log: {last}" if last and not where else ""
         return Outcome(
             verdict=Verdict.ERROR,
             reason=f"its worker {died}{where}{words}",
@@ -303,12 +300,12 @@ class LocalExecutor(Struct):
         }
 
     def _build_timeout(self, where: str, timeout: float, *, spent: bool) -> Outcome:
-        """Say that a task did not end, and, if it was only at work, what to change."""
+        """Say that a task did not end and, if it was only slow, what to change."""
         reason = f"no end after {timeout:.0f} s{where}"
         short = spent and not where
         if short:
             reason += (
-                f", when the suite's budget of {self.budget:g} s was used up: give the "
+                f", when the suite's budget of {self.budget:g} s ran out: give the "
                 "suite more, or its checks less"
             )
         return Outcome(
@@ -322,7 +319,7 @@ class LocalExecutor(Struct):
         """
         End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
 
-        Returns those that even KILL did not end, with where they wait.
+        Returns the workers that even KILL did not end, and where they wait.
         """
         if not names:
             return {}
@@ -347,7 +344,6 @@ class LocalExecutor(Struct):
 
 
 def _build_start_failure(exc: OSError) -> Outcome:
-    """Say why the node started no worker: that is no bug, and ends no run."""
     short = explain_shortage(exc)
     return Outcome(
         verdict=Verdict.ERROR,
@@ -358,14 +354,14 @@ def _build_start_failure(exc: OSError) -> Outcome:
 
 
 def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
-    """Wait until all *workers* are gone, for *seconds* at the most."""
+    """Wait up to *seconds* until all *workers* are gone."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(w.describe_death() is None for w in workers):
         time.sleep(MIN_POLL_SECONDS)
 
 
 def _add_times(outcome: Outcome, start: float) -> Outcome:
-    """Give an outcome that the engine made up itself its times."""
+    """Add the times to an outcome that the engine made itself."""
     if outcome.end:
         return outcome
     return msgspec.structs.replace(outcome, start=start, end=time.monotonic())

@@ -1,13 +1,13 @@
 """
-One run on a node at a time, whoever starts it.
+Only one run on a node at a time, no matter who starts it.
 
-The lock is a socket in the kernel's abstract namespace: it needs no file and no right
-to write one, it is gone the moment its holder dies, even by -9, and the kernel says
-which process holds it, and whose that is.
+The lock is a socket in the kernel's abstract namespace. It needs no file and no write
+permission, it is gone the moment its holder dies, even by -9, and the kernel knows
+which process of which user holds it.
 
-Anybody can take that name, though. So a run of root's holds a file as well that nobody
-else can open, and goes on though another user has the socket. The kernel lists who
-holds which file for everybody to read: that is how a user's run finds root's.
+But anybody can take that name. So root's run also holds a file that nobody else can
+open, and goes on even if another user has the socket. /proc/locks shows everybody who
+holds that file: that is how a user's run finds root's.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hpcverify.trust import FOLDER_MODE, ROOT, refuse_if_others_can_change
 
 POLL_SECONDS = 0.05
 HOLDER_TIMEOUT_SECONDS = 0.5
-"""To be told who holds the lock: nobody accepts, and the queue may be full."""
+"""Seconds to find out who holds the lock: nobody accepts, and the queue may be full."""
 SOCKET_NAME = "\0hpcverify.node"
 LOCK_FOLDER = Path("/run/hpcverify")
-"""Where root's file lies: on no disk, which could hang, and gone after a reboot."""
+"""Root's file is here: not on a disk, which could hang, and gone after a reboot."""
 LOCK_FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 UNKNOWN_ID = -1
 
 
 class LockHolder(NamedTuple):
-    """A process that holds the node; a number that cannot be seen is `UNKNOWN_ID`."""
+    """A process that holds the node; `UNKNOWN_ID` for a number that we cannot see."""
 
     pid: int = UNKNOWN_ID
     uid: int = UNKNOWN_ID
@@ -51,25 +51,25 @@ class LockHolder(NamedTuple):
 
 
 class NodeLock(NamedTuple):
-    """How we came by the node."""
+    """How we got the node."""
 
     waited: bool
     """Whether another run had it first."""
     other_holder: LockHolder | None = None
-    """Another user's process that has the socket, and does not keep root from it."""
+    """Another user's process that has the socket, which does not stop root."""
 
 
 class LockWait:
     """Waits for another run to end."""
 
     def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
-        """Wait *seconds* in all, unless *should_stop* says so."""
+        """Wait *seconds* in all, or until *should_stop* says so."""
         self.deadline = time.monotonic() + seconds
         self.should_stop = should_stop
         self.waited = False
 
     def wait_until(self, holds: Callable[[], bool]) -> bool:
-        """Wait until it *holds*, and say whether it does."""
+        """Wait until *holds* returns true, and say whether it did."""
         while not holds():
             if self.should_stop() or time.monotonic() >= self.deadline:
                 return False
@@ -87,13 +87,13 @@ def node_lock(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Generator[NodeLock]:
     """
-    Hold the node for as long as the block runs; say how we came by it.
+    Hold the node while the block runs; yield how we got it.
 
-    *wait* is how many seconds another run may still hold it, unless *should_stop* says so.
-    When that is over, root goes on beside a process of another user that holds it.
+    Waits up to *wait* seconds for another run to end, or until *should_stop* says so.
+    After that, root goes on beside another user's process that holds the socket.
 
     Raises:
-        UnverifiedError: another run holds it; says which process, and whose that is.
+        UnverifiedError: another run holds it; names the process and its user.
 
     """
     patience = LockWait(wait, should_stop)
@@ -113,7 +113,7 @@ def node_lock(
 
 
 def find_lock_holder(name: str = SOCKET_NAME, *, folder: Path = LOCK_FOLDER) -> LockHolder | None:
-    """Say who holds the node now, if anybody does."""
+    """Find the process that holds the node now, if any does."""
     if (root := _find_root_holder(folder)) is not None:
         return root
     return (_find_listener(name) or _find_socket_owner(name)) if _find_socket_inode(name) else None
@@ -139,10 +139,10 @@ def _try_bind(holder: socket.socket, name: str) -> bool:
 @contextmanager
 def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
     """
-    As root, hold the file; as another user, see that root does not.
+    As root, hold the file; as another user, make sure that root does not.
 
-    Yields whether it is held: where there is no such folder, as in a container that
-    cannot be written to, the socket alone decides.
+    Yields whether we hold it. Without the folder, as in a read-only container, the
+    socket alone decides.
     """
     if os.geteuid() != ROOT:
         if not lock_wait.wait_until(lambda: _find_root_holder(folder) is None):
@@ -167,19 +167,19 @@ def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
 
 
 def _find_lock_file(folder: Path) -> Path:
-    """Name root's file; as the socket, it belongs to one network namespace."""
+    """Name root's file; like the socket, it belongs to one network namespace."""
     return folder / f"node-{Path('/proc/self/ns/net').stat().st_ino}.lock"
 
 
 def _try_lock(path: Path, taken: list[int]) -> bool:
-    """Lock the file *path*, made if need be, and put its descriptor into *taken*."""
+    """Lock the file *path*, creating it if need be, and put its descriptor into *taken*."""
     file = os.open(path, LOCK_FILE_FLAGS, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.stat().st_ino == os.fstat(file).st_ino:
             taken.append(file)
             return True
-    except (BlockingIOError, FileNotFoundError):  # held, or just let go and removed
+    except (BlockingIOError, FileNotFoundError):  # held, or just released and removed
         pass
     os.close(file)
     return False
@@ -200,11 +200,11 @@ def _find_root_holder(folder: Path) -> LockHolder | None:
     return None
 
 
-# -- whose the socket is
+# -- the owner of the socket
 
 
 def _find_listener(name: str) -> LockHolder | None:
-    """Ask the kernel who listens: it keeps the process and user that began to."""
+    """Ask the kernel who listens: it remembers the process and user that began to."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(HOLDER_TIMEOUT_SECONDS)
         try:
@@ -218,10 +218,10 @@ def _find_listener(name: str) -> LockHolder | None:
 
 def _find_socket_owner(name: str) -> LockHolder:
     """
-    Look for the process that has the socket open, as far as we may.
+    Look for the process that has the socket open, as far as permissions allow.
 
-    One that a user has handed to a program of root's looks as if it was root's: this
-    is to be told, and decides nothing.
+    A user can pass a socket to a program of root's, so that it looks like root's. This
+    is only for the message and decides nothing.
     """
     link = f"socket:[{_find_socket_inode(name)}]"
     for process in Path("/proc").glob("[0-9]*"):
@@ -232,7 +232,7 @@ def _find_socket_owner(name: str) -> LockHolder:
 
 
 def _find_socket_inode(name: str) -> str:
-    """Find the socket that is bound to *name*; empty if there is none."""
+    """Find the inode of the socket bound to *name*; empty if there is none."""
     shown = name.replace("\0", "@").encode()
     try:
         sockets = Path("/proc/net/unix").read_bytes()
@@ -252,6 +252,6 @@ def _list_open_files(process: Path) -> Iterator[str]:
 
 
 def _read_user(process: Path) -> int:
-    """Say as whom *process* acts; the owner of its folder in /proc may be another."""
+    """Read the effective user of *process*; the owner of its folder in /proc may differ."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))

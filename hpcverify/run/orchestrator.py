@@ -1,9 +1,9 @@
 """
-Verify one node: list its hardware, run each check of a suite in its turn, and judge.
+Verify one node: list its hardware, run each check of a suite in turn, and judge.
 
-A suite may do so in several rounds. A round is to the next one what a run is to the
-next: it lists the hardware anew, knows what the round before asked to be told again,
-takes the turn after it, and has a seed of its own.
+A suite may have several rounds. Each round is like a new run: it lists the hardware
+again, gets what the round before carried over, continues the rotation, and has its own
+seed.
 """
 
 from __future__ import annotations
@@ -30,33 +30,24 @@ from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.summary.progress import Progress
 
 PROBE_BUDGET_SHARE = 0.8
-"""Of the budget: the rest is for the checks that say what the probe met."""
+"""Of the budget: the rest is for the checks, which report what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
-"""Packages whose version belongs to a run, as their directories spell them."""
+"""Packages whose version a run records, as their directories spell them."""
 SEED_COUNT = 2**31
 SEED_STRIDE = 0x9E3779B1
-"""Odd, so that rounds do not share a seed; large, so that neighbours of a seed, which
-checks may take too, are not those of another round."""
+"""Odd, so that rounds do not share a seed; large, so that the neighbours of a seed,
+which checks may use too, do not belong to another round."""
 ROUND_TIME_MARGIN = 1.1
 """What a round may take, as a multiple of the longest so far."""
-
-
-class RoundCost(Struct, frozen=True, kw_only=True):
-    """What a round took."""
-
-    seconds: float
-    bytes: int
-    """Of the document."""
 
 
 class Verification(Struct, kw_only=True):
     """
     One run of *plan* on *node*.
 
-    *folder* is for what workers share and *scratch* for what the checks write: the
-    caller makes and removes both, and both are empty. If nothing can be written to
-    *scratch*, *scratch_problem* says why: checks that load the node are then an ERROR,
-    and the passive ones run.
+    Workers share *folder*, and checks write to *scratch*. The caller creates both empty
+    and removes them. If *scratch* cannot be written, *scratch_problem* says why: then
+    checks that load the node are an ERROR, and the passive ones run.
     """
 
     plan: Plan
@@ -68,10 +59,10 @@ class Verification(Struct, kw_only=True):
     history: NodeHistory
     progress: Progress
     force: bool = False
-    """Whether to load GPUs that somebody else uses."""
+    """Whether to load GPUs that others use."""
     scratch_problem: str = ""
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
-    """Bytes that the document may have."""
+    """The most that the document may have."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, on the clock of the samples."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
@@ -79,7 +70,7 @@ class Verification(Struct, kw_only=True):
     _observed_until: dict[str, float] = {}
 
     def run(self) -> Run:
-        """Verify the node; being told to stop ends it early, with what there is."""
+        """Verify the node; a request to stop ends it early with the results so far."""
         started = datetime.now(UTC)
         first = self._begin_round(1, self.history)
         results, left_out = self._run_rounds(first)
@@ -91,7 +82,7 @@ class Verification(Struct, kw_only=True):
             suite=self.plan.suite,
             started=started,
             seconds=round(self.clock() - self._began, 3),
-            # Inconclusive, whatever had been found by then.
+            # Inconclusive, no matter what it found.
             verdict=Verdict.ERROR if interrupted else verdict_of(results),
             complete=not interrupted,
             rounds=self.plan.rounds,
@@ -103,13 +94,13 @@ class Verification(Struct, kw_only=True):
         )
 
     def _was_passive(self, results: Iterable[Result]) -> bool:
-        """Whether nothing loaded the node, or was to and could not."""
+        """Whether nothing loaded the node: every active check was skipped."""
         active = {step.name for step in self.plan.steps if step.is_active}
         loaded = {r.check for r in results if r.verdict is not Verdict.SKIP}
         return active.isdisjoint(loaded)
 
     def _begin_round(self, number: int, history: NodeHistory) -> Round:
-        """List the hardware; with the first round the sampling begins."""
+        """List the hardware; the first round also starts the sampling."""
         is_sampled = any(step.is_active for step in self.plan.steps)
         inventory, holders = probe_node(
             self.executor,
@@ -122,7 +113,7 @@ class Verification(Struct, kw_only=True):
             node=self.node,
             inventory=inventory,
             history=history,
-            # Later it is our own workers that hold the GPUs.
+            # Later our own workers hold the GPUs.
             holders=holders if number == 1 else (),
             executor=self.executor,
             packages=self.packages,
@@ -138,9 +129,9 @@ class Verification(Struct, kw_only=True):
         )
 
     def _run_rounds(self, now: Round) -> tuple[tuple[Result, ...], str]:
-        """Go through the suite as often as it asks, or else say why not."""
+        """Return the results of all rounds, and why some were left out, if so."""
         done: list[Result] = []
-        costs: list[RoundCost] = []
+        costs: list[tuple[float, int]] = []  # of each round: seconds, bytes of the document
         began = self._began
         while True:
             turns = [self._run_step(index, now) for index in range(len(self.plan.steps))]
@@ -148,8 +139,7 @@ class Verification(Struct, kw_only=True):
             done += results
             if was_interrupted(results) or now.number == self.plan.rounds:
                 return tuple(done), self._explain_cut_short(now, results)
-            seconds = self.clock() - began
-            costs.append(RoundCost(seconds=seconds, bytes=documents.count_bytes(results)))
+            costs.append((self.clock() - began, documents.count_bytes(results)))
             if why := self._explain_no_more_rounds(now, results, costs):
                 return tuple(done), why
             began = self.clock()
@@ -157,38 +147,38 @@ class Verification(Struct, kw_only=True):
             now = self._begin_round(now.number + 1, history)
 
     def _explain_no_more_rounds(
-        self, now: Round, results: tuple[Result, ...], costs: Sequence[RoundCost]
+        self, now: Round, results: tuple[Result, ...], costs: Sequence[tuple[float, int]]
     ) -> str:
-        """Say why the round after one with *results* is not begun, if it is not."""
+        """Say why no round follows *now*, if none does."""
         if why := self._explain_cut_short(now, results):
             return why
         if verdict_of(results) is Verdict.FAIL:
             return f"round {now.number} failed"
-        longest, left = max(cost.seconds for cost in costs), now.count_seconds_left()
+        longest, left = max(seconds for seconds, _ in costs), now.count_seconds_left()
         # The first check of the first round had no load before it to settle from.
         if left < ROUND_TIME_MARGIN * longest + self.plan.settle:
             return (
                 f"of the suite's {self.plan.budget:g} s {left:.0f} s were left, and "
                 f"a round took up to {longest:.0f} s"
             )
-        taken = [cost.bytes for cost in costs]
-        if sum(taken) + 2 * max(taken) > self.max_bytes:  # the next may have more to tell
+        sizes = [size for _, size in costs]
+        if sum(sizes) + 2 * max(sizes) > self.max_bytes:  # the next may be larger
             return "its document would be too large to be read again"
         return ""
 
     def _explain_cut_short(self, now: Round, results: tuple[Result, ...]) -> str:
-        """Say which checks the end of the budget left without one of *results*."""
-        told = {result.check for result in results}
-        silent = [step.name for step in self.plan.steps if step.name not in told]
-        if not silent:
+        """Say which checks have none of *results* because the budget ran out."""
+        finished = {result.check for result in results}
+        missing = [step.name for step in self.plan.steps if step.name not in finished]
+        if not missing:
             return ""
         return (
             f"round {now.number} was cut short when the suite's {self.plan.budget:g} s "
-            f"were used up, with no result of {', '.join(silent)}"
+            f"ran out, with no result of {', '.join(missing)}"
         )
 
     def _run_step(self, index: int, now: Round) -> Result | None:
-        """Run one step of the plan; None if the budget left it no turn, or cut it short."""
+        """Run one step of the plan; None if the budget ran out before or during it."""
         step = self.plan.steps[index]
         spent = self.clock() > now.deadline
         if spent and now.number > 1 and not self.executor.should_stop():
@@ -207,12 +197,12 @@ class Verification(Struct, kw_only=True):
         return result
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
-        """Say why *step* must not begin, if it must not."""
+        """Return a result if *step* must not begin."""
         if self.executor.should_stop():
             return build_not_run_result(step, "interrupted before it began", Cause.INTERRUPTED)
         if spent:
-            used = f"the suite's {self.plan.budget:g} s were used up before it began"
-            return build_not_run_result(step, used, Cause.TIMEOUT)
+            reason = f"the suite's {self.plan.budget:g} s ran out before it began"
+            return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
             pids = ", ".join(str(h.pid) for h in now.holders)
             return build_not_run_result(
@@ -221,7 +211,7 @@ class Verification(Struct, kw_only=True):
         return None
 
     def _find_settle_seconds(self, index: int, now: Round) -> float:
-        """Say how long a step may wait for the devices: not if none was loaded before."""
+        """Say how long a step may wait for the devices: 0 if nothing loaded them before."""
         before = self.plan.steps if now.number > 1 else self.plan.steps[:index]
         disturbed = any(step.is_active for step in before)
         return self.plan.settle if self.plan.steps[index].is_active and disturbed else 0.0
@@ -234,21 +224,21 @@ def _describe_place(step: Step, inventory: Inventory) -> str:
 
 
 def was_interrupted(results: Iterable[Result]) -> bool:
-    """Whether the run was told to stop before it had all of *results*."""
+    """Whether the run was stopped before it had all of *results*."""
     return any(short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls)
 
 
 def derive_seed(seed: int, number: int) -> int:
-    """Make the seed of round *number* of the run's own *seed*: never the same twice."""
+    """Make the seed of round *number* from the run's *seed*: never the same twice."""
     return (seed + (number - 1) * SEED_STRIDE) % SEED_COUNT
 
 
 def collect_versions() -> dict[str, str]:
     """
-    Name the software that took part, as far as it can be known for nothing.
+    Collect the versions of the software, by the names of its directories.
 
-    The names of the directories say it: `importlib.metadata` takes longer to import
-    than the passive checks of eight GPUs to run.
+    `importlib.metadata` takes longer to import than the passive checks of eight GPUs
+    take to run.
     """
     found = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
@@ -260,7 +250,6 @@ def collect_versions() -> dict[str, str]:
 
 
 def _list_folder(folder: str) -> list[str]:
-    """List what is in *folder*, if it may be read."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - a thousand names, of which one counts
     except OSError:

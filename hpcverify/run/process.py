@@ -10,9 +10,9 @@ from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
 PRELOAD_COMMAND = "ready"
-"""The first word of a line that is no order, but names checks to come."""
+"""The first word of a line that is not a request but names checks to come."""
 EARLY_REAP_SECONDS = 0.3
-"""Seconds to wait for a worker that nobody took over, and that was killed."""
+"""Seconds to wait for a killed worker that nobody took over."""
 
 
 class WorkerFiles(NamedTuple):
@@ -29,7 +29,7 @@ class WorkerFiles(NamedTuple):
 
 
 def create_worker_files(opened: ExitStack) -> WorkerFiles:
-    """Make the files of one worker, which are closed with *opened*."""
+    """Make the files of one worker; *opened* closes them."""
     made: list[int] = []
     for name in WorkerFiles._fields:
         made.append(os.memfd_create(name))
@@ -41,21 +41,21 @@ class ForkedWorker:
     """A child of ours, with as much of `subprocess.Popen` as an executor needs."""
 
     def __init__(self, pid: int, stdin: IO[bytes], files: WorkerFiles) -> None:
-        """Take over the child *pid*, which is told of orders by *stdin*."""
+        """Take over the child *pid*, which gets its requests through *stdin*."""
         self.pid = pid
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
         self.files = files
 
     def preload_checks(self, checks: Iterable[str]) -> None:
-        """Have it import *checks*, of which it will be told, while it waits."""
+        """Have it import *checks*, which it will need, while it waits."""
         if self.stdin is not None:
             with suppress(BrokenPipeError):  # how it ended shows when it is polled
                 self.stdin.write(f"{PRELOAD_COMMAND} {' '.join(checks)}\n".encode())
                 self.stdin.flush()
 
     def poll(self) -> int | None:
-        """Say how it ended, if it has: minus the signal, or its exit status."""
+        """Return how it ended, if it has: minus the signal, or its exit status."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -67,7 +67,7 @@ class ForkedWorker:
         return self.returncode
 
     def end(self) -> None:
-        """End it, if nobody has; one that cannot be ended dies with us or later."""
+        """End it, if nobody has; one that cannot be ended now dies later."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
         until = time.monotonic() + EARLY_REAP_SECONDS

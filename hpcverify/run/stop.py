@@ -1,4 +1,4 @@
-"""Being told to stop, by Ctrl-C or by a scheduler that wants the node back."""
+"""Stopping on Ctrl-C, or when a scheduler wants the node back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopFlag:
-    """Remembers the first signal that came."""
+    """Remembers the first signal."""
 
     def __init__(self) -> None:
-        """Nobody has said anything yet."""
+        """Begin with no signal."""
         self.signal: signal.Signals | None = None
 
     def __call__(self) -> bool:
@@ -22,18 +22,18 @@ class StopFlag:
         return self.signal is not None
 
     def remember(self, number: int, _frame: FrameType | None) -> None:
-        """Take note; whoever waits looks often enough."""
+        """Handle a signal: whoever waits polls this flag."""
         self.signal = self.signal or signal.Signals(number)
 
 
 @contextmanager
 def stop_on_signals() -> Generator[StopFlag]:
-    """Turn signals into a question that the block can ask."""
+    """Catch the stop signals in a flag that the block can poll."""
     stop = StopFlag()
     before = {
         number: signal.signal(number, stop.remember)
         for number in STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup asked for
+        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
     }
     try:
         yield stop

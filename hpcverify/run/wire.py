@@ -1,9 +1,9 @@
 """
-What the engine and its workers say to each other, one line of JSON each.
+The messages between the engine and its workers, one line of JSON each.
 
-Requests go to a worker, and responses come back, through memory files, so that nothing
-blocks when one side is gone, and what was found before a crash is kept. A request is
-answered by any number of items and one `Outcome`, each with the request's number.
+Requests and responses go through memory files, so that nothing blocks when one side is
+gone, and findings survive a crash. The answer to a request is any number of items and
+one `Outcome`, each with the request's number.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hpcverify.model import (
 
 class Probe(Struct, frozen=True, tag=True):
     """
-    List the hardware of the node; if *sample* is set, begin to sample its telemetry.
+    List the hardware of the node; if *sample* is set, start sampling its telemetry.
 
-    What is mounted below *folder*, where the checks write, is listed too.
+    Also list what is mounted below *folder*, where the checks write.
     """
 
     sample: bool = True
@@ -40,7 +40,7 @@ class Probe(Struct, frozen=True, tag=True):
 
 
 class CheckTask(Struct, frozen=True, tag=True, kw_only=True):
-    """What all tasks for a check have: its *name*, and the *packages* it may be in."""
+    """What all tasks of a check share: its *name*, and the *packages* to find it in."""
 
     name: str
     packages: tuple[str, ...]
@@ -48,9 +48,9 @@ class CheckTask(Struct, frozen=True, tag=True, kw_only=True):
 
 class Settle(CheckTask, frozen=True, kw_only=True):
     """
-    Wait until the devices are cool and idle, for *timeout* seconds at most.
+    Wait up to *timeout* seconds until the devices are cool and idle.
 
-    Not if the check, which comes next, applies to none of *contexts*.
+    Do not wait if the check, which comes next, applies to none of *contexts*.
     """
 
     timeout: float
@@ -65,7 +65,7 @@ class Measure(CheckTask, frozen=True, kw_only=True):
 
 
 class Observe(CheckTask, frozen=True, kw_only=True):
-    """Make findings of the telemetry from *start* to *end*, for each context."""
+    """Make findings from the telemetry from *start* to *end*, for each context."""
 
     params: dict[str, Any]
     contexts: tuple[Context, ...]
@@ -82,7 +82,7 @@ class Reconcile(CheckTask, frozen=True, kw_only=True):
 
 
 class RunSelftest(CheckTask, frozen=True, kw_only=True):
-    """Inject faults into the check, and say what became of each."""
+    """Inject faults into the check, and report what became of each."""
 
     context: Context
 
@@ -91,7 +91,7 @@ Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest
 
 
 class Request(Struct, frozen=True):
-    """A task with a number, by which its responses are known."""
+    """A task, and a number that its responses repeat."""
 
     number: int
     task: Task
@@ -105,7 +105,7 @@ class GpuHolder(Struct, frozen=True):
 
 
 class ProbeResult(Struct, frozen=True):
-    """What the node is made of, and who holds its GPUs."""
+    """The node's hardware, and the processes on its GPUs."""
 
     inventory: Inventory
     holders: tuple[GpuHolder, ...] = ()
@@ -114,7 +114,7 @@ class ProbeResult(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a task ended; PASS says only that it came to its end."""
+    """How a task ended; PASS means only that it finished."""
 
     verdict: Verdict = Verdict.PASS
     reason: str = ""
@@ -127,13 +127,13 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""
     """The traceback of a bug, for the log."""
     is_worker_spent: bool = False
-    """Whether the worker is fit for no other request, as after a CUDA error."""
+    """Whether the worker can take no other request, as after a CUDA error."""
 
 
 Item = Measurement | Finding | Series | Coverage | CarryOver | Trial | ProbeResult
 """One thing that a task yields."""
 Response = Item | Outcome
-"""What one line says: an item, or the end of the task."""
+"""One line from a worker: an item, or the end of the task."""
 RESPONSE_KINDS: dict[str, type[Response]] = {
     kind.__name__: kind
     for kind in (
@@ -158,7 +158,7 @@ def encode_response(number: int, response: Response) -> bytes:
     Write *response* to the request *number* as one line.
 
     Raises:
-        TypeError: a check yielded what is no item, or has a field of the wrong type.
+        TypeError: a check yielded something that is no item, or a field of the wrong type.
 
     """
     kind = type(response).__name__

@@ -1,11 +1,11 @@
 """
-Serve tasks in a process of its own, one after the other, until told to stop.
+A worker process: it runs one task after the other until its standard input ends.
 
-``python -m hpcverify.run.worker PARENT REQUESTS RESPONSES BREADCRUMB`` hears of requests
-on standard input and appends responses; PARENT is the engine's process id, the others are
+``python -m hpcverify.run.worker PARENT REQUESTS RESPONSES BREADCRUMB`` learns of requests
+on standard input and appends responses. PARENT is the engine's process id, the others are
 inherited descriptors (`hpcverify.run.process.WorkerFiles`). A worker stays alive between
-checks, so that torch is imported once for each device and not once for each check. It ends
-with the engine, however that ends.
+checks, so that torch is imported once for each device and not for each check. It ends
+when the engine ends.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 
 MAX_PROBE_AGE_SECONDS = 1.0
-"""Seconds for which what was probed ahead of the request still counts as now."""
+"""Seconds for which a probe from before the request still counts as current."""
 
 
 class WorkerServer:
-    """Carries out tasks; the telemetry worker is the one that was told to probe."""
+    """Runs tasks; the telemetry worker is the one that gets the `Probe`."""
 
     def __init__(self, responses: BinaryIO, ahead: ProbeResult | None = None) -> None:
         """Write to *responses*, unbuffered; *ahead* was probed before any request."""
@@ -68,13 +68,13 @@ class WorkerServer:
         self._sampler: Sampler | None = None
 
     def handle(self, request: Request) -> None:
-        """Carry out *request*; whatever happens becomes an outcome."""
+        """Run *request*; anything that happens becomes an outcome."""
         start = time.monotonic()
         outcome = Outcome()
         try:
             for item in self._execute(request.task):
                 line = encode_response(request.number, item)
-                decode_response(line)  # what a check yields may be of the wrong types within
+                decode_response(line)  # a check may yield fields of the wrong types
                 self._responses.write(line)
         except Skip as exc:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
@@ -142,14 +142,14 @@ class WorkerServer:
         seconds, late = settle(self._sampler, task.timeout)
         yield Coverage("node", f"began after {seconds:.0f} s of settling")
         for part in late:
-            yield Coverage(part, "was still warm or at work when this began")
+            yield Coverage(part, "was still warm or busy when this began")
 
     def _observe(self, check: Check[Any], task: Observe) -> Iterator[CheckItem]:
         if check.observe is None:
             return
         if self._sampler is None or not self._sampler.reaches(task.end):
             raise Unable(
-                "the telemetry stopped under way: what it missed cannot be judged",
+                "the telemetry stopped during the check: what it missed cannot be judged",
                 Cause.CRASHED,
                 Remedy.RERUN,
             )
@@ -163,12 +163,12 @@ class WorkerServer:
 
 
 def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
-    """Say so if *exc* is no bug, but what the node did to a check at work."""
+    """Build the outcome if *exc* is no bug but a failure of the node."""
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, Measure) and not task.context.scratch.is_dir():
         reason = (
             f"the scratch directory {task.context.scratch} is gone: it was unmounted "
-            "or removed while the check was at work"
+            "or removed while the check ran"
         )
         cause = Cause.MISSING
     if not reason:
@@ -208,7 +208,7 @@ def _run_selftest(check: Check[Any], task: RunSelftest) -> Iterator[Trial]:
 
 
 def add_mount(inventory: Inventory, folder: Path) -> Inventory:
-    """Add what is mounted below *folder*, which is known when the run begins."""
+    """Add what is mounted below *folder*, which is unknown until the run begins."""
     # Only the telemetry worker pays for this.
     from hpcverify.telemetry.blockdev import describe_mount  # noqa: PLC0415
 
@@ -217,15 +217,15 @@ def add_mount(inventory: Inventory, folder: Path) -> Inventory:
 
 
 def probe_ahead() -> ProbeResult | None:
-    """List the hardware before any request has come; None if that raises."""
+    """List the hardware before any request; None if that raises."""
     try:
         return probe_hardware()
-    except Exception:  # noqa: BLE001 - it is raised again when the request comes
+    except Exception:  # noqa: BLE001 - the request will raise it again
         return None
 
 
 def probe_hardware() -> ProbeResult:
-    """List what the node is made of and who holds its GPUs."""
+    """List the node's hardware and the processes on its GPUs."""
     # Only the telemetry worker pays for this.
     from hpcverify.telemetry.probe import probe_with_holders  # noqa: PLC0415
 
@@ -235,7 +235,7 @@ def probe_hardware() -> ProbeResult:
 
 
 def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckItem | Trial:
-    """Refuse a measurement in another unit than its limits are written in."""
+    """Refuse a measurement in a unit that its check did not declare."""
     if isinstance(item, Measurement):
         metric = check.find_metric(item.name)
         if metric is not None and metric.unit != item.unit:
@@ -247,13 +247,13 @@ def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckIt
 
 def release_memory(task: Task) -> bool:
     """
-    Give back what *task* took, so that the next one has all of it.
+    Free the memory that *task* took, so that the next one has all of it.
 
-    Returns whether that can be had without ending the process. Some errors of CUDA
-    stay until then; so do the contexts on GPUs that have workers of their own.
+    Returns False if only ending the process can do that: some CUDA errors last until
+    then, and so do contexts on GPUs that have their own workers.
     """
     torch = sys.modules.get("torch")
-    if torch is None:  # to collect takes as long as to read eight GPUs
+    if torch is None:  # collecting takes as long as reading eight GPUs
         return True
     gc.collect()
     if not torch.cuda.is_initialized():
@@ -266,9 +266,9 @@ def release_memory(task: Task) -> bool:
 
 
 def become_worker(parent: int, descriptor: int) -> None:
-    """Make this process a worker of *parent*, with its breadcrumb in *descriptor*."""
+    """Make this process a worker of *parent*, which keeps its breadcrumb in *descriptor*."""
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the engine's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine answers Ctrl-C
     faulthandler.enable(2)
     breadcrumb.begin(descriptor)
 
@@ -277,8 +277,8 @@ def serve(requests: int, responses: int, ahead: ProbeResult | None = None) -> No
     """
     Serve until standard input ends.
 
-    Each line of it is the offset and the length of a request in the file *requests*, or
-    `PRELOAD_COMMAND` and the names of checks that will be asked for.
+    Each line has the offset and length of a request in the file *requests*, or
+    `PRELOAD_COMMAND` and the names of checks that will be needed.
     """
     with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as lines:
         worker = WorkerServer(out, ahead)
@@ -293,7 +293,7 @@ def serve(requests: int, responses: int, ahead: ProbeResult | None = None) -> No
 
 
 def preload_checks(checks: Sequence[str]) -> None:
-    """Import those of *checks* that are ours; what is wrong with one shows later."""
+    """Import those of *checks* that are ours; an error in one shows later."""
     for name in checks:
         with suppress(HpcverifyError):
             catalog.load_check(name)

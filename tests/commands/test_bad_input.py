@@ -101,7 +101,7 @@ def test_a_node_without_runs_is_told_how_to_have_one(cli: Cli, arguments: tuple[
         ("[limits.steady]\nlevel = { low = 5, high = 1 }", "low 5 is above high 1"),
         ("[limits.steady]\nlevel = { low = nan }", "must be a finite number"),
         ("[limits.steady]\nlevel = { of_spec = 85 }", "0.85, not 85"),
-        ("[limits.steady]\nlevel = {}", "there is no bound"),
+        ("[limits.steady]\nlevel = {}", "it has no bound"),
     ],
 )
 def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None:
@@ -228,7 +228,7 @@ def test_a_store_that_is_locked(kept: Cli) -> None:
     told = refused(kept, "history")
     holder.close()
 
-    assert "database is locked; if another hpcverify is at work wait for it" in told
+    assert "database is locked; if another hpcverify is running, wait for it" in told
 
 
 def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
@@ -238,7 +238,7 @@ def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
     done = kept("run", "--check", "steady")
 
     assert done.returncode == 0
-    assert f"{half} is no whole run document" in done.stderr
+    assert f"{half} is not a complete run document" in done.stderr
     assert half.exists()
     assert kept("history").stdout.count("PASS") == 2
 

@@ -205,7 +205,7 @@ def test_a_suite_that_used_up_its_budget_says_which_checks_had_no_turn(cli: Cli)
 
     assert [r["cause"] for r in run["results"]] == ["timeout", "timeout"]
     assert "before it began" in run["results"][1]["reason"]
-    assert "when the suite's budget of 2 s was used up" in run["results"][0]["reason"]
+    assert "when the suite's budget of 2 s ran out" in run["results"][0]["reason"]
     assert run["results"][0]["remedy"] == "fix_configuration"
 
 

@@ -294,7 +294,7 @@ def test_a_node_can_act_on_no_other(fleet: Fleet) -> None:
 
     done = fleet("collect")
 
-    assert "it speaks for node 'n2'" in done.stderr
+    assert "it names node 'n2'" in done.stderr
     assert fleet.states() == {"n3": "suspect"}  # its own word, with n2's token
     assert held(fleet) == set()
 

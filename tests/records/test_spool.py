@@ -160,7 +160,7 @@ def test_nothing_is_left_where_others_could_change_it(home: Path) -> None:
 def test_nothing_is_left_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "n1").symlink_to(tmp_path)
 
-    with pytest.raises(StoreError, match="is no directory"):
+    with pytest.raises(StoreError, match="is not a directory"):
         deposit(a_run(), tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_a_directory_that_others_can_write_is_not_read(home: Path, mode: int) ->
     runs, (refusal,) = look(home.parent)
 
     assert runs == []
-    assert "nothing there is taken" in refusal.reason
+    assert "so nothing is collected" in refusal.reason
     assert not refusal.aside
 
 
@@ -252,14 +252,14 @@ def make_second_name(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (os.mkfifo, "no regular file"),
-        (Path.mkdir, "no regular file"),
-        (make_dangling_link, "no regular file"),
-        (make_link, "no regular file"),
-        pytest.param(make_device, "no regular file", marks=root_only),
+        (os.mkfifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
+        (make_dangling_link, "not a regular file"),
+        (make_link, "not a regular file"),
+        pytest.param(make_device, "not a regular file", marks=root_only),
         (make_large, "larger than any run"),
-        (make_second_name, "other names"),
-        (Path.touch, "no whole run document"),
+        (make_second_name, "other hard links"),
+        (Path.touch, "not a complete run document"),
     ],
 )
 def test_what_is_no_small_file_of_the_nodes_own_is_refused(
@@ -273,18 +273,18 @@ def test_what_is_no_small_file_of_the_nodes_own_is_refused(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"node": "n2"}, "speaks for node 'n2'"),
+        ({"node": "n2"}, "it names node 'n2'"),
         ({"id": number(1).id}, "holds run"),
         ({"id": "../../etc/passwd"}, "holds run '../../etc/passwd'"),
         ({"schema": 99}, "upgrade hpcverify"),
-        ({"started": "2026-01-01T00:00:00"}, "no time in a known zone"),
-        ({"started": "0001-01-01T00:00:00Z"}, "no time in a known zone"),
-        ({"seconds": -1}, "no number of seconds"),
-        ({"rounds": 10**30}, "rounds are not counted"),
-        ({"rounds": 0}, "rounds are not counted"),
-        ({"results": [{"check": "sdc", "verdict": "pass", "round": 2**70}]}, "rounds"),
-        ({"results": None}, "no whole run document"),
-        ({"verdict": "splendid"}, "no whole run document"),
+        ({"started": "2026-01-01T00:00:00"}, "not a valid time with a time zone"),
+        ({"started": "0001-01-01T00:00:00Z"}, "not a valid time with a time zone"),
+        ({"seconds": -1}, "not a valid number of seconds"),
+        ({"rounds": 10**30}, "round numbers are invalid"),
+        ({"rounds": 0}, "round numbers are invalid"),
+        ({"results": [{"check": "sdc", "verdict": "pass", "round": 2**70}]}, "round numbers"),
+        ({"results": None}, "not a complete run document"),
+        ({"verdict": "splendid"}, "not a complete run document"),
     ],
 )
 def test_a_run_that_is_not_as_ours_are_is_refused(
@@ -311,17 +311,17 @@ def checks(*names: str) -> bytes:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (checks("gemm", "../gemm"), "not called as a check is"),
-        (checks(*(f"c{i}" for i in range(501))), "more checks than there are"),
-        (params(b"NaN"), "no whole run document"),
-        (params(b"[" * 100_000 + b"]" * 100_000), "no whole run document"),
+        (checks("gemm", "../gemm"), "a check in it has an invalid name"),
+        (checks(*(f"c{i}" for i in range(501))), "more than 500 checks"),
+        (params(b"NaN"), "not a complete run document"),
+        (params(b"[" * 100_000 + b"]" * 100_000), "not a complete run document"),
         (params(b"[" + b"[]," * 4_000_000 + b"0]"), "more values than any run"),
-        (params(b'"\\ud800"'), "no whole run document"),
+        (params(b'"\\ud800"'), "not a complete run document"),
         (params(b"[" * 18 + b"0" + b"]" * 18), "nested deeper"),
         (params(b'{"a":' * 18 + b"0" + b"}" * 18), "nested deeper"),
-        (params(b'"\xff"'), "no whole run document"),
-        (params(b"1") + b"{}", "no whole run document"),
-        (msgspec.json.encode(a_run())[:300], "no whole run document"),
+        (params(b'"\xff"'), "not a complete run document"),
+        (params(b"1") + b"{}", "not a complete run document"),
+        (msgspec.json.encode(a_run())[:300], "not a complete run document"),
     ],
     ids=[
         "name",
@@ -353,7 +353,7 @@ def test_a_long_word_is_only_a_text(home: Path) -> None:
 def test_a_file_that_is_called_otherwise_is_put_aside(home: Path, name: str) -> None:
     write(home, b"{}", name)
 
-    assert "not called as a run document" in refused(home)
+    assert "its name is not that of a run document" in refused(home)
     assert [path.name for path in home.iterdir()] == [f".refused.{name}"]
 
 
@@ -412,7 +412,7 @@ def test_a_text_that_would_be_larger_once_it_is_kept_is_refused(home: Path) -> N
     path = write(home, msgspec.json.encode(raw))
 
     assert path.stat().st_size < documents.MAX_DOCUMENT_BYTES // 8
-    assert "larger than any run once it is kept" in refused(home)
+    assert "larger than any run once it is stored" in refused(home)
 
 
 def test_a_run_that_is_untimely_is_put_aside_with_the_reason(home: Path) -> None:
@@ -518,7 +518,7 @@ def test_what_cannot_be_removed_is_told_and_hides_nothing_that_is_new(public: Pa
         runs, (refusal,) = look(public, old.__contains__, room=SpoolQuota(names=2))
 
     assert [run.id for run in runs] == [number(5).id]
-    assert f"{public}/n1 cannot be removed: Permission denied" in refusal.reason
+    assert f"{public}/n1 cannot be removed (Permission denied)" in refusal.reason
     assert len([*(public / "n1").iterdir()]) == 6
 
 
@@ -606,7 +606,7 @@ def test_a_directory_put_aside_that_cannot_be_removed_is_told(home: Path) -> Non
     runs, (refusal,) = look(home.parent, later=ASIDE_SECONDS + 60)
 
     assert runs == []
-    assert "cannot be removed: Directory not empty" in refusal.reason
+    assert "cannot be removed (Directory not empty)" in refusal.reason
 
 
 def test_the_age_of_a_bounded_number_is_looked_at(home: Path) -> None:
@@ -621,4 +621,4 @@ def test_the_age_of_a_bounded_number_is_looked_at(home: Path) -> None:
 def test_a_name_as_long_as_can_be_is_put_aside(home: Path, letter: str) -> None:
     write(home, b"", letter * (255 // len(os.fsencode(letter))))
 
-    assert "not called as a run document" in refused(home)
+    assert "its name is not that of a run document" in refused(home)

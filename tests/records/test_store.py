@@ -97,7 +97,7 @@ def test_a_document_cut_in_half_is_named_and_the_others_are_taken_in(tmp_path: P
     store = Store(tmp_path)
 
     assert len(store.list_runs()) == 2
-    assert "half.json is no whole run document" in store.warnings[0]
+    assert "half.json is not a complete run document" in store.warnings[0]
     assert store.get_document_path("half").exists()
 
 
@@ -115,7 +115,7 @@ def test_a_damaged_index_is_set_aside_and_built_anew(tmp_path: Path) -> None:
     assert [e.id for e in store.list_runs()] == [a_run().id]
     (told,) = store.warnings
     assert "store.sqlite is damaged" in told
-    assert "it is now" in told
+    assert "it was moved to" in told
     assert (tmp_path / "store.damaged").read_bytes() == rubbish
     assert Store(tmp_path).warnings == []
 
@@ -183,7 +183,7 @@ def test_a_damaged_index_that_cannot_be_set_aside_is_named(tmp_path: Path) -> No
     keep(tmp_path, a_run()).path.write_bytes(b"not a database, not at all" * 100)
     (tmp_path / "store.damaged/in the way").mkdir(parents=True)
 
-    with pytest.raises(StoreError, match="move it away, and it is built again"):
+    with pytest.raises(StoreError, match="move it away, and it is rebuilt"):
         Store(tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     db.close()
     before = path.read_bytes()
 
-    with pytest.raises(StoreError, match=r"of version 99.*upgrade"):
+    with pytest.raises(StoreError, match=r"has version 99.*upgrade"):
         Store(tmp_path)
     assert path.read_bytes() == before
 
@@ -473,8 +473,8 @@ def test_an_index_of_an_earlier_version_is_built_again_from_the_documents(tmp_pa
 
     assert [entry.rounds for entry in store.list_runs()] == [2]
     (told,) = store.warnings
-    assert "store.sqlite is of version 3" in told
-    assert "it is now" in told
+    assert "store.sqlite has version 3" in told
+    assert "it was moved to" in told
     assert Store(tmp_path).warnings == []
 
 

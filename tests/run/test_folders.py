@@ -76,7 +76,7 @@ def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(tmp_
         os.chown(path, SOMEBODY, 0)
     (told,) = use(tmp_path)
 
-    assert told.startswith(f"{theirs[0]} belongs to user 4242 (and 2 more): left alone")
+    assert told.startswith(f"{theirs[0]} belongs to user 4242 (and 2 more) and was left alone")
     assert all((path / "kept").exists() for path in theirs)
 
 

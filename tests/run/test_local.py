@@ -199,7 +199,7 @@ def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> No
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
     assert outcome.reason == (
-        "no end after 1 s, when the suite's budget of 0.7 s was used up: give the "
+        "no end after 1 s, when the suite's budget of 0.7 s ran out: give the "
         "suite more, or its checks less"
     )
 

@@ -583,7 +583,7 @@ def test_a_later_round_that_the_budget_cuts_short_is_no_error_and_is_said(
     assert rounds_and_verdicts(run) == [(1, "pass"), (1, "pass"), (2, "pass")]
     assert (run.verdict, run.complete) == (Verdict.PASS, True)
     assert run.left_out == (
-        "round 2 was cut short when the suite's 100 s were used up, with no result of b"
+        "round 2 was cut short when the suite's 100 s ran out, with no result of b"
     )
 
 
