@@ -61,13 +61,11 @@ class CounterSnapshot(Struct, frozen=True):
 
     def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Compute by how much each of *counts* that was read before grew."""
-        known = {
-            f"{place} {kind}" for kind, places in self.read.items() for place in places.split()
-        }
         return {
             name: int(compute_increase(self.counts.get(name, 0), count))
             for name, count in counts.items()
-            if " ".join(_split_name(name)) in known
+            for place, kind in [_split_name(name)]
+            if place in self.read.get(kind, "").split()
         }
 
 

@@ -1,4 +1,4 @@
-"""How the passive checks come to ask a node's GPUs, and pass on what was amiss."""
+"""How the passive checks query a node's GPUs, and report what went wrong."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hpcverify.telemetry.gpus import GpuAnswers, GpuSource, NotStartedError
 
 def open_gpu_source(ctx: Context) -> GpuSource:
     """
-    Give what answers for the node's GPUs.
+    Open the source that answers for the node's GPUs.
 
     Raises:
         Skip: neither NVML nor the PCI bus nor the last run knows of a GPU.
-        Unable: there are GPUs, or were, and nobody answers for any.
+        Unable: there are GPUs, or there were, but nothing answers for them.
 
     """
     require_gpus(ctx)
     from hpcverify.telemetry import nvml
 
-    asked = nvml.get_source()
+    source = nvml.get_source()
     try:
-        there = asked.list_devices().gpus
+        gpus = source.list_devices().gpus
     except NotStartedError as exc:
         ruling = problems.PROBLEM_RULES[exc.code]
         raise Unable(str(exc), ruling.cause, ruling.remedy, code=exc.code) from exc
-    if not there:
+    if not gpus:
         raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
-    return asked
+    return source
 
 
 def require_gpus(ctx: Context) -> None:
@@ -45,7 +45,7 @@ def require_gpus(ctx: Context) -> None:
         raise Skip("no GPU on this node")
 
 
-def report_troubles(heard: GpuAnswers[object]) -> Iterator[CheckItem]:
-    """Yield which GPUs are in trouble, and what could not be answered."""
-    yield from heard.findings
-    yield from heard.unanswered
+def report_troubles(answers: GpuAnswers[object]) -> Iterator[CheckItem]:
+    """Yield which GPUs are in trouble, and which questions had no answer."""
+    yield from answers.findings
+    yield from answers.unanswered

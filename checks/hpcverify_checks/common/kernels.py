@@ -1,10 +1,10 @@
 """
 A comparison in one kernel, where Triton can compile one.
 
-torch's own operations write a mask of what differs and read it again; a kernel of our
-own reads both sides once and writes nothing. Triton comes with the CUDA builds of
-torch, and needs a C compiler and a directory to write to besides: where it has not
-all of that, torch's own operations do, for a little more time.
+torch's own operations write a mask of the differences and read it again; our kernel reads
+both sides once and writes nothing. Triton comes with the CUDA builds of torch, but also
+needs a C compiler and a writable directory: where one is missing, torch's operations do
+the work in a little more time.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ product of 4096 x 4096 makes a thousand programs."""
 
 
 def choose_comparison(device: torch.device) -> Compare:
-    """Give the fastest comparison that runs on *device*."""
+    """Choose the fastest comparison that runs on *device*."""
     return compare if load_kernels(device) is None else compare_fused
 
 
 def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
     """
-    Compare rows of words bit by bit on the current GPU, without a wait for it.
+    Compare rows of words bit by bit on the current GPU, without waiting for it.
 
-    Writes into *count*, an int64 scalar, how many of them differ.
+    Writes the number of words that differ into *count*, an int64 scalar.
     """
     from hpcverify_checks.common import triton_kernels
 
@@ -51,7 +51,7 @@ def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
 @cache
 def load_kernels(device: torch.device) -> ModuleType | None:
-    """Give the kernels if one of them can be compiled for *device* and runs there."""
+    """Load the kernels if they can be compiled for *device* and run there, else None."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if device.type != "cuda" or compiler is None or find_spec("triton") is None:
         return None
@@ -63,13 +63,13 @@ def load_kernels(device: torch.device) -> ModuleType | None:
 
 
 def can_launch(launch: Callable[[], object]) -> bool:
-    """Say whether Triton can *launch* a kernel here."""
+    """Whether Triton can *launch* a kernel here."""
     from triton.errors import TritonError
 
     try:
         launch()
-    # What is missing may be the headers of Python, a directory to write to, or
-    # Triton's knowledge of so new a GPU. A GPU that is broken will say so again.
+    # Python's headers, a writable directory or Triton's support for a new GPU may be
+    # missing. A broken GPU will fail again later.
     except (OSError, RuntimeError, subprocess.SubprocessError, TritonError):
         return False
     return True

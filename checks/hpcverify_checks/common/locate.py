@@ -1,14 +1,14 @@
 """
 Where a product is wrong: which elements, by how much, and which multiprocessor.
 
-Faults of hardware rarely flip one bit and be done: in a production GPU most corrupted
-outputs differ in several, at addresses that come again with the period of a warp or a
-fragment (Anatomy of silent data corruption in GPUs, arXiv 2605.04213). The pattern
-says which unit wrote it, and what all errors are multiples of says which operand they
-were multiplied with (as FLARE does, arXiv 2605.08594).
+Hardware faults rarely flip just one bit: in a production GPU most corrupted outputs differ
+in several, at addresses that recur with the period of a warp or a fragment (Anatomy of
+silent data corruption in GPUs, arXiv 2605.04213). The pattern shows which unit wrote it;
+the common divisor of the errors shows by which operand they were multiplied (as FLARE
+does, arXiv 2605.08594).
 
-The multiprocessor is found by having all of them compute the same exact tile, each of
-which checks itself and says on which one it ran. That is done after a mismatch only.
+To find the multiprocessor, all of them compute the same exact tile; each program checks
+its own and reports where it ran. This is done only after a mismatch.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ TILE_SHAPES = (
 """Rows and columns that are written together: the fragments of mma and wgmma (PTX ISA,
 matrix instructions), and the tiles that GEMM libraries give to a thread block."""
 MIN_TILE_SHARE = 0.25
-"""Of a tile: a bit that is stuck shows in about half of the elements."""
+"""Of a tile: a stuck bit shows in about half of the elements."""
 PERIODS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 EVIDENCE_BITS = 10
-"""Chance makes a pattern of so many bits once in a thousand times."""
+"""Chance makes such a pattern once in a thousand times."""
 MAX_SAMPLE_ELEMENTS = 2**20
-"""Wrong elements whose errors are looked at."""
+"""The most wrong elements whose errors are analysed."""
 INTEGER_LIMIT = 2**62
-"""Below this the difference of two integers is one of 64 bits."""
+"""Below this the difference of two integers fits into 64 bits."""
 
 TILE_EDGE, TILE_DEPTH, TILE_STEP = 128, 1024, 64
-"""Of the tile: one thread block's, with its operands in the GPU's second cache."""
+"""Of the tile: one thread block's, with its operands in the GPU's L2 cache."""
 TILE_KEY = 2**20
 """Of the tile's operands: no plan has it."""
 FIRST_BOUND = 255
 TILE_PLANS = ((63, 0), (31, 2**23))
-"""Bounds of the second operand, and biases: no sum of magnitudes reaches 2^24, and
-with the bias the lowest bits change too."""
+"""Bounds of the second operand, and biases: no sum of magnitudes reaches 2^24, and with
+the bias the lowest bits change too."""
 TILE_REPEATS = 256
-"""Of the tile in one program, or milliseconds."""
+"""Of the tile in one program, which takes milliseconds."""
 PROGRAMS_PER_SM = 4
-"""For each multiprocessor, so that none is left out."""
+"""Enough that no multiprocessor is left out."""
 TILE_ROUNDS = 8
 TILE_WARPS = 8
 BF16_CAPABILITY = (8, 0)
@@ -71,14 +71,14 @@ BF16_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """Rows, or columns, that have wrong elements in them."""
+    """Rows, or columns, with wrong elements."""
 
     first: int
     last: int
     period: int = 0
     """0 if there is none."""
     residues: tuple[int, ...] = ()
-    """Which ones of each *period*."""
+    """Which of each *period*."""
 
     def describe(self, name: str) -> str:
         """Put it in words: ``rows 3 to 195 (3 of every 64)``."""
@@ -92,7 +92,7 @@ class IndexSpan:
 
 @dataclass(frozen=True, slots=True)
 class TileFit:
-    """The tiles that best fit the wrong elements, and the share of them in those."""
+    """The tiles that fit the wrong elements best, and the share of them that is wrong."""
 
     rows: int
     columns: int
@@ -111,13 +111,12 @@ class ErrorValues:
     """By how much integers differ from what they should be."""
 
     has_non_integers: bool
-    """Whether there are elements that are no integers, too."""
-
+    """Whether some elements are not integers."""
     distinct: int
     low: int
     high: int
     divisor: int
-    """Of all of them, the greatest."""
+    """The greatest common divisor."""
 
     def describe(self) -> str:
         """Put it in words: ``off by 3 values from -512 to 256, multiples of 128``."""
@@ -140,7 +139,7 @@ class ErrorExtent:
     """None where there are no integers to compare."""
 
     def describe(self) -> str:
-        """Put it in words, for whoever asks the vendor."""
+        """Put it in words, for a report to the vendor."""
         plural = "" if self.elements == 1 else "s"
         parts = [f"{self.elements} element{plural}"]
         parts += [self.rows.describe("row"), self.columns.describe("column")]
@@ -149,7 +148,7 @@ class ErrorExtent:
 
 
 def measure_extent(found: Tensor, expected: Tensor) -> ErrorExtent:
-    """Describe how *found* differs from *expected*: matrices on the host that do."""
+    """Measure where *found* differs from *expected*: matrices on the host that do differ."""
     import torch
 
     wrong = torch.ne(view_integers(found), view_integers(expected))
@@ -165,7 +164,7 @@ def measure_extent(found: Tensor, expected: Tensor) -> ErrorExtent:
 
 
 def find_span(places: Sequence[int]) -> IndexSpan:
-    """Describe *places*, in ascending order, and the period that they have."""
+    """Find the span of *places*, in ascending order, and their period."""
     period = max(PERIODS, key=lambda p: _score_period(places, p))
     if _score_period(places, period) < EVIDENCE_BITS:
         return IndexSpan(places[0], places[-1])
@@ -174,14 +173,14 @@ def find_span(places: Sequence[int]) -> IndexSpan:
 
 
 def _score_period(places: Sequence[int], period: int) -> float:
-    """Say how unlikely it is, in bits, that chance makes so few residues."""
+    """Compute how unlikely, in bits, so few residues are by chance."""
     residues = len({place % period for place in places})
     one = math.log2(period / residues)
     return len(places) * one - math.log2(math.comb(period, residues))
 
 
 def _fit_tiles(wrong: Tensor) -> TileFit | None:
-    """Find the tiles of which the largest share is wrong; of several, the largest."""
+    """Find the tile shape with the largest wrong share; of several, the largest."""
     counts = _sum_blocks(wrong, *TILE_SHAPES[0])
     fits = [_measure_fill(counts, *tile) for tile in TILE_SHAPES if _divides(tile, wrong.shape)]
     best = max(fits, key=lambda t: (t.share, t.rows * t.columns), default=None)
@@ -193,7 +192,7 @@ def _divides(tile: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _measure_fill(counts: Tensor, rows: int, columns: int) -> TileFit:
-    """Say how *counts* of the smallest tiles fill those of *rows* x *columns*."""
+    """Measure how *counts* of the smallest tiles fill those of *rows* x *columns*."""
     filled = _sum_blocks(counts, rows // TILE_SHAPES[0][0], columns // TILE_SHAPES[0][1])
     touched = int((filled > 0).sum())
     share = int(filled.sum()) / (touched * rows * columns)
@@ -201,7 +200,7 @@ def _measure_fill(counts: Tensor, rows: int, columns: int) -> TileFit:
 
 
 def _sum_blocks(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """Sum over blocks of *rows* x *columns*; what is left at the edges is left out."""
+    """Sum over blocks of *rows* x *columns*; drop the rest at the edges."""
     high, wide = matrix.shape[0] // rows, matrix.shape[1] // columns
     whole = matrix[: high * rows, : wide * columns]
     return whole.reshape(high, rows, wide, columns).sum(dim=(1, 3))
@@ -220,8 +219,8 @@ def _collect_error_values(found: Tensor, expected: Tensor) -> ErrorValues | None
         half = len(divisor) // 2
         folded = torch.gcd(divisor[:half], divisor[half : 2 * half])
         divisor = torch.unique(torch.cat([folded, divisor[2 * half :]]))
-    some = not bool(whole.all())
-    return ErrorValues(some, len(errors), int(errors[0]), int(errors[-1]), int(divisor))
+    low, high = int(errors[0]), int(errors[-1])
+    return ErrorValues(not bool(whole.all()), len(errors), low, high, int(divisor))
 
 
 def _mask_integers(values: Tensor) -> Tensor:
@@ -236,7 +235,7 @@ class FaultySm:
     sm: int
     elements: int
     bit_mask: int
-    """Which ones of an element differed, as a mask."""
+    """The bits of an element that differed."""
 
     def describe(self) -> str:
         """Put it in words: ``17 (12 elements, bits 3, 12)``."""
@@ -251,7 +250,7 @@ class SmReport:
     faulty: tuple[FaultySm, ...]
     seen: int
     units: int
-    """That the GPU has."""
+    """Multiprocessors of the GPU."""
 
     def describe(self) -> str:
         """Put it in words: which of them, of how many."""
@@ -261,7 +260,7 @@ class SmReport:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Operands and the one right product of them, on the host."""
+    """Operands and their one right product, on the host."""
 
     a: Tensor
     b: Tensor
@@ -269,12 +268,12 @@ class Tile:
 
 
 TileRunner = Callable[[Tile, int], "Tensor"]
-"""Has so many programs compute a tile. Gives a row for each: where it ran, how many
-elements were wrong, which bits differed; a program that did not run says -1."""
+"""Computes a tile in so many programs. Returns a row for each: where it ran, how many
+elements were wrong, which bits differed; -1 for a program that did not run."""
 
 
 def find_faulty_sms(device: torch.device) -> SmReport | None:
-    """Have all multiprocessors of *device* compute the same; None if nothing can."""
+    """Compute the same on all multiprocessors of *device*; None if that is not possible."""
     import torch
 
     kernels = load_kernels(device)
@@ -285,14 +284,14 @@ def find_faulty_sms(device: torch.device) -> SmReport | None:
 
 
 def examine_sms(runner: TileRunner, units: int) -> SmReport:
-    """Look at all *units* until all of them must have been there several times."""
+    """Test all *units*, with enough programs that each runs several."""
     tiles = [make_tile(bound, bias) for bound, bias in TILE_PLANS]
     logs = [runner(tile, PROGRAMS_PER_SM * units) for _ in range(TILE_ROUNDS) for tile in tiles]
     return sum_by_sm((row for log in logs for row in log.tolist()), units)
 
 
 def sum_by_sm(rows: Iterable[Sequence[int]], units: int) -> SmReport:
-    """Add up, for each multiprocessor, what was wrong on it."""
+    """Add up the errors of each multiprocessor."""
     wrong: dict[int, tuple[int, int]] = {}
     for sm, elements, bits in rows:
         before = wrong.get(sm, (0, 0))
@@ -316,7 +315,7 @@ def make_tile(bound: int, bias: int) -> Tile:
 def run_tile(
     kernels: ModuleType, device: torch.device, repeats: int, tile: Tile, programs: int
 ) -> Tensor:
-    """Have *programs* of them compute *tile* on *device*, as `TileRunner` says."""
+    """Compute *tile* in *programs* programs on *device*: a `TileRunner`."""
     import torch
 
     edge, depth = tile.a.shape

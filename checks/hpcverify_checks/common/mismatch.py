@@ -1,4 +1,4 @@
-"""What is to be known of a wrong product: where, which bits, memory or arithmetic."""
+"""The investigation of a wrong product: where, which bits, memory or arithmetic."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Known = tuple[dict[str, str], dict[str, Any]]
 
 def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
     """
-    Find out about a *wrong* product what a vendor asks for, and put it in words.
+    Find out what a vendor asks about a *wrong* product, and put it in words.
 
-    All is looked at on the host, outside of the part that computed it. A part that
-    errs may refuse the next step too: what was known by then is kept.
+    The host does the work, outside the part that computed the product. A faulty part may
+    refuse the next step too: what was known by then is kept.
     """
     job, shift = bench.get_job(wrong.number)
     data: dict[str, Any] = {"dtype": bench.dtype, "plan": job.name, "draw": job.draw}
@@ -42,10 +42,10 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
             data |= known
     except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
         evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
-    told = ("extent", "place", "reruns", "sm", "incomplete")
+    shown_in_text = ("extent", "place", "reruns", "sm", "incomplete")
     text = (
         f"{bench.dtype} product {wrong.number} ({job.name}) was wrong in "
-        f"{wrong.words} words: {', '.join(evidence[k] for k in told if k in evidence)}"
+        f"{wrong.words} words: {', '.join(evidence[k] for k in shown_in_text if k in evidence)}"
     )
     data = msgspec.to_builtins(Accusation(**data))
     return Finding(CORRUPTION_CODE, bench.where, text, evidence, data)
@@ -72,7 +72,7 @@ def _compare_elements(found: Tensor, expected: Tensor) -> Known:
     places = torch.ne(had, wanted).nonzero()
     digest = format_word(compute_digest(found))
     if not len(places):
-        nothing = "a second look at it shows nothing wrong"
+        nothing = "read a second time, it is right"
         return {"digest": digest, "extent": nothing}, {"digest": digest}
     row, column = map(int, places[0])
     width = 8 * found.element_size()
@@ -91,7 +91,7 @@ def _compare_elements(found: Tensor, expected: Tensor) -> Known:
 
 
 def list_changed_memory(job: ProductJob) -> Iterator[str]:
-    """Say what lies in memory otherwise than it was put there, as the host sees it."""
+    """List which operands or reference changed in memory, as the host sees them."""
     import torch
 
     for name, there, made in zip("AB", (job.a, job.b), job.remake(), strict=True):
@@ -104,10 +104,10 @@ def list_changed_memory(job: ProductJob) -> Iterator[str]:
 
 
 def repeat_product(bench: ProductBench, number: int) -> bool:
-    """Repeat the product *number* and say whether it is wrong again."""
+    """Repeat the product *number*; return whether it is wrong again."""
     import torch
 
-    # What lies there would be the right answer where a tile is not written.
+    # Else a tile that is not written would keep the right answer.
     poison(bench.get_output(number))
     count = torch.zeros((), dtype=torch.int64, device=bench.outputs[0].device)
     bench.compute_and_compare(number, count)

@@ -1,4 +1,4 @@
-"""The file system that the checks write to, and whether it is the one that it was."""
+"""The file system that the checks write to, and whether it is the same as before."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from hpcverify.check import Cause, Context, Finding, Inventory, Remedy, Unable
 
 MOUNT_KIND = "mount"
-"""The kind of the part that is the file system to which the checks write."""
+"""The kind of the part that stands for the file system that the checks write to."""
 MOUNT_MISSING = "mount_missing"
-"""The code of a finding that it is not mounted any more."""
+"""The code of a finding that it is no longer mounted."""
 
 
 def require_mounted(ctx: Context) -> None:
     """
-    Refuse to verify the disk below in the place of the one that was mounted before.
+    Refuse to verify the disk below instead of the one that was mounted before.
 
     Raises:
         Unable: with MISCONFIGURED, naming both.
@@ -29,12 +29,11 @@ def require_mounted(ctx: Context) -> None:
 
 def compare_mounts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     """
-    Tell if the checks write to another file system than in the earlier run.
+    Report if the checks write to another file system than in the earlier run.
 
-    Where one was mounted before and none is, they verified the disk below: that is no
-    fault of any part, and no verification either. The same file system at another
-    place, as a bind mount, is the same; so is none to compare with, for the site chose
-    another directory.
+    If one was mounted before and none is now, they verified the disk below: no part is at
+    fault, but nothing was verified. The same file system at another place, as a bind
+    mount, counts as the same. Another directory, chosen by the site, has nothing to compare.
     """
     earlier = {p.id: p for p in before.of_kind(MOUNT_KIND)}
     for part in now.of_kind(MOUNT_KIND):
@@ -51,7 +50,7 @@ def compare_mounts(now: Inventory, before: Inventory) -> Iterator[Finding]:
 
 
 def identify_file_system(facts: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Say by what a file system is known again, wherever it is mounted."""
+    """List the facts that identify a file system, wherever it is mounted."""
     return tuple(facts.get(name) for name in ("type", "disk", "volume", "source"))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a part beside what it says: its data sheet, its like, how it is wired."""
+"""What is known of a part besides what it reports: data sheet, siblings, wiring."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ LINKS_PER_BRIDGE = {
     "h100-nvl-94gb": 4,
     "h200-nvl": 6,
 }
-"""Parts (by `Spec.key`) that have NVLink only where a bridge is plugged, and how many
-links one carries: they take three for all their links, and an A40 one."""
+"""Parts (by `Spec.key`) that have NVLink only through a plugged bridge, and the links of
+one bridge: they take three for all their links, and an A40 one."""
 SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
-"""How the keys of parts begin that hang on their CPU by NVLink-C2C: PCIe is not how
-they come by their data, and their boards wire few lanes of it."""
+"""Keys of parts on NVLink-C2C to their CPU: their data does not come over PCIe, and their
+boards wire few lanes of it."""
 SINGLE_GPU_KEY_PREFIX = "gh200"
-"""How the keys of parts begin of which a node may have just one, with no NVLink."""
+"""Keys of parts of which a node may have just one, with no NVLink."""
 MIN_LINKS_ALL_PAIRS = 12
-"""NVLinks from which every GPU of a node has some to every other: with fewer, some
+"""With this many NVLinks every GPU of a node has some to every other; with fewer, some
 pairs have none (V100)."""
 
 
 def look_up_spec(ctx: Context, where: str) -> Spec | None:
-    """Find the data sheet of the part *where*, if it is a known one."""
+    """Find the data sheet of the part *where*; None if it is not known."""
     found = ctx.inventory.find_part(where)
     return find_spec(found) if found else None
 
 
 def find_model(ctx: Context, where: str) -> str:
-    """Say which parts of the node *where* may be compared with: those of its name."""
+    """Find the model name of *where*: parts with the same one may be compared."""
     found = ctx.inventory.find_part(where)
     return found.facts.get("name", "") if found else ""
 
 
 def has_optional_links(sheet: Spec | None) -> bool:
-    """Whether a healthy part may have no NVLink active, whatever it could have."""
+    """Whether a healthy part may have no active NVLink, even if it supports some."""
     if sheet is None or not sheet.nvlink_links:
         return True
     return sheet.key in LINKS_PER_BRIDGE or sheet.key.startswith(SINGLE_GPU_KEY_PREFIX)
 
 
 def is_fully_linked(sheet: Spec | None) -> bool:
-    """Whether each GPU of a node of such parts has NVLink to each other one."""
+    """Whether each GPU of such a node has NVLink to every other one."""
     if sheet is None or has_optional_links(sheet):
         return False
     return sheet.nvlink_links >= MIN_LINKS_ALL_PAIRS

@@ -10,14 +10,12 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.parts import look_up_spec
 
 LANE_BITS = {"fp64": 64, "fp32": 32}
-"""Bits of a lane."""
-FMA_UNITS = 2
-OPERATIONS_OF_FMA = 2
+FMA_UNITS, OPERATIONS_OF_FMA = 2, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that the part can compute in theory (GFLOP/s), and where from."""
+    """The theoretical peak of a part (GFLOP/s), and where it comes from."""
 
     value: float
     derived: bool
@@ -25,7 +23,7 @@ class Peak:
 
 
 def find_peak(ctx: Context, dtype: str) -> Peak | None:
-    """Find the dense peak of the part: of its data sheet, or derived for a CPU."""
+    """Find the dense peak of the part: from its data sheet, or derived for a CPU."""
     if ctx.device.kind == "cpu":
         return derive_peak(cpu.describe_cpu().facts, cpu.read_cpuinfo(), dtype)
     spec = look_up_spec(ctx, ctx.device.part)
@@ -38,9 +36,9 @@ def derive_peak(facts: Mapping[str, str], info: Mapping[str, str], dtype: str) -
     """
     Multiply cores, clock and vector width, where all are known (fp32 and fp64).
 
-    Two FMA units a core are supposed, as most server cores have: some have one for
-    their widest vectors, and a virtual machine may tell neither clock nor cores
-    right. So it is shown, and never judged by.
+    Assumes two FMA units per core, as most server cores have; some have one for their
+    widest vectors, and a virtual machine may report the wrong clock or cores. So the
+    result is shown, but never used as a limit.
     """
     clock = facts.get("max_mhz") or info.get("cpu MHz")
     if dtype not in LANE_BITS or clock is None or "cores" not in facts:
@@ -51,6 +49,6 @@ def derive_peak(facts: Mapping[str, str], info: Mapping[str, str], dtype: str) -
     return Peak(
         cores * mhz * per_cycle / 1e3,
         True,  # noqa: FBT003 - named in the class
-        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations a cycle "
-        f"({FMA_UNITS} FMA units of {lanes} lanes supposed)",
+        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations per cycle "
+        f"(assuming {FMA_UNITS} FMA units of {lanes} lanes)",
     )

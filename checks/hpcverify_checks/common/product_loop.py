@@ -1,16 +1,16 @@
 """
 The hunt for a wrong bit: products compared where they are computed.
 
-Plans take turns, and so do the outputs, in such a way that no output ever holds the
-product that is about to be written to it: a tile that is not written shows. The part
-compares by itself and keeps only a count of the words that differ; the host looks at
-the counts of a page of products while the part is at work on the next one, and before
-the outputs of that page are written again. So the wrong product is still there when
-the host comes to know of it, and nothing needs to be located in the loop.
+Plans take turns, and so do the outputs, so that no output ever holds the product that is
+about to be written to it: a tile that is not written shows. The part compares, and keeps
+only a count of the words that differ; the host reads the counts of a batch of products
+while the part works on the next one, and before the outputs of that batch are written
+again. So a wrong product is still there when the host learns of it, and the loop itself
+need not locate anything.
 
-Now and then a canary proves that the comparison is awake: a copy of a product in
-which every word has one bit flipped must differ in all its words, and one in which a
-single bit is flipped in one.
+Now and then a canary proves that the comparison works: a copy of a product with one bit
+flipped in every word must differ in all words, and a copy with a single flipped bit in
+one word.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CANARY_PRODUCTS = 256
-"""Products: so rare that it costs a thousandth of them, if that."""
+"""Products between canaries, which so cost a thousandth at most."""
 GPU_BATCH_PRODUCTS = 4
-"""Products whose counts are looked at together: several times what the host takes."""
+"""Products whose counts the host reads together: they take far longer than reading does."""
 
 POISON_WORD = -1
 """Every bit set: NaN in every floating-point type, and no product of any plan."""
 
 Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
-"""Writes into the third, an int64 scalar, how many words differ of the first two."""
+"""Writes into the third, an int64 scalar, how many words of the first two differ."""
 ShouldStop = Callable[[int], bool]
 """Whether to stop, after so many products."""
 
 
 def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
-    """Compare rows of words bit by bit on their device, without a wait for it."""
+    """Compare rows of words bit by bit on their device, without waiting for it."""
     import torch
 
     unequal = torch.ne(found, expected)
-    if found.device.type == "cpu":  # there a sum of booleans is far slower
+    if found.device.type == "cpu":  # where a sum of booleans is far slower
         count.copy_(torch.count_nonzero(unequal))
     else:
         torch.sum(unequal, dim=0, dtype=torch.int64, out=count)
 
 
 def poison(output: Tensor) -> None:
-    """Fill *output* with what no product leaves there: what is not written shows."""
+    """Fill *output* with a value that no product has, so that unwritten words show."""
     view_words(output).fill_(POISON_WORD)
 
 
 @dataclass(frozen=True, slots=True)
 class ProductSeams:
-    """What multiplies and what compares; tests put faulty ones here."""
+    """What multiplies and what compares; tests inject faulty ones."""
 
     multiply: Multiply = multiply
     compare: Compare = compare
@@ -75,7 +75,7 @@ HARDWARE_SEAMS = ProductSeams()
 
 @dataclass(frozen=True, slots=True)
 class ProductJob:
-    """Operands, where they are multiplied, and the product that must come out."""
+    """Operands, on the device that multiplies them, and their correct product."""
 
     name: str
     """Of the plan."""
@@ -85,13 +85,13 @@ class ProductJob:
     digest: int
     """Of the reference, taken on the host."""
     remake: Callable[[], tuple[Tensor, Tensor]]
-    """Makes the operands again, on the host: what lies in memory may have changed."""
+    """Makes the operands again, on the host: those in memory may have changed."""
     draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WrongProduct:
-    """A product that was wrong, in how many words, and the output it still lies in."""
+    """A wrong product, the number of its wrong words, and the output that still holds it."""
 
     number: int
     words: int
@@ -100,15 +100,14 @@ class WrongProduct:
 
 @dataclass(frozen=True, slots=True)
 class ProductBatch:
-    """The counts of some products in a row, on their way to the host."""
+    """The counts of consecutive products, on their way to the host."""
 
     number: int
     """Of the first product."""
     outputs: tuple[Tensor, ...]
     canary_counts: tuple[int, ...]
-    """What the counts after those of the products must be."""
+    """The correct counts of the canaries, which follow those of the products."""
     wait_for_counts: Callable[[], list[int]]
-    """Waits until all of them are there."""
 
     def list_wrong(self, counts: list[int]) -> list[WrongProduct]:
         """List the products that were wrong."""
@@ -132,31 +131,31 @@ class ProductBench:
     seed: int
     seams: ProductSeams = HARDWARE_SEAMS
     shifts: int = SHIFT_COUNT
-    """By so many lanes the operands of an exact product move, from one lap to the next;
-    with 1 they stay: others would be rounded otherwise."""
+    """The shifts that the operands of an exact product go through, one per lap. Inexact
+    products would be rounded differently, so for them it is 1."""
 
     def get_job(self, number: int) -> tuple[ProductJob, int]:
-        """Say which job the product *number* is, and by how much it is shifted."""
+        """Find the job of the product *number*, and its shift."""
         lap, place = divmod(number, len(self.jobs))
         return self.jobs[place], lap % self.shifts
 
     def get_output(self, number: int) -> Tensor:
-        """Say where the product *number* is written."""
+        """Find the output of the product *number*."""
         return self.outputs[number % len(self.outputs)]
 
     @property
     def batch_size(self) -> int:
-        """How many products the host looks at together."""
+        """How many products the host handles together."""
         return max(1, len(self.outputs) // 2)
 
     def compute_and_compare(self, number: int, count: Tensor) -> None:
-        """Compute and compare the product *number*; nothing here waits for a GPU."""
+        """Compute and compare the product *number* without waiting for a GPU."""
         (job, shift), out = self.get_job(number), self.get_output(number)
         self.seams.multiply(*view_shifted(job.a, job.b, shift), out)
         self.seams.compare(view_words(out), view_words(job.reference), count)
 
     def run_canary(self, number: int, counts: Tensor) -> tuple[int, ...]:
-        """Compare spoiled copies of the product *number*; say what must be counted."""
+        """Compare spoiled copies of the product *number*; return the correct counts."""
         reference = view_words(self.get_job(number)[0].reference)
         chance = random.Random(f"{self.seed} {self.where} {number}")  # noqa: S311 - no secret
         spoiled = view_words(self.get_output(number)) ^ _make_bit_masks(reference, chance)
@@ -168,7 +167,7 @@ class ProductBench:
         return len(reference), 1
 
     def start_batch(self, number: int, *, canary: bool) -> ProductBatch:
-        """Start a page of products from *number* on, and a *canary* if it is time."""
+        """Start a batch of products from *number* on, with a *canary* if one is due."""
         import torch
 
         there = self.outputs[0].device
@@ -184,7 +183,7 @@ class ProductBench:
 
 @dataclass(frozen=True, slots=True)
 class ProductTask:
-    """One type of operands with which to load one device, and the shape of products."""
+    """One type and shape of products with which to load one device."""
 
     ctx: Context
     family: Family
@@ -194,7 +193,7 @@ class ProductTask:
     draw: int = 0
 
     def make_output(self) -> Tensor:
-        """Make room for one product."""
+        """Allocate one product."""
         import torch
 
         size, dtype = self.shape.size, getattr(torch, self.family.output)
@@ -203,7 +202,7 @@ class ProductTask:
     def make_bench(
         self, where: str, jobs: tuple[ProductJob, ...], shifts: int = SHIFT_COUNT
     ) -> ProductBench:
-        """Make outputs for the part or core *where*."""
+        """Make a bench with its outputs for the part or core *where*."""
         outputs = tuple(self.make_output() for _ in range(count_outputs(len(jobs), self.device)))
         return ProductBench(
             where, self.family.name, jobs, outputs, self.ctx.seed, self.seams, shifts
@@ -212,35 +211,35 @@ class ProductTask:
 
 def count_outputs(jobs: int, device: torch.device) -> int:
     """
-    Say how many outputs *jobs* must share.
+    Choose how many outputs *jobs* share.
 
-    A GPU fills one page of them while the host looks at another; a CPU is looked at
-    after every product. A number that has no divisor in common with that of the
-    jobs makes each output see them all in turn.
+    A GPU fills one batch of them while the host reads another; a CPU is checked after
+    every product. A number with no common divisor with *jobs* makes each output hold
+    them all in turn.
     """
     least = 1 if device.type == "cpu" else 2 * GPU_BATCH_PRODUCTS + 1
     return next(n for n in range(least, least + jobs + 1) if gcd(n, jobs) == 1)
 
 
 def _make_bit_masks(like: Tensor, chance: random.Random) -> Tensor:
-    """Make a word with one bit set for each word of *like*: another one each time."""
+    """Make a word with one random bit set for each word of *like*."""
     import torch
 
-    # The high bits of multiples of an odd number go through all values evenly.
+    # The high bits of multiples of an odd number take all values evenly.
     bit = count_from(chance.getrandbits(62), like).mul_(wrap_int64(GOLDEN))
     bit.bitwise_right_shift_(WORD_BITS - 6).bitwise_and_(WORD_BITS - 1)
     return torch.bitwise_left_shift(torch.ones_like(bit), bit)
 
 
 def _start_host_copy(counts: Tensor) -> Callable[[], list[int]]:
-    """Start copying *counts* to the host; what is returned waits for them."""
+    """Start copying *counts* to the host; return a function that waits for them."""
     import torch
 
     if counts.device.type != "cuda":
         return counts.tolist
     host = torch.empty_like(counts, device="cpu", pin_memory=True)
     host.copy_(counts, non_blocking=True)
-    # A blocking one, or eight workers would spin on as many cores for hours.
+    # A blocking event, or eight workers would spin on as many cores for hours.
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     copied.record()
 
@@ -253,7 +252,7 @@ def _start_host_copy(counts: Tensor) -> Callable[[], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """What a hunt came to."""
+    """The result of a hunt."""
 
     products: int
     seconds: float
@@ -261,7 +260,7 @@ class HuntResult:
 
 
 def ignore_batch(_products: int) -> None:
-    """Take no note of products that are done."""
+    """Do nothing."""
 
 
 def hunt(
@@ -270,46 +269,46 @@ def hunt(
     """
     Compute and compare until it is time to stop, or something is wrong.
 
-    Whenever products have been compared, *note* is told how many.
+    Calls *note* with the number of products after each batch.
 
     Raises:
-        BlindComparison: A flipped bit was not noticed, or noticed wrongly.
+        BlindComparison: The comparison missed or miscounted flipped bits.
 
     """
     for output in bench.outputs:
         poison(output)
     start, products = perf_counter(), 0
-    for page in _start_batches(bench, should_stop):
-        counts = page.wait_for_counts()
-        products += len(page.outputs)
-        note(len(page.outputs))
-        if wrong := page.list_wrong(counts):
+    for batch in _start_batches(bench, should_stop):
+        counts = batch.wait_for_counts()
+        products += len(batch.outputs)
+        note(len(batch.outputs))
+        if wrong := batch.list_wrong(counts):
             return HuntResult(products, perf_counter() - start, tuple(wrong))
-        _require_awake(bench, page, counts[len(page.outputs) :])
+        _require_awake(bench, batch, counts[len(batch.outputs) :])
     return HuntResult(products, perf_counter() - start)
 
 
 class BlindComparison(Unable):
-    """Raised where the part or core *where* does not notice flipped bits."""
+    """Raised if the comparison on the part or core *where* misses flipped bits."""
 
     def __init__(self, where: str, reason: str) -> None:
-        """Keep where it was."""
+        """Keep *where*, for the finding."""
         super().__init__(f"{where}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
         self.where = where
 
 
-def _require_awake(bench: ProductBench, page: ProductBatch, counts: list[int]) -> None:
-    if page.canary_counts and tuple(counts) != page.canary_counts:
+def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
+    if batch.canary_counts and tuple(counts) != batch.canary_counts:
         raise BlindComparison(
             bench.where,
-            f"the comparison did not notice flipped bits: of products "
-            f"with {page.canary_counts[0]} and {page.canary_counts[1]} wrong words it counted "
-            f"{counts[0]} and {counts[1]}: do not trust its other answers",
+            f"the comparison did not notice flipped bits: with {batch.canary_counts[0]} and "
+            f"{batch.canary_counts[1]} wrong words it counted {counts[0]} and {counts[1]}: do not "
+            "trust its other answers",
         )
 
 
 def _start_batches(bench: ProductBench, should_stop: ShouldStop) -> Iterator[ProductBatch]:
-    """Start pages one ahead of the host; a canary comes first, last and in between."""
+    """Start batches, one ahead of the host, with a canary first, last and in between."""
     ahead = 0 if bench.batch_size == len(bench.outputs) else 1
     started: deque[ProductBatch] = deque()
     number = since = 0

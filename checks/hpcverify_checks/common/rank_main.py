@@ -1,10 +1,9 @@
 """
 A rank on the CPU, in a process of its own.
 
-``python -m hpcverify_checks.common.rank_main WORK RANK PARENT ORDER`` does what the module WORK
-has ``run_rank`` for, with its peers, and writes each thing that it finds into the folder
-of their group at once: what comes later may end it. It dies with its parent, however
-that dies.
+``python -m hpcverify_checks.common.rank_main WORK RANK PARENT ORDER`` calls ``run_rank`` of
+the module WORK, with its peers, and writes each result to the folder of their group at
+once, since it may crash later. It dies with its parent, however that dies.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def main() -> None:
     die_with_parent(int(parent))
     group = msgspec.json.decode(order, type=RankGroup)
     module = import_module(work)
-    import_module("torch")  # takes seconds, for which no other rank is to wait
+    import_module("torch")  # takes seconds, which no other rank should wait for
     file_of(group, f"rank{rank}.ready").touch()
     with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
         for found in module.run_rank(int(rank), order):

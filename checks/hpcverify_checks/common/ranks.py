@@ -21,9 +21,8 @@ T = TypeVar("T")
 LOAD_TIMEOUT_SECONDS = 120.0
 """For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
 KILL_TIMEOUT_SECONDS = 5.0
-"""For a killed rank to be gone."""
 DEATH_NOTICE_SECONDS = 1.0
-"""Between a connection that breaks and the end of the process at its other end."""
+"""From a broken connection to the end of the process at its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Peer:
 
     @classmethod
     def start(cls, group: RankGroup, rank: int, work: str) -> Peer:
-        """Start *rank*; what it prints goes to a file beside the rendezvous."""
+        """Start *rank*; its output goes to a file in the folder of the group."""
         program = [sys.executable, "-P", "-m", "hpcverify_checks.common.rank_main", work]
         order = [str(rank), str(os.getpid()), msgspec.json.encode(group).decode()]
         with file_of(group, f"rank{rank}.log").open("wb") as log:
@@ -47,16 +46,15 @@ class Peer:
 
     def await_ready(self) -> None:
         """Wait until the rank is about to meet the others."""
-        ready = file_of(self.group, f"rank{self.rank}.ready")
-        self._await(ready.exists)
+        self._await(file_of(self.group, f"rank{self.rank}.ready").exists)
 
     def wait_for_result(self, kind: type[T]) -> T:
-        """Wait for the rank to end well, and read the last that it found, a *kind*."""
+        """Wait for the rank to end without error, and read its last result, a *kind*."""
         self._await(lambda: self.process.poll() == 0)
         return self.read_results(kind)[-1]
 
     def read_results(self, kind: type[T]) -> list[T]:
-        """Read all that the rank has found so far, whatever became of it."""
+        """Read all results of the rank so far, even if it has crashed."""
         path = file_of(self.group, f"rank{self.rank}.json")
         if not path.exists():
             return []
@@ -69,23 +67,19 @@ class Peer:
         while not condition():
             self.require_alive()
             if monotonic() > deadline:
-                raise Unable(
-                    f"rank {self.rank} did not answer for {patience:g} s",
-                    Cause.TIMEOUT,
-                    Remedy.RERUN,
-                )
+                text = f"rank {self.rank} did not answer for {patience:g} s"
+                raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
             sleep(POLL_SECONDS)
 
     def require_alive(self) -> None:
-        """Raise `Unable`, with the last that it said, if the rank has died."""
+        """Raise `Unable`, with the last line of its output, if the rank has died."""
         status = self.process.poll()
         if not status:
             return
-        said = file_of(self.group, f"rank{self.rank}.log").read_text(errors="replace")
-        last = (said.strip().splitlines() or ["it said nothing"])[-1]
-        raise Unable(
-            f"rank {self.rank} died with status {status}: {last}", Cause.CRASHED, Remedy.RERUN
-        )
+        output = file_of(self.group, f"rank{self.rank}.log").read_text(errors="replace")
+        last = (output.strip().splitlines() or ["it printed nothing"])[-1]
+        text = f"rank {self.rank} died with status {status}: {last}"
+        raise Unable(text, Cause.CRASHED, Remedy.RERUN)
 
     def require_survived(self) -> None:
         """After a broken connection: raise `Unable` if this is the rank that died."""
@@ -95,7 +89,7 @@ class Peer:
             sleep(POLL_SECONDS)
 
     def end(self) -> None:
-        """Kill the rank if it still runs, and wait a bounded time."""
+        """Kill the rank if it still runs, and wait up to `KILL_TIMEOUT_SECONDS`."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(KILL_TIMEOUT_SECONDS)
@@ -103,11 +97,7 @@ class Peer:
 
 @contextmanager
 def start_peers(group: RankGroup, work: str) -> Generator[list[Peer]]:
-    """
-    Start all ranks of *group* but the first, and leave none of them behind.
-
-    Each does what the module *work* has ``run_rank`` for.
-    """
+    """Run ``run_rank`` of the module *work* in all ranks but the first; end all of them."""
     with ExitStack() as stack:
         started: list[Peer] = []
         for rank in range(1, group.world):
@@ -117,7 +107,7 @@ def start_peers(group: RankGroup, work: str) -> Generator[list[Peer]]:
             peer.await_ready()
         try:
             yield started
-        except (RuntimeError, Unable):  # a connection broke: gloo knows no better word
+        except (RuntimeError, Unable):  # a connection broke: gloo has no other exception
             for peer in started:
                 peer.require_survived()
             raise

@@ -1,4 +1,4 @@
-"""What was wrong is repeated three times: is it wrong each time, or now and then?"""
+"""Three reruns of what was wrong: is it wrong each time, or now and then?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reruns(Struct, frozen=True):
     wrong: int = 0
     total: int = RERUN_COUNT
     error: str = ""
-    """What kept them from coming to an end, if so."""
+    """What ended them early, if anything."""
 
     @property
     def persistent(self) -> bool:
@@ -31,7 +31,7 @@ class Reruns(Struct, frozen=True):
 
 
 def rerun(is_wrong: Callable[[], bool]) -> Reruns:
-    """Repeat three times what *is_wrong* does; a part that refuses ends it."""
+    """Repeat *is_wrong* three times; an error of the part ends it early."""
     wrong = 0
     try:
         for _ in range(RERUN_COUNT):

@@ -2,20 +2,20 @@
 A load that is compared with itself: products again and again, steady and in square waves.
 
 The operands are bell-shaped, sums of the bytes of a hash, so that they are the same bits
-everywhere; all bits of a significand take part, and toggle more wires than the small
-integers of exact plans: faults of power and timing belong here. Nobody knows the right
-product to the last bit, so a part is compared with its own first one, and the first ones
-of like parts with each other.
+everywhere. They use all bits of a significand, and toggle more wires than the small
+integers of exact plans, to find faults of power and timing. The right product is not known
+to the last bit, so a part is compared with its own first product, and like parts' first
+products with each other.
 
-What that rests on. cuBLAS gives the same bits at every run of one version on GPUs of
-the same architecture and number of SMs, while one stream is active ("Results
-reproducibility" in its guide): one stream is used, a GPU that departs from its own
-first product computed wrongly, and like GPUs are put to the vote (see `vote`).
+cuBLAS gives the same bits in every run of one version on GPUs of the same architecture and
+number of SMs, while one stream is active ("Results reproducibility" in its guide). So one
+stream is used, a GPU that differs from its own first product computed wrongly, and like
+GPUs vote (see `vote`).
 
-The load is switched on and off at multiples of a period of CLOCK_MONOTONIC, which is one
-clock for all processes of a machine: the edges of all devices fall together without a
-word between them, and a supply that sags does so at the edges. A fault that a part
-repeats every time agrees with itself: it is for the exact plans to find, and for the vote.
+The load switches at multiples of a period of CLOCK_MONOTONIC, which all processes of a
+machine share: the edges of all devices coincide without communication, and a weak supply
+sags at the edges. A part that errs the same way every time agrees with itself: the exact
+plans and the vote find that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from hpcverify_checks.common.bits import DeviceLike
 
 OWN_REFERENCE = "own first product"
-"""What a part is compared with here: nothing that was proven."""
+"""What a part is compared with here, which is not proven."""
 MISMATCH_METRIC = "stress.mismatched"
 SOAK_METRICS = {
     MISMATCH_METRIC: Metric(
@@ -74,24 +74,24 @@ SOAK_RULES = {
         source="the same product of the same part has the same bits",
     )
 }
-"""For every check that soaks a part: the same fault counts the same in each."""
+"""For every check that soaks a part, so that a fault counts the same in each."""
 FIRST_PRODUCTS = 2
 """First products of a pair that must have the same bits."""
 OPERAND_PAIRS = 2
-"""Of operands, which take turns: a tile that is not written shows."""
+"""They take turns, so that a tile that is not written shows."""
 DUTY_CYCLE = 0.5
 """The share of a square wave's period in which the load is on."""
 MAX_STEADY_SECONDS = 1200.0
 """The longest stretch of steady load."""
 RAMP_SECONDS = 1.0
-"""After which sampled power and utilization, means over up to 1 s, are of the load."""
+"""After this, sampled power and utilization (means over up to 1 s) are of the load only."""
 LAG_SECONDS = 0.5
-"""A sample dated t is read that much later at most: eight GPUs take their time."""
+"""A sample dated t is read at most this much later: eight GPUs take time to read."""
 
 FIELD_BITS = 8
 """Of a hash's fields, all of which are summed."""
 LOW_BITS = 43
-"""Uniform bits below that sum, so that a double just holds the whole: 53 bits."""
+"""Uniform bits below that sum: a double just holds the whole 53 bits."""
 BELL_MEAN: int = (64 // FIELD_BITS) * (2**FIELD_BITS - 1) << (LOW_BITS - 1)
 BELL_SCALE = 2.0**-51
 """Makes the standard deviation, which is 209 x 2^43, 0.8."""
@@ -101,7 +101,7 @@ BLOCK_ROWS = 512
 """Rows made at a time, so that 64-bit copies of large operands stay small."""
 
 Pair = tuple["Tensor", "Tensor"]
-"""Two operands, as `view_shifted` takes them."""
+"""Two operands for `view_shifted`."""
 
 
 def make_bell_integers(key: int, rows: range, columns: int, device: DeviceLike) -> Tensor:
@@ -117,7 +117,7 @@ def make_bell_integers(key: int, rows: range, columns: int, device: DeviceLike) 
 def make_matrix(
     key: int, rows: int, columns: int, dtype: torch.dtype, device: DeviceLike
 ) -> Tensor:
-    """Make a matrix of bell-shaped numbers: the same bits wherever this runs."""
+    """Make a matrix of bell-shaped numbers: the same bits on every device."""
     import torch
 
     out = torch.empty(rows, columns, dtype=dtype, device=device)
@@ -129,7 +129,7 @@ def make_matrix(
 
 
 def _round_to(dtype: torch.dtype, made: Tensor) -> Tensor:
-    """Round to nearest, by way of fp32 for what is narrower; int8 is rounded down."""
+    """Round to nearest, through fp32 for narrower types; int8 is rounded down."""
     import torch
 
     if dtype == torch.int8:
@@ -140,9 +140,9 @@ def _round_to(dtype: torch.dtype, made: Tensor) -> Tensor:
 
 def make_normal_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:
     """
-    Make the operands of a *pair*, which differ with the draw of the *task*.
+    Make the operands of a *pair*, which depend on the draw of the *task*.
 
-    They are as deep as `view_shifted` has them, A by rows, and B as the library wants it.
+    They have the padded depth of `view_shifted`; B is stored as the library wants it.
     """
     import torch
 
@@ -157,11 +157,11 @@ def make_normal_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class OperandSource:
-    """Makes pairs of operands: the same bits whenever and wherever it is asked."""
+    """Makes pairs of operands: the same bits every time and everywhere."""
 
     name: str
     text: str
-    """What the operands are, in words."""
+    """The operands in words."""
     make: Callable[[ProductTask, int, DeviceLike], Pair]
     """Makes the pair of this number on a device."""
 
@@ -170,7 +170,7 @@ NORMAL_NUMBERS = OperandSource("normal", "random normal numbers", make_normal_pa
 
 
 class Stretch(Struct, frozen=True):
-    """A time of one kind of load, on the monotonic clock."""
+    """A span of one kind of load, on the monotonic clock."""
 
     start: float
     end: float
@@ -178,7 +178,7 @@ class Stretch(Struct, frozen=True):
     """Of the square wave, in seconds; 0 is steady load."""
 
     def describe(self) -> str:
-        """Say what kind of load it is."""
+        """Name the kind of load."""
         return f"load steps every {self.period * 1e3:g} ms" if self.period else "steady load"
 
 
@@ -186,11 +186,10 @@ def plan_stretches(
     start: float, seconds: float, wave_share: float, periods: Sequence[float]
 ) -> tuple[Stretch, ...]:
     """
-    Plan a load of so many *seconds*: steady, waves of all *periods*, steady.
+    Plan a load of *seconds*: steady, waves of all *periods*, steady.
 
-    The waves come when the parts are warm, which is when their circuits are slowest;
-    the steady load after them shows what heat took from the part, and is what it then
-    recovers from.
+    The waves come when the parts are warm and their circuits slowest. The steady load
+    after them shows how heat slowed the part, which then cools from it.
     """
     waving = wave_share * seconds if periods else 0.0
     half = (seconds - waving) / 2
@@ -213,13 +212,13 @@ class StretchResult(Struct, frozen=True):
     began: float
     """When the first product was sent, on the monotonic clock."""
     ended: float
-    """When the last one was over."""
+    """When the last one ended."""
     products: int = 0
     flop: float = 0.0
     mismatched_words: int = 0
-    """Words of 64 bits that were not those of the first product."""
+    """Words of 64 bits that differed from the first product."""
     edges: int = 0
-    """How often the load was switched on, of a square wave."""
+    """How often a square wave switched the load on."""
 
     @property
     def seconds(self) -> float:
@@ -227,19 +226,19 @@ class StretchResult(Struct, frozen=True):
         return self.ended - self.began
 
     def contains(self, t: float) -> bool:
-        """Whether a sample taken at *t* is of this load, and of nothing else."""
+        """Whether a sample taken at *t* shows this load and nothing else."""
         return self.began + RAMP_SECONDS <= t <= self.ended - LAG_SECONDS
 
 
 @dataclass(slots=True)
 class LoadSchedule:
-    """Says when a stretch is over; until then it switches the load on and off."""
+    """Decides when a stretch is over; until then it switches the load on and off."""
 
     stretch: Stretch
     burst_products: int = 1
     """Products while the load is on."""
     drain_seconds: float = 0.0
-    """Seconds for which the device is at work after it was told the last of them."""
+    """Seconds for which the device still works after the last product was sent."""
     edges: int = 0
     """How often the load was switched on."""
     _since: int = field(default=0, repr=False)
@@ -253,7 +252,7 @@ class LoadSchedule:
         return cls(stretch, max(batch_size, burst), batch_size * pace)
 
     def __call__(self, products: int) -> bool:
-        """Let the load be off if a burst is over, and say whether the time is."""
+        """Pause the load after each burst; return whether the stretch is over."""
         now = time.monotonic()
         if self.stretch.period and products - self._since >= self.burst_products:
             edge = find_next_edge(now + self.drain_seconds, self.stretch.period)
@@ -266,21 +265,21 @@ class LoadSchedule:
 
 
 def find_next_edge(now: float, period: float) -> float:
-    """Say when the load is next switched on: at a multiple of *period*."""
+    """Find when the load is next switched on: at a multiple of *period*."""
     return (math.floor(now / period) + 1) * period
 
 
 @dataclass(slots=True)
 class PartSoak:
-    """What one part or core does with one type of operands, and what came of it."""
+    """One part or core under load with one type of operands, and its results."""
 
     task: ProductTask
     bench: ProductBench
     operands: str
-    """What they are, in words."""
+    """In words."""
     done: list[StretchResult] = field(default_factory=list[StretchResult])
     corruption: Finding | None = None
-    """A product was wrong: no other one is made."""
+    """The first wrong product, which ends the soak."""
 
     @classmethod
     def prepare(
@@ -289,8 +288,8 @@ class PartSoak:
         """
         Make the first products of *pairs*, and a bench that compares the later ones.
 
-        Each is made twice, and if the two differ a third time, so that a fault in the
-        very first is not taken for the truth that all later ones contradict.
+        Each is made twice, and a third time if the two differ, so that an error in the
+        very first does not make all later ones look wrong.
         """
         jobs: list[ProductJob] = []
         odd: list[tuple[WrongProduct, str]] = []
@@ -318,7 +317,7 @@ class PartSoak:
 
     @property
     def text(self) -> str:
-        """Say what is multiplied."""
+        """The products, in words."""
         size, depth = self.task.shape.size, self.task.shape.depth
         return f"products of {size} x {depth} x {size} {self.operands}"
 
@@ -328,7 +327,7 @@ class PartSoak:
         return " ".join(format_word(job.digest) for job in self.bench.jobs)
 
     def run(self, stretch: Stretch, note: Callable[[int], object] = ignore_batch) -> StretchResult:
-        """Load the part until the *stretch* ends, or a product is not the first one."""
+        """Load the part until the *stretch* ends, or a product differs from the first."""
         time.sleep(max(0.0, stretch.start - time.monotonic()))
         began = time.monotonic()
         load = LoadSchedule.plan(stretch, self.pace, self.bench.batch_size)
@@ -346,20 +345,20 @@ class PartSoak:
             )
         )
         if hunted.wrong:
-            against = f"its {OWN_REFERENCE}, which it made again alike"
+            against = f"its {OWN_REFERENCE}, which it made twice with the same bits"
             if stretch.period:
-                against += "; a power supply that sags does this too: check it"
+                against += "; a sagging power supply does this too: check it"
             self.accuse(hunted.wrong[0], stretch.describe(), against)
         return self.done[-1]
 
     @property
     def pace(self) -> float:
-        """The seconds that a product took under the latest steady load; 0 without one."""
+        """Seconds per product under the latest steady load; 0 without one."""
         steady = [d for d in self.done if d.products and not d.period]
         return steady[-1].seconds / steady[-1].products if steady else 0.0
 
     def accuse(self, wrong: WrongProduct, load: str, against: str) -> None:
-        """Say of a *wrong* product what it was compared with, and under what load."""
+        """Report a *wrong* product, what it was compared with, and under what load."""
         found = investigate_corruption(self.bench, wrong)
         self.corruption = replace(
             found,
@@ -369,7 +368,7 @@ class PartSoak:
         )
 
     def make_answer(self, group: str) -> Finding:
-        """Put the first products to the vote of the part's *group*."""
+        """Make the part's vote, its first products, in its *group*."""
         name = self.task.family.name
         text = f"{name}: its first products of {self.operands}"
         return make_answer(self.bench.where, text, Ballot(group, name, self.digest))
@@ -387,7 +386,7 @@ def _count_unequal(one: Tensor, other: Tensor) -> int:
 
 
 def name_vote_group(task: ProductTask) -> str:
-    """Say which GPUs must give the same bits, with which software, to what question."""
+    """Name the GPUs, software and products that must give the same bits."""
     import torch
 
     kind = identify_kind(task.ctx.inventory, task.ctx.device.part)
@@ -399,7 +398,7 @@ def name_vote_group(task: ProductTask) -> str:
 
 
 def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:
-    """Add up, for each part or core, what was done with all types."""
+    """Add up the results with all types for each part or core."""
     for where in dict.fromkeys(soak.bench.where for soak in soaks):
         done = [d for soak in soaks if soak.bench.where == where for d in soak.done]
         yield Measurement("stress.products", sum(d.products for d in done), "", where)

@@ -1,4 +1,4 @@
-"""Percentiles of measured times, and what a time without an event tells."""
+"""Percentiles of measured times, and the rate that a time without an event excludes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ RULE_OF_THREE = 3.0
 
 
 def compute_excluded_rate(seconds: float) -> float:
-    """Give the least rate, in events an hour, that *seconds* without one exclude."""
+    """Compute the lowest rate, in events per hour, that *seconds* without one exclude."""
     return RULE_OF_THREE / seconds * 3600
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """
-    Give the smallest of *values* that at least *share* of them do not exceed.
+    Find the smallest of *values* that at least *share* of them do not exceed.
 
-    The nearest rank, so that it is always a time that was measured.
+    This is the nearest rank, so that it is always a measured value.
     """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Loads that are timed step by step: products of each type, on a CPU or a GPU."""
+"""Loads timed step by step: products of each type, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_STEPS_AHEAD = 16
-"""Steps that the host is ahead of a GPU: enough never to let it wait."""
+"""Steps that the host runs ahead of a GPU: enough to keep it busy."""
 MIN_STEPS = 3
 INT8_DEVIATION = 32
-"""The standard deviation of int8 operands: uses all bits and clips few."""
+"""The standard deviation of int8 operands: uses all bits and clips little."""
 
 Step = Callable[[], object]
 Timer = Callable[[Step, float], list[float]]
@@ -68,7 +68,7 @@ def choose_timer(device: torch.device) -> Timer:
 def time_on_host(
     step: Step, seconds: float, clock: Callable[[], float] = perf_counter
 ) -> list[float]:
-    """Repeat *step*, which is over when it returns, and time each run by *clock*."""
+    """Repeat *step*, which is done when it returns, and time each run by *clock*."""
     ends, until = [clock()], perf_counter() + seconds
     while perf_counter() < until or len(ends) <= MIN_STEPS:
         step()
@@ -77,7 +77,7 @@ def time_on_host(
 
 
 def time_on_gpu(step: Step, seconds: float) -> list[float]:
-    """Repeat *step*, which only starts, and time each run by events on the GPU."""
+    """Repeat *step*, which only starts work, and time each run by events on the GPU."""
     import torch
 
     def record_event() -> torch.cuda.Event:

@@ -1,4 +1,4 @@
-"""Words that are copied between memories and compared, and how fast that goes."""
+"""Words that are copied between memories and compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Copy = Callable[["Tensor", "Tensor"], None]
-"""Begins to copy the second into the first; tests put a faulty one here."""
+"""Begins to copy the second into the first; tests inject a faulty one."""
 
 
 def copy(target: Tensor, source: Tensor) -> None:
@@ -39,7 +39,7 @@ class WrongWords:
     expected: int
 
     def to_evidence(self) -> dict[str, str]:
-        """Say it as a finding's evidence does; the offset is in bytes."""
+        """Convert to a finding's evidence; the offset is in bytes."""
         return {
             "wrong_words": str(self.words),
             "offset": str(self.index * WORD_BYTES),
@@ -49,7 +49,7 @@ class WrongWords:
 
 
 def compare_words(found: Tensor, expected: Tensor) -> WrongWords | None:
-    """Compare bit by bit, where both are."""
+    """Compare bit by bit, on the device of both; None if they are equal."""
     import torch
 
     unequal = torch.ne(found, expected)

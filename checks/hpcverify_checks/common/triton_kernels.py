@@ -1,5 +1,5 @@
 """
-The kernels in Triton: only functions import this, where Triton is installed.
+The kernels in Triton: functions import this module where Triton is installed.
 
 Each is compiled at its first launch, in seconds, and kept in Triton's own cache.
 """
@@ -24,8 +24,8 @@ def count_unequal(  # noqa: PLR0917 - a kernel has no keyword-only arguments
     """
     Add to *count* in how many of *length* 64-bit words *found* and *expected* differ.
 
-    Both are read once, *width* words at a time and *reads* times by each program, and
-    nothing else is read or written as long as all words are equal.
+    Each program reads *width* words of both, *reads* times; nothing else is read or
+    written while all words are equal.
     """
     start = tl.program_id(0).to(tl.int64) * (width * reads)
     unequal = tl.zeros((width,), tl.int32)
@@ -63,10 +63,10 @@ def check_tile(  # noqa: PLR0917 - a kernel has no keyword-only arguments
     """
     Multiply *a*, edge x depth, by *b*, depth x edge, and compare with *expected*.
 
-    Every program does the same *repeats* times, each time begun at another k, which
-    changes nothing where the product is exact. Its row of *log*, which is int32,
-    becomes: the number that *place* gives, how many elements were wrong, and the OR
-    of how their bits differed.
+    Every program does the same *repeats* times, each time starting at another k, which
+    changes nothing if the product is exact. It writes its row of *log* (int32): the
+    number that *place* returns, how many elements were wrong, and the OR of their
+    differing bits.
     """
     across, within = tl.arange(0, edge), tl.arange(0, step)
     square = across[:, None] * edge + across[None, :]

@@ -1,4 +1,4 @@
-"""Times on a node that others use are left out, and that is said."""
+"""Times on a node that others use are left out, and the report says so."""
 
 from __future__ import annotations
 

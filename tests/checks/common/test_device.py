@@ -1,4 +1,4 @@
-"""A worker computes on the part that it was told, whatever the order of the GPUs."""
+"""A worker computes on its own part, whatever the order of the GPUs."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
         check=False,
     )
     names = "ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA"
-    told = f"set in the environment and ignored: {names}"
-    assert done.stdout.decode().splitlines() == [told, ""], done.stderr
+    expected = f"set in the environment and ignored: {names}"
+    assert done.stdout.decode().splitlines() == [expected, ""], done.stderr
 
 
 def test_the_precision_of_float32_is_restored() -> None:
@@ -136,7 +136,7 @@ def test_a_type_that_takes_far_longer_than_fp32_is_left_out_and_that_is_said() -
 
 
 def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them() -> None:
-    told = subprocess.run(
+    native = subprocess.run(
         [sys.executable, "-W", "error", "-c", ASKED],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "SSE41"},
         capture_output=True,
@@ -144,8 +144,8 @@ def test_a_library_that_passes_over_the_units_of_a_cpu_is_not_mistaken_for_them(
         check=True,
     ).stdout.split()
 
-    assert {"fp32", "fp64"} <= set(told)
-    assert "bf16" not in told
+    assert {"fp32", "fp64"} <= set(native)
+    assert "bf16" not in native
 
 
 ASKED = """

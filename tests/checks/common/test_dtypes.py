@@ -115,7 +115,7 @@ def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned()
 
 @pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
 def test_the_largest_int8_operands_are_exact_on_a_cpu_without_vnni(isa: str) -> None:
-    # The library is told to be such a CPU's, before our own code could tell it else.
+    # The library must act as such a CPU's before our own code can set it otherwise.
     command = [sys.executable, "-c", PAIRED]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)

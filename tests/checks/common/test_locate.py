@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 
 def spoiled(harm: Callable[[Tensor], object], dtype: torch.dtype = torch.float32) -> str:
-    """Say what is told of a product of 512 x 512 that *harm* was done to."""
+    """Say what is text of a product of 512 x 512 that *harm* was done to."""
     generator = torch.Generator().manual_seed(1)
     right = torch.randint(-(2**20), 2**20, (512, 512), generator=generator)
     expected = right.to(dtype)
@@ -52,17 +52,17 @@ def test_a_swapped_pair_of_tiles_is_two_tiles() -> None:
         first, second = out[:128, :64].clone(), out[:128, 448:].clone()
         out[:128, :64], out[:128, 448:] = second, first
 
-    told = spoiled(harm)
-    assert told.startswith("16384 elements, rows 0 to 127, columns 0 to 511")
-    assert "all of 2 tiles of 128 x 64" in told
+    text = spoiled(harm)
+    assert text.startswith("16384 elements, rows 0 to 127, columns 0 to 511")
+    assert "all of 2 tiles of 128 x 64" in text
 
 
 def test_a_tile_that_was_not_written_is_one_tile() -> None:
     def harm(out: Tensor) -> None:
         out[128:256, 256:384] = torch.nan
 
-    told = spoiled(harm)
-    assert told == (
+    text = spoiled(harm)
+    assert text == (
         "16384 elements, rows 128 to 255, columns 256 to 383, all of 1 tile of 128 x 128"
     )
 
@@ -71,10 +71,10 @@ def test_a_lane_of_every_fragment_is_periodic() -> None:
     def harm(out: Tensor) -> None:
         out[3::64, 5::8] += 4096
 
-    told = spoiled(harm)
-    assert "rows 3 to 451 (3 of every 64)" in told
-    assert "columns 5 to 509 (5 of every 8)" in told
-    assert told.endswith("off by 4096")
+    text = spoiled(harm)
+    assert "rows 3 to 451 (3 of every 64)" in text
+    assert "columns 5 to 509 (5 of every 8)" in text
+    assert text.endswith("off by 4096")
 
 
 def test_a_bit_that_is_stuck_in_a_tile_still_shows_the_tile() -> None:
@@ -82,18 +82,18 @@ def test_a_bit_that_is_stuck_in_a_tile_still_shows_the_tile() -> None:
         tile = out.view(torch.int32)[64:128, 128:192]
         tile.bitwise_or_(1 << 12)
 
-    told = spoiled(harm)
-    assert "rows 64 to 127, columns 128 to 191" in told
-    assert "of 1 tile of 64 x 64" in told
+    text = spoiled(harm)
+    assert "rows 64 to 127, columns 128 to 191" in text
+    assert "of 1 tile of 64 x 64" in text
 
 
 def test_errors_show_what_all_of_them_are_multiples_of() -> None:
     def harm(out: Tensor) -> None:
         out[7, 10:40] += 37 * torch.arange(1, 31)
 
-    told = spoiled(harm)
-    assert told.endswith("off by 30 values from 37 to 1110, multiples of 37")
-    assert "row 7, columns 10 to 39" in told
+    text = spoiled(harm)
+    assert text.endswith("off by 30 values from 37 to 1110, multiples of 37")
+    assert "row 7, columns 10 to 39" in text
 
 
 def test_errors_with_no_divisor_name_none() -> None:
@@ -127,8 +127,8 @@ def test_the_sign_of_a_zero_is_a_wrong_element_without_an_error() -> None:
 
 def test_a_product_that_no_tile_divides_has_none() -> None:
     found, expected = torch.ones(12, 20), torch.zeros(12, 20)
-    told = measure_extent(found, expected).describe()
-    assert told == "240 elements, rows 0 to 11, columns 0 to 19, off by 1"
+    text = measure_extent(found, expected).describe()
+    assert text == "240 elements, rows 0 to 11, columns 0 to 19, off by 1"
 
 
 @pytest.mark.parametrize("period", [2, 4, 8, 16, 32, 64, 128])

@@ -1,4 +1,4 @@
-"""Of a wrong product it is said where, which bits, whose fault, and how often."""
+"""A finding about a wrong product says where, which bits, whose fault, and how often."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_a_second_look_does_not_show_is_still_an_accusation(bench: ProductB
 
     faulty = replace(bench, seams=replace(bench.seams, compare=misread))
     found = accused(faulty)
-    assert "a second look at it shows nothing wrong" in found.text
+    assert "read a second time, it is right" in found.text
     assert "row" not in found.evidence
 
 

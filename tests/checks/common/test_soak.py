@@ -171,7 +171,7 @@ def test_a_fault_that_comes_with_the_load_steps_is_told_as_such(tmp_path: Path) 
     part.run(soon(PATIENT, 0.02))
     found, known = accused(part)
     assert found.evidence["load"] == "load steps every 20 ms"
-    assert "a power supply that sags" in found.text
+    assert "a sagging power supply" in found.text
     assert known.reruns == Reruns(3)
 
 

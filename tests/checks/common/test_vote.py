@@ -117,7 +117,7 @@ def test_one_against_all_others_is_outvoted_and_fails(count: int, bad: int) -> N
     digests = [WRONG if i == bad else RIGHT for i in range(count)]
     judgement = judge_answers(answers(*digests), node(count))
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
-    agree = f"other bits than the {count - 1} of {count} parts that agree"
+    agree = f"its bits differ from those of {count - 1} of {count} parts, which agree"
     assert judgement.reason == f"GPU-{bad}: bf16: {agree}"
 
 
@@ -143,14 +143,14 @@ def test_without_a_majority_nobody_is_accused_and_nobody_passes(digests: tuple[s
     assert left == {f"GPU-{i}": ["disagreement"] for i in range(len(digests))}
     judgement = judge_answers(answers(*digests), inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.ERROR, Remedy.RERUN)
-    assert "it cannot be told which is wrong" in judgement.reason
+    assert "it is not known which is wrong" in judgement.reason
 
 
 def test_an_answer_of_one_part_alone_says_that_it_was_put_to_no_vote() -> None:
     (alone,) = reconcile(answers(RIGHT), node(1))
     assert isinstance(alone, Finding)
     assert alone.code == "answer"
-    assert "no other part was asked this" in alone.text
+    assert "no other part did the same work" in alone.text
 
 
 def test_other_groups_and_other_questions_do_not_vote_together() -> None:
@@ -278,7 +278,7 @@ def test_what_the_exact_phase_found_stands_beside_what_is_disputed() -> None:
 def test_cores_that_all_agree_on_wrong_bits_are_not_accused() -> None:
     judgement = judge_answers(cores_accused(4), node(0, threads=4, cores=4))
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.CHECKER)
-    assert "the memory that cores share" in judgement.reason
+    assert "the cores' shared memory" in judgement.reason
 
 
 def test_the_threads_of_one_core_are_one_witness() -> None:

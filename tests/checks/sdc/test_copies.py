@@ -76,7 +76,7 @@ DAMAGE: dict[str, Callable[[Tensor], None]] = {
     "swap": swap,
     "overrun": overrun,
 }
-SAID = {"flip": "1 bytes, changed", "overrun": "bytes around it were overwritten"}
+TEXTS = {"flip": "1 bytes, changed", "overrun": "bytes around it were overwritten"}
 
 
 def damaging(damage: Callable[[Tensor], None], first: int = 0) -> Copy:
@@ -136,7 +136,7 @@ def test_damage_is_found_and_described(kind: str) -> None:
     assert tally.wrong_words > 0
     finding = only(tally)
     assert finding.code == "miscopied"
-    assert SAID.get(kind, "bytes, changed") in finding.text
+    assert TEXTS.get(kind, "bytes, changed") in finding.text
     assert finding.evidence["reruns"].startswith("persistent")
     assert finding.evidence["place"].startswith("the copy")
 

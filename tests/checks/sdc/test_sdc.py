@@ -1,4 +1,4 @@
-"""A core or a GPU that computes wrongly fails, alone, and what was covered is said."""
+"""A core or a GPU that computes wrongly fails, alone, and the report says what was covered."""
 
 from __future__ import annotations
 

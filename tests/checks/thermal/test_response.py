@@ -1,4 +1,4 @@
-"""Eight GPUs in one soak: each fault is told from the others, and health is quiet."""
+"""Eight GPUs in one soak: each fault is distinguished from the others; healthy parts pass."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ def verdict_on(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> Judgement
 
 def by_rank(ctx: Context, *known: TrainingOutcome, **changes: Any) -> list[CheckItem]:
     """Report what the rank of *ctx* has *known*, one outcome after the other."""
-    told = [(ctx.rank, outcome) for outcome in known]
-    return list(training.report_outcomes(ctx, job(**changes), told))
+    outcomes = [(ctx.rank, outcome) for outcome in known]
+    return list(training.report_outcomes(ctx, job(**changes), outcomes))
 
 
 def together(found: Sequence[CheckItem], ctx: Context) -> Judgement:
@@ -458,7 +458,7 @@ def test_training_lowers_the_loss() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
-    meta = torch.device("meta")  # whoever asks it for a value gets an error
+    meta = torch.device("meta")  # reading a value from it is an error
     shape = training.GPU_SHAPES[-1]
     this = job(shape=shape, dtype=dtype, world=2)
     trainer = Trainer.build(this, meta, TrainingSeams(reduce=torch.square))
@@ -675,8 +675,8 @@ def test_no_wording_decides_over_a_gpu(tmp_path: Path, lost: bool) -> None:  # n
     ]
 
     def left(items: Sequence[Finding]) -> list[tuple[str, str]]:
-        told = training.reconcile(items, contexts[0].inventory)
-        return [(f.code, f.where) for f in told if isinstance(f, Finding)]
+        left = training.reconcile(items, contexts[0].inventory)
+        return [(f.code, f.where) for f in left if isinstance(f, Finding)]
 
     assert {"irreproducible", "misfed", "sum_of_wrong"} <= {code for code, _ in left(found)}
     assert left([reword(f) for f in found]) == left(found)
@@ -761,8 +761,8 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
     ctx = make_context(tmp_path)
     two = job(folder=str(ctx.shared), world=2, backend="gloo", timeout=60.0)
     with start_peers(two, steps.__name__):  # with nobody to say that the machine is busy
-        told = [(0, last) for last in steps.train(two, 0, CPU, TrainingSeams(reduce=slow))]
-    found = list(training.report_outcomes(ctx, two, told))
+        outcomes = [(0, last) for last in steps.train(two, 0, CPU, TrainingSeams(reduce=slow))]
+    found = list(training.report_outcomes(ctx, two, outcomes))
     numbers = [f for f in found if isinstance(f, Measurement)]
     shares = [n for n in numbers if n.name == "communication.share"]
     limits = resolve(training.CHECK.rules, shares, ctx.inventory, lambda _n, _w: 9 * [0.1])
@@ -785,8 +785,8 @@ def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_what_a_peer_had_found_is_kept_if_it_dies(tmp_path: Path) -> None:
     job_of_two = job(world=2, backend="gloo", folder=str(tmp_path))
     differing = [*steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))][1]
-    told = msgspec.json.encode(differing) + b"\n" + b'{"first": {"half a li'
-    (tmp_path / "rank1.json").write_bytes(told)
+    written = msgspec.json.encode(differing) + b"\n" + b'{"first": {"half a li'
+    (tmp_path / "rank1.json").write_bytes(written)
     (tmp_path / "rank1.log").touch()
     peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]))
     with pytest.raises(Unable, match="rank 1 died with status 1"):
@@ -829,8 +829,8 @@ def test_all_ranks_are_told_the_same_offers(tmp_path: Path) -> None:
     group = RankGroup(str(tmp_path), 3, "nccl", 9.0)
     own = offers(80, 40, 16)
     with ThreadPoolExecutor(3) as ranks:
-        told = ranks.map(partial(training.exchange_offers, group), range(3), own)
-    assert list(told) == [own, own, own]
+        exchanged = ranks.map(partial(training.exchange_offers, group), range(3), own)
+    assert list(exchanged) == [own, own, own]
 
 
 def test_a_rank_that_never_offers_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -880,5 +880,5 @@ def test_heads_that_do_not_divide_the_width_are_found_before_the_run() -> None:
 @pytest.mark.parametrize("shape", [TINY, None])
 def test_parameters_are_told_again(shape: ModelShape | None) -> None:
     params = msgspec.structs.replace(QUICK, shape=shape)
-    told = msgspec.to_builtins(params)
-    assert msgspec.convert(told, training.TrainingParams) == params
+    written = msgspec.to_builtins(params)
+    assert msgspec.convert(written, training.TrainingParams) == params
