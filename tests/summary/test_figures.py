@@ -33,7 +33,7 @@ def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> 
 
 
 @pytest.mark.parametrize(
-    ("check", "found", "told"),
+    ("check", "found", "expected"),
     [
         (
             "allreduce",
@@ -65,9 +65,9 @@ def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> 
     ],
 )
 def test_figures_come_from_what_was_measured(
-    check: str, found: tuple[Measurement, ...], told: list[tuple[str, str, str]]
+    check: str, found: tuple[Measurement, ...], expected: list[tuple[str, str, str]]
 ) -> None:
-    assert of(check, *found) == told
+    assert of(check, *found) == expected
 
 
 H100 = Part("gpu", "gpu-0", "GPU 0", {"name": "NVIDIA H100 80GB HBM3"})
@@ -84,7 +84,7 @@ def test_a_share_that_no_check_measured_is_taken_of_the_data_sheet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "unit", "before", "told"),
+    ("metric", "unit", "before", "expected"),
     [
         ("busbw.1GiB", "GB/s", (100.0, 200.0), "-10.0 %"),
         ("time_p50.1KiB", "us", (60.0,), "+50.0 %"),
@@ -93,7 +93,7 @@ def test_a_share_that_no_check_measured_is_taken_of_the_data_sheet() -> None:
     ],
 )
 def test_the_slowest_part_is_compared_with_itself_in_the_last_run(
-    metric: str, unit: str, before: tuple[float, ...], told: str
+    metric: str, unit: str, before: tuple[float, ...], expected: str
 ) -> None:
     found = (Measurement(metric, 90.0, unit, "gpu-1"),)
     (figure,) = choose_figures(
@@ -102,7 +102,7 @@ def test_the_slowest_part_is_compared_with_itself_in_the_last_run(
         lambda name, part: before if (name, part) == (metric, "gpu-1") else (),
     )
 
-    assert figure.change == told
+    assert figure.change == expected
 
 
 def test_the_slowest_of_several_times_is_the_longest() -> None:

@@ -48,7 +48,7 @@ def test_checks_keep_the_order_of_the_suite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "told"),
+    ("verdicts", "expected"),
     [
         ((PASS, PASS), "2 pass"),
         ((PASS, PASS, FAIL), "1 fail (round 3), 2 pass"),
@@ -56,8 +56,8 @@ def test_checks_keep_the_order_of_the_suite() -> None:
         ((SKIP, PASS), "1 pass (round 2), 1 skip"),
     ],
 )
-def test_verdicts_are_counted_the_worst_first(verdicts: tuple[Verdict, ...], told: str) -> None:
-    assert format_tally(rounds(*verdicts)) == told
+def test_verdicts_are_counted_the_worst_first(verdicts: tuple[Verdict, ...], expected: str) -> None:
+    assert format_tally(rounds(*verdicts)) == expected
 
 
 def measured(*values: float | None) -> list[Result]:

@@ -1,4 +1,4 @@
-"""What one sees of a run on a terminal: failures first, then speeds, then the rest."""
+"""A run on a terminal: failures first, then speeds, then the rest."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
     head, line = shown(node(gemm()), before=(700e3, 1.0))
 
     assert " ".join(head.split()) == "check measured speed slowest part share last run limit"
-    told = ("PASS", "gemm", "bf16.sustained", "730 TFLOP/s", "GPU 3 of 8", "73.8 % of peak")
-    assert [word for word in (*told, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
+    words = ("PASS", "gemm", "bf16.sustained", "730 TFLOP/s", "GPU 3 of 8", "73.8 % of peak")
+    assert [word for word in (*words, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
 
 
 def test_a_check_that_failed_shows_why_and_its_speed() -> None:
