@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -13,11 +16,13 @@ from tests.warm import run_warm
 
 COMMAND = (str(Path(sys.executable).with_name("hpcverify")),)
 HERE = Path(__file__).parent
+GENEROUS = 60.0
+"""Seconds to wait for what takes far less."""
 
 
 @dataclass
 class Cli:
-    """Runs ``hpcverify`` and collects what it says."""
+    """Runs ``hpcverify`` and collects what it prints."""
 
     state: Path
     config: Path
@@ -37,6 +42,15 @@ class Cli:
             check=False,
         )
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start one command, with both outputs captured."""
+        pipe, command = subprocess.PIPE, [*self.command, *arguments]
+        return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
+    def list_documents(self) -> list[Path]:
+        """List the run documents, oldest first."""
+        return sorted((self.state / "runs").glob("*.json"))
+
     def site(self, text: str) -> None:
         """Write the site file, which names the checks of the tests."""
         self.config.write_text(f'check_packages = ["acme_checks"]\n{text}\n')
@@ -52,6 +66,25 @@ class Cli:
         """Give a suite another budget."""
         path = self.config.parent / "suites" / f"{name}.toml"
         path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds* is true."""
+    until = time.monotonic() + GENEROUS
+    while not holds():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+@contextmanager
+def open_closed_pipe() -> Generator[int]:
+    """Give the end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
 
 
 def make_cli(folder: Path) -> Cli:

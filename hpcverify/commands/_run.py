@@ -57,8 +57,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     spool: str | None
     wait: float
     """Seconds to wait while another run holds the node."""
-    fail_closed: tuple[str, ...] | None
-    """If given, the exit status depends only on conclusive evidence from these checks."""
+    fail_closed: str | None
+    """Names of checks; if given, only their conclusive evidence makes the exit status 1."""
 
 
 def carry_out(request: RunRequest, early: ForkedWorker) -> int:
@@ -99,7 +99,7 @@ def carry_out(request: RunRequest, early: ForkedWorker) -> int:
     for mishap in (*mishaps, *store.warnings[known:]):
         say(str(mishap))
     if request.fail_closed is not None:
-        return print_refusals(list_refusals(run, request.fail_closed))
+        return print_refusals(list_refusals(run, request.fail_closed.split()))
     return choose_exit_status(run, mishaps, strict=request.strict)
 
 

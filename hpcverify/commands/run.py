@@ -29,7 +29,6 @@ import click
 @click.option(
     "--fail-closed",
     metavar="NAMES",
-    callback=lambda _ctx, _param, names: None if names is None else tuple(names.split()),
     help="Exit with 1 on conclusive evidence from these checks alone, else with 0.",
 )
 def command(**options: Any) -> None:

@@ -15,7 +15,7 @@ from tests.doubles import a_run
 
 
 def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
-    """Run a command that must be refused; return the one line that it says."""
+    """Run a command that must be refused; return its one line of error."""
     done = cli(*arguments)
 
     assert done.returncode == status, done.stderr
@@ -62,10 +62,10 @@ def test_an_argument_that_names_nothing(
 def test_wrong_usage_is_one_line_that_names_the_help(
     cli: Cli, arguments: tuple[str, ...], named: str, command: str
 ) -> None:
-    told = refused(cli, *arguments)
+    message = refused(cli, *arguments)
 
-    assert named in told
-    assert told.endswith(f"; see: {command} --help")
+    assert named in message
+    assert message.endswith(f"; see: {command} --help")
 
 
 def test_without_a_command_there_is_help(cli: Cli) -> None:
@@ -76,10 +76,10 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("report", "-o", "-")])
-def test_a_node_without_runs_is_told_how_to_have_one(cli: Cli, arguments: tuple[str, ...]) -> None:
-    told = refused(cli, *arguments)
+def test_a_node_without_runs_names_the_command_to_run(cli: Cli, arguments: tuple[str, ...]) -> None:
+    message = refused(cli, *arguments)
 
-    assert told == "hpcverify: no runs of this node yet: hpcverify run"
+    assert message == "hpcverify: no runs of this node yet: hpcverify run"
 
 
 @pytest.mark.parametrize(
@@ -107,29 +107,29 @@ def test_a_node_without_runs_is_told_how_to_have_one(cli: Cli, arguments: tuple[
 def test_a_mistake_in_the_site_file(cli: Cli, text: str, complaint: str) -> None:
     cli.site(text)
 
-    told = refused(cli, "run", "--check", "steady")
+    message = refused(cli, "run", "--check", "steady")
     checked = cli("config", "check")
 
-    assert "site.toml" in told
-    assert complaint in told
-    assert (checked.returncode, checked.stderr.strip()) == (2, told)
+    assert "site.toml" in message
+    assert complaint in message
+    assert (checked.returncode, checked.stderr.strip()) == (2, message)
 
 
 def test_a_check_package_that_is_not_there(cli: Cli) -> None:
     cli.config.write_text('check_packages = ["no_such_checks"]')
 
-    told = refused(cli, "run", "--check", "gemm")
+    message = refused(cli, "run", "--check", "gemm")
 
-    assert "'no_such_checks' cannot be imported: install it, or take it out" in told
+    assert "'no_such_checks' cannot be imported: install it, or take it out" in message
 
 
 def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"\nparams = { vlaue = 1 }')
 
-    told = refused(cli, "run", "--suite", "acme")
+    message = refused(cli, "run", "--suite", "acme")
 
-    assert "suite acme: check steady: params" in told
-    assert "did you mean value?" in told
+    assert "suite acme: check steady: params" in message
+    assert "did you mean value?" in message
     assert not list(cli.state.glob("runs/*.json"))
 
 
@@ -145,18 +145,18 @@ def test_a_mistake_in_a_suite_is_found_before_anything_runs(cli: Cli) -> None:
 def test_parameters_with_which_no_check_can_run(cli: Cli, params: str, complaint: str) -> None:
     cli.suite("acme", f'[[check]]\nname = "storage"\nparams = {{ {params} }}')
 
-    told = refused(cli, "run", "--suite", "acme")
+    message = refused(cli, "run", "--suite", "acme")
     checked = cli("config", "check")
 
-    assert complaint in told
-    assert (checked.returncode, checked.stderr.strip()) == (2, told)
+    assert complaint in message
+    assert (checked.returncode, checked.stderr.strip()) == (2, message)
 
 
 def test_a_check_that_a_suite_has_no_time_for_is_not_begun(cli: Cli) -> None:
-    told = refused(cli, "run", "--check", "sdc", "--suite", "prolog")
+    message = refused(cli, "run", "--check", "sdc", "--suite", "prolog")
 
-    assert "check sdc: seconds = 20 does not fit" in told
-    assert "the suite's budget of 10 s: give the suite more, or the check less" in told
+    assert "check sdc: seconds = 20 does not fit" in message
+    assert "the suite's budget of 10 s: give the suite more, or the check less" in message
 
 
 def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
@@ -174,10 +174,10 @@ def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> N
     (tmp_path / "file").touch()
     cli.environment["HPCVERIFY_STATE"] = str(tmp_path / "file")
 
-    told = refused(cli, "run", "--check", "steady")
+    message = refused(cli, "run", "--check", "steady")
 
-    assert f"the state directory {tmp_path}/file cannot be written" in told
-    assert "set HPCVERIFY_STATE" in told
+    assert f"the state directory {tmp_path}/file cannot be written" in message
+    assert "set HPCVERIFY_STATE" in message
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_store_from_a_newer_version(kept: Cli) -> None:
     assert "upgrade hpcverify" in refused(kept, "history")
 
 
-def test_an_index_that_is_damaged_stops_no_command_and_is_told(kept: Cli) -> None:
+def test_an_index_that_is_damaged_stops_no_command_and_is_named(kept: Cli) -> None:
     store = kept.state / "store.sqlite"
     store.write_bytes(b"\0" * 4096)
     done = kept("run", "--check", "steady")
@@ -209,7 +209,7 @@ def test_an_index_that_is_damaged_stops_no_command_and_is_told(kept: Cli) -> Non
     )
 
 
-def test_a_run_of_a_clock_that_was_ahead_is_told_and_is_not_the_last(kept: Cli) -> None:
+def test_a_run_of_a_clock_that_was_ahead_is_named_and_is_not_the_last(kept: Cli) -> None:
     started = datetime(2099, 1, 1, tzinfo=UTC)
     ahead = a_run(id="20990101-000000-abcdef", started=started)
     documents.write(ahead, kept.state / f"runs/{ahead.id}.json")
@@ -225,10 +225,10 @@ def test_a_run_of_a_clock_that_was_ahead_is_told_and_is_not_the_last(kept: Cli) 
 def test_a_store_that_is_locked(kept: Cli) -> None:
     holder = sqlite3.connect(kept.state / "store.sqlite")
     holder.execute("begin exclusive")
-    told = refused(kept, "history")
+    message = refused(kept, "history")
     holder.close()
 
-    assert "database is locked; if another hpcverify is running, wait for it" in told
+    assert "database is locked; if another hpcverify is running, wait for it" in message
 
 
 def test_a_document_cut_in_half_is_named_and_loses_nothing(kept: Cli) -> None:
@@ -255,9 +255,9 @@ def test_a_report_onto_a_pipe_is_refused_and_does_not_wait_for_a_reader(
     cli: Cli, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    told = refused(cli, "report", "-o", str(tmp_path / "pipe"))
+    message = refused(cli, "report", "-o", str(tmp_path / "pipe"))
 
-    assert "pipe cannot be written: it is a named pipe" in told
+    assert "pipe cannot be written: it is a named pipe" in message
 
 
 def test_a_full_disk_for_the_state_is_named(cli: Cli) -> None:

@@ -23,7 +23,7 @@ def advice(cli: Cli, status: int) -> dict[str, dict[str, str]]:
     return {item["subject"]: item for item in json.loads(done.stdout)}
 
 
-def test_a_node_that_has_all_is_told_so(cli: Cli) -> None:
+def test_a_complete_node_needs_no_fix(cli: Cli) -> None:
     assert all(not item["fix"] for item in advice(cli, 0).values())
 
 
@@ -39,10 +39,10 @@ def test_a_scratch_directory_in_which_others_can_rename_is_named(cli: Cli, tmp_p
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
 def test_a_user_who_holds_the_nodes_lock_is_named(cli: Cli) -> None:
     with another_process(4242, partial(bound, SOCKET_NAME, listens=True)) as holder:
-        told = advice(cli, 3)["node lock"]
+        found = advice(cli, 3)["node lock"]
 
-    assert told["state"] == f"held by process {holder.pid} of user 4242"
-    assert "end it" in told["fix"]
+    assert found["state"] == f"held by process {holder.pid} of user 4242"
+    assert "end it" in found["fix"]
 
 
 def test_a_missing_tool_is_named_with_its_package(cli: Cli) -> None:
@@ -75,14 +75,12 @@ def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:
     hooks.write_text("\n".join(["# what the hooks read", *lines]))
 
 
-def test_a_node_of_a_fleet_with_all_that_its_hooks_need_is_told_so(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_complete_node_of_a_cluster_needs_no_fix(cli: Cli, tmp_path: Path) -> None:
     a_fleet(cli, tmp_path, HPCVERIFY_DEADLINE="15", HPCVERIFY_USERS="0 64030")
 
-    told = advice(cli, 0)
-    assert told["spool"]["state"] == str(tmp_path)
-    assert told["hooks"]["state"].endswith("hooks.conf")
+    found = advice(cli, 0)
+    assert found["spool"]["state"] == str(tmp_path)
+    assert found["hooks"]["state"].endswith("hooks.conf")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_a_node_of_a_fleet_with_all_that_its_hooks_need_is_told_so(
         ("HPCVERIFY_SPOL", "/x", "is not a known setting"),
     ],
 )
-def test_a_setting_that_the_hooks_would_pass_over_is_named(
+def test_a_setting_that_the_hooks_would_ignore_is_named(
     cli: Cli, tmp_path: Path, name: str, value: str, why: str
 ) -> None:
     a_fleet(cli, tmp_path, **{name: value})
@@ -117,6 +115,6 @@ def test_hooks_whose_settings_others_can_change_are_named(cli: Cli, tmp_path: Pa
 def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -> None:
     cli.site(f'[fleet]\nspool = "{tmp_path}/none"\n')
 
-    told = advice(cli, 3)
-    assert "mount it" in told["spool"]["fix"]
-    assert "copy slurm/hooks.conf" in told["hooks"]["fix"]
+    found = advice(cli, 3)
+    assert "mount it" in found["spool"]["fix"]
+    assert "copy slurm/hooks.conf" in found["hooks"]["fix"]

@@ -1,11 +1,9 @@
-"""What cannot be printed is one line and a known status, and never a verdict."""
+"""Output that cannot be written costs one line and a known status, never a verdict."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +13,7 @@ from hpcverify.model import Coverage, Finding, Inventory, Measurement, Part, Ver
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.summary.wording import format_run
-from tests.cli import Cli
+from tests.cli import Cli, open_closed_pipe
 from tests.doubles import a_result, a_run
 
 ROOT = Path(__file__).parents[2]
@@ -32,21 +30,10 @@ PRINTING = (
 
 @pytest.fixture
 def cli(cli: Cli) -> Cli:
-    """Give the site checks that can try themselves."""
+    """Add checks that have a selftest."""
     cli.config.write_text('check_packages = ["acme_checks", "proving_checks"]')
     cli.environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
     return cli
-
-
-@contextmanager
-def unread() -> Generator[int]:
-    """Give a pipe that nobody reads."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        yield writer
-    finally:
-        os.close(writer)
 
 
 def printing_to(cli: Cli, out: int | IO[str], *arguments: str) -> tuple[int, str]:
@@ -65,36 +52,36 @@ def printing_to(cli: Cli, out: int | IO[str], *arguments: str) -> tuple[int, str
 @pytest.mark.parametrize("arguments", PRINTING)
 def test_a_full_output_is_named(cli: Cli, arguments: tuple[str, ...]) -> None:
     with FULL.open("w") as full:
-        status, told = printing_to(cli, full, *arguments)
+        status, message = printing_to(cli, full, *arguments)
 
     assert status == 2
-    assert told == "hpcverify: standard output cannot be written: no space is left"
+    assert message == "hpcverify: standard output cannot be written: no space is left"
 
 
 @pytest.mark.parametrize("arguments", PRINTING)
 def test_an_output_that_nobody_reads_ends_in_silence(cli: Cli, arguments: tuple[str, ...]) -> None:
-    with unread() as pipe:
-        status, told = printing_to(cli, pipe, *arguments)
+    with open_closed_pipe() as pipe:
+        status, message = printing_to(cli, pipe, *arguments)
 
     assert status == 141
-    assert "hpcverify:" not in told
+    assert "hpcverify:" not in message
 
 
 def test_a_run_that_nobody_reads_has_its_verdict_and_its_files(cli: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    with unread() as pipe:
+    with open_closed_pipe() as pipe:
         run = ("run", "--check", "steady", "--html", str(page))
-        status, told = printing_to(cli, pipe, *run)
+        status, message = printing_to(cli, pipe, *run)
 
     assert status == 0
-    assert "hpcverify:" not in told
+    assert "hpcverify:" not in message
     assert page.read_text().startswith("<!doctype html>")
 
 
 def test_only_what_is_kept_is_called_not_lost(cli: Cli) -> None:
     with FULL.open("w") as full:
-        status, told = printing_to(cli, full, "run", "--check", "steady")
-        assert (status, told.partition("; ")[2]) == (2, KEPT)
+        status, message = printing_to(cli, full, "run", "--check", "steady")
+        assert (status, message.partition("; ")[2]) == (2, KEPT)
 
         assert KEPT not in printing_to(cli, full, "show")[1]
     assert len(list((cli.state / "runs").iterdir())) == 1
@@ -142,9 +129,9 @@ def test_what_others_wrote_gives_the_terminal_no_orders(cli: Cli) -> None:
 
 def test_what_is_printed_in_a_log_gives_a_terminal_no_orders() -> None:
     result = a_result(verdict=Verdict.FAIL, reason=f"slow{ORDER}")
-    told = "\n".join(format_run(a_run(node=f"n{ORDER}", results=(result,))))
+    message = "\n".join(format_run(a_run(node=f"n{ORDER}", results=(result,))))
 
-    assert not set("\x1b\x07\x9b") & set(told)
+    assert not set("\x1b\x07\x9b") & set(message)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

@@ -9,8 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
@@ -18,19 +17,14 @@ from textwrap import dedent
 import jsonschema
 import pytest
 
-from tests.cli import Cli
+from tests.cli import GENEROUS, Cli, open_closed_pipe, wait_until
 from tests.nvml_lab.nvmllab import Lab
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
-GENEROUS = 60.0
 MANY = 10_000
 """Objects: fewer than the modules of any run have."""
 PASSIVE = "inventory xid recovery ecc nvlink pcie gpu_setup"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-def documents(cli: Cli) -> list[Path]:
-    return sorted((cli.state / "runs").glob("*.json"))
 
 
 @contextmanager
@@ -63,14 +57,14 @@ def test_a_run_prints_a_table_keeps_itself_and_exits_by_its_verdict(cli: Cli) ->
 
     assert done.returncode == 0
     assert "level 5 ms" in done.stdout
-    assert len(documents(cli)) == 1
+    assert len(cli.list_documents()) == 1
 
 
 def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> None:
     run = json.loads(cli("run", "--check", "steady", "--json", "-").stdout)
 
     jsonschema.validate(run, json.loads(SCHEMA.read_text()))
-    assert run == json.loads(documents(cli)[0].read_text())
+    assert run == json.loads(cli.list_documents()[0].read_text())
 
 
 @pytest.mark.parametrize(("value", "status", "verdict"), [(5, 0, "pass"), (11, 1, "fail")])
@@ -103,23 +97,6 @@ def test_a_broken_check_is_an_error_and_the_others_have_their_turn(cli: Cli, way
     assert verdicts == ["error", "pass"]
 
 
-def start(cli: Cli, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*cli.command, *arguments],
-        env=cli.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + GENEROUS
-    while not holds():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
-
-
 def alive(pid: int) -> bool:
     """Whether *pid* runs; a zombie whose parent is gone does not."""
     try:
@@ -134,11 +111,11 @@ def test_a_signal_ends_all_and_leaves_a_whole_document(
 ) -> None:
     pidfile = tmp_path / "pid"
     naughty(cli, "leave_child", str(pidfile))
-    run = start(cli, "run", "--suite", "acme")
+    run = cli.start("run", "--suite", "acme")
     wait_until(lambda: pidfile.exists() and pidfile.read_text().isdigit())
     run.send_signal(number)
     _, stderr = run.communicate(timeout=GENEROUS)
-    document = json.loads(documents(cli)[0].read_text())
+    document = json.loads(cli.list_documents()[0].read_text())
 
     assert run.returncode == 3, stderr
     assert not document["complete"]
@@ -151,7 +128,7 @@ def test_a_signal_ends_all_and_leaves_a_whole_document(
 
 def test_workers_die_with_an_engine_that_is_killed(cli: Cli) -> None:
     naughty(cli, "wait")
-    run = start(cli, "run", "--suite", "acme")
+    run = cli.start("run", "--suite", "acme")
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     wait_until(lambda: len(children.read_text().split()) == 2)  # telemetry and node
     workers = [int(pid) for pid in children.read_text().split()]
@@ -185,10 +162,10 @@ def test_no_umask_makes_what_a_run_keeps_writable_for_others(cli: Cli) -> None:
     assert [path for path in kept if path.stat().st_mode & 0o022] == []
 
 
-def test_a_second_run_is_told_who_holds_the_node(cli: Cli, tmp_path: Path) -> None:
+def test_a_second_run_names_the_holder_of_the_node(cli: Cli, tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     naughty(cli, "leave_child", str(pidfile))
-    first = start(cli, "run", "--suite", "acme")
+    first = cli.start("run", "--suite", "acme")
     wait_until(pidfile.exists)
     second = cli("run", "--check", "steady")
     first.terminate()
@@ -277,22 +254,17 @@ def test_the_worker_of_a_passive_suite_loads_only_what_reads_gpus(lab: Lab) -> N
 
 
 def test_a_closed_pipe_changes_no_verdict_and_the_run_is_kept(cli: Cli) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [*cli.command, "run", "--check", "steady", "--json", "-"],
-        env=cli.environment,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(writer)
+    command = [*cli.command, "run", "--check", "steady", "--json", "-"]
+    pipe, environment = subprocess.PIPE, cli.environment
+    with open_closed_pipe() as out:
+        done = subprocess.run(
+            command, env=environment, stdout=out, stderr=pipe, text=True, check=False
+        )
 
     assert done.returncode == 0
     assert "hpcverify:" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert len(documents(cli)) == 1
+    assert len(cli.list_documents()) == 1
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
@@ -395,32 +367,18 @@ def test_a_bug_of_ours_leaves_a_log_and_says_where(cli: Cli) -> None:
 
 
 def test_a_run_whose_terminal_is_gone_is_kept(cli: Cli) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    subprocess.run(
-        [*cli.command, "run", "--check", "steady"],
-        env=cli.environment,
-        stdout=writer,
-        stderr=writer,
-        check=False,
-    )
-    os.close(writer)
+    command = [*cli.command, "run", "--check", "steady"]
+    with open_closed_pipe() as out:
+        subprocess.run(command, env=cli.environment, stdout=out, stderr=out, check=False)
 
-    assert json.loads(documents(cli)[0].read_text())["verdict"] == "pass"
+    assert json.loads(cli.list_documents()[0].read_text())["verdict"] == "pass"
 
 
 def test_a_closed_pipe_is_never_the_status_of_bad_hardware(cli: Cli) -> None:
     cli("run", "--check", "steady")
-    reader, writer = os.pipe()
-    os.close(reader)
-    shown = subprocess.run(
-        [*cli.command, "show"],
-        env=cli.environment,
-        stdout=writer,
-        check=False,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(writer)
+    command, null = [*cli.command, "show"], subprocess.DEVNULL
+    with open_closed_pipe() as out:
+        shown = subprocess.run(command, env=cli.environment, stdout=out, stderr=null, check=False)
 
     assert shown.returncode == 141
 
@@ -431,7 +389,7 @@ def test_streams_that_the_caller_closed_cost_nothing_but_words(cli: Cli, closed:
     done = subprocess.run(["sh", "-c", line], env=cli.environment, check=False)
 
     assert done.returncode == 0
-    assert len(documents(cli)) == 1
+    assert len(cli.list_documents()) == 1
 
 
 def test_a_node_on_which_nothing_can_be_started_is_not_called_bad(cli: Cli) -> None:
@@ -478,7 +436,7 @@ def in_rounds(cli: Cli, value: float, rounds: int = 3) -> None:
 def test_a_suite_in_rounds_leaves_a_result_of_each(cli: Cli) -> None:
     in_rounds(cli, 5)
     done = cli("run", "--suite", "acme")
-    run = json.loads(documents(cli)[0].read_text())
+    run = json.loads(cli.list_documents()[0].read_text())
 
     assert done.returncode == 0
     assert [r["round"] for r in run["results"]] == [1, 2, 3]
@@ -487,10 +445,10 @@ def test_a_suite_in_rounds_leaves_a_result_of_each(cli: Cli) -> None:
     assert "of suite acme, 3 rounds: 1 check passed." in done.stdout
 
 
-def test_a_round_that_failed_is_the_last_and_that_is_said(cli: Cli) -> None:
+def test_a_round_that_failed_is_the_last_and_is_named(cli: Cli) -> None:
     in_rounds(cli, 11)
     done = cli("run", "--suite", "acme")
-    run = json.loads(documents(cli)[0].read_text())
+    run = json.loads(cli.list_documents()[0].read_text())
 
     assert done.returncode == 1
     assert (len(run["results"]), run["complete"]) == (1, True)
@@ -501,11 +459,11 @@ def test_a_signal_ends_all_rounds(cli: Cli, tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     params = f'params = {{ way = "leave_child", path = "{pidfile}" }}'
     cli.suite("acme", f'rounds = 9\n[[check]]\nname = "naughty"\n{params}')
-    run = start(cli, "run", "--suite", "acme")
+    run = cli.start("run", "--suite", "acme")
     wait_until(pidfile.exists)
     run.terminate()
     run.communicate(timeout=GENEROUS)
-    document = json.loads(documents(cli)[0].read_text())
+    document = json.loads(cli.list_documents()[0].read_text())
 
     assert run.returncode == 3
     assert (document["complete"], len(document["results"])) == (False, 1)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,11 @@ from hpcverify.model import Finding, FindingRule, Remedy, Run, Verdict
 from hpcverify.records.spool import Arrival, gather
 from hpcverify.records.store import Store
 from hpcverify.summary.wording import format_run
-from tests.cli import Cli
+from tests.cli import GENEROUS, Cli, wait_until
 from tests.doubles import a_result, a_run
 
-GENEROUS = 60.0
 AT_ONCE = 2.0
-"""Seconds in which a run that is told to stop has written all it has."""
+"""Seconds in which a run that must stop has written its results."""
 
 
 @pytest.fixture
@@ -40,27 +38,6 @@ def arrivals(spool: Path) -> list[Run]:
     found = list(gather(spool, os.geteuid(), lambda _: False, lambda _: ""))
     assert all(isinstance(item, Arrival) for item in found), found
     return [item.run for item in found if isinstance(item, Arrival)]
-
-
-def kept(cli: Cli) -> list[Path]:
-    return sorted((cli.state / "runs").glob("*.json"))
-
-
-def start(cli: Cli, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*cli.command, "run", *arguments],
-        env=cli.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + GENEROUS
-    while not holds():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
 
 
 def busy(cli: Cli, pidfile: Path) -> None:
@@ -79,7 +56,7 @@ def test_a_run_is_kept_here_and_left_for_the_controller(cli: Cli, spool: Path) -
 
     assert done.returncode == 0, done.stderr
     assert run.node == cli.node
-    assert [path.stem for path in kept(cli)] == [run.id]
+    assert [path.stem for path in cli.list_documents()] == [run.id]
 
 
 def test_the_token_is_in_the_copy_for_the_controller_alone(
@@ -90,7 +67,7 @@ def test_the_token_is_in_the_copy_for_the_controller_alone(
     files = ("--json", "-", "--html", str(page))
     done = cli("run", "--check", "steady", "--spool", str(spool), *files)
     shown = cli("show", "last").stdout + cli("show", "last", "--json").stdout
-    local = kept(cli)[0].read_text() + page.read_text()
+    local = cli.list_documents()[0].read_text() + page.read_text()
 
     assert [run.token for run in arrivals(spool)] == ["secret-token"]
     assert "secret" not in local + done.stdout + done.stderr + shown
@@ -102,7 +79,7 @@ def test_a_spool_that_cannot_be_written_costs_one_line_and_no_run(cli: Cli, tmp_
     assert done.returncode == 2
     assert "nowhere/n1 cannot be made" in done.stderr
     assert "Traceback" not in done.stderr
-    assert len(kept(cli)) == 1
+    assert len(cli.list_documents()) == 1
 
 
 def test_a_failure_is_a_failure_whatever_became_of_the_spool(cli: Cli, tmp_path: Path) -> None:
@@ -111,30 +88,30 @@ def test_a_failure_is_a_failure_whatever_became_of_the_spool(cli: Cli, tmp_path:
     assert done.returncode == 1
 
 
-def test_who_is_told_to_stop_has_kept_and_spooled_all_at_once(
+def test_a_run_that_is_stopped_has_stored_and_spooled_all_at_once(
     cli: Cli, spool: Path, tmp_path: Path
 ) -> None:
     busy(cli, tmp_path / "pid")
-    run = start(cli, "--suite", "acme", "--spool", str(spool))
+    run = cli.start("run", "--suite", "acme", "--spool", str(spool))
     wait_until(lambda: begun(tmp_path / "pid"))
     run.send_signal(signal.SIGTERM)
-    told = time.monotonic()
+    stopped = time.monotonic()
     _, stderr = run.communicate(timeout=GENEROUS)
-    took = time.monotonic() - told
+    took = time.monotonic() - stopped
     (left,) = arrivals(spool)
 
     assert run.returncode == 3, stderr
     assert took < AT_ONCE
     assert (left.complete, left.verdict.value) == (False, "error")
     assert left.results[0].measurements[0].name == "before"
-    assert [path.stem for path in kept(cli)] == [left.id]
+    assert [path.stem for path in cli.list_documents()] == [left.id]
 
 
-def test_who_waits_has_its_turn_when_the_other_run_ends(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_that_waits_starts_when_the_other_ends(cli: Cli, tmp_path: Path) -> None:
     busy(cli, tmp_path / "pid")
-    first = start(cli, "--suite", "acme")
+    first = cli.start("run", "--suite", "acme")
     wait_until(lambda: begun(tmp_path / "pid"))
-    second = start(cli, "--check", "steady", "--wait", "60")
+    second = cli.start("run", "--check", "steady", "--wait", "60")
     at_once = cli("run", "--check", "steady", "--wait", "0.1")
     first.terminate()
     first.communicate(timeout=GENEROUS)
@@ -143,7 +120,7 @@ def test_who_waits_has_its_turn_when_the_other_run_ends(cli: Cli, tmp_path: Path
     assert at_once.returncode == 3
     assert f"process {first.pid}" in at_once.stderr
     assert second.returncode == 0, stderr
-    assert len(kept(cli)) == 2
+    assert len(cli.list_documents()) == 2
 
 
 @pytest.mark.parametrize(
@@ -163,7 +140,7 @@ def test_only_hard_evidence_of_a_named_check_fails_closed(
     assert done.returncode == status, done.stderr
 
 
-def test_a_named_check_has_a_line_though_it_stands_behind_another() -> None:
+def test_a_check_that_is_grouped_behind_another_has_a_line_of_its_own() -> None:
     """Slurm's prolog looks for the line of a check that may refuse a job."""
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
     rule = FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True, shared=True)
@@ -198,7 +175,7 @@ def test_a_node_keeps_no_more_of_its_own_runs_than_it_needs(cli: Cli) -> None:
         store.get_document_path(run.id).write_bytes(msgspec.json.encode(run))
     cli("run", "--check", "steady")
 
-    assert len(kept(cli)) == 1000
+    assert len(cli.list_documents()) == 1000
     assert len(Store(cli.state).list_runs(limit=-1)) == 1000
 
 

@@ -56,14 +56,14 @@ def test_a_check_that_misses_a_fault_must_not_be_trusted(cli: Cli) -> None:
     ]
 
 
-def test_what_a_check_said_of_each_fault_is_told_if_asked_for(cli: Cli) -> None:
+def test_details_of_each_trial_are_shown_with_verbose(cli: Cli) -> None:
     brief, verbose = cli("selftest", "mettle"), cli("selftest", "mettle", "--verbose")
 
     assert "comparing twice" not in brief.stdout
     assert "               detail: by comparing twice" in verbose.stdout
 
 
-def test_who_interrupts_before_anything_is_begun_is_answered(cli: Cli, tmp_path: Path) -> None:
+def test_an_interrupt_before_the_first_trial_is_one_line(cli: Cli, tmp_path: Path) -> None:
     package = tmp_path / "hasty_checks"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -97,9 +97,9 @@ def test_a_check_that_skips_every_device_was_not_tried(cli: Cli) -> None:
 
 def test_the_table_has_a_line_for_each_trial_as_it_ends(cli: Cli) -> None:
     cli.environment["METTLE"] = "wait"
-    asked = [*cli.command, "selftest", "mettle"]
+    command = [*cli.command, "selftest", "mettle"]
     pipe, environment = subprocess.PIPE, cli.environment | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(asked, env=environment, stdout=pipe, text=True) as running:
+    with subprocess.Popen(command, env=environment, stdout=pipe, text=True) as running:
         assert running.stdout is not None
         head, first = running.stdout.readline(), running.stdout.readline()
         running.send_signal(signal.SIGINT)

@@ -72,18 +72,18 @@ def test_the_findings_of_a_check_are_explained(cli: Cli) -> None:
 
 
 def test_one_check_is_explained_as_json(cli: Cli) -> None:
-    told = json.loads(cli("checks", "grave", "--json").stdout)
+    check = json.loads(cli("checks", "grave", "--json").stdout)
 
-    assert told["name"] == "grave"
-    assert told["description"] == "Find what no rerun could take back."
-    assert told["params"] == {"wrong": True}
-    assert told["finding_rules"]["wrong_word"]["verdict"] == "fail"
+    assert check["name"] == "grave"
+    assert check["description"] == "Find what no rerun could take back."
+    assert check["params"] == {"wrong": True}
+    assert check["finding_rules"]["wrong_word"]["verdict"] == "fail"
 
 
 def test_every_check_can_be_explained(cli: Cli) -> None:
-    for told in json.loads(cli("checks", "--json").stdout):
-        assert told["description"], told["name"]
-        assert told["meanings"].keys() == told["metrics"].keys()
+    for check in json.loads(cli("checks", "--json").stdout):
+        assert check["description"], check["name"]
+        assert check["meanings"].keys() == check["metrics"].keys()
 
 
 def test_a_check_that_is_not_there_is_not_explained(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""What one sees of a run on a terminal: failures first, then speeds, then the rest."""
+"""A run on a terminal: failures first, then speeds, then the rest."""
 
 from __future__ import annotations
 
