@@ -253,15 +253,15 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
 def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]:
     return {
         uuid
-        for like in _group_alike(ctx, answers)
-        if len(like) > 1 and len({answers[u].power_limit_w for u in like}) == 1
-        for uuid in like
+        for siblings in _group_alike(ctx, answers)
+        if len(siblings) > 1 and len({answers[u].power_limit_w for u in siblings}) == 1
+        for uuid in siblings
     }
 
 
 def _find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
-    for like in _group_alike(ctx, answers):
-        firmware = {uuid: answers[uuid].firmware for uuid in like}
+    for siblings in _group_alike(ctx, answers):
+        firmware = {uuid: answers[uuid].firmware for uuid in siblings}
         for what in dict.fromkeys(name for each in firmware.values() for name in each):
             versions = {uuid: each[what] for uuid, each in firmware.items() if what in each}
             yield from _name_odd_versions(ctx, what, versions)

@@ -129,8 +129,8 @@ def _should_have_links(
     if any(_list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
         return True
     # A single GPU, as in a virtual machine, has nothing to link to.
-    alike = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
-    return not has_optional_links(sheet) and (len(alike) > 1 or params.links > 0)
+    siblings = [g for g in ctx.inventory.of_kind("gpu") if find_model(ctx, g.id) == name]
+    return not has_optional_links(sheet) and (len(siblings) > 1 or params.links > 0)
 
 
 def _report_unread(
@@ -184,23 +184,25 @@ def _report_active_links(
         or (where in missed and linkage.links is not None)
     }
     for where, links in counted.items():
-        like = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
+        siblings = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
         before = frozenset(map(int, (ctx.recall(LINKS_UP, where) or "").split()))
         sheet = look_up_spec(ctx, where)
         wiring = Wiring(where, linked[where], sheet, before, params.links)
         yield Measurement("links", len(links), "", where)
         yield Coverage(where, f"{len(links)} of {len(_list_links(linked[where]))} NVLinks are up")
-        yield from _find_missing(wiring, links, [len(n) for n in like])
+        yield from _find_missing(wiring, links, [len(n) for n in siblings])
         # A link that went down stays missing until somebody says that it may be down.
         kept = links if params.links else links | before
         yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), where)
 
 
-def _find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) -> Iterator[Finding]:
-    most, wanted = max(like), wiring.wanted
-    if not (most or has_optional_links(wiring.sheet)) and len(like) > 1:
+def _find_missing(
+    wiring: Wiring, links: frozenset[int], siblings: Sequence[int]
+) -> Iterator[Finding]:
+    most, wanted = max(siblings), wiring.wanted
+    if not (most or has_optional_links(wiring.sheet)) and len(siblings) > 1:
         text = (
-            f"no NVLink is up on any of the {len(like)} GPUs of this model: systemctl "
+            f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
             "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set"
         )
         yield Finding("nvlink_off", wiring.where, text)
@@ -213,9 +215,9 @@ def _find_missing(wiring: Wiring, links: frozenset[int], like: Sequence[int]) ->
     elif wiring.links_per_bridge:
         yield from _check_bridges(wiring, len(links))
     elif most and len(links) < max(most, wiring.promised):
-        if len(like) > 1 and len(set(like)) == 1:
+        if len(siblings) > 1 and len(set(siblings)) == 1:
             text = (
-                f"{most} of {wiring.promised} NVLinks are up, as on all {len(like)} GPUs of "
+                f"{most} of {wiring.promised} NVLinks are up, as on all {len(siblings)} GPUs of "
                 "this model: is the board wired that way, or only partly passed through, or "
                 f"is a switch dead? (if that is right: links = {most})"
             )

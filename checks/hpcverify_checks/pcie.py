@@ -128,12 +128,12 @@ def _report_missing(
         sheet = look_up_spec(ctx, where)
         if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
-        like = [s for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, where)]
+        siblings = [s for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, where)]
         missing = max(0, shown.best - shown.now)
-        if missing and len(like) > 1 and set(like) == {shown}:
+        if missing and len(siblings) > 1 and set(siblings) == {shown}:
             text = (
                 f"PCIe {what} {shown.now}, although GPU and slot support {shown.best}, as on "
-                f"all {len(like)} GPUs of this model: a riser, or a firmware setting?"
+                f"all {len(siblings)} GPUs of this model: a riser, or a firmware setting?"
             )
             yield Finding(f"{what}_limited", where, text)
         else:

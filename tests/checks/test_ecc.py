@@ -106,11 +106,11 @@ def says(mode: float | None = 1, **values: float) -> ecc.EccAnswers:
     return GpuAnswers(answers={"GPU-0": tuple(readings)})
 
 
-def heard(tmp_path: Path, ctx: Context, answer: ecc.EccAnswers) -> list[CheckItem]:
+def read_gpu(tmp_path: Path, ctx: Context, answer: ecc.EccAnswers) -> list[CheckItem]:
     return list(ecc.read_counters(ctx, tmp_path / "bare", lambda: answer))
 
 
-def told(found: Iterable[CheckItem]) -> list[str]:
+def codes(found: Iterable[CheckItem]) -> list[str]:
     return [f.code for f in found if isinstance(f, Finding)]
 
 
@@ -310,7 +310,7 @@ def test_a_gpu_that_fell_silent_is_told_with_the_time(
 
 
 def test_a_first_run_says_that_it_compared_with_none(tmp_path: Path) -> None:
-    found = heard(tmp_path, a_gpu(tmp_path), says(ecc__uncorrected__lifetime=7))
+    found = read_gpu(tmp_path, a_gpu(tmp_path), says(ecc__uncorrected__lifetime=7))
     assert judge_items(CHECK, found).verdict is Verdict.PASS
     assert any("no earlier run" in f.text for f in found if isinstance(f, Coverage))
     assert "since" not in str(found)
@@ -333,10 +333,10 @@ def test_what_is_new_since_the_last_run_counts_once(
 ) -> None:
     answer = says(**{name: 8})
     mark = seen(7, name)
-    found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+    found = read_gpu(tmp_path, a_gpu(tmp_path, mark), answer)
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict.value, judgement.remedy) == (verdict, remedy)
-    rerun = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), answer)
+    rerun = read_gpu(tmp_path, a_gpu(tmp_path, *marks_of(found)), answer)
     assert judge_items(CHECK, rerun).verdict is Verdict.PASS
 
 
@@ -344,7 +344,7 @@ def test_a_lifetime_counter_that_fell_was_reset_and_counts_from_zero(tmp_path: P
     mark = seen(7)
     for count, expected in ((0, Verdict.PASS), (2, Verdict.FAIL)):
         answer = says(ecc__uncorrected__lifetime=count)
-        found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+        found = read_gpu(tmp_path, a_gpu(tmp_path, mark), answer)
         assert find_value(found, "ecc.uncorrected.since") == count
         assert judge_items(CHECK, found).verdict is expected
 
@@ -355,7 +355,7 @@ def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
 ) -> None:
     mark = seen(100, "ecc.corrected.lifetime")
     answer = says(ecc__corrected__lifetime=100 + errors)
-    found = heard(tmp_path, a_gpu(tmp_path, mark), answer)
+    found = read_gpu(tmp_path, a_gpu(tmp_path, mark), answer)
     assert judge_items(CHECK, found).verdict.value == verdict
     expected = pytest.approx(errors / HOUR, rel=0.01)
     assert find_value(found, "ecc.corrected.since.rate") == expected
@@ -363,16 +363,18 @@ def test_a_rate_under_the_jobs_of_others_shows_between_two_runs(
 
 def test_a_single_error_between_two_runs_in_a_row_is_no_rate(tmp_path: Path) -> None:
     mark = seen(0, "ecc.corrected.lifetime", ago=0)
-    found = heard(tmp_path, a_gpu(tmp_path, mark), says(ecc__corrected__lifetime=1))
+    found = read_gpu(tmp_path, a_gpu(tmp_path, mark), says(ecc__corrected__lifetime=1))
     assert judge_items(CHECK, found).verdict is Verdict.PASS
 
 
 def test_counters_of_a_gpu_that_does_not_answer_are_not_forgotten(tmp_path: Path) -> None:
     mark = seen(7)
     lost = Finding("gpu_lost", "GPU-0", "lost")
-    found = heard(tmp_path, a_gpu(tmp_path, mark), GpuAnswers(findings=(lost,)))
+    found = read_gpu(tmp_path, a_gpu(tmp_path, mark), GpuAnswers(findings=(lost,)))
     assert judge_items(CHECK, found).verdict is Verdict.FAIL
-    found = heard(tmp_path, a_gpu(tmp_path, *marks_of(found)), says(ecc__uncorrected__lifetime=8))
+    found = read_gpu(
+        tmp_path, a_gpu(tmp_path, *marks_of(found)), says(ecc__uncorrected__lifetime=8)
+    )
     assert find_value(found, "ecc.uncorrected.since") == 1
 
 
@@ -389,23 +391,26 @@ def test_memory_that_is_not_protected_is_told(
     tmp_path: Path, mode: float, pending: float, code: str | None, verdict: str
 ) -> None:
     answer = says(mode, ecc__mode__pending=pending)
-    found = heard(tmp_path, a_gpu(tmp_path), answer)
-    assert told(found) == ([code] if code else [])
+    found = read_gpu(tmp_path, a_gpu(tmp_path), answer)
+    assert codes(found) == ([code] if code else [])
     assert judge_items(CHECK, found).verdict.value == verdict
 
 
 def test_no_part_of_the_data_sheets_is_without_ecc(tmp_path: Path) -> None:
     for spec in load_specs():
         ctx = a_gpu(tmp_path, name=spec.name)
-        assert judge_items(CHECK, heard(tmp_path, ctx, says())).verdict is Verdict.PASS
-        none = heard(tmp_path, ctx, says(None, retired__pending=0))
-        assert (told(none), judge_items(CHECK, none).verdict) == (["ecc_unsupported"], Verdict.WARN)
+        assert judge_items(CHECK, read_gpu(tmp_path, ctx, says())).verdict is Verdict.PASS
+        none = read_gpu(tmp_path, ctx, says(None, retired__pending=0))
+        assert (codes(none), judge_items(CHECK, none).verdict) == (
+            ["ecc_unsupported"],
+            Verdict.WARN,
+        )
 
 
 def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(tmp_path: Path) -> None:
     ctx = a_gpu(tmp_path, name="NVIDIA RTX 6000 Ada Generation")
-    found = heard(tmp_path, ctx, says(0, ecc__mode__pending=0))
-    assert (told(found), judge_items(CHECK, found).verdict) == (
+    found = read_gpu(tmp_path, ctx, says(0, ecc__mode__pending=0))
+    assert (codes(found), judge_items(CHECK, found).verdict) == (
         ["ecc_off_as_delivered"],
         Verdict.PASS,
     )
@@ -414,24 +419,24 @@ def test_a_workstation_board_may_have_ecc_off_as_it_was_delivered(tmp_path: Path
 def test_a_part_that_nobody_knows_need_not_have_ecc(tmp_path: Path) -> None:
     ctx = a_gpu(tmp_path, name="NVIDIA GeForce RTX 3080")
     with pytest.raises(Skip, match="counts memory errors"):
-        heard(tmp_path, ctx, says(None))
+        read_gpu(tmp_path, ctx, says(None))
 
 
 def test_a_gpu_that_counts_errors_has_ecc_whatever_it_says(tmp_path: Path) -> None:
-    found = heard(tmp_path, a_gpu(tmp_path), says(None, ecc__corrected=0))
-    assert told(found) == []
+    found = read_gpu(tmp_path, a_gpu(tmp_path), says(None, ecc__corrected=0))
+    assert codes(found) == []
 
 
 def test_a_gpu_in_trouble_is_not_said_to_lack_ecc(tmp_path: Path) -> None:
     lost = Finding("gpu_lost", "GPU-0", "lost")
     answer = GpuAnswers(answers={"GPU-0": tuple[Reading, ...]()}, findings=(lost,))
-    assert told(heard(tmp_path, a_gpu(tmp_path), answer)) == ["gpu_lost"]
+    assert codes(read_gpu(tmp_path, a_gpu(tmp_path), answer)) == ["gpu_lost"]
 
 
 def test_what_a_gpu_cannot_answer_is_listed(tmp_path: Path) -> None:
     root_only = Coverage("GPU-0", "needs root: nvmlDeviceGetSramEccErrorStatus")
     answer = replace(says(), unanswered=(root_only,))
-    found = heard(tmp_path, a_gpu(tmp_path), answer)
+    found = read_gpu(tmp_path, a_gpu(tmp_path), answer)
     assert root_only in found
     assert judge_items(CHECK, found).verdict is Verdict.PASS
 
@@ -440,7 +445,7 @@ def test_retired_pages_are_counted_together(tmp_path: Path) -> None:
     ctx = a_gpu(tmp_path, name="Tesla V100-SXM2-32GB")
     for single, verdict in ((31, Verdict.PASS), (32, Verdict.FAIL)):
         answer = says(retired__single_bit=single, retired__double_bit=31)
-        assert judge_items(CHECK, heard(tmp_path, ctx, answer)).verdict is verdict
+        assert judge_items(CHECK, read_gpu(tmp_path, ctx, answer)).verdict is verdict
 
 
 def on_lab(tmp_path: Path, lab: Lab) -> Context:

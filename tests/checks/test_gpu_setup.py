@@ -1,4 +1,4 @@
-"""How GPUs are set up: what is amiss is told, what others do there is not."""
+"""How GPUs are set up: what is wrong is reported, what others do there is not."""
 
 from __future__ import annotations
 
@@ -99,19 +99,19 @@ def looked(
     ctx: Context, host: ProcessTable, *answers: dict[str, Setup], exclusive: bool = False
 ) -> list[CheckItem]:
     """Ask once for each of *answers*, and never once more."""
-    asked = iter(answers)
+    replies = iter(answers)
     pauses: list[float] = []
     found = list(
         gpu_setup.report_setup(
             ctx,
             GpuSetupParams(exclusive=exclusive),
-            lambda: GpuAnswers(answers=next(asked)),
+            lambda: GpuAnswers(answers=next(replies)),
             host,
             pauses.append,
         )
     )
     assert len(pauses) == len(answers) - 1
-    assert next(asked, None) is None
+    assert next(replies, None) is None
     return found
 
 
@@ -122,7 +122,7 @@ def seen(tmp_path: Path, **changes: Any) -> list[CheckItem]:
 
 
 @pytest.mark.parametrize(
-    ("slowed_to", "told"),
+    ("slowed_to", "expected"),
     [
         ((690.0, 90.0), "hw_thermal (690 of 1980 MHz, 90 °C)"),
         ((None, 90.0), "hw_thermal (90 °C)"),
@@ -130,12 +130,12 @@ def seen(tmp_path: Path, **changes: Any) -> list[CheckItem]:
     ],
 )
 def test_a_clock_that_is_held_down_is_told_with_its_heat(
-    tmp_path: Path, slowed_to: tuple[float | None, float | None], told: str
+    tmp_path: Path, slowed_to: tuple[float | None, float | None], expected: str
 ) -> None:
     found = seen(tmp_path, slowed_by=("hw_thermal",), slowed_to=slowed_to)
     (slow,) = (f for f in found if isinstance(f, Finding))
 
-    assert slow.text == f"clock throttled now: {told}"
+    assert slow.text == f"clock throttled now: {expected}"
 
 
 def test_a_gpu_as_it_ought_to_be_passes_without_a_word(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_gpu_as_it_ought_to_be_passes_without_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "expected"),
     [
         ((600.0, 600.0), ["power_capped", "power_capped"]),
         ((600.0, 700.0), ["power_limited"]),
@@ -155,14 +155,14 @@ def test_a_gpu_as_it_ought_to_be_passes_without_a_word(tmp_path: Path) -> None:
     ],
 )
 def test_a_limit_that_all_like_gpus_have_is_meant(
-    tmp_path: Path, limits: tuple[float, float], told: list[str]
+    tmp_path: Path, limits: tuple[float, float], expected: list[str]
 ) -> None:
     setups = {
         f"GPU-{i}": replace(WELL, power_limit_w=watts, power_enforced_w=watts)
         for i, watts in enumerate(limits)
     }
     found = looked(a_node(tmp_path, gpus=2), a_host(tmp_path, 42), setups)
-    assert list_codes(found) == told
+    assert list_codes(found) == expected
 
 
 def test_what_a_gpu_cannot_tell_is_held_against_nobody(tmp_path: Path) -> None:

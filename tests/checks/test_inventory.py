@@ -127,8 +127,8 @@ def test_a_gpu_that_is_gone_is_told_by_label_and_serial(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, NODE, plus(NODE, gpu))
     (finding,) = list_findings(found)
 
-    told = "gpu NVIDIA H100 (serial 165) is missing since the last run"
-    assert (finding.text, finding.where) == (told, gpu.id)
+    expected = "gpu NVIDIA H100 (serial 165) is missing since the last run"
+    assert (finding.text, finding.where) == (expected, gpu.id)
     assert finding.evidence == {"was": gpu.label} | known
 
 
@@ -303,9 +303,9 @@ def test_the_board_that_lost_two_gpus_fails_by_name(tmp_path: Path, lab: Lab) ->
     before = probe(lab)
     lab.load("lost-gpu", "freeze_t = 5")
     found, cause = compare(tmp_path, probe(lab), before)
-    told = {(f.code, f.evidence.get("uuid")) for f in list_findings(found)}
+    expected = {(f.code, f.evidence.get("uuid")) for f in list_findings(found)}
     gpus = before.of_kind("gpu")
-    assert told == {("gpu_lost", gpus[2].id), ("gpu_missing", gpus[6].id)}
+    assert expected == {("gpu_lost", gpus[2].id), ("gpu_missing", gpus[6].id)}
     assert (cause, verdict(found)) == (Cause.NONE, Verdict.FAIL)
 
 
@@ -319,14 +319,14 @@ def test_a_driver_at_odds_with_its_library_is_no_fault_of_the_hardware(
     assert (cause, verdict(found)) == (Cause.MISCONFIGURED, Verdict.ERROR)
 
 
-@pytest.mark.parametrize(("name", "told"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)])
+@pytest.mark.parametrize(("name", "expected"), [("NVIDIA H100 80GB HBM3", 0), ("NVIDIA X", 1)])
 def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
-    tmp_path: Path, name: str, told: int
+    tmp_path: Path, name: str, expected: int
 ) -> None:
     facts = {"name": name, "compute_capability": "9.0", "memory": "80 GiB"}
     node = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1", facts),))
     found, _ = compare(tmp_path, node, None)
 
     unknown = [f for f in found if isinstance(f, Coverage) and f.where == "GPU-1"]
-    assert len(unknown) == told
+    assert len(unknown) == expected
     assert all("not in the table of parts" in f.text for f in unknown)

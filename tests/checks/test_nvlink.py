@@ -76,8 +76,8 @@ def changed(number_: int, **changes: object) -> Linkage:
 def read(
     answers: Answers, ctx: Context, root: Path, links: int = 0, *trouble: Finding
 ) -> list[CheckItem]:
-    heard = GpuAnswers(answers=answers, findings=trouble)
-    return list(nvlink.report_linkage(heard, ctx, NvlinkParams(links=links), root))
+    reply = GpuAnswers(answers=answers, findings=trouble)
+    return list(nvlink.report_linkage(reply, ctx, NvlinkParams(links=links), root))
 
 
 def later(before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100) -> list[CheckItem]:
@@ -113,9 +113,9 @@ def healthy(sheet: Spec) -> Linkage:
 def test_healthy_gpus_of_every_part_pass_run_after_run(
     tmp_path: Path, sheet: Spec, count: int
 ) -> None:
-    answers, told = all_of(healthy(sheet), count), tuple[CarryOver, ...]()
+    answers, kept = all_of(healthy(sheet), count), tuple[CarryOver, ...]()
     for hour in range(1, 4):
-        ctx = node(tmp_path, sheet, count, carry_overs=told)
+        ctx = node(tmp_path, sheet, count, carry_overs=kept)
         root = clock(tmp_path / "root", 3600 * hour)
         if not sheet.nvlink_links:
             with pytest.raises(Skip, match="no GPU of this node has NVLink"):
@@ -123,7 +123,7 @@ def test_healthy_gpus_of_every_part_pass_run_after_run(
             return
         found = read(answers, ctx, root)
         assert passes(verdict(found, ctx))
-        told = marks(found)
+        kept = marks(found)
 
 
 @pytest.mark.parametrize("key", LINKS_PER_BRIDGE)
@@ -250,14 +250,14 @@ def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(tmp_pat
 
 
 def test_replays_of_runs_that_come_often_add_up(tmp_path: Path) -> None:
-    told, given = tuple[CarryOver, ...](), list[str]()
+    kept, given = tuple[CarryOver, ...](), list[str]()
     for turn in range(6):
-        ctx = node(tmp_path, carry_overs=told)
+        ctx = node(tmp_path, carry_overs=kept)
         replays = {"replay": (25 if turn < 5 else 26) * turn}
         answers = all_of(g4=changed(11, errors=replays))
         found = read(answers, ctx, clock(tmp_path / "root", 50_000 + 3 * turn))
         given.append(verdict(found, ctx).verdict.value)
-        told = marks(found)
+        kept = marks(found)
     assert given == ["pass"] * 3 + ["warn"] * 3
 
 

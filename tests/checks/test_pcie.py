@@ -44,7 +44,7 @@ LINK = PcieLink(
 
 
 def links(count: int = 8, **odd: Any) -> GpuAnswers[PcieLink]:
-    """Make healthy links but for GPU 3, of which *odd* things are heard."""
+    """Make healthy links but for GPU 3, of which *odd* things are reported."""
     answers = {w: with_(address=address(i)) for i, w in enumerate(ids(count))}
     if odd:
         answers["GPU-3"] = replace(answers["GPU-3"], **odd)
@@ -55,8 +55,8 @@ def with_(**changes: Any) -> PcieLink:
     return replace(LINK, **changes)
 
 
-def read(heard: GpuAnswers[PcieLink], ctx: Context, root: Path) -> list[CheckItem]:
-    return list(pcie.report_links(heard, ctx, root))
+def read(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> list[CheckItem]:
+    return list(pcie.report_links(reply, ctx, root))
 
 
 def later(
@@ -88,12 +88,12 @@ def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
 def test_idle_gpus_of_every_part_pass_run_after_run(
     tmp_path: Path, sheet: Spec, count: int
 ) -> None:
-    root, told = clock(tmp_path / "root", 500), tuple[CarryOver, ...]()
+    root, kept = clock(tmp_path / "root", 500), tuple[CarryOver, ...]()
     for _ in range(3):
-        ctx = node(tmp_path, sheet, count, carry_overs=told)
+        ctx = node(tmp_path, sheet, count, carry_overs=kept)
         found = read(links(count), ctx, root)
         assert passes(verdict(found, ctx))
-        told = marks(found)
+        kept = marks(found)
 
 
 @pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
@@ -125,14 +125,14 @@ def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
 
 def test_a_single_gpu_that_lacks_lanes_fails(tmp_path: Path) -> None:
     ctx = node(tmp_path, count=1)
-    heard = GpuAnswers(answers={"GPU-0": with_(address=address(0), width=4)})
-    assert verdict(read(heard, ctx, tmp_path), ctx).verdict is Verdict.FAIL
+    reply = GpuAnswers(answers={"GPU-0": with_(address=address(0), width=4)})
+    assert verdict(read(reply, ctx, tmp_path), ctx).verdict is Verdict.FAIL
 
 
 def test_what_all_gpus_lack_alike_is_warned_of(tmp_path: Path) -> None:
     ctx = node(tmp_path, BY_KEY["l4"], 2)
-    heard = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
-    judgement = verdict(read(heard, ctx, tmp_path), ctx)
+    reply = GpuAnswers(answers=dict.fromkeys(ids(2), with_(width=8)))
+    judgement = verdict(read(reply, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
     assert "all 2 GPUs of this model" in judgement.reason
 
@@ -150,8 +150,8 @@ def test_what_the_slot_takes_is_listed_and_passes(tmp_path: Path) -> None:
 
 def test_a_superchip_is_not_judged_by_lanes_that_it_does_not_use(tmp_path: Path) -> None:
     ctx = node(tmp_path, BY_KEY["gh200-96gb"], 1)
-    heard = GpuAnswers(answers={"GPU-0": with_(width=1)})
-    assert passes(verdict(read(heard, ctx, tmp_path), ctx))
+    reply = GpuAnswers(answers={"GPU-0": with_(width=1)})
+    assert passes(verdict(read(reply, ctx, tmp_path), ctx))
 
 
 def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_gpu_that_answers_nothing_is_not_observable(tmp_path: Path) -> None:
 def test_a_lost_gpu_fails_beside_the_answers_of_the_others(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     lost = Finding("gpu_lost", "GPU-3", "GPU is lost")
-    heard = replace(links(), findings=(lost,))
-    judgement = verdict(read(heard, ctx, tmp_path), ctx)
+    reply = replace(links(), findings=(lost,))
+    judgement = verdict(read(reply, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
 
 
@@ -297,13 +297,13 @@ def test_a_counter_that_was_never_read_before_is_not_new(tmp_path: Path) -> None
 
 def repeated(tmp_path: Path, name: str, each: int, runs: int, seconds: float) -> list[str]:
     """Measure often, while a counter grows by so much *each* time; give the verdicts"""
-    given, told = list[str](), tuple[CarryOver, ...]()
+    given, kept = list[str](), tuple[CarryOver, ...]()
     for turn in range(runs):
-        ctx = node(tmp_path, carry_overs=told)
+        ctx = node(tmp_path, carry_overs=kept)
         root = clock(tmp_path / "root", 50_000 + seconds * turn)
         found = read(links(counters={name: 7 + each * turn}), ctx, root)
         given.append(verdict(found, ctx).verdict.value)
-        told = marks(found)
+        kept = marks(found)
     return given
 
 
@@ -418,12 +418,12 @@ def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:
 
 
 def test_a_lab_of_healthy_gpus_passes_at_rest_and_at_work(lab: Lab) -> None:
-    told = tuple[CarryOver, ...]()
+    kept = tuple[CarryOver, ...]()
     for name in ("at-rest", "healthy-8xh100"):
         lab.load(name) if name == "healthy-8xh100" else lab.write()
-        ctx, found = on_lab(lab, "pcie", told)
+        ctx, found = on_lab(lab, "pcie", kept)
         assert passes(verdict(found, ctx))
-        told = marks(found)
+        kept = marks(found)
     found = observed(lab.watch("healthy-8xh100", 90), ctx)
     assert passes(verdict(found, ctx))
     lowest = [f.value for f in found if isinstance(f, Measurement) and f.name == "generation"]

@@ -149,13 +149,13 @@ def generate_backgrounds(words: int, pieces: int, seed: int) -> Iterator[Backgro
 
     place = torch.arange(words, dtype=torch.int64)
     addresses, solid, board, walking = BACKGROUND_NAMES
-    alike = (0,) * pieces
+    plain = (0,) * pieces
     for lap in count():
         yield Background(addresses, *hash_addresses(words, pieces, f"{seed} {lap}"))
-        yield Background(solid, torch.zeros_like(place), alike)
-        yield Background(board, -(place & 1) ^ CHECKERBOARD, alike)
+        yield Background(solid, torch.zeros_like(place), plain)
+        yield Background(board, -(place & 1) ^ CHECKERBOARD, plain)
         one = torch.ones_like(place)
-        yield Background(walking, one << ((place + lap) % WORD_BITS), alike)
+        yield Background(walking, one << ((place + lap) % WORD_BITS), plain)
 
 
 def hash_addresses(words: int, pieces: int, key: str) -> tuple[Tensor, list[int]]:
