@@ -22,6 +22,11 @@ def keep_times(text: str) -> Markup:
     return Markup("").join(kept.format(piece) if place % 2 else piece for place, piece in pieces)
 
 
+def _fill_in(value: object) -> object:
+    # Numbers are ours; text may come from a node that is broken or hostile.
+    return make_printable(value) if type(value) is str else value
+
+
 @cache
 def load_environment() -> Environment:
     """Load the templates; an undefined name is an error, never a blank."""
@@ -29,8 +34,7 @@ def load_environment() -> Environment:
         loader=PackageLoader("hpcverify_reports"),
         autoescape=True,
         undefined=StrictUndefined,
-        # Numbers are ours; text may come from a node that is broken or hostile.
-        finalize=lambda value: make_printable(value) if type(value) is str else value,
+        finalize=_fill_in,
         trim_blocks=True,
         lstrip_blocks=True,
     )
