@@ -192,7 +192,7 @@ def test_a_store_from_a_newer_version(kept: Cli) -> None:
     db.execute("pragma user_version = 99")
     db.close()
 
-    assert "of version 99" in refused(kept, "run", "--check", "steady")
+    assert "has version 99" in refused(kept, "run", "--check", "steady")
     assert "upgrade hpcverify" in refused(kept, "history")
 
 
