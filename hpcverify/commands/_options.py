@@ -11,7 +11,9 @@ import click
 def reason_option(text: str, default: str | None = None) -> Callable[..., Any]:
     """Declare ``--reason``, required unless it has a *default*; *text* is its help."""
     # An explicit default of None counts as a value for click 8.3 and later.
-    given = {"required": True} if default is None else {"default": default, "show_default": True}
+    given: dict[str, Any] = {"default": default, "show_default": True}
+    if default is None:
+        given = {"required": True}
     return click.option("--reason", callback=_require_text, help=text, **given)
 
 

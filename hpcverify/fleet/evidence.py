@@ -44,7 +44,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     suite: str
     ticket: int
     """0: without one, or with one that was used before."""
-    conclusive: bool
+    complete: bool
     """Whether it ran to its end."""
     passive: bool
     """Whether nothing in it loaded the node."""
@@ -71,7 +71,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def _is_pass(self) -> bool:
-        return bool(self.ticket) and self.conclusive and self.verdict in PASSING_VERDICTS
+        return bool(self.ticket) and self.complete and self.verdict in PASSING_VERDICTS
 
     @property
     def is_clean(self) -> bool:
@@ -87,7 +87,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     @property
     def failed_by_check(self) -> dict[str, bool]:
         """Which checks gave an answer that counts, and whether they failed."""
-        if not (self.ticket and self.conclusive):
+        if not (self.ticket and self.complete):
             return {}
         failed = {f.check for f in self.failures}
         return {check: check in failed for check in (*self.passed_checks, *failed)}
@@ -107,7 +107,7 @@ def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) ->
         node=run.node,
         suite=run.suite,
         ticket=ticket.number if ours and ticket is not None else 0,
-        conclusive=run.complete,
+        complete=run.complete,
         passive=_is_passive(run, site),
         verdict=run.verdict,
         failures=tuple(

@@ -105,7 +105,7 @@ class Intake:
         if moved:
             what = each.after.state.value
         elif each.evidence.ticket:
-            what = "verified" if each.evidence.conclusive else "incomplete"
+            what = "verified" if each.evidence.complete else "incomplete"
         if moved and not each.after.enforced and each.evidence.failures:
             what = f"{what} (observed)"
         self.ledger.record_judgment(

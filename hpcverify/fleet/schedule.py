@@ -209,7 +209,7 @@ def _explain_fresh(node: Node, window: float, now: float) -> str:
 def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_format_duration(now - last.ended)} ago, without a conclusive result"
+    return f"was tried {_format_duration(now - last.ended)} ago, without a result"
 
 
 def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:

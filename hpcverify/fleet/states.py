@@ -67,7 +67,7 @@ class Caveat(StrEnum):
     """Held as before, and no harder, for the same causes."""
     WAITS = "waits"
     """Held until a run can judge what this one could not."""
-    CONCLUSIVE = "conclusive"
+    HARD = "hard"
     """Held for conclusive evidence that was not acted on when it was found."""
 
 
@@ -76,7 +76,7 @@ CAVEAT_TEXTS = {
     Caveat.SPARED: "{reason} (not acted on: {why})",
     Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
     Caveat.WAITS: "{reason} (not judged yet: {why})",
-    Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
+    Caveat.HARD: "conclusive evidence, which no rerun can take back: {reason}",
 }
 
 

@@ -53,13 +53,16 @@ class Purpose(StrEnum):
 class NodeEvent(StrEnum):
     """What can happen to a node, in the words of docs/design.md."""
 
-    FAILURE = "fails a check"
+    FAILURE = "fails a check; a suspect still in service: another one than before"
     UNORDERED_FAILURE = "fails a check in a run that the controller did not order"
-    CONFIRMED_FAILURE = "fails the rerun, or on conclusive evidence, or its prolog refused a job"
+    CONFIRMED_FAILURE = (
+        "a suspect fails again (reserved: any check, in service: the same one), or conclusive "
+        "evidence, or its prolog refused a job"
+    )
     REPEATED_FAILURE = "the same, quarantined too often before"
-    PASS = "passes what it failed; if that is nothing, a full pass"  # noqa: S105 - a verdict
+    PASS = "passes the checks that it failed; if there are none, a whole suite"  # noqa: S105 - a verdict
     PASSIVE_PASS = "new or repaired, passes a suite that loads nothing"  # noqa: S105 - a verdict
-    UNDECIDED = "passes, but what it failed had no turn, or it is a repeat offender"
+    UNDECIDED = "passes, but a check that it failed did not run, or it is a repeat offender"
     UNJUDGED = "could not be judged, for a cause in `drain_errors`"
     SPARED = "the breaker is tripped, or its checks are in doubt"
     OVERDUE = "has not passed for `overdue_days`"
@@ -155,7 +158,7 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
     """
     if not found.ticket:
         return _judge_without_ticket(node, found, now)
-    if found.ticket <= node.not_before_ticket or not found.conclusive:
+    if found.ticket <= node.not_before_ticket or not found.complete:
         return node
     node = replace(node, last_run_at=now, verdict=found.verdict.value)
     node = _judge(node, found, site, now, past)
@@ -184,7 +187,7 @@ def _clears(found: Evidence, node: Node) -> bool:
 def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     """Make it a suspect, to be verified first; without a ticket nothing is held."""
     in_service = node.desired_hold is Hold.NONE
-    if not (found.conclusive and found.failures and in_service):
+    if not (found.complete and found.failures and in_service):
         return node
     failure = _describe_failures(node, found)
     if node.state in IN_SERVICE_STATES:
@@ -229,7 +232,7 @@ def _quarantine_on_hard_evidence(
         enforced=is_enforced(failed.checks, site) or _is_requested_by_person(node),
         by="",
         not_before_ticket=max(node.not_before_ticket, found.ticket),
-        caveat=Caveat.CONCLUSIVE,
+        caveat=Caveat.HARD,
     )
 
 

@@ -78,7 +78,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         node="n1",
         suite=draw(SUITES),
         ticket=draw(st.sampled_from([0, 3, 9, 9, 9])),
-        conclusive=draw(MOSTLY),
+        complete=draw(MOSTLY),
         passive=not draw(MOSTLY),
         verdict=verdict,
         failures=failed,
@@ -177,7 +177,7 @@ def test_no_sequence_of_events_leaves_the_table_or_frees_who_neither_passed_nor_
         if held(before) and not held(node) and not person:
             assert found is not None
             assert before.state in RESERVED_STATES
-            assert found.conclusive
+            assert found.complete
             assert found.ticket > before.not_before_ticket
             owed = {c for c in before.checks if is_enforced([c], site)}
             assert found.settled_checks >= owed
