@@ -52,7 +52,7 @@ default_settings() {
 # or has not answered an earlier one. One child does it all: starting a program takes
 # longer than everything else here.
 read_files() {
-    trusted='' first='' expiry='' third='' fourth='' now=''
+    trusted='' state_line='' until_line='' reason_line='' checks_line='' now=''
     exec 8>>"$LOCKS/look"
     flock -w "$READ_S" 8 || return 1
     # shellcheck disable=SC2094 # only its time stamp is read
@@ -63,14 +63,14 @@ read_files() {
     [ $? -lt 124 ] || return 1 # killed: 137
     {
         IFS= read -r now
-        IFS= read -r first
-        if [ "$first" = "$settings" ]; then
-            trusted=1 first=''
-            IFS= read -r first
+        IFS= read -r state_line
+        if [ "$state_line" = "$settings" ]; then
+            trusted=1 state_line=''
+            IFS= read -r state_line
         fi
-        IFS= read -r expiry
-        IFS= read -r third
-        IFS= read -r fourth
+        IFS= read -r until_line
+        IFS= read -r reason_line
+        IFS= read -r checks_line
     } <"$LOCKS/seen"
     exec 8>&-
 }
@@ -120,16 +120,16 @@ is_ours() {
 # Parse the gate file: the controller's last decision about this node. Sets verdict,
 # reason and checks; all are empty if the file is missing, corrupt or expired, or if jobs
 # may simply run. hpcverify/gate.py parses the same format, and a test compares the two.
-read_gate() {
+parse_gate() {
     verdict='' reason='' checks=''
-    case $first in ok | quarantined | hold) ;; *) return 0 ;; esac
-    case $expiry in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
-    case $fourth in *[!a-z0-9_\ ]*) fourth='' ;; esac
-    if [ "$first" = ok ] && [ -z "$fourth" ]; then
+    case $state_line in ok | quarantined | hold) ;; *) return 0 ;; esac
+    case $until_line in '' | *[!0-9]* | ?????????????*) return 0 ;; esac
+    case $checks_line in *[!a-z0-9_\ ]*) checks_line='' ;; esac
+    if [ "$state_line" = ok ] && [ -z "$checks_line" ]; then
         return 0
     fi
-    [ "$expiry" -gt "${now%%.*}" ] || return 0
-    verdict=$first reason=$third checks=$fourth
+    [ "$until_line" -gt "${now%%.*}" ] || return 0
+    verdict=$state_line reason=$reason_line checks=$checks_line
 }
 
 # Fetch the latest gate file from the spool. If the spool hangs, the local copy counts.
@@ -139,7 +139,7 @@ refresh_gate() {
     flock -w "$GATE_S" "$LOCKS/verify" timeout -s KILL "$GATE_S" \
         "$HPCVERIFY" gate --spool "$HPCVERIFY_SPOOL" </dev/null >/dev/null 2>&1
     if read_files; then
-        read_gate
+        parse_gate
     fi
 }
 

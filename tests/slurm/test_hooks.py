@@ -141,7 +141,7 @@ def test_the_prolog_and_gate_read_the_same(tmp_path: Path, content: str) -> None
     conf = tmp_path / "hooks.conf"
     conf.write_text(f"HPCVERIFY_STATE={tmp_path}\n")
     script = (
-        f". {HERE}/hooks.sh; read_settings {conf}; read_gate; set -- $checks; "
+        f". {HERE}/hooks.sh; read_settings {conf}; parse_gate; set -- $checks; "
         'printf "%s|%s|%s" "$verdict" "$reason" "$*"'
     )
     said = subprocess.check_output(["dash", "-c", script])
