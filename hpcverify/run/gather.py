@@ -379,7 +379,7 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
                 verdict=Verdict.ERROR,
                 reason=text,
                 cause=cause or Cause.MISSING,
-                remedy=Remedy.INSPECT,
+                remedy=problems.VIEW_REMEDIES.get(code, Remedy.INSPECT),
                 code=code,
             ),
         )

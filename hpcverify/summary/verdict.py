@@ -164,9 +164,10 @@ def format_next_steps(run: Run) -> str:
     actions = list_deciding_actions(run)
     if not actions:
         return ""
-    steps = ", ".join(_format_step(action, run) for action in actions)
-    rerun_alone = [action.remedy for action in actions] == [Remedy.RERUN]
-    return f"{steps}{':' if rerun_alone else ', then:'} {write_rerun_command(run)}"
+    # The command at the end runs the checks again; it is a step only by itself.
+    others = [action for action in actions if action.remedy is not Remedy.RERUN]
+    steps = ", ".join(_format_step(action, run) for action in others or actions)
+    return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
 
 
 def _format_step(action: Action, run: Run) -> str:

@@ -18,6 +18,7 @@ VIEW_CAUSES = {
     "nvml_failed": Cause.MISCONFIGURED,
     "gpu_unreadable": Cause.MISCONFIGURED,
     "gpu_hung": Cause.HUNG,
+    "gpu_blocked": Cause.HUNG,
     "partial_view": Cause.PARTIAL_VIEW,
 }
 """Problems of the view, with the cause of the ERROR that they amount to."""
@@ -37,6 +38,7 @@ UNREACHABLE_CAUSES = {**VIEW_CAUSES, "gpu_mig": Cause.PARTIAL_VIEW}
 VIEW_REMEDIES = {
     "driver_mismatch": Remedy.REBOOT,
     "gpu_hung": Remedy.REBOOT,
+    "gpu_blocked": Remedy.RERUN,
     "gpu_unreadable": Remedy.INSPECT,
     "probe_failed": Remedy.RERUN,
 }

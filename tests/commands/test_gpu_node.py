@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from hpcverify.model import Remedy, Run, Verdict
+from hpcverify.summary.verdict import (
+    explain_verdict,
+    format_next_steps,
+    group_by_cause,
+    list_deciding_actions,
+)
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 
@@ -110,6 +118,25 @@ def test_memory_that_could_not_be_remapped_fails_and_names_the_gpu(node: Cli, la
     assert ecc["verdict"] == "fail"
     assert "remap.failed 1 > 0" in ecc["reason"]
     assert "GPU " in ecc["reason"]
+
+
+def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read(
+    node: Cli, lab: Lab
+) -> None:
+    lab.write("fault = nvmlDeviceGetPowerUsage gpu=5 hang=forever lock=1")
+    done = node("run", "--suite", "prolog", "--json", "-")
+    run = msgspec.json.decode(done.stdout, type=Run)
+    sick = next(part.id for part in run.inventory.parts if part.label.startswith("GPU 5"))
+
+    assert done.returncode == 3, done.stderr
+    reboot, rerun = list_deciding_actions(run)
+    assert (reboot.remedy, [part.where for part in reboot.parts]) == (Remedy.REBOOT, [sick])
+    assert (rerun.remedy, len(rerun.parts)) == (Remedy.RERUN, GPUS - 1)
+    (cause,) = (group for group in group_by_cause(run) if group.result.verdict is Verdict.ERROR)
+    assert len(cause.results) == len(PASSIVE)
+    assert "GPU 5" in explain_verdict(run)
+    assert "GPU 0" not in explain_verdict(run)
+    assert format_next_steps(run).startswith("drain the node and reboot it, then:")
 
 
 PASSIVE = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")

@@ -10,7 +10,7 @@ from hpcverify.telemetry.gpus import GpuAnswers, Linkage, PcieLink, Recovery, Se
 from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
 from hpcverify.telemetry.nvml.session import DeviceList, start_nvml
-from hpcverify.telemetry.nvml.watchdog import TimedOut, call_each
+from hpcverify.telemetry.nvml.watchdog import TimedCalls, TimedOut, call_each
 from hpcverify.telemetry.reading import Reading
 
 T = TypeVar("T")
@@ -27,14 +27,47 @@ GPU_TIMEOUT_SECONDS = 3.0
 started for it, without persistence mode, takes one or two seconds."""
 
 
-def _build_hang_finding(left: TimedOut[GpuQuery]) -> Finding:
-    text = f"{left.doing} has not returned within {left.seconds:g} s"
-    return Finding("gpu_hung", left.item.gpu.uuid, text, {"call": left.doing})
+class _Hangs:
+    """
+    The GPUs that hang, and those that only wait for a driver which one of them holds.
 
+    Until a GPU answers again, the first hang explains those after it.
+    """
 
-def _build_unasked_finding(query: GpuQuery, first: TimedOut[GpuQuery]) -> Finding:
-    text = f"it was not asked, because the driver hangs in {first.doing} of {first.item.gpu.label}"
-    return Finding("gpu_hung", query.gpu.uuid, text, {"call": first.doing})
+    def __init__(self) -> None:
+        self._hung: dict[str, TimedOut[GpuQuery]] = {}
+        self._first: TimedOut[GpuQuery] | None = None
+        self._waiting: dict[str, TimedOut[GpuQuery] | None] = {}
+        """By UUID, with the call that timed out if the GPU was asked."""
+
+    def __contains__(self, gpu: Gpu) -> bool:
+        return gpu.uuid in self._hung or gpu.uuid in self._waiting
+
+    def __bool__(self) -> bool:
+        return bool(self._hung)
+
+    def note_answer(self) -> None:
+        """Clear the driver: what timed out hung by itself, what was not asked can be."""
+        self._hung |= {uuid: left for uuid, left in self._waiting.items() if left}
+        self._waiting.clear()
+        self._first = None
+
+    def note_silence(self, query: GpuQuery, left: TimedOut[GpuQuery] | None) -> None:
+        """Note a call that timed out, or none for a GPU that was not asked."""
+        if self._first:
+            self._waiting[query.gpu.uuid] = left
+        elif left:
+            self._hung[query.gpu.uuid] = self._first = left
+
+    def list_findings(self) -> Iterator[Finding]:
+        for uuid, left in self._hung.items():
+            text = f"{left.doing} has not returned within {left.seconds:g} s"
+            yield Finding("gpu_hung", uuid, text, {"call": left.doing})
+        if self._first:
+            call, label = self._first.doing, self._first.item.gpu.label
+            text = f"not read: the driver hangs in {call} of {label}"
+            for uuid in self._waiting:
+                yield Finding("gpu_blocked", uuid, text, {"call": call, "hung": label})
 
 
 def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
@@ -73,7 +106,7 @@ class NvmlSource:
         """Wait with NVML until something is asked."""
         self._timeout = timeout
         self._devices: DeviceList | None = None
-        self._hung: dict[str, Finding] = {}
+        self._hangs = _Hangs()
 
     def list_devices(self) -> DeviceList:
         """List the GPUs; raises as `start_nvml` does."""
@@ -83,40 +116,56 @@ class NvmlSource:
 
     def ask_all(self, question: Callable[[GpuQuery], T]) -> GpuAnswers[T]:
         """Put *question* to all GPUs but those that hang."""
-        asked = [GpuQuery(g) for g in self.list_devices().gpus if g.uuid not in self._hung]
-        hurried = self._timeout / HURRY_DIVISOR
-        answered = call_each(
-            asked,
-            question,
-            hurried if self._has_hung() else self._timeout,
-            hurried,
-            doing=lambda interview: interview.call,
-        )
-        for left in answered.timed_out:
-            self._hung[left.item.gpu.uuid] = _build_hang_finding(left)
-        for interview in answered.unasked:
-            self._hung[interview.gpu.uuid] = _build_unasked_finding(
-                interview, answered.timed_out[0]
-            )
-        spoken = [interview for interview, _ in answered.answers]
+        told: list[tuple[GpuQuery, T]] = []
+        visited: set[str] = set()
+        # An answer can show that GPUs which an earlier question left out can be asked.
+        while queries := [GpuQuery(g) for g in self.list_reachable() if g.uuid not in visited]:
+            answered = self._call_each(queries, question)
+            told += answered.answers
+            visited |= {query.gpu.uuid for query in queries} - {
+                query.gpu.uuid for query in answered.unasked
+            }
+        told.sort(key=lambda pair: pair[0].gpu.index)
+        spoken = [query for query, _ in told]
         return GpuAnswers(
-            answers={who.gpu.uuid: answer for who, answer in answered.answers},
+            answers={who.gpu.uuid: answer for who, answer in told},
             findings=(
                 *self.list_devices().unlisted_findings,
-                *self._hung.values(),
-                *(f for interview in spoken for f in interview.list_findings()),
+                *self._hangs.list_findings(),
+                *(f for query in spoken for f in query.list_findings()),
                 *_find_unlike(spoken),
             ),
             unanswered=_merge_coverage([list(who.list_unanswered()) for who in spoken]),
         )
 
+    def _call_each(
+        self, queries: Sequence[GpuQuery], question: Callable[[GpuQuery], T]
+    ) -> TimedCalls[GpuQuery, T]:
+        """Put *question* to each of *queries*, and note in their order which of them hang."""
+        hurried = self._timeout / HURRY_DIVISOR
+        answered = call_each(
+            queries,
+            question,
+            hurried if self._has_hung() else self._timeout,
+            hurried,
+            doing=lambda query: query.call,
+        )
+        spoken = {query.gpu.uuid for query, _ in answered.answers}
+        timed_out = {left.item.gpu.uuid: left for left in answered.timed_out}
+        for query in queries:
+            if query.gpu.uuid in spoken:
+                self._hangs.note_answer()
+            else:
+                self._hangs.note_silence(query, timed_out.get(query.gpu.uuid))
+        return answered
+
     def _has_hung(self) -> bool:
         nameless = (finding.code for finding in self.list_devices().unlisted_findings)
-        return bool(self._hung) or "gpu_hung" in nameless
+        return bool(self._hangs) or "gpu_hung" in nameless
 
     def list_reachable(self) -> Iterator[Gpu]:
-        """List the GPUs that have not been found to hang."""
-        yield from (g for g in self.list_devices().gpus if g.uuid not in self._hung)
+        """List the GPUs that have not been found to hang, or to wait for one that does."""
+        yield from (g for g in self.list_devices().gpus if g not in self._hangs)
 
     def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``."""

@@ -32,6 +32,7 @@ UNUSABLE_CODES = frozenset(
         "gpu_inforom_corrupted",
         "gpu_unpowered",
         "gpu_hung",
+        "gpu_blocked",
         "gpu_mig",
     }
 )

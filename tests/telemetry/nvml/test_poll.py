@@ -211,19 +211,50 @@ def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(lab: Lab)
         assert hung.evidence == {"call": "nvmlDeviceGetRepairStatus"}
 
 
-def test_a_call_that_keeps_the_driver_to_itself_hangs_them_all(lab: Lab) -> None:
+def list_places(findings: list[Finding], code: str) -> list[str]:
+    return [finding.where for finding in findings if finding.code == code]
+
+
+def test_a_call_that_keeps_the_driver_to_itself_is_what_all_others_wait_for(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=6 hang=forever lock=1")
+    first, second, third = hear(lab, "read_recovery", "read_pcie", "read_setup", patience=IMPATIENT)
+    assert (len(first[0]), len(second[0]), len(third[0])) == (6, 0, 0)
+    hung, waiting = first[1]
+    for _, findings, _ in (first, second, third):
+        assert list_places(findings, "gpu_hung") == [hung.where]
+        assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
+        texts = {f.text for f in findings[1:]}
+        assert len(texts) == 1
+        assert "the driver hangs in nvmlDeviceGetRepairStatus of GPU 6" in texts.pop()
+    assert list_places(first[1], "gpu_blocked") == [waiting.where]
+    for _, findings, _ in (second, third):
+        assert set(list_places(findings, "gpu_blocked")) == {waiting.where, *first[0]}
+
+
+def test_gpus_that_hang_each_by_itself_are_both_named(lab: Lab) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=2,4 hang=forever")
     ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
     assert len(answers) == 6
     assert [f.code for f in findings] == ["gpu_hung"] * 2
-    assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
+
+
+def test_neighbours_that_hang_by_themselves_are_told_apart_once_another_gpu_answers(
+    lab: Lab,
+) -> None:
+    lab.write("fault = nvmlDeviceGetRepairStatus gpu=2-3 hang=forever")
+    first, second = hear(lab, "read_recovery", "read_pcie", patience=IMPATIENT)
+    assert [f.code for f in first[1]] == ["gpu_hung"] + ["gpu_blocked"] * 5
+    assert len(second[0]) == 6
+    assert list_places(second[1], "gpu_hung") == [first[1][0].where, first[1][1].where]
+    assert list_places(second[1], "gpu_blocked") == []
 
 
 def test_a_driver_that_hangs_with_the_first_gpu_is_asked_of_no_more_than_two(lab: Lab) -> None:
     lab.write("fault = nvmlDeviceGetRepairStatus gpu=0 hang=forever lock=1")
     ((answers, findings, _),) = hear(lab, "read_recovery", patience=IMPATIENT)
     assert (len(answers), len(findings)) == (0, 8)
-    assert "not asked, because the driver hangs in nvmlDeviceGetRepairStatus" in (findings[7].text)
+    assert [f.code for f in findings] == ["gpu_hung"] + ["gpu_blocked"] * 7
+    assert "not read: the driver hangs in nvmlDeviceGetRepairStatus" in findings[7].text
 
 
 def test_a_gpu_that_is_slow_and_comes_back_is_not_hung(lab: Lab) -> None:
