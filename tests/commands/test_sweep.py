@@ -18,4 +18,4 @@ def test_a_suite_of_passive_checks_is_said_to_make_no_full_pass(
 
     said = capsys.readouterr().err.splitlines()
     assert len(said) == lines
-    assert all("passive checks only: to pass it is no full pass" in s for s in said)
+    assert all("has only passive checks: passing it is not a full pass" in s for s in said)

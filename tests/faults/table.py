@@ -656,7 +656,7 @@ SETUP = (
         "gpu_setup",
         WARN,
         Remedy.FIX_CONFIGURATION,
-        "7 like GPUs",
+        "7 GPUs of the same model",
     ),
     Fault(
         "a GPU runs without its GSP firmware, unlike the others",
