@@ -184,7 +184,7 @@ def print_gate(path: str) -> int:
     """Print what the gate file *path* means for jobs; return 0 if they may run, or 1."""
     job_gate = read(path)
     if job_gate is None:
-        there = os.path.lexists(path)  # noqa: PTH110 - without pathlib
+        there = os.path.lexists(path)
         why = f"{path} is no valid gate file" if there else f"there is no gate file {path}"
         print(f"ok: {why}, so jobs run")  # noqa: T201 - the answer
         return 0
