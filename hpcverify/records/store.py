@@ -25,7 +25,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcverify.errors import DamagedError, NoRunsError, ReplacedError, StoreError, UnknownNameError
+from hpcverify.errors import (
+    ConfigError,
+    DamagedError,
+    NoRunsError,
+    ReplacedError,
+    StoreError,
+    UnknownNameError,
+)
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import CarryOver, Inventory, Run, Verdict
 from hpcverify.records import documents
@@ -74,6 +81,8 @@ MAX_CLOCK_AHEAD = timedelta(minutes=10)
 RUN_IDS_QUERY = "select id from runs"
 TAKEN_IN_QUERY = "select changed from taken_in"
 LAST_RUN = "last"
+NAMED_RUNS = 3
+"""Of those that an id may mean."""
 """As the id of a run: the newest."""
 
 
@@ -403,7 +412,8 @@ class Store:
         Read the document of *run*: its id, the start of one, or ``last``.
 
         Raises:
-            UnknownNameError: no run, or more than one, is called so.
+            UnknownNameError: no run is called so.
+            ConfigError: more than one is.
             NoRunsError: there is none, and the last was asked for.
 
         """
@@ -415,7 +425,12 @@ class Store:
         ids = [e.id for e in entries if e.id.startswith(run)]
         if len(ids) == 1 or run in ids:
             return documents.read(self.get_document_path(run if run in ids else ids[0]))
-        raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
+        if ids:
+            newest = ", ".join(ids[:NAMED_RUNS])
+            raise ConfigError(
+                f"{len(ids)} runs begin with {run!r}: type more of one; newest: {newest}"
+            )
+        raise UnknownNameError("run", run, [e.id for e in entries[:5]])
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
         """Read the documents of *entries*; keep complaints of those that are not."""
