@@ -58,7 +58,7 @@ WITHIN_LIMITS = Text("ok", style="green")
     "parts",
     multiple=True,
     metavar="PART",
-    help='Only this part, by its id or name ("GPU 3"); repeatable.',
+    help='Only this part, by its id or name ("GPU 3", or only 3); repeatable.',
 )
 @click.option(
     "--round",
@@ -142,7 +142,9 @@ def keep_checks(run: Run, names: Sequence[str]) -> Run:
 
 def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     """
-    Find the ids of the parts *names*, each an id or a label, whole or up to " (".
+    Find the ids of the parts *names*.
+
+    Each is an id, a label, whole or up to " (", or the number of a GPU.
 
     Raises:
         UnknownNameError: nothing in *run* is about such a part.
@@ -152,7 +154,8 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     aliases: dict[str, set[str]] = {}
     for where in [*(part.id for part in run.inventory.parts), *ids]:
         label = run.inventory.find_label(where)
-        for alias in (where, label, label.partition(" (")[0]):
+        short = label.partition(" (")[0]
+        for alias in (where, label, short, short.removeprefix("GPU ")):
             aliases.setdefault(alias.casefold(), set()).add(where)
     for name in names:
         if name.casefold() not in aliases:

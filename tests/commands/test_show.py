@@ -265,7 +265,7 @@ def test_show_can_be_told_to_show_only_what_failed(sick: Cli) -> None:
     assert document["verdict"] == "fail"
 
 
-@pytest.mark.parametrize("part", ["GPU-2", "GPU 2 (…2)", "GPU 2", "gpu 2"])
+@pytest.mark.parametrize("part", ["GPU-2", "GPU 2 (…2)", "GPU 2", "gpu 2", "2"])
 def test_show_can_be_told_to_show_one_part(sick: Cli, part: str) -> None:
     (result,) = json.loads(sick("show", "--part", part, "--json").stdout)["results"]
 
