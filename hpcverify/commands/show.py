@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import Judgement, applies, format_bound, format_quantity, list_judgements
+from hpcverify.check import Judgement, applies, list_judgements
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -28,6 +28,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
+from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
@@ -253,11 +254,11 @@ def describe(item: Fact, run: Run) -> Text:
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     """Print a measurement beside the limits that it was judged by."""
     limits = find_limits(item, result)
-    format_value = partial(format_bound, unit=item.unit)
+    format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,
         run.inventory.find_label(item.where),
-        format_quantity(item.value, item.unit),
+        format_value(item.value),
         "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),
     )

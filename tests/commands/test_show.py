@@ -26,7 +26,7 @@ def test_show_prints_every_measurement_with_its_limit(kept: Cli) -> None:
     shown = kept("show").stdout
 
     assert "level" in shown
-    assert "1 to 10" in shown
+    assert "1 ms to 10 ms" in shown
     assert "hpcverify default" in shown
 
 
@@ -57,7 +57,7 @@ def test_one_check_is_explained_with_its_limits_and_their_source(cli: Cli) -> No
     cli.site('[limits.gemm]\n"*.sustained" = { of_siblings = 0.95 }')
     text = cli("checks", "gemm").stdout
 
-    assert "Measure what a part computes" in text
+    assert "Measure the throughput of matrix products" in text
     assert "burst_seconds" in text
     assert "median time of a product" in text
     assert ">= 0.95 x the median of like parts" in " ".join(text.split())
