@@ -69,6 +69,11 @@ def convert_unit(value: float, unit: str, to: str) -> float:
     return value * (factor / per)
 
 
+def format_count(count: int, noun: str) -> str:
+    """Print *count* with its noun, as in "1 run" and "2 runs"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def scale_unit(value: float, unit: str) -> tuple[float, str]:
     """Express *value*, given in *unit*, in a unit that keeps it from 1 to 1000, if there is one."""
     ladder = next((units for units in _LADDERS if unit in units), ())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.errors import ConfigError
-from hpcverify.units import UNIT_FACTORS, convert_unit, scale_unit
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.units import UNIT_FACTORS, convert_unit, format_count, scale_unit
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,8 @@ def test_a_number_is_put_in_a_unit_that_suits_its_size(
 
     assert printed == scaled[1]
     assert number == pytest.approx(scaled[0])
+
+
+def test_one_is_not_plural() -> None:
+    assert [format_count(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert str(UnknownNameError("node", "x", ["vm"])).endswith("there is only vm")

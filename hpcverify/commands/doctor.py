@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from hpcverify.errors import ConfigError, HpcverifyError
-from hpcverify.model import Finding, Inventory, Remedy
+from hpcverify.model import PLURAL_NAMES, Finding, Inventory, Remedy
 from hpcverify.plan.config import load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
@@ -26,6 +26,7 @@ from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry.problems import PROBLEM_RULES
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
+from hpcverify.units import format_count
 
 UNVERIFIED_STATUS = 3
 MAX_HOOK_S = 50
@@ -96,7 +97,7 @@ def inspect_state() -> Iterator[Advice]:
     except HpcverifyError as exc:
         yield Advice("state", str(exc), "correct that, then run hpcverify doctor again")
         return
-    yield Advice("state", f"{len(store.list_runs(limit=-1))} runs in {state_dir()}")
+    yield Advice("state", f"{format_count(len(store.list_runs(limit=-1)), 'run')} in {state_dir()}")
     if store.damaged_path.exists():
         fix = "look for disk errors in the kernel log, then delete it"
         yield Advice("index", f"a damaged one was moved to {store.damaged_path}", fix)
@@ -235,7 +236,11 @@ def _describe_sensors(inventory: Inventory) -> str:
     kinds = {part.id: part.kind for part in inventory.parts}
     counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
     alike = Counter((kinds.get(where, where), n) for where, n in counts.items())
-    entries = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
+    entries = [
+        f"{format_count(parts, PLURAL_NAMES.get(kind, kind).removesuffix('s'))} with {n}"
+        + (" each" if parts > 1 else "")
+        for (kind, n), parts in alike.items()
+    ]
     return ", ".join(entries) or "none (is this a virtual machine?)"
 
 

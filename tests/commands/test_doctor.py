@@ -73,7 +73,9 @@ def test_a_gpu_in_trouble_is_named_with_what_its_finding_calls_for(
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.write(f"fault = nvmlDeviceGetPowerUsage gpu=5 {fault}")
 
-    told = advice(cli, 3)[code]
+    given = advice(cli, 3)
+    told = given[code]
+    assert "GPUs with " in given["sensors"]["state"]
     assert told["state"].startswith("GPU 5 (")
     assert "nvmlDeviceGetPowerUsage" in told["state"]
     assert told["fix"].startswith(fix)

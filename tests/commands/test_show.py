@@ -184,7 +184,7 @@ def test_each_round_is_judged_again(burnt_in: Cli) -> None:
     changes = json.loads(burnt_in("judge", "--json").stdout)
 
     assert [(c["round"], c["now"]) for c in changes] == [(n, "fail") for n in (1, 2, 3)]
-    assert "3 verdicts change" in burnt_in("judge").stdout
+    assert "1 run judged again, 3 verdicts would change" in burnt_in("judge").stdout
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
