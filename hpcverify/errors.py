@@ -71,7 +71,8 @@ class UnknownNameError(ConfigError):
 
         known = sorted(known)
         near = get_close_matches(name, known, n=1)
-        there = f"there are {_list_some(known)}" if known else "there is none"
+        are = "is only" if len(known) == 1 else "are"
+        there = f"there {are} {_list_some(known)}" if known else "there is none"
         hint = f"did you mean {near[0]}?" if near else there
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 

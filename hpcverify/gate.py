@@ -184,7 +184,9 @@ def print_gate(path: str) -> int:
     """Print what the gate file *path* means for jobs; return 0 if they may run, else 1."""
     job_gate = read(path)
     if job_gate is None:
-        print(f"ok: {path} is no valid gate file, so jobs run")  # noqa: T201 - the answer
+        there = os.path.lexists(path)
+        why = f"{path} is no valid gate file" if there else f"there is no gate file {path}"
+        print(f"ok: {why}, so jobs run")  # noqa: T201 - the answer
         return 0
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(job_gate.until))
     because = f": {job_gate.reason}" if job_gate.reason else ""

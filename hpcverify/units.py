@@ -29,6 +29,22 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "voltage": {"V": 1},
 }
 
+_LADDERS = (
+    ("ns", "us", "ms", "s"),
+    ("B", "KiB", "MiB", "GiB"),
+    ("kB", "MB", "GB"),
+    ("B/s", "MB/s", "GB/s"),
+    ("MiB/s", "GiB/s"),
+    ("FLOP/s", "GFLOP/s", "TFLOP/s"),
+    ("OP/s", "GOP/s", "TOP/s"),
+    ("mW", "W"),
+    ("J", "kJ"),
+)
+"""Units that a number is printed in, the smallest first. Clocks stay in MHz and links in
+GB/s, as the tools of the vendors print them."""
+LEAST_PRINTED, MOST_PRINTED = 0.99995, 1000.0
+"""What is printed as 1 to four digits, and where a larger unit begins."""
+
 UNIT_FACTORS = {
     unit: (dimension, factor)
     for dimension, units in _DIMENSIONS.items()
@@ -51,3 +67,17 @@ def convert_unit(value: float, unit: str, to: str) -> float:
     if dimension != wanted:
         raise ConfigError(f"unit {unit!r} is a {dimension}; {to!r} is a {wanted}")
     return value * (factor / per)
+
+
+def format_count(count: int, noun: str) -> str:
+    """Print *count* with its noun, as in "1 run" and "2 runs"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def scale_unit(value: float, unit: str) -> tuple[float, str]:
+    """Express *value*, given in *unit*, in a unit that keeps it from 1 to 1000, if there is one."""
+    ladder = next((units for units in _LADDERS if unit in units), ())
+    if not value or LEAST_PRINTED <= abs(value) < MOST_PRINTED or not ladder:
+        return value, unit
+    scaled = [(convert_unit(value, unit, to), to) for to in ladder]
+    return next((pair for pair in reversed(scaled) if abs(pair[0]) >= LEAST_PRINTED), scaled[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.errors import ConfigError
-from hpcverify.units import UNIT_FACTORS, convert_unit
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.units import UNIT_FACTORS, convert_unit, format_count, scale_unit
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,32 @@ def test_an_unknown_unit_gets_a_hint() -> None:
 def test_a_unit_of_another_dimension_is_refused() -> None:
     with pytest.raises(ConfigError, match="'ms' is a time; 'GB/s' is a bandwidth"):
         convert_unit(1, "ms", "GB/s")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "scaled"),
+    [
+        (2**-10, "GiB", (1.0, "MiB")),
+        (0.005, "ms", (5.0, "us")),
+        (742_000.0, "GFLOP/s", (742.0, "TFLOP/s")),
+        (-1500.0, "us", (-1.5, "ms")),
+        (0.2, "ns", (0.2, "ns")),
+        (7200.0, "s", (7200.0, "s")),
+        (0.0, "GiB", (0.0, "GiB")),
+        (1980.0, "MHz", (1980.0, "MHz")),
+        (0.25, "ratio", (0.25, "ratio")),
+        (300_000.0, "", (300_000.0, "")),
+    ],
+)
+def test_a_number_is_put_in_a_unit_that_suits_its_size(
+    value: float, unit: str, scaled: tuple[float, str]
+) -> None:
+    number, printed = scale_unit(value, unit)
+
+    assert printed == scaled[1]
+    assert number == pytest.approx(scaled[0])
+
+
+def test_one_is_not_plural() -> None:
+    assert [format_count(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert str(UnknownNameError("node", "x", ["vm"])).endswith("there is only vm")

@@ -38,6 +38,7 @@ from hpcverify.check import (
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import problems
+from hpcverify.units import format_count
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
 COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
@@ -68,7 +69,7 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
 
 def describe_coverage(ctx: Context) -> str:
     """Say how many parts were compared with how many."""
-    parts = f"{len(ctx.inventory.parts)} parts"
+    parts = format_count(len(ctx.inventory.parts), "part")
     if ctx.previous is None:
         return f"{parts} listed; no earlier run to compare with"
     return f"{parts} compared with {len(ctx.previous.parts)} of the last run"

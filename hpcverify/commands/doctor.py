@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from hpcverify.errors import ConfigError, HpcverifyError
-from hpcverify.model import Inventory
+from hpcverify.model import PLURAL_NAMES, Finding, Inventory, Remedy
 from hpcverify.plan.config import load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
@@ -23,7 +23,10 @@ from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
 from hpcverify.summary.printable import make_printable
+from hpcverify.summary.verdict import REMEDY_STEPS
+from hpcverify.telemetry.problems import PROBLEM_RULES
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
+from hpcverify.units import format_count
 
 UNVERIFIED_STATUS = 3
 MAX_HOOK_S = 50
@@ -94,7 +97,7 @@ def inspect_state() -> Iterator[Advice]:
     except HpcverifyError as exc:
         yield Advice("state", str(exc), "correct that, then run hpcverify doctor again")
         return
-    yield Advice("state", f"{len(store.list_runs(limit=-1))} runs in {state_dir()}")
+    yield Advice("state", f"{format_count(len(store.list_runs(limit=-1)), 'run')} in {state_dir()}")
     if store.damaged_path.exists():
         fix = "look for disk errors in the kernel log, then delete it"
         yield Advice("index", f"a damaged one was moved to {store.damaged_path}", fix)
@@ -212,10 +215,20 @@ def inspect_hardware() -> Iterator[Advice]:
     yield Advice("devices", devices)
     yield Advice("sensors", _describe_sensors(inventory))
     for problem in inventory.problems:
-        yield Advice(problem.code, problem.text, "correct that, then run hpcverify doctor again")
+        yield _describe_problem(problem, inventory)
     if inventory.of_kind("gpu") and _find_version("torch").endswith("+cpu"):
         fix = "install the CUDA build of the same version (README: Install)"
         yield Advice("torch", "a CPU build on a node with GPUs", fix)
+
+
+def _describe_problem(problem: Finding, inventory: Inventory) -> Advice:
+    """Name the part of *problem*, and what its finding rule calls for."""
+    part = "" if problem.where == "node" else inventory.find_label(problem.where)
+    remedy = PROBLEM_RULES[problem.code].remedy
+    step = REMEDY_STEPS[remedy].format(parts=part or "the node", checks="hpcverify doctor")
+    if remedy in (Remedy.NONE, Remedy.FIX_CONFIGURATION):  # the text says what is wrong with it
+        step = "correct that, then run hpcverify doctor again"
+    return Advice(problem.code, ": ".join(filter(None, (part, problem.text))), step)
 
 
 def _describe_sensors(inventory: Inventory) -> str:
@@ -223,7 +236,11 @@ def _describe_sensors(inventory: Inventory) -> str:
     kinds = {part.id: part.kind for part in inventory.parts}
     counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
     alike = Counter((kinds.get(where, where), n) for where, n in counts.items())
-    entries = [f"{parts} {kind} with {n} each" for (kind, n), parts in alike.items()]
+    entries = [
+        f"{format_count(parts, PLURAL_NAMES.get(kind, kind).removesuffix('s'))} with {n}"
+        + (" each" if parts > 1 else "")
+        for (kind, n), parts in alike.items()
+    ]
     return ", ".join(entries) or "none (is this a virtual machine?)"
 
 

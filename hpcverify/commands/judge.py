@@ -17,6 +17,7 @@ from hpcverify.records.store import Store
 from hpcverify.run.conclude import rejudge_result
 from hpcverify.summary.rounds import group_by_check
 from hpcverify.summary.terminal import Console, print_table
+from hpcverify.units import format_count
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -53,7 +54,8 @@ def command(since: datetime | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(changes), indent=1))
         return
-    click.echo(f"{len(runs)} runs judged again, {len(changes)} verdicts change")
+    verdicts = format_count(len(changes), "verdict")
+    click.echo(f"{format_count(len(runs), 'run')} judged again, {verdicts} would change")
     if changes:
         head = ("run", "node", "check", "round", "was", "now", "why")
         rows = [[str(cell) for cell in msgspec.structs.astuple(c)] for c in changes]

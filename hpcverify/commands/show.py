@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import Judgement, applies, format_bound, format_quantity, list_judgements
+from hpcverify.check import Judgement, applies, list_judgements
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -28,6 +28,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
+from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
@@ -58,7 +59,7 @@ WITHIN_LIMITS = Text("ok", style="green")
     "parts",
     multiple=True,
     metavar="PART",
-    help='Only this part, by its id or name ("GPU 3"); repeatable.',
+    help='Only this part, by its id or name ("GPU 3", or only 3); repeatable.',
 )
 @click.option(
     "--round",
@@ -142,7 +143,9 @@ def keep_checks(run: Run, names: Sequence[str]) -> Run:
 
 def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     """
-    Find the ids of the parts *names*, each an id or a label, whole or up to " (".
+    Find the ids of the parts *names*.
+
+    Each is an id, a label, whole or up to " (", or the number of a GPU.
 
     Raises:
         UnknownNameError: nothing in *run* is about such a part.
@@ -152,7 +155,8 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     aliases: dict[str, set[str]] = {}
     for where in [*(part.id for part in run.inventory.parts), *ids]:
         label = run.inventory.find_label(where)
-        for alias in (where, label, label.partition(" (")[0]):
+        short = label.partition(" (")[0]
+        for alias in (where, label, short, short.removeprefix("GPU ")):
             aliases.setdefault(alias.casefold(), set()).add(where)
     for name in names:
         if name.casefold() not in aliases:
@@ -250,11 +254,11 @@ def describe(item: Fact, run: Run) -> Text:
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     """Print a measurement beside the limits that it was judged by."""
     limits = find_limits(item, result)
-    format_value = partial(format_bound, unit=item.unit)
+    format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,
         run.inventory.find_label(item.where),
-        format_quantity(item.value, item.unit),
+        format_value(item.value),
         "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),
     )

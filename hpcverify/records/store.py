@@ -25,7 +25,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcverify.errors import DamagedError, NoRunsError, ReplacedError, StoreError, UnknownNameError
+from hpcverify.errors import (
+    ConfigError,
+    DamagedError,
+    NoRunsError,
+    ReplacedError,
+    StoreError,
+    UnknownNameError,
+)
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import CarryOver, Inventory, Run, Verdict
 from hpcverify.records import documents
@@ -72,6 +79,8 @@ MAX_CLOCK_AHEAD = timedelta(minutes=10)
 """How far in the future a run may be dated, since clocks are corrected now and then."""
 LAST_RUN = "last"
 """The id that means the newest run."""
+NAMED_RUNS = 3
+"""Runs to name when an id fits several."""
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -398,7 +407,8 @@ class Store:
         Read the document of *run*: its id, the start of one, or ``last``.
 
         Raises:
-            UnknownNameError: no run, or more than one, has that name.
+            UnknownNameError: no run has that id.
+            ConfigError: several do.
             NoRunsError: *run* is ``last``, and there is none.
 
         """
@@ -410,7 +420,12 @@ class Store:
         ids = [e.id for e in entries if e.id.startswith(run)]
         if len(ids) == 1 or run in ids:
             return documents.read(self.get_document_path(run if run in ids else ids[0]))
-        raise UnknownNameError("run", run, ids or [e.id for e in entries[:5]])
+        if ids:
+            newest = ", ".join(ids[:NAMED_RUNS])
+            raise ConfigError(
+                f"{len(ids)} runs begin with {run!r}: type more of one; newest: {newest}"
+            )
+        raise UnknownNameError("run", run, [e.id for e in entries[:5]])
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
         """Read the documents of *entries*; unreadable ones become warnings."""

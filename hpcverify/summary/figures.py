@@ -15,7 +15,7 @@ from hpcverify.check import format_quantity, matches
 from hpcverify.limits.resolve import PastValues, median
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Inventory, Measurement, Result
-from hpcverify.units import convert_unit
+from hpcverify.units import convert_unit, scale_unit
 
 FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
     "allreduce": ("busbw.*", "time_p50.*"),
@@ -35,10 +35,14 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
 """The metrics by check, most important first; a pattern stands for its fastest metric."""
 MAX_FIGURES = 2
 """Figures of one check."""
-LARGER_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s", "MB/s": "GB/s", "us": "ms"}
-"""The unit for values of a thousand and more."""
-THOUSAND = 1000.0
 PRINTED_UNITS = {"us": "\N{MICRO SIGN}s", "1/s": "per second"}
+
+
+def format_scaled(value: float | None, unit: str) -> str:
+    """Print *value*, given in *unit*, in a unit that suits its size."""
+    if value is not None:
+        value, unit = scale_unit(value, unit)
+    return format_quantity(value, PRINTED_UNITS.get(unit, unit))
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -58,10 +62,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     def format_value(self, value: float) -> str:
         """Print *value* in a unit that suits its size."""
-        larger = LARGER_UNITS.get(self.unit)
-        if larger and value >= THOUSAND:
-            return format_quantity(value / THOUSAND, larger)
-        return format_quantity(value, PRINTED_UNITS.get(self.unit, self.unit))
+        return format_scaled(value, self.unit)
 
 
 def choose_figures(

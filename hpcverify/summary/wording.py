@@ -12,11 +12,11 @@ from functools import partial
 
 import click
 
-from hpcverify.check import compute_margin, format_bound, format_quantity
+from hpcverify.check import compute_margin
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary.actions import pair_with_limits, recall_gone_parts
-from hpcverify.summary.figures import Figure, choose_figures
+from hpcverify.summary.figures import Figure, choose_figures, format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.rounds import format_round_count, format_tally, group_by_check
@@ -137,8 +137,8 @@ def describe_group(group: CauseGroup, run: Run) -> str:
         value = f"{in_words(item.value or 0.0)}{share}"
     elif tightest:
         item = tightest[0]
-        value = format_quantity(item.value, item.unit)
-        in_words = partial(format_bound, unit=item.unit)
+        in_words = partial(format_scaled, unit=item.unit)
+        value = in_words(item.value)
     else:
         return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "

@@ -59,6 +59,28 @@ def test_a_broken_driver_is_named_with_the_fix(cli: Cli, lab: Lab) -> None:
     assert "reboot" in advice(cli, 3)["driver_mismatch"]["state"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "code", "fix"),
+    [
+        ("hang=forever", "gpu_hung", "drain the node and reboot it"),
+        ("return=RESET_REQUIRED", "gpu_reset_required", "drain the node and reset GPU 5 ("),
+    ],
+)
+def test_a_gpu_in_trouble_is_named_with_what_its_finding_calls_for(
+    cli: Cli, lab: Lab, fault: str, code: str, fix: str
+) -> None:
+    cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
+    cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    lab.write(f"fault = nvmlDeviceGetPowerUsage gpu=5 {fault}")
+
+    given = advice(cli, 3)
+    told = given[code]
+    assert "GPUs with " in given["sensors"]["state"]
+    assert told["state"].startswith("GPU 5 (")
+    assert "nvmlDeviceGetPowerUsage" in told["state"]
+    assert told["fix"].startswith(fix)
+
+
 def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, lab: Lab) -> None:
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)

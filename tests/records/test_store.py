@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.errors import NoRunsError, ReplacedError, StoreError, UnknownNameError
+from hpcverify.errors import ConfigError, NoRunsError, ReplacedError, StoreError, UnknownNameError
 from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
@@ -53,15 +53,19 @@ def test_a_run_is_found_by_its_id_or_the_start_of_it(tmp_path: Path, name: str) 
     assert keep(tmp_path, a_run()).load(name).id == a_run().id
 
 
-@pytest.mark.parametrize("name", ["2025", "2026"])
-def test_no_run_or_more_than_one_is_an_error(tmp_path: Path, name: str) -> None:
-    store = Store(tmp_path)
-    if name == "2026":
-        keep(tmp_path, run_of_day(1))
-        store = keep(tmp_path, run_of_day(2))
-
+def test_a_run_that_there_is_not_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError):
-        store.load(name)
+        Store(tmp_path).load("2025")
+
+
+def test_of_runs_that_begin_alike_the_newest_are_named(tmp_path: Path) -> None:
+    runs = [run_of_day(day) for day in (1, 2, 3, 4)]
+    for run in runs:
+        store = keep(tmp_path, run)
+
+    newest = ", ".join(run.id for run in reversed(runs[1:]))
+    with pytest.raises(ConfigError, match=f"^4 runs begin with '2026': .* newest: {newest}$"):
+        store.load("2026")
 
 
 def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpcverify.commands.show import format_row
 from hpcverify.model import Cause, Limit, Measurement, Verdict
 from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
 from hpcverify.summary.verdict import CauseGroup
@@ -101,3 +102,15 @@ def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> 
     assert describe_group(CauseGroup(result=fast), a_run(results=(fast,))) == (
         "CPU: bf16.sustained 742 TFLOP/s (75 % of peak), limit ≥ 702 TFLOP/s (spec)"
     )
+
+
+def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
+    leftover = Measurement("memory.leftover", 2**-10, "GiB", "cpu")
+    limits = (Limit(name="memory.leftover", high=1, source="default"),)
+    left = a_result("gpu_setup", measurements=(leftover,), limits=limits)
+
+    assert describe_group(CauseGroup(result=left), a_run(results=(left,))) == (
+        "CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)"
+    )
+    _, _, value, bounds, _ = format_row(leftover, left, a_run(results=(left,)))
+    assert (value, bounds) == ("1 MiB", "≤ 1 GiB")

@@ -46,7 +46,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import kernel_log, pci
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
-from hpcverify.units import DAY_SECONDS
+from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks.xid.policy import (
@@ -115,7 +115,7 @@ def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
         fix = "boot with a larger log_buf_len, or keep a journal"
         yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
-    text = f"read {log.message_count} kernel messages from {log.source}, {span}"
+    text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
         text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
