@@ -482,11 +482,16 @@ def combine_judgements(complaints: Sequence[Judgement]) -> Judgement:
 
 def sort_judgements(complaints: Iterable[Judgement]) -> list[Judgement]:
     """Order *complaints* of one verdict: the strongest remedy, the farthest off."""
-    return sorted(complaints, key=_judgement_sort_key, reverse=True)
+    return sorted(
+        complaints, key=lambda c: severity_sort_key(c.verdict, c.remedy, c.distance), reverse=True
+    )
 
 
-def _judgement_sort_key(complaint: Judgement) -> tuple[int, float]:
-    return list(Remedy).index(complaint.remedy), complaint.distance
+def severity_sort_key(
+    verdict: Verdict, remedy: Remedy, distance: float = 0.0
+) -> tuple[Verdict, int, float]:
+    """Make the key by which every output orders complaints; the gravest has the highest."""
+    return verdict, list(Remedy).index(remedy), distance
 
 
 FULL_DIGITS_FROM, FULL_DIGITS_BELOW = 1e4, 1e9

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import Judgement, applies, list_judgements
+from hpcverify.check import Judgement, applies, list_judgements, severity_sort_key
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -214,8 +214,8 @@ def judge_item(item: Item | Series, result: Result) -> Judgement:
     return max(made, key=_judgement_sort_key, default=Judgement(verdict=Verdict.PASS))
 
 
-def _judgement_sort_key(judgement: Judgement) -> tuple[Verdict, float]:
-    return judgement.verdict, judgement.distance
+def _judgement_sort_key(judgement: Judgement) -> tuple[Verdict, int, float]:
+    return severity_sort_key(judgement.verdict, judgement.remedy, judgement.distance)
 
 
 def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:

@@ -110,7 +110,7 @@ def list_actions(run: Run) -> tuple[Action, ...]:
     groups: dict[tuple[Verdict, Remedy], list[AffectedPart]] = {}
     for part in list_affected_parts(run):
         groups.setdefault((part.verdict, part.remedy), []).append(part)
-    ordered = sorted(groups, key=lambda key: _severity_sort_key(*key), reverse=True)
+    ordered = sorted(groups, key=lambda key: check.severity_sort_key(*key), reverse=True)
     return tuple(
         Action(
             verdict=verdict,
@@ -151,24 +151,23 @@ def recall_gone_parts(run: Run) -> Inventory:
 
 
 def list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
-    """List the complaints of *result* about each part, as the engine judged them."""
+    """List the complaints of *result* as the engine judged them, the gravest first."""
     verdict = effective_verdict(result)
     if verdict < Verdict.WARN:
         return []
     skipped = result.verdict is Verdict.SKIP
     found = [] if skipped else list(_list_part_complaints(result, inventory))
-    if any(complaint.verdict >= verdict for complaint in found):
-        return found
-    remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
-    judgement = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
-    return [*found, _build_complaint(result, "node", result.cause.value, judgement, inventory)]
+    if all(complaint.verdict < verdict for complaint in found):
+        remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
+        judgement = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
+        found.append(_build_complaint(result, "node", result.cause.value, judgement, inventory))
+    return sorted(found, key=_complaint_sort_key, reverse=True)
 
 
 def list_deciding(result: Result, inventory: Inventory) -> list[Complaint]:
     """List the complaints that decide what *result* counts as, the gravest first."""
     verdict = effective_verdict(result)
-    mine = [c for c in list_complaints(result, inventory) if c.verdict is verdict]
-    return sorted(mine, key=_complaint_sort_key, reverse=True)
+    return [c for c in list_complaints(result, inventory) if c.verdict is verdict]
 
 
 def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
@@ -283,9 +282,5 @@ def _merge_complaints(found: Sequence[Complaint]) -> list[Complaint]:
     return list(kept.values())
 
 
-def _complaint_sort_key(complaint: Complaint) -> tuple[tuple[Verdict, int], float]:
-    return _severity_sort_key(complaint.verdict, complaint.remedy), complaint.distance
-
-
-def _severity_sort_key(verdict: Verdict, remedy: Remedy) -> tuple[Verdict, int]:
-    return verdict, list(Remedy).index(remedy)
+def _complaint_sort_key(complaint: Complaint) -> tuple[Verdict, int, float]:
+    return check.severity_sort_key(complaint.verdict, complaint.remedy, complaint.distance)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
+from hpcverify.check import severity_sort_key
 from hpcverify.model import (
     PLURAL_NAMES,
     Cause,
@@ -127,8 +127,10 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, place)
-    findings = [(find_rule(f, result).verdict, f) for f in result.findings]
-    findings.sort(key=itemgetter(0), reverse=True)
+    findings = [(find_rule(f, result), f) for f in result.findings]
+    findings.sort(
+        key=lambda ruled: severity_sort_key(ruled[0].verdict, ruled[0].remedy), reverse=True
+    )
     remedy = find_common_remedy(result, inventory)
     return Section(
         id=place,
@@ -143,7 +145,9 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         next=REMEDY_SENTENCES[remedy] if remedy else "",
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
-        findings=tuple(_build_judged_finding(f, ruled, result, inventory) for ruled, f in findings),
+        findings=tuple(
+            _build_judged_finding(f, rule.verdict, result, inventory) for rule, f in findings
+        ),
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
         grids=build_grids(everything, inventory),
@@ -164,7 +168,10 @@ def _list_complaints(
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
     ]
-    broken.sort(key=lambda found: (found[0].verdict, found[0].distance), reverse=True)
+    broken.sort(
+        key=lambda found: severity_sort_key(found[0].verdict, found[0].remedy, found[0].distance),
+        reverse=True,
+    )
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
         for name in {one.item.name for _, _, one in broken}

@@ -61,11 +61,11 @@ def test_a_run_that_there_is_not_is_an_error(tmp_path: Path) -> None:
 def test_of_runs_that_begin_alike_the_newest_are_named(tmp_path: Path) -> None:
     runs = [run_of_day(day) for day in (1, 2, 3, 4)]
     for run in runs:
-        store = keep(tmp_path, run)
+        keep(tmp_path, run)
 
     newest = ", ".join(run.id for run in reversed(runs[1:]))
     with pytest.raises(ConfigError, match=f"^4 runs begin with '2026': .* newest: {newest}$"):
-        store.load("2026")
+        Store(tmp_path).load("2026")
 
 
 def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(tmp_path: Path) -> None:

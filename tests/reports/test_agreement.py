@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from hpcverify.commands.show import keep_failed, show_details
 from hpcverify.model import (
     Cause,
     Finding,
@@ -57,6 +59,35 @@ def on_terminal(run: Run) -> str:
 def in_junit(run: Run) -> str:
     properties = ET.fromstring(junit(run)).iter("property")  # noqa: S314 - our own text
     return " ".join(f"{p.get('name')} {p.get('value')}" for p in properties)
+
+
+def in_junit_case(run: Run, check: str) -> str:
+    root = ET.fromstring(junit(run))  # noqa: S314 - our own text
+    details = root.findtext(f".//testcase[@name='{check}']/failure", "").partition("\n")[2]
+    for gpu in samples.GPUS:
+        details = details.replace(gpu.id, gpu.label)
+    return details
+
+
+def in_card(run: Run, check: str) -> str:
+    cards = Dom(render(run)).text.partition("Failures and warnings")[2].partition("All checks")[0]
+    return cards.partition(f"{check}: fail")[2].partition("full results")[2].partition(": fail")[0]
+
+
+def in_show(run: Run, check: str) -> str:
+    console = Console(width=300, highlight=False)
+    failed = keep_failed(run)
+    with console.capture() as shown:
+        show_details(next(r for r in failed.results if r.check == check), run, console)
+    return shown.get()
+
+
+DETAILS: dict[str, Callable[[Run, str], str]] = {
+    "junit": in_junit_case,
+    "html": in_card,
+    "show": in_show,
+}
+"""What an output prints of one check."""
 
 
 def in_markdown(run: Run) -> str:
@@ -117,7 +148,35 @@ def hung_gpu() -> Run:
     return samples.run(*found, gemm)
 
 
+def three_sick_gpus() -> Run:
+    """Have one GPU for the vendor, one to replace, and one to reset; two of them also warn."""
+    metrics = {
+        "pending": (Verdict.WARN, Remedy.RESET_GPU, (2,)),
+        "uncorrected": (Verdict.WARN, Remedy.RESET_GPU, (2, 5)),
+        "remap": (Verdict.FAIL, Remedy.REPLACE, (5,)),
+        "sram": (Verdict.FAIL, Remedy.CONTACT_VENDOR, (7,)),
+    }
+    ecc = samples.result(
+        "ecc",
+        [
+            Measurement(name, float(i in bad), "", gpu.id)
+            for i, gpu in enumerate(samples.GPUS)
+            for name, (_, _, bad) in metrics.items()
+        ],
+        [
+            Limit(name=name, high=0, otherwise=verdict, remedy=remedy, source="NVIDIA")
+            for name, (verdict, remedy, _) in metrics.items()
+        ],
+    )
+    asked = [Finding("reset", samples.GPUS[i].id, "the driver asks to reset it") for i in (2, 5)]
+    rules = {"reset": FindingRule(Verdict.FAIL, Remedy.RESET_GPU)}
+    return samples.run(
+        samples.result("recovery", asked, (), rules), ecc, samples.storage(), samples.edac()
+    )
+
+
 RUNS = {
+    "three sick GPUs": three_sick_gpus(),
     "beta": beta(),
     "required skip": required_skip(),
     "interrupted": interrupted(),
@@ -265,3 +324,10 @@ def test_inside_a_check_the_part_that_is_farthest_off_comes_first() -> None:
     assert card.index("12 GB/s") < card.index("97 GB/s") < card.index("98 GB/s")
     for output in ("terminal", "log", "markdown"):
         assert "GPU 2 (…b3d8): speed 12 GB/s < 100 (spec) (+3 more)" in OUTPUTS[output](run)
+
+
+@pytest.mark.parametrize("output", DETAILS)
+def test_inside_a_check_the_part_with_the_gravest_remedy_comes_first(output: str) -> None:
+    shown = DETAILS[output](three_sick_gpus(), "ecc")
+
+    assert re.findall(r"GPU (\d)", shown) == ["7", "5", "2", "2", "5"]
