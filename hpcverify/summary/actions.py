@@ -9,7 +9,7 @@ only a warning has not failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -230,22 +230,29 @@ def _build_complaint(
         name=name,
         text=text,
         verdict=cap_beta_verdict(judgement.verdict, result.maturity),
-        remedy=effective_remedy(judgement.verdict, judgement.remedy, result),
+        remedy=_find_effective_remedy(judgement, result),
         key=(where, text),
         distance=judgement.distance,
     )
 
 
-def effective_remedy(verdict: Verdict, remedy: Remedy, result: Result) -> Remedy:
+def _find_effective_remedy(judgement: check.Judgement, result: Result) -> Remedy:
     """Return what a complaint of *result* calls for; a check in beta only asks to inspect."""
-    capped = cap_beta_verdict(verdict, result.maturity) is not verdict
-    return Remedy.INSPECT if capped or remedy is Remedy.NONE else remedy
+    capped = cap_beta_verdict(judgement.verdict, result.maturity) is not judgement.verdict
+    return Remedy.INSPECT if capped or judgement.remedy is Remedy.NONE else judgement.remedy
 
 
-def find_common_remedy(result: Result, inventory: Inventory) -> Remedy | None:
-    """Return what all complaints of *result* call for; None if they differ."""
-    remedies = {complaint.remedy for complaint in list_complaints(result, inventory)}
-    return None if len(remedies) > 1 else next(iter(remedies), Remedy.NONE)
+def map_remedies(run: Run) -> dict[str, Remedy]:
+    """Map each part with complaints in *run* to the remedy that it is listed under."""
+    return {part.where: action.remedy for action in list_actions(run) for part in action.parts}
+
+
+def find_common_remedy(
+    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy]
+) -> Remedy | None:
+    """Return the one of *remedies* that all parts of *result* share; None if they differ."""
+    shared = {remedies[complaint.where] for complaint in list_complaints(result, inventory)}
+    return None if len(shared) > 1 else next(iter(shared), Remedy.NONE)
 
 
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:

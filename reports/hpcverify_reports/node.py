@@ -8,12 +8,12 @@ technician. The same run gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import recall_gone_parts
+from hpcverify.summary.actions import map_remedies, recall_gone_parts
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -86,9 +86,9 @@ def render(
     *history* has earlier runs of the same node; *repetitions* say how often the failing
     parts have failed before.
     """
-    inventory = recall_gone_parts(run)
+    inventory, remedies = recall_gone_parts(run), map_remedies(run)
     sections = {
-        check: _build_section(rounds, run, inventory)
+        check: _build_section(rounds, run, inventory, remedies)
         for check, rounds in group_by_check(run.results).items()
     }
     worst = choose_worst_rounds(run.results)
@@ -125,10 +125,12 @@ def render(
     return render_page("node.html.j2", page)
 
 
-def _build_section(rounds: Sequence[Result], run: Run, inventory: Inventory) -> Section:
+def _build_section(
+    rounds: Sequence[Result], run: Run, inventory: Inventory, remedies: Mapping[str, Remedy]
+) -> Section:
     """Lay out the worst of *rounds* in full, with the others folded below it."""
     worst = choose_worst_round(rounds)
-    section = build_section(worst, inventory)
+    section = build_section(worst, inventory, remedies)
     if len(rounds) == 1:
         return section
     others = rank_results(r for r in rounds if r is not worst)
@@ -138,7 +140,7 @@ def _build_section(rounds: Sequence[Result], run: Run, inventory: Inventory) -> 
         section,
         badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *section.badges),
         shown_note=f"This is round {worst.round}, the first of the worst.",
-        other_rounds=tuple(build_section(r, inventory, main=False) for r in shown),
+        other_rounds=tuple(build_section(r, inventory, remedies, main=False) for r in shown),
         unshown_note=f"and {left} more: hpcverify show {run.id} --round N" if left else "",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.check import severity_sort_key
@@ -20,7 +20,6 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.summary.actions import (
-    effective_remedy,
     find_common_remedy,
     find_unmet_limits,
     list_complaints,
@@ -114,9 +113,11 @@ class Section:
     """How many rounds are left out, and where they are."""
 
 
-def build_section(result: Result, inventory: Inventory, *, main: bool = True) -> Section:
+def build_section(
+    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy], *, main: bool = True
+) -> Section:
     """
-    Lay out everything about one check.
+    Lay out everything about one check, and for each part its one of the run's *remedies*.
 
     A round that is not the *main* one has an anchor of its own, and charts only if it did
     not pass: the charts of a day would be most of the page.
@@ -126,12 +127,12 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
-    broken = _list_complaints(result, everything, inventory, place)
+    broken = _list_complaints(result, everything, inventory, remedies, place)
     findings = [(find_rule(f, result), f) for f in result.findings]
     findings.sort(
         key=lambda ruled: severity_sort_key(ruled[0].verdict, ruled[0].remedy), reverse=True
     )
-    remedy = find_common_remedy(result, inventory)
+    remedy = find_common_remedy(result, inventory, remedies)
     return Section(
         id=place,
         check=result.check,
@@ -146,7 +147,7 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
         findings=tuple(
-            _build_judged_finding(f, rule.verdict, result, inventory) for rule, f in findings
+            _build_judged_finding(f, rule.verdict, inventory, remedies) for rule, f in findings
         ),
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
@@ -163,7 +164,11 @@ def build_section(result: Result, inventory: Inventory, *, main: bool = True) ->
 
 
 def _list_complaints(
-    result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
+    result: Result,
+    everything: Sequence[JudgedMeasurement],
+    inventory: Inventory,
+    remedies: Mapping[str, Remedy],
+    place: str,
 ) -> list[ComplaintRow]:
     broken = [
         (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
@@ -186,7 +191,7 @@ def _list_complaints(
             strip=axes[one.item.name],
             bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=REMEDY_SENTENCES[effective_remedy(judgement.verdict, judgement.remedy, result)],
+            remedy=_write_remedy(one.item.where, remedies),
         )
         for judgement, limit, one in broken
     ]
@@ -201,7 +206,7 @@ def _list_complaints(
             strip=None,
             bound=format_range(limit),
             source=limit.source,
-            remedy=REMEDY_SENTENCES[Remedy.FIX_CHECKER],
+            remedy=_write_remedy(limit.where or "node", remedies),
         )
         for limit in unmet
     ]
@@ -209,13 +214,18 @@ def _list_complaints(
 
 
 def _build_judged_finding(
-    finding: Finding, verdict: Verdict, result: Result, inventory: Inventory
+    finding: Finding, verdict: Verdict, inventory: Inventory, remedies: Mapping[str, Remedy]
 ) -> FindingItem:
     """Lay out a finding; one that passed has no remedy."""
     if verdict is Verdict.PASS:
         return build_finding(finding, inventory, INFO_ICON)
-    remedy = effective_remedy(verdict, find_rule(finding, result).remedy, result)
-    return build_finding(finding, inventory, ICONS[verdict], REMEDY_SENTENCES[remedy])
+    remedy = _write_remedy(finding.where, remedies)
+    return build_finding(finding, inventory, ICONS[verdict], remedy)
+
+
+def _write_remedy(where: str, remedies: Mapping[str, Remedy]) -> str:
+    """Say what to do about a part; empty if the run calls for nothing there."""
+    return REMEDY_SENTENCES[remedies[where]] if where in remedies else ""
 
 
 def build_finding(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import find_common_remedy, list_complaints, recall_gone_parts
+from hpcverify.summary.actions import (
+    find_common_remedy,
+    list_complaints,
+    map_remedies,
+    recall_gone_parts,
+)
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -61,9 +66,9 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     counts the run as good. The properties name the machine and, for each part, what to do,
     its identity and the evidence; *past* says how often it has failed.
     """
-    inventory = recall_gone_parts(run)
+    inventory, remedies = recall_gone_parts(run), map_remedies(run)
     cases = [
-        *(_build_case(some, inventory) for some in group_by_check(run.results).values()),
+        *(_build_case(some, inventory, remedies) for some in group_by_check(run.results).values()),
         *_build_run_case(run),
     ]
     counts = Counter(element.tag for case in cases for element in case)
@@ -122,7 +127,9 @@ def _list_support(row: AffectedRow) -> Iterator[str]:
     yield from (f"other cause ruled out: {text}" for text in row.ruled_out)
 
 
-def _build_case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
+def _build_case(
+    rounds: Sequence[Result], inventory: Inventory, remedies: Mapping[str, Remedy]
+) -> ET.Element:
     result = choose_worst_round(rounds)
     case = ET.Element(
         "testcase",
@@ -131,7 +138,7 @@ def _build_case(rounds: Sequence[Result], inventory: Inventory) -> ET.Element:
         time=f"{sum(r.seconds for r in rounds):.3f}",
     )
     several = [f"{len(rounds)} rounds: {format_tally(rounds)}"] if len(rounds) > 1 else []
-    details = make_printable("\n".join([*several, *_list_details(result, inventory)]))
+    details = make_printable("\n".join([*several, *_list_details(result, inventory, remedies)]))
     kind = _JUNIT_ELEMENTS.get(effective_verdict(result))
     if kind is not None:
         ET.SubElement(
@@ -158,17 +165,19 @@ def _build_run_case(run: Run) -> Iterator[ET.Element]:
     yield case
 
 
-def _list_details(result: Result, inventory: Inventory) -> Iterator[str]:
+def _list_details(
+    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy]
+) -> Iterator[str]:
     """Yield everything that was found, and what to do if that is the same for all."""
     yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
     yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
-    common = find_common_remedy(result, inventory)
+    common = find_common_remedy(result, inventory, remedies)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
     for one in list_complaints(result, inventory):
         milder = one.verdict < effective_verdict(result)
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
-        own = "" if common else f": {REMEDY_SENTENCES[one.remedy]}"
+        own = "" if common else f": {REMEDY_SENTENCES[remedies[one.where]]}"
         yield f"{one.where}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
     for finding in result.findings:

@@ -71,7 +71,7 @@ def in_junit_case(run: Run, check: str) -> str:
 
 def in_card(run: Run, check: str) -> str:
     cards = Dom(render(run)).text.partition("Failures and warnings")[2].partition("All checks")[0]
-    return cards.partition(f"{check}: fail")[2].partition("full results")[2].partition(": fail")[0]
+    return cards.partition(f"{check}: fail")[2].split("full results")[1]
 
 
 def in_show(run: Run, check: str) -> str:
@@ -331,3 +331,21 @@ def test_inside_a_check_the_part_with_the_gravest_remedy_comes_first(output: str
     shown = DETAILS[output](three_sick_gpus(), "ecc")
 
     assert re.findall(r"GPU (\d)", shown) == ["7", "5", "2", "2", "5"]
+
+
+@pytest.mark.parametrize("output", ["junit", "html"])
+@pytest.mark.parametrize(
+    ("check", "steps"),
+    [
+        ("ecc", ["CONTACT_VENDOR", "REPLACE", "RESET_GPU", "RESET_GPU", "REPLACE"]),
+        ("recovery", ["RESET_GPU", "REPLACE"]),
+    ],
+)
+def test_each_part_has_the_one_next_step_of_the_summary(
+    check: str, steps: list[str], output: str
+) -> None:
+    shown = DETAILS[output](three_sick_gpus(), check)
+    known = {REMEDY_SENTENCES[remedy]: remedy.name for remedy in Remedy}
+    found = re.findall("|".join(map(re.escape, known)), shown)
+
+    assert [known[sentence] for sentence in found] == steps
