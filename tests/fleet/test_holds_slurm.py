@@ -38,10 +38,11 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 
     def is_calm() -> bool:
         # Again, for Slurm may yet find that it was rebooted, and set it down for that.
+        # If it missed the node's registration, it asks again only with its next ping.
         shared.slurm.resume("n1")
         return shared.idle("n1", "n2")
 
-    shared.until(is_calm)
+    shared.until(is_calm, seconds=200)
 
 
 @pytest.fixture
