@@ -11,6 +11,6 @@ from hpcverify.records.store import RunEntry
 SINCE_TYPE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
-def started_since(entry: RunEntry, since: datetime | None) -> bool:
+def select_started_since(entry: RunEntry, since: datetime | None) -> bool:
     """Whether *entry* began at *since* (UTC) or later; None stands for any time."""
     return since is None or entry.started >= since.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from hpcverify.cli import say
-from hpcverify.commands._since import SINCE_TYPE, started_since
+from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.model import Result, Run
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site, load_site, state_dir
@@ -46,7 +46,7 @@ def command(since: datetime | None, *, as_json: bool) -> None:
       hpcverify judge --since 2026-11-01
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site, store = load_site(), Store(state_dir())
-    entries = [e for e in store.list_runs(limit=-1) if started_since(e, since)]
+    entries = [e for e in store.list_runs(limit=-1) if select_started_since(e, since)]
     runs = list(store.read_documents(entries))
     for complaint in store.warnings:
         say(complaint)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from hpcverify.commands._since import SINCE_TYPE, started_since
+from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
@@ -227,7 +227,7 @@ def list_looks(
     found: list[PastVerdict] = []
     for entry in store.list_runs_judging(part.where, part.checks, run):
         failed = entry.verdict is Verdict.FAIL
-        if not started_since(entry, since) or (failed and len(read) >= MAX_READ_DOCUMENTS):
+        if not select_started_since(entry, since) or (failed and len(read) >= MAX_READ_DOCUMENTS):
             break
         if not failed:
             found.append(PastVerdict(started=entry.started, failed=False))
@@ -255,7 +255,9 @@ def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
     """Render the page of *run* with the node's runs before it."""
     entries = store.list_runs(run.node, limit=-1)
     earlier = [
-        entry for entry in entries if entry.started < run.started and started_since(entry, since)
+        entry
+        for entry in entries
+        if entry.started < run.started and select_started_since(entry, since)
     ]
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
