@@ -38,13 +38,20 @@ from hpcverify_checks.common.collective import (
     MessageTimes,
     Reduce,
     all_reduce,
-    join_group,
     reduce_messages,
     use_thread_share,
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_CODE,
+    RANK_LOST_RULE,
+    join_group,
+    merge_lost_ranks,
+    report_lost_ranks,
+    report_nccl_settings,
+)
 from hpcverify_checks.common.stats import percentile
 
 if TYPE_CHECKING:
@@ -80,8 +87,13 @@ def measure(
         raise Skip("only one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("it runs on the GPUs of this node instead")
+    yield from report_lost_ranks(ctx, _measure_rank(ctx, params, reduce))
+
+
+def _measure_rank(ctx: Context, params: AllreduceParams, reduce: Reduce) -> Iterator[CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
+    yield from report_nccl_settings(ctx)
     if device.type == "cuda":
         yield from _measure_gpus(ctx, _build_job(ctx, params, "nccl"), device, reduce)
     else:
@@ -206,7 +218,11 @@ CHECK = Check(
             source="hpcverify default: something else may load the node",
         ),
     },
-    finding_rules={"wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
+    reconcile=merge_lost_ranks,
+    finding_rules={
+        "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        RANK_LOST_CODE: RANK_LOST_RULE,
+    },
     placement=Placement.DEVICES,
     timeout=180.0,
 )
