@@ -120,12 +120,13 @@ def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSeams:
-    """What feeds, copies, multiplies and sums; tests put faulty ones here."""
+    """What feeds, copies, multiplies, sums and waits; tests put faulty ones here."""
 
     feed: Feed = draw_batch
     copy: Callable[[Tensor, torch.device], Tensor] = copy_to_device
     multiply: Multiply = matmul
     reduce: Reduce = all_reduce
+    wait: Callable[[RankGroup, torch.device], None] = await_ranks
 
 
 HARDWARE = TrainingSeams()
@@ -235,7 +236,7 @@ class Trainer:
             with clock.time_phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
                 self.seams.reduce(self.total)
-            await_ranks(self.job, self.device)
+            self.seams.wait(self.job, self.device)
             if self.job.alike:
                 yield WRONG_SUMS, self._count_wrong_sums(self.total)
         with clock.time_phase(step, COMPUTE):

@@ -37,7 +37,7 @@ from hpcverify.model import (
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.collective import all_reduce
+from hpcverify_checks.common.collective import Reduce, all_reduce
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.ranks import Peer, start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
@@ -155,6 +155,11 @@ def since(replay: int, product: int) -> Callable[[int, int], bool]:
 
 def faulty(harm: Harm, hit: Callable[[int, int], bool]) -> TrainingSeams:
     return TrainingSeams(multiply=Faulty(harm, hit))
+
+
+def alone(reduce: Reduce) -> TrainingSeams:
+    """Sum by *reduce* where there is no other rank to wait for."""
+    return TrainingSeams(reduce=reduce, wait=lambda _group, _device: None)
 
 
 def gpus(count: int, **facts: str) -> tuple[Part, ...]:
@@ -387,7 +392,7 @@ def test_the_sum_of_equal_gradients_is_exact(dtype: str, world: int) -> None:
             total += own
 
     with set_determinism(required=True):
-        this = Trainer.build(job(dtype=dtype, world=world), CPU, TrainingSeams(reduce=summed))
+        this = Trainer.build(job(dtype=dtype, world=world), CPU, alone(summed))
         record, _ = run_replay(this)
     assert [v for k, v in record.items() if k.endswith(steps.WRONG_SUMS)] == [0, 0]
 
@@ -406,14 +411,14 @@ def test_a_bit_of_the_sum_that_flips_is_counted() -> None:
         view_integers(total)[100:103].bitwise_xor_(1)
 
     with set_determinism(required=True):
-        this = Trainer.build(job(world=2), CPU, TrainingSeams(reduce=wrong))
+        this = Trainer.build(job(world=2), CPU, alone(wrong))
         found = find_wrong_sum(run_replay(this)[0], 5)
     assert found == steps.WrongSum(5, 1, 3)
 
 
 def test_sums_of_unlike_parts_are_not_held_against_them() -> None:
     with set_determinism(required=True):
-        this = Trainer.build(job(world=2, alike=False), CPU, TrainingSeams(reduce=torch.square))
+        this = Trainer.build(job(world=2, alike=False), CPU, alone(torch.square))
         record, _ = run_replay(this)
     assert not [name for name in record if name.endswith(steps.WRONG_SUMS)]
 
@@ -462,7 +467,7 @@ def test_nothing_in_a_replay_waits_for_the_device(dtype: str) -> None:
     meta = torch.device("meta")  # reading a value from it is an error
     shape = training.GPU_SHAPES[-1]
     this = job(shape=shape, dtype=dtype, world=2)
-    trainer = Trainer.build(this, meta, TrainingSeams(reduce=torch.square))
+    trainer = Trainer.build(this, meta, alone(torch.square))
     with set_determinism(required=True):
         left = trainer.replay(PhaseTimer(CPU))
     host = {name for name, value in left.items() if value.device.type == "cpu"}
