@@ -841,9 +841,7 @@ def test_all_ranks_are_told_the_same_offers(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_offers_is_an_error_that_names_it(tmp_path: Path) -> None:
     group = RankGroup(str(tmp_path), 2, "nccl", 0.2)
-    with pytest.raises(
-        Unable, match=r"rank 1 .*within 0\.2 s"
-    ) as caught:
+    with pytest.raises(Unable, match=r"rank 1 .*within 0\.2 s") as caught:
         training.exchange_offers(group, 0, *offers(80))
     assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
 
