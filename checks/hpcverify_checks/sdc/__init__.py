@@ -54,7 +54,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
-    list_unused_dtypes,
+    report_left_out,
     report_overrides,
     require_memory,
     use_float32_precision,
@@ -162,8 +162,7 @@ def check_exact_products(
             if outcome.corruption:
                 yield outcome.corruption
         yield Coverage(ctx.device.part, done[-1].summarize())
-    for unused in list_unused_dtypes(device):
-        yield Coverage(ctx.device.part, unused.text)
+    yield from report_left_out(ctx, device)
     yield from sum_by_part(done)
 
 
