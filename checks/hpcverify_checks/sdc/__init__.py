@@ -69,6 +69,7 @@ from hpcverify_checks.common.exact import (
     find_constant_bits,
 )
 from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.stats import compute_excluded_rate
@@ -120,6 +121,7 @@ def measure(
     """Test the device with exact products, with random ones, and with copies."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
+    yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     with use_threads(choose_thread_count(ctx)):
         try:
