@@ -137,14 +137,12 @@ def choose_thread_count(ctx: Context) -> int:
     """
     Choose how many host threads make operands and proofs.
 
-    Each GPU's worker gets its share. The CPU's gets one: on a busy node several would
-    spin while they wait for each other, and take a hundred times as long as one.
+    A GPU's worker has its share. The CPU's gets one: on a busy node several would spin
+    while they wait for each other, and take a hundred times as long as one.
     """
     import torch
 
-    if ctx.device.kind == "cpu":
-        return 1
-    return max(1, torch.get_num_threads() // len(ctx.peers))
+    return 1 if ctx.device.kind == "cpu" else torch.get_num_threads()
 
 
 def check_exact_products(
