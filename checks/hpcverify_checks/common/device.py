@@ -16,6 +16,7 @@ from hpcverify.check import Cause, Context, Coverage, Unable
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.vendors import AMD, NVIDIA
+from hpcverify_checks.common.cores import bind_near_gpu
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.gpu_source import name_vendor
@@ -24,9 +25,11 @@ from hpcverify_checks.common.timing import make_product_step
 if TYPE_CHECKING:
     import torch
 
-CUBLAS_WORKSPACE = ":4096:8"
-"""The larger of the two settings with which cuBLAS gives the same bits each time, whatever
-the streams (its guide, "Results reproducibility"); torch's default on Hopper is as large."""
+CUBLAS_WORKSPACE_NAME = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_WORKSPACES = (":4096:8", ":16:8")
+"""The two settings with which cuBLAS gives the same bits each time, whatever the streams
+(its guide, "Results reproducibility"). The first is the default here: it is larger, and as
+large as torch's own on Hopper."""
 
 OVERRIDES = (
     "NVIDIA_TF32_OVERRIDE",
@@ -46,19 +49,27 @@ gets: with other units, other instructions, fewer bits. Libraries read them when
 or first multiply."""
 
 _removed_overrides: set[str] = set()
-"""Those that were removed from this process."""
+"""Those that this process was given and ignores."""
 
 
 def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove all `OVERRIDES` from *environ*, and return the names of those it had."""
+    """
+    Remove all `OVERRIDES` from *environ*, and give cuBLAS a reproducible workspace.
+
+    Returns the names of those that were set otherwise.
+    """
     names = [n for n in environ if any(fnmatchcase(n, o) for o in OVERRIDES)]
     for name in names:
         del environ[name]
+    workspace = environ.setdefault(CUBLAS_WORKSPACE_NAME, CUBLAS_WORKSPACES[0])
+    if workspace not in CUBLAS_WORKSPACES:
+        environ[CUBLAS_WORKSPACE_NAME] = CUBLAS_WORKSPACES[0]
+        names.append(CUBLAS_WORKSPACE_NAME)
     return names
 
 
 def report_overrides(ctx: Context) -> Iterator[Coverage]:
-    """Report which `OVERRIDES` were ignored, if there were any."""
+    """Report which settings were ignored, if there were any."""
     if _removed_overrides:
         names = ", ".join(sorted(_removed_overrides))
         yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
@@ -77,11 +88,12 @@ def find_torch_device(ctx: Context) -> torch.device:
 
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor CUDA's order
     matters; it becomes the current device. One of AMD is a CUDA device of torch's ROCm
-    build, too.
+    build, too. A GPU's own worker computes on the host on its share of the cores near it.
     """
     # Libraries read all of this once, when the first check of this worker multiplies.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
     _removed_overrides.update(remove_overrides(os.environ))
+    is_own_gpu = ctx.device.kind == "cuda" and ctx.device in ctx.peers
+    threads = bind_near_gpu(ctx) if is_own_gpu else 0  # before torch starts its threads
     try:
         import torch
     except ModuleNotFoundError as exc:
@@ -103,6 +115,8 @@ def find_torch_device(ctx: Context) -> torch.device:
     ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
     device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
     torch.cuda.set_device(device)
+    if is_own_gpu:
+        torch.set_num_threads(min(threads, torch.get_num_threads()))
     return device
 
 

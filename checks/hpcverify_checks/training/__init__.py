@@ -227,7 +227,7 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
-        threads=max(1, torch.get_num_threads() // world),
+        threads=max(1, torch.get_num_threads() // (world if on_cpu else 1)),
         alike=len({vote.identify_kind(ctx.inventory, peer.part) for peer in ctx.peers}) == 1,
     )
 

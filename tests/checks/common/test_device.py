@@ -27,6 +27,7 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
 )
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
 GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
 
@@ -112,11 +113,32 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
         "MKL_CBWR": "COMPATIBLE",
         "ATEN_CPU_CAPABILITY": "default",
     }
-    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", WORKSPACE: ":16:8"}
     environ = kept | overrides
     assert remove_overrides(environ) == list(overrides)
     assert environ == kept
     assert remove_overrides(environ) == []
+
+
+@pytest.mark.parametrize("given", [":0:0", ":16:4096", ":4096:2:16:8", ""])
+def test_a_workspace_with_which_cublas_is_not_reproducible_is_ignored_and_told(given: str) -> None:
+    environ = {WORKSPACE: given}
+    assert remove_overrides(environ) == [WORKSPACE]
+    assert environ == {WORKSPACE: ":4096:8"}
+    assert remove_overrides(environ) == []
+
+
+@pytest.mark.parametrize("given", [":4096:8", ":16:8"])
+def test_a_workspace_with_which_cublas_is_reproducible_stays(given: str) -> None:
+    environ = {WORKSPACE: given}
+    assert remove_overrides(environ) == []
+    assert environ == {WORKSPACE: given}
+
+
+def test_cublas_gets_a_reproducible_workspace_without_a_word_where_none_is_given() -> None:
+    environ = dict[str, str]()
+    assert remove_overrides(environ) == []
+    assert environ == {WORKSPACE: ":4096:8"}
 
 
 EXAMINED = """
