@@ -56,7 +56,13 @@ from hpcverify.check import (
 from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
-from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    name_torch_vendor,
+    require_memory,
+    wait_for_device,
+)
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
@@ -150,7 +156,7 @@ def convert_busy_errors() -> Generator[None]:
             raise
         raise Unable(
             "a GPU accepts only one process, and the worker for that GPU already holds it: "
-            "nvidia-smi -c DEFAULT",
+            f"{write_fix('share', name_torch_vendor())}",
             Cause.BUSY,
         ) from exc
 
