@@ -254,7 +254,7 @@ def test_one_slow_pair_fails_the_node(tmp_path: Path) -> None:
 def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(tmp_path: Path) -> None:
     judgement = rated(node(tmp_path), pairs(8, 180.0))
     assert judgement.verdict is Verdict.FAIL
-    assert "spec" in judgement.reason
+    assert "data sheet" in judgement.reason
 
 
 @pytest.mark.parametrize("key", ["gb200", "gb300"])
@@ -267,7 +267,7 @@ def test_a_tray_is_behind_switches_however_few_gpus_it_has(
     assert passes(rated(ctx, pairs(count, 770.0)))
     judgement = rated(ctx, pairs(count, 385.0))
     assert judgement.verdict is Verdict.WARN  # GB200 NVL4 has no switches
-    assert "spec" in judgement.reason
+    assert "data sheet" in judgement.reason
 
 
 @pytest.mark.parametrize("key", ["a100-sxm4-80gb", "h100-sxm5-80gb"])
