@@ -267,8 +267,8 @@ CHECK = Check(
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source="hpcverify default: untested memory does not pass; end the other "
-            "processes that use the GPU",
+            source="hpcverify default: untested memory does not pass; end the processes "
+            "of others that use the GPU",
         ),
         "memory.*": fail_outside(
             of_spec=0.85,
