@@ -38,10 +38,12 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.telemetry import aer
+from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
@@ -62,6 +64,10 @@ class PcieBandwidthParams(Params, frozen=True):
     """Before that, for the GPU to raise its link to full speed."""
     rounds: int = 4
     """Copies out and back with every bit compared."""
+
+
+def _read_no_link() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +99,12 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
     by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
+    # The links of others may be within the package, as with MI300A.
+    known = name_vendor(ctx) == NVIDIA
+    by_pcie = by_pcie and known
     route = Route(
         device,
-        partial(aer.read_link, address),
+        partial(aer.read_link, address) if known else _read_no_link,
         aer.find_best_link(address) if by_pcie else None,
         list_near_cores(ctx, ctx.device.part),
     )

@@ -80,7 +80,10 @@ def load_kernels(device: torch.device) -> Kernels:
         RuntimeError: What CUDA raised: a broken GPU is no missing compiler.
 
     """
-    if device.type != "cuda":
+    import torch
+
+    # Nobody has run our kernels on an AMD GPU.
+    if device.type != "cuda" or torch.version.hip is not None:
         return Kernels()
     if failure := try_launch(prepare_comparison(device), device):
         return Kernels(failure=failure)

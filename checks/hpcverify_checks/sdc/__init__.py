@@ -54,7 +54,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
-    list_unused_dtypes,
+    report_left_out,
     report_overrides,
     require_memory,
     use_float32_precision,
@@ -131,8 +131,7 @@ def measure(
                 tasks.append(trial.task)
             if trial.refused:
                 yield from report_refusal(trial)
-        for unused in list_unused_dtypes(device):
-            yield Coverage(ctx.device.part, unused.text)
+        yield from report_left_out(ctx, device)
         families = [task.family for task in tasks]
         try:
             yield from check_exact_products(ctx, tasks, EXACT_SHARE * params.seconds)
