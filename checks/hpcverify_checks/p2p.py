@@ -20,9 +20,9 @@ sockets, and the node is compared with its own past (``peer.*``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -34,7 +34,6 @@ from msgspec.structs import replace
 from hpcverify.check import (
     LISTED,
     NOT_SET_UP,
-    Cause,
     Check,
     CheckItem,
     Context,
@@ -48,7 +47,6 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Skip,
-    Unable,
     Verdict,
     fail_outside,
     warn_outside,
@@ -126,33 +124,11 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
 
     applies(ctx)
     gpus = _list_gpus(ctx)
-    with convert_busy_errors():
-        devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
-        for device in devices:
-            require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
+    devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+    for device in devices:
+        require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
     rig = Rig(devices, gpus, torch.cuda.can_device_access_peer, ctx.seed)
     yield from measure_pairs(rig, ctx, params)
-
-
-@contextmanager
-def convert_busy_errors() -> Generator[None]:
-    """
-    Explain the error of a GPU that takes only one process: a worker of ours holds it.
-
-    Raises:
-        Unable: a GPU is in exclusive compute mode.
-
-    """
-    try:
-        yield
-    except RuntimeError as exc:
-        if "busy or unavailable" not in str(exc):
-            raise
-        raise Unable(
-            "a GPU accepts only one process, and the worker for that GPU already holds it: "
-            "nvidia-smi -c DEFAULT",
-            Cause.BUSY,
-        ) from exc
 
 
 def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:

@@ -460,37 +460,6 @@ def test_no_memory_at_all_is_no_space() -> None:
     assert caught.value.cause is Cause.NO_SPACE
 
 
-def raising(error: Exception) -> Callable[[Tensor, Tensor, int], None]:
-    def write(_words: Tensor, _table: Tensor, _mask: int) -> None:
-        raise error
-
-    return write
-
-
-def ended(error: Exception) -> list[CheckItem]:
-    memory = Memory(chunks(100), AT_ONCE, MemorySeams(write=raising(error)))
-    found = gpu_memory.examine_memory(memory, GPU, room(), 1, enough)
-    return list(gpu_memory.convert_memory_errors(GPU, found))
-
-
-def test_an_uncorrectable_ecc_error_under_way_fails() -> None:
-    error = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
-    judgement = judge_items(CHECK, ended(error))
-    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert "uncorrectable ECC error" in judgement.reason
-
-
-def test_another_error_of_the_gpu_is_not_taken_for_bad_memory() -> None:
-    with pytest.raises(torch.AcceleratorError, match="launch"):
-        ended(torch.AcceleratorError("CUDA error: unspecified launch failure"))
-
-
-def test_memory_that_runs_out_under_way_is_no_space() -> None:
-    with pytest.raises(Unable, match="ran out of memory during the test") as caught:
-        ended(torch.OutOfMemoryError("CUDA out of memory"))
-    assert caught.value.cause is Cause.NO_SPACE
-
-
 def test_bandwidth_counts_a_copy_both_ways() -> None:
     def timer(_step: object, seconds: float) -> list[float]:
         return [9.0, 0.5, 0.5] if seconds == 1.0 else [100.0]
