@@ -302,6 +302,7 @@ def release_memory(task: Task) -> bool:
         return True
     try:
         torch.cuda.empty_cache()
+        torch.accelerator.empty_host_cache()  # pinned, which the other does not free
     except RuntimeError:
         return False
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")

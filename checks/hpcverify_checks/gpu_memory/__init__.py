@@ -51,7 +51,12 @@ from hpcverify.check import (
     fail_outside,
 )
 from hpcverify.units import GIB, GIGA
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    name_torch_vendor,
+    require_memory,
+)
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
@@ -76,7 +81,6 @@ FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
 MAX_DESCRIBED_WORDS = 3
 """Wrong words described; all are counted."""
-FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
 
 
 class GpuMemoryParams(Params, frozen=True):
@@ -163,7 +167,8 @@ def examine_memory(
     """
     if not memory.chunks:
         raise Unable(
-            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: {FREE_MEMORY_FIX}",
+            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: "
+            f"{write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
@@ -229,7 +234,8 @@ CHECK = Check(
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source=f"hpcverify default: untested memory does not pass; {FREE_MEMORY_FIX}",
+            source="hpcverify default: untested memory does not pass; end the other "
+            "processes that use the GPU",
         ),
         "memory.*": fail_outside(
             of_spec=0.85,

@@ -62,8 +62,14 @@ from hpcverify_checks.common import vote
 from hpcverify_checks.common.bits import format_word
 from hpcverify_checks.common.collective import RankGroup, exchange_messages
 from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, report_overrides
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    list_native_dtypes,
+    name_torch_vendor,
+    report_overrides,
+)
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.reruns import Reruns
@@ -177,7 +183,7 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
     if short:
         raise Unable(
             f"training needs {needed / 2**30:.1f} GiB of GPU memory and less is free "
-            f"({', '.join(short)}): end the processes that nvidia-smi lists",
+            f"({', '.join(short)}): {write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )
     return shape, dtype
@@ -221,7 +227,7 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
-        threads=max(1, torch.get_num_threads() // world),
+        threads=max(1, torch.get_num_threads() // (world if on_cpu else 1)),
         alike=len({vote.identify_kind(ctx.inventory, peer.part) for peer in ctx.peers}) == 1,
     )
 
