@@ -25,7 +25,7 @@ from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
 from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.transfers import Copy, WrongWords, copy, make_pattern
-from hpcverify_checks.p2p import CHECK, P2pParams, Rig, convert_busy_errors, measure, measure_pairs
+from hpcverify_checks.p2p import CHECK, P2pParams, Rig, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
 
 SHORT = P2pParams(size=2**16, verified=2**14, seconds=0.0)
@@ -159,15 +159,6 @@ def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(tmp_path
     judgement = judge_items(CHECK, found, ctx.inventory)
     assert judgement.verdict is Verdict.FAIL
     assert "the IOMMU or ACS" in judgement.reason
-
-
-def test_a_gpu_that_takes_one_process_is_busy_and_the_way_out_is_said() -> None:
-    busy = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-    with pytest.raises(Unable, match="nvidia-smi -c DEFAULT") as caught, convert_busy_errors():
-        raise RuntimeError(busy)
-    assert caught.value.cause is Cause.BUSY
-    with pytest.raises(RuntimeError, match="illegal"), convert_busy_errors():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_words_of_another_gpu_are_found(tmp_path: Path) -> None:
