@@ -1,146 +1,129 @@
 """
-Sizes that a CPU can do in place of a GPU: what does not follow from parameters.
+What is changed in hpcverify for a rehearsal, and cannot be set by parameters.
 
-Each function changes the constants of one module of the checks, right after its import.
+Constants are made small enough for a CPU, each right after the import of its module. And
+a rehearsal is of another node than the one that it runs on: it has a lock and devices of
+its own.
 """
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-WORK = (8192 / 256) ** 3
-"""Operations that one operation of a product of the thermal load stands for."""
-COPIED = 64
-"""Bytes that one byte copied between memories stands for."""
-READ = 256
-"""Bytes that one byte stands for where the bandwidth of memory is measured."""
-PRODUCT_SIZE = 256
-"""What is computed of larger products whose rate is measured."""
+from tests.rehearsal.clock import CLOCK
+
+CONSTANTS: Mapping[str, Mapping[str, Any]] = {
+    "gemm": {"BYTES_PER_ELEMENT": 0, "WARM_UP_SECONDS": 1e-6},
+    "gpu_memory": {"BUFFER_BYTES": 2**22, "WARM_UP_SECONDS": 1e-6},
+    "gpu_memory.allocate": {"MAX_CHUNK_BYTES": 2**22, "RESERVE_BYTES": 2**20},
+    "gpu_memory.march": {"WORDS_PER_PIECE": 2**15},
+    "sdc": {"GPU_SIZE": 256, "GPU_MEMORY_BYTES": 2**24, "LARGE_GPU_BYTES": 0},
+    "sdc.copies": {"ROOM_BYTES": {"cuda": 2**18, "cpu": 2**18}},
+    "sdc.stress": {"PERIOD_SECONDS": (2e-6, 4e-6)},
+    "thermal.load": {
+        "STEADY_SIZES": {"cuda": 256, "cpu": 1024},
+        "WAVE_SIZES": {"cuda": 128, "cpu": 384},
+        "GPU_BYTES": 2**22,
+    },
+}
+"""Of the modules of the checks: sizes, and times that follow from sizes."""
+DEFAULTS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "gpu_memory": {"make_steps": ["BUFFER_BYTES"]},
+    "gpu_memory.allocate": {
+        "allocate_chunks": ["MAX_CHUNK_BYTES", "MIN_CHUNK_BYTES", "RESERVE_BYTES"]
+    },
+    "gpu_memory.march": {"Memory.__init__": ["WORDS_PER_PIECE", "HARDWARE"]},
+}
+"""The functions whose defaults are such constants, and which."""
+SHAPES: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "sdc.stress": {"GPU_SHAPE": (128, 256), "SLOW_SHAPE": (128, 128)}
+}
+"""Sizes and depths of products."""
 
 
-def shrink(name: str, module: Any) -> None:
-    """Change the constants of the module *name*."""
-    SMALLER[name](module)
+def _shrink(name: str, module: Any) -> None:
+    for constant, value in CONSTANTS.get(name, {}).items():
+        assert hasattr(module, constant), f"{name} has no {constant} any more"
+        setattr(module, constant, value)
+    for constant, (size, depth) in SHAPES.get(name, {}).items():
+        setattr(module, constant, module.Shape(size=size, depth=depth))
+    for path, constants in DEFAULTS.get(name, {}).items():
+        function = module
+        for part in path.split("."):
+            function = getattr(function, part)
+        function.__defaults__ = tuple(getattr(module, constant) for constant in constants)
+    if name == "thermal.load":
+        module.prepare_loads = _pass_for_real(module.prepare_loads)
 
 
-def _shrink_thermal_load(module: Any) -> None:
-    module.STEADY_SIZES["cuda"] = 256
-    module.WAVE_SIZES["cuda"] = 128
-    module.GPU_BYTES = 2**24
-    source = module.NORMAL_NUMBERS
+def _pass_for_real(prepare: Callable[..., Any]) -> Callable[..., Any]:
+    """From the soak's beginning, the telemetry looks on."""
 
-    def make(task: Any, pair: int, device: Any) -> tuple[Any, Any]:
-        a, b = source.make(task, pair, device)
-        if getattr(device, "type", "cpu") == "cuda":
-            a.stands_for = WORK
-            a.same = {}
-        return a, b
+    def prepare_for_real(*args: Any, **kwargs: Any) -> Any:
+        CLOCK.pass_for_real()
+        return prepare(*args, **kwargs)
 
-    module.NORMAL_NUMBERS = replace(source, make=make)
+    return prepare_for_real
 
 
-def _shrink_stress(module: Any) -> None:
-    module.GPU_SHAPE = module.Shape(size=256, depth=512)
-    module.SLOW_SHAPE = module.Shape(size=256, depth=256)
-
-
-def _shrink_sdc(module: Any) -> None:
-    module.GPU_SIZE = 512
-    module.GPU_MEMORY_BYTES = 100 * 2**20
-    module.LARGE_GPU_BYTES = 0
-
-
-def _shrink_march(module: Any) -> None:
-    module.WORDS_PER_PIECE = 2**15
-    module.Memory.__init__.__defaults__ = (2**15, module.HARDWARE)
-
-
-def _shrink_allocation(module: Any) -> None:
-    module.MAX_CHUNK_BYTES = 2**23
-    module.RESERVE_BYTES = 2**22
-    module.allocate_chunks.__defaults__ = (
-        module.MAX_CHUNK_BYTES,
-        module.MIN_CHUNK_BYTES,
-        module.RESERVE_BYTES,
-    )
-
-
-def _shrink_gpu_memory(module: Any) -> None:
-    module.BUFFER_BYTES = 2**24
-    make = module.make_steps
-
-    def make_steps(device: Any, size: int = 2**24) -> dict[str, Any]:
-        steps = make(device, size)
-        for step, _ in steps.values():
-            tensor = getattr(step.func, "__self__", None)
-            tensor = tensor if hasattr(tensor, "dim") else step.args[0]
-            tensor.stands_for = READ
-        return {name: (step, moved * READ) for name, (step, moved) in steps.items()}
-
-    module.make_steps = make_steps
-
-
-def _shrink_timing(module: Any) -> None:
-    """Compute products of 8192 as products of 256."""
-    make = module.make_product_step
-
-    def make_product_step(dtype: str, size: int, device: Any) -> Any:
-        if device.type == "cpu" or size <= PRODUCT_SIZE:
-            return make(dtype, size, device)
-        step = make(dtype, PRODUCT_SIZE, device)
-        step.args[0].stands_for = (size / PRODUCT_SIZE) ** 3
-        return step
-
-    module.make_product_step = make_product_step
-
-
-def _shrink_probe(module: Any) -> None:
-    """Leave the host's CPU out of what is computed on: it takes half of the time."""
-    if os.environ.get("REHEARSAL_CPU") == "1":
-        return
-    whole = module.probe_with_holders
+def _leave_out_cpu(module: Any) -> None:
+    """Leave the host's CPU out of what is computed on: it takes as long as ever."""
+    probe = module.probe_with_holders
 
     def probe_with_holders(*arguments: Any) -> Any:
-        inventory, holders = whole(*arguments)
-        gpus = tuple(d for d in inventory.devices if d.kind == "cuda")
+        inventory, holders = probe(*arguments)
+        gpus = tuple(d for d in inventory.devices if d.kind != "cpu")
         return module.replace(inventory, devices=gpus), holders
 
     module.probe_with_holders = probe_with_holders
 
 
-def _shrink_lock(module: Any) -> None:
-    """Take a lock of our own: this is another node than the one that it runs on."""
-    lock = module.node_lock.__wrapped__
-    lock.__defaults__ = (f"\0rehearsal.{os.getpid()}",)
-    lock.__kwdefaults__["folder"] = module.Path("/nowhere")
+def _lock_own_node(module: Any) -> None:
+    """Take a lock that only this run has."""
+    hold = module.node_lock
+
+    def node_lock(*args: Any, **kwargs: Any) -> Any:
+        name, folder = f"\0rehearsal.{os.getpid()}", module.Path("/proc/none")
+        return hold(name, *args, **{"folder": folder, **kwargs})
+
+    module.node_lock = node_lock
 
 
-def _set(**constants: object) -> Callable[[ModuleType], None]:
-    def change(module: ModuleType) -> None:
-        for name, value in constants.items():
-            setattr(module, name, value)
-
-    return change
-
-
-CHECKS = "hpcverify_checks."
-SMALLER: dict[str, Callable[[Any], None]] = {
-    CHECKS + "thermal.load": _shrink_thermal_load,
-    CHECKS + "sdc.stress": _shrink_stress,
-    CHECKS + "sdc.copies": lambda module: module.ROOM_BYTES.update(cuda=2**20),
-    CHECKS + "sdc": _shrink_sdc,
-    CHECKS + "gpu_memory.march": _shrink_march,
-    CHECKS + "gpu_memory.allocate": _shrink_allocation,
-    CHECKS + "gpu_memory": _shrink_gpu_memory,
-    CHECKS + "common.timing": _shrink_timing,
-    CHECKS + "gemm": _set(BYTES_PER_ELEMENT=0),
-    CHECKS + "p2p": _set(GIGA=1e9 / COPIED),
-    CHECKS + "pcie_bandwidth": _set(GIGA=1e9 / COPIED),
-    "hpcverify.telemetry.probe": _shrink_probe,
-    "hpcverify.run.lock": _shrink_lock,
+CHANGES: Mapping[str, Callable[[Any], None]] = {
+    "hpcverify.telemetry.probe": _leave_out_cpu,
+    "hpcverify.run.lock": _lock_own_node,
+    **{f"hpcverify_checks.{name}": partial(_shrink, name) for name in CONSTANTS},
 }
-"""What is changed, by the module that has it."""
+"""What to do to a module once it has been imported."""
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets modules be found as ever, and changes some of them right after."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = CHANGES.get(fullname)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if change else None
+        if spec is None or spec.loader is None or change is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - a method
+        return spec
+
+
+def install() -> None:
+    """Change what will be imported."""
+    sys.meta_path.insert(0, _Finder())
