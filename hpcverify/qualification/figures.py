@@ -12,7 +12,6 @@ from hpcverify.model import Finding, Inventory, Measurement, Result, Run, Verdic
 from hpcverify.qualification.bounds import bound_rate
 from hpcverify.records.qualification import Comparison, Count, Figure
 from hpcverify.run.selftest import SelftestResult
-from hpcverify.units import convert_unit
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "gemm": ("*.burst", "*.sustained"),
@@ -91,8 +90,8 @@ def _list_comparisons(
     if spec is None:
         return
     promise = spec.find_promise(item.name.partition(".")[0])
-    if promise:
-        yield Comparison(SHEET, convert_unit(promise.value, promise.unit, item.unit))
+    if promise and promise.unit == item.unit:
+        yield Comparison(SHEET, promise.value)
     if item.name == "power.mean":
         yield Comparison(TDP, spec.tdp_w)
 

@@ -30,6 +30,9 @@ CONTENTS_NOTE = (
     "This page and its JSON name no node, serial number or address. The run documents in "
     "runs/ have the serial numbers, UUIDs and addresses of parts, and lines of the kernel log."
 )
+MACHINE_LABELS = {"bios": "BIOS", "os": "OS"}
+MAX_BOUND = 0.1
+"""A bound above one in ten says nothing."""
 FIGURE_HEADS = ("Measured", "Part", "Median", "Lowest to highest", "Beside")
 Row = tuple[str, ...]
 """The cells of a table, ready to print."""
@@ -62,7 +65,7 @@ def render(report: Qualification) -> str:
         headline=describe_gpus(report) or "No GPU",
         lede=summarize(report),
         facts=list(_list_facts(report)),
-        steps=[_build_section(step) for step in report.steps],
+        steps=_build_sections(report),
         gpus=[(gpu.label, gpu.name, tuple(gpu.facts.items())) for gpu in report.gpus],
         versions=report.versions.items(),
         lines=[format_line(line) for line in report.reached],
@@ -85,7 +88,7 @@ def _list_markdown(report: Qualification) -> Iterator[str]:
     yield escape(summarize(report))
     yield ""
     yield from _write_table(("", ""), list(_list_facts(report)))
-    for section in map(_build_section, report.steps):
+    for section in _build_sections(report):
         yield f"## {escape(section.name)}: {section.icon.word}"
         yield ""
         yield f"{escape(section.question)} ({section.took} of {section.budget})"
@@ -136,10 +139,15 @@ def _list_facts(report: Qualification) -> Iterator[tuple[str, str]]:
     yield "hpcverify", report.hpcverify
     yield "Started", format_time(report.started)
     yield "Took", format_duration(report.seconds)
-    yield from ((name.capitalize(), text) for name, text in report.machine.items())
+    yield from ((MACHINE_LABELS.get(n, n.capitalize()), text) for n, text in report.machine.items())
 
 
-def _build_section(step: StepReport) -> StepSection:
+def _build_sections(report: Qualification) -> list[StepSection]:
+    several = len({gpu.name for gpu in report.gpus}) > 1
+    return [_build_section(step, several=several) for step in report.steps]
+
+
+def _build_section(step: StepReport, *, several: bool) -> StepSection:
     return StepSection(
         id=make_anchor(step.name),
         name=step.name,
@@ -149,14 +157,16 @@ def _build_section(step: StepReport) -> StepSection:
         took=format_duration(step.seconds),
         budget=format_duration(step.budget),
         page=step.run.removesuffix(".json") + ".html" if step.run else "",
-        figures=tuple(_format_figure(figure) for figure in step.figures),
+        figures=tuple(_format_figure(figure, several=several) for figure in step.figures),
         counts=tuple(_format_count(count) for count in step.counts),
         notes=step.notes,
     )
 
 
-def _format_figure(figure: Figure) -> Row:
-    part = f"{figure.parts} x {figure.model}" if figure.model else "node"
+def _format_figure(figure: Figure, *, several: bool) -> Row:
+    """Print a figure; the model of its GPUs only where the node has *several*."""
+    model = figure.model if several else "GPU"
+    part = f"{figure.parts} x {model}" if figure.model else "node"
     spread = ""
     if figure.parts > 1:
         low, high = (format_scaled(v, figure.unit) for v in (figure.lowest, figure.highest))
@@ -172,7 +182,7 @@ def _format_figure(figure: Figure) -> Row:
 
 def _format_comparison(figure: Figure, beside: Comparison) -> str:
     value = f"{beside.what} {format_scaled(beside.value, figure.unit)}"
-    return f"{figure.median / beside.value:.1%} of {value}" if beside.value else value
+    return f"{figure.median / beside.value * 100:.1f} % of {value}" if beside.value else value
 
 
 def _format_count(count: Count) -> Row:
@@ -180,5 +190,5 @@ def _format_count(count: Count) -> Row:
         count.what,
         f"{count.events:,}",
         f"{count.tries:,}",
-        f"more than {count.bound:.2g} each, or 1 in {1 / count.bound:,.0f}",
+        f"more than 1 in {1 / count.bound:,.0f}" if count.bound < MAX_BOUND else "too few to say",
     )
