@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from hpcverify.run.wire import Item, Outcome, Task
 
+TELEMETRY_WORKER = "telemetry"
+"""The name of the worker that reads the hardware, and computes on none of it."""
+
 
 class Answer(Struct, frozen=True, kw_only=True):
     """What a worker yielded for one task, in order, and how the task ended."""

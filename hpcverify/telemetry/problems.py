@@ -32,7 +32,10 @@ BROKEN_CODES = (
 )
 """Problems of the hardware."""
 
-UNREACHABLE_CAUSES = {**VIEW_CAUSES, "gpu_mig": Cause.PARTIAL_VIEW}
+CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
+"""A GPU in several pieces, by NVIDIA's name for that or by AMD's."""
+
+UNREACHABLE_CAUSES = {**VIEW_CAUSES, **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW)}
 """Why nothing can be computed on a GPU; one that is cut up can be read all the same."""
 
 VIEW_REMEDIES = {
@@ -56,7 +59,7 @@ _RULES = {
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
-    "gpu_mig": FindingRule(Verdict.PASS, Remedy.NONE),
+    **dict.fromkeys(CUT_UP_CODES, FindingRule(Verdict.PASS, Remedy.NONE)),
     **{
         code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)
         for code, cause in VIEW_CAUSES.items()

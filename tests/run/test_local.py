@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+import torch
 
-from hpcverify.model import Cause, Measurement, Remedy, Verdict
+from hpcverify.model import Cause, Device, Measurement, Remedy, Verdict
 from hpcverify.run.executor import Answer
 from hpcverify.run.local import LocalExecutor
-from hpcverify.run.wire import Measure, Task
+from hpcverify.run.wire import Measure
 from hpcverify.run.worker import release_memory
 from hpcverify.testing import make_context
 from tests.fuse import silent_file_system
@@ -31,7 +33,7 @@ def executor() -> Iterator[LocalExecutor]:
     made.close()
 
 
-def order(tmp_path: Path, way: str, path: str = "") -> Task:
+def order(tmp_path: Path, way: str, path: str = "") -> Measure:
     return Measure(
         name="naughty",
         packages=("tests.site.acme_checks",),
@@ -276,3 +278,18 @@ def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
     unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", unused)
     assert searches(tmp_path) == 1
+
+
+def test_a_worker_of_a_gpu_gives_back_its_memory_and_the_pinned_memory_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are those of the real torch: its CPU build has no cache to empty."""
+    freed: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append("memory"))
+    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: freed.append("pinned"))
+    gpu = Device(kind="cuda", part="GPU-1", label="GPU 0")
+    task = order(tmp_path, "steady")
+    context = make_context(tmp_path, device=gpu, peers=(gpu,))
+    assert release_memory(msgspec.structs.replace(task, context=context))
+    assert freed == ["memory", "pinned"]

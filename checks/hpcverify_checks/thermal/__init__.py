@@ -55,6 +55,7 @@ from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.device import reserve_gpu_cores
+from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
@@ -103,6 +104,7 @@ def measure(
     applies(ctx)
     began = time.monotonic()
     loads = prepare_loads(ctx, seams)
+    yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     table = plan_stretches(
         plan.wait_for_all(ctx.shared, ctx.rank, watched),
