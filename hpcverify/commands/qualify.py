@@ -27,6 +27,7 @@ from hpcverify.records.qualification import (
 from hpcverify.run.lock import node_lock
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.summary.printable import make_printable
+from hpcverify.summary.verdict import shorten
 from hpcverify.summary.wording import format_duration
 
 FACTS = "facts"
@@ -126,7 +127,7 @@ class StepPrinter:
 def print_end(report: StepReport) -> None:
     """Print what a step came to."""
     text = f"{report.verdict.name:5} {report.name} ({format_duration(report.seconds)})"
-    click.echo(make_printable(text + (f": {report.reason}" if report.reason else "")))
+    click.echo(make_printable(shorten(text + (f": {report.reason}" if report.reason else ""))))
 
 
 def write_run_pages(report: Qualification, folder: Path) -> None:

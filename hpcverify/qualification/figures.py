@@ -8,7 +8,7 @@ from statistics import median
 
 from hpcverify.check import matches
 from hpcverify.limits.specs import find_spec
-from hpcverify.model import Finding, Inventory, Measurement, Result, Run, Verdict
+from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
 from hpcverify.qualification.bounds import bound_rate
 from hpcverify.records.qualification import Comparison, Count, Figure
 from hpcverify.run.selftest import SelftestResult
@@ -18,7 +18,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "gpu_memory": ("memory.*", "covered"),
     "pcie_bandwidth": ("h2d", "d2h"),
     "p2p": ("*.write", "*.read", "*.ring"),
-    "allreduce": ("busbw.*",),
+    "allreduce": ("busbw.*", "*.busbw"),
     "training": ("replays", "step_p50", "tokens", "mfu"),
     "sdc": ("products", "checked_operations"),
     "thermal": ("power.mean", "rate.mean", "clock.mean", "temperature.*", "wave.edges"),
@@ -59,6 +59,14 @@ def _identify_group(item: Measurement, inventory: Inventory) -> tuple[str, str]:
     return item.name, part.facts.get("name", "") if part and is_gpu else ""
 
 
+def find_gpus(inventory: Inventory, model: str) -> list[Part]:
+    """Find the GPUs of *model*; all of the node if it is empty and they are all alike."""
+    gpus = inventory.of_kind("gpu")
+    if not model and len({gpu.facts.get("name") for gpu in gpus}) == 1:
+        return list(gpus)
+    return [gpu for gpu in gpus if gpu.facts.get("name") == model]
+
+
 def _build_figure(result: Result, group: Sequence[Measurement], model: str, run: Run) -> Figure:
     values = [m.value for m in group if m.value is not None]
     worst = min(group, key=lambda m: m.value or 0.0)
@@ -73,20 +81,20 @@ def _build_figure(result: Result, group: Sequence[Measurement], model: str, run:
         lowest=min(values),
         highest=max(values),
         lowest_part=run.inventory.find_label(worst.where) if len(group) > 1 else "",
-        compared=tuple(_list_comparisons(result, first, {m.where for m in group}, run)),
+        compared=tuple(_list_comparisons(result, first, {m.where for m in group}, model, run)),
     )
 
 
 def _list_comparisons(
-    result: Result, item: Measurement, wheres: set[str], run: Run
+    result: Result, item: Measurement, wheres: set[str], model: str, run: Run
 ) -> Iterator[Comparison]:
     if result.check in REFERENCES:
         reference, what = REFERENCES[result.check]
         yield from _compare_with(run, reference, item.name, wheres, what)
     if item.name + LINK_SUFFIX in {m.name for m in result.measurements}:
         yield from _compare_with(run, result.check, item.name + LINK_SUFFIX, wheres, LINK)
-    part = run.inventory.find_part(item.where)
-    spec = find_spec(part) if part and part.kind == "gpu" else None
+    gpus = find_gpus(run.inventory, model)
+    spec = find_spec(gpus[0]) if gpus else None
     if spec is None:
         return
     promise = spec.find_promise(item.name.partition(".")[0])

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 from hpcverify.check import matches
 from hpcverify.limits.specs import MEASURED_UNITS, find_spec
 from hpcverify.model import Run, Verdict
+from hpcverify.qualification.figures import find_gpus
 from hpcverify.records.qualification import Figure, ReachedLine
 from hpcverify.units import convert_unit, format_count
 
 QUANTITIES = {
     "gemm": ("*.burst", "*.sustained"),
     "gpu_memory": ("memory.*",),
-    "p2p": ("p2p.write", "p2p.read"),
+    "p2p": ("p2p.write", "p2p.read", "tray.write"),
+    "allreduce": ("*.busbw",),
 }
 """The measurements that the table has lines for, by check."""
 TABLE_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s"}
@@ -58,7 +60,7 @@ def list_reached(
 def _build_line(
     figure: Figure, run: Run, held_back: frozenset[str], version: str
 ) -> ReachedLine | str:
-    gpus = [p for p in run.inventory.of_kind("gpu") if p.facts.get("name") == figure.model]
+    gpus = find_gpus(run.inventory, figure.model)
     spec = find_spec(gpus[0]) if gpus else None
     quantity, _, mode = figure.quantity.partition(".")
     if spec is None or quantity not in MEASURED_UNITS:
@@ -79,5 +81,5 @@ def _build_line(
         unit=unit,
         confidence=MEASURED_HERE,
         source=f"measured by hpcverify {version} on {run.started:%Y-%m-%d}, driver {driver}: "
-        f"median of {format_count(figure.parts, 'GPU')}",
+        f"{'median of ' if figure.model else ''}{format_count(len(gpus), 'GPU')}",
     )

@@ -47,8 +47,11 @@ from hpcverify.run.selftest import (
     SelftestRunner,
 )
 from hpcverify.summary.progress import Progress
+from hpcverify.summary.verdict import shorten
 from hpcverify.units import format_count
 
+REASON_CHARACTERS = 600
+"""Characters of what one check says; its page has the rest."""
 NODE_LABEL = "node"
 """What the documents call the node: its name is nobody's business."""
 RUNS_FOLDER = "runs"
@@ -239,7 +242,10 @@ def read_selftests(
             f"{check} on {inventory.find_label(t.where)}: {t.fault}: {t.outcome}, not {t.expected}"
             for check, t in wrong
         ),
-        *(f"{check} on {inventory.find_label(where)}: {why}" for check, where, why in untried),
+        *(
+            f"{check} on {inventory.find_label(where)}: {' '.join(why.split())}"
+            for check, where, why in untried
+        ),
     ]
     return msgspec.structs.replace(
         build_report(step, verdict, "; ".join(reasons)),
@@ -268,7 +274,7 @@ def _list_reasons(run: Run) -> Iterator[str]:
         yield "interrupted"
     for result in run.results:
         if run.verdict is not Verdict.PASS and effective_verdict(result) is run.verdict:
-            yield f"{result.check}: {result.reason}"
+            yield shorten(f"{result.check}: {' '.join(result.reason.split())}", REASON_CHARACTERS)
 
 
 def _list_notes(run: Run) -> Iterator[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from hpcverify.check import (
     Check,
@@ -29,18 +28,13 @@ from hpcverify_checks.common.device import (
     find_torch_device,
     list_native_dtypes,
     use_float32_precision,
-    wait_for_device,
 )
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.timing import make_product_step
-from hpcverify_checks.gemm import choose_size
+from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
 
-if TYPE_CHECKING:
-    import torch
-
-WARM_UP_SECONDS = 0.3
-ROW_SECONDS = 0.1
-"""About how long the products between two looks at the clock take."""
+ROW_SHARE = 0.02
+"""Of the time, about what the products between two looks at the clock take."""
 
 
 class BareGemmParams(Params, frozen=True):
@@ -48,6 +42,8 @@ class BareGemmParams(Params, frozen=True):
 
     burst_seconds: float = 1.0
     seconds: float = 5.0
+    size: int = 0
+    """Rows, columns and depth; 0 picks what `gemm` does."""
 
 
 def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
@@ -58,10 +54,11 @@ def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
     native = list_native_dtypes(device)
     for dtype in (d for d in DTYPES if d in native):
         with use_float32_precision(FAMILIES[dtype].precision):
-            size = choose_size(dtype, device)
+            size = params.size or choose_size(dtype, device)
             product = make_product_step(dtype, size, device)
-            row = count_products(product, device)
-            repeat_rows(product, row, WARM_UP_SECONDS)
+            repeat_rows(product, 1, WARM_UP_SECONDS)
+            once = repeat_rows(product, 1, WARM_UP_SECONDS)
+            row = max(1, int(ROW_SHARE * params.seconds / once))
             burst = repeat_rows(product, row, params.burst_seconds)
             repeat_rows(product, row, params.seconds / 2)
             sustained = repeat_rows(product, row, params.seconds / 2)
@@ -70,16 +67,6 @@ def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
             rate = 2.0 * size**3 / seconds / GIGA
             yield Measurement(f"{dtype}.{name}", rate, unit, ctx.device.part)
         yield Coverage(ctx.device.part, f"{dtype}: rows of {row} products of {size}^3, no checks")
-
-
-def count_products(product: Callable[[], object], device: torch.device) -> int:
-    """Count the products that take about `ROW_SECONDS`."""
-    product()
-    wait_for_device(device)
-    began = perf_counter()
-    product()
-    wait_for_device(device)
-    return max(1, int(ROW_SECONDS / (perf_counter() - began)))
 
 
 def repeat_rows(product: Callable[[], object], row: int, seconds: float) -> float:

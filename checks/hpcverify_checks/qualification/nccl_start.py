@@ -17,13 +17,17 @@ from hpcverify.check import (
     Skip,
 )
 from hpcverify.units import GIB
-from hpcverify_checks.common.collective import (
+from hpcverify_checks.common.device import find_torch_device, wait_for_device
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_CODE,
+    RANK_LOST_RULE,
     RankGroup,
-    all_reduce,
+    await_ranks,
     exchange_messages,
     join_group,
+    merge_lost_ranks,
+    report_lost_ranks,
 )
-from hpcverify_checks.common.device import find_torch_device, wait_for_device
 
 
 class NcclStartParams(Params, frozen=True):
@@ -34,22 +38,26 @@ class NcclStartParams(Params, frozen=True):
 
 def measure(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
     """Yield the seconds of each phase, and the memory that NCCL takes."""
-    import torch
-
     if ctx.device.kind == "cpu":
         raise Skip("this is about GPUs")
     if len(ctx.peers) == 1:
         raise Skip("only one GPU: nothing to reduce with")
+    yield from report_lost_ranks(ctx, _time_phases(ctx, params))
+
+
+def _time_phases(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
+    import torch
+
     device, where = find_torch_device(ctx), ctx.device.part
     group = RankGroup(str(ctx.shared), len(ctx.peers), "nccl", params.timeout_seconds)
-    small = torch.ones(1, device=device)
+    torch.ones(1, device=device)
     wait_for_device(device)
     free, _ = torch.cuda.mem_get_info(device)
     exchange_messages(group, ctx.rank, "ready")  # torch is loaded everywhere by now
     times = [perf_counter()]
     with join_group(group, ctx.rank, device):
         times.append(perf_counter())
-        all_reduce(small)
+        await_ranks(group, device)
         wait_for_device(device)
         times.append(perf_counter())
         left, _ = torch.cuda.mem_get_info(device)
@@ -72,6 +80,8 @@ CHECK = Check(
         "nccl.end": Metric(unit="s", meaning="to end the group"),
         "nccl.memory": Metric(unit="GiB", meaning="of the GPU, after the first all-reduce"),
     },
+    finding_rules={RANK_LOST_CODE: RANK_LOST_RULE},
+    reconcile=merge_lost_ranks,
     placement=Placement.DEVICES,
     timeout=300.0,
 )
