@@ -87,6 +87,8 @@ class Round(Struct, frozen=True, kw_only=True):
     """Whether the telemetry worker samples."""
     observed_until: dict[str, float]
     """When each passive check last observed the telemetry; the rounds share it."""
+    errors_of_all_gpus: set[str]
+    """The codes of CUDA's errors that all GPUs raised alike in a check; the rounds share it."""
     began: float
     """When the run began, on *clock*."""
     deadline: float
@@ -180,7 +182,7 @@ class StepRun(Struct, kw_only=True):
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
 
-        return explain_gpu_errors(answers, now.inventory, ask, now.holders)
+        return explain_gpu_errors(answers, now.inventory, ask, now.holders, now.errors_of_all_gpus)
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:

@@ -70,6 +70,7 @@ class Verification(Struct, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _observed_until: dict[str, float] = {}
+    _errors_of_all_gpus: set[str] = set()
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -125,6 +126,7 @@ class Verification(Struct, kw_only=True):
             seed=derive_seed(self.seed, number),
             is_sampled=is_sampled,
             observed_until=self._observed_until,
+            errors_of_all_gpus=self._errors_of_all_gpus,
             began=self._began,
             deadline=self._began + self.plan.budget,
             clock=self.clock,
