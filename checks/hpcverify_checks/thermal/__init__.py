@@ -57,6 +57,7 @@ from hpcverify_checks.common import vote
 from hpcverify_checks.common.device import reserve_gpu_cores
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.common.rendezvous import leave_word
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
     SOAK_RULES,
@@ -103,7 +104,8 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    loads = prepare_loads(ctx, seams)
+    with leave_word(ctx.shared, ctx.rank):  # the others do not wait for who is lost
+        loads = prepare_loads(ctx, seams)
     yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     table = plan_stretches(
