@@ -31,7 +31,13 @@ from hpcverify_checks.common.exact import view_shifted
 from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
 from hpcverify_checks.sdc import SdcParams, choose_shape
-from hpcverify_checks.sdc.prepare import DeviceTask, References, list_families, prepare
+from hpcverify_checks.sdc.prepare import (
+    DeviceTask,
+    References,
+    list_families,
+    prepare,
+    try_offsets,
+)
 
 PAIRS = 7
 MIN_PRODUCTS = 16
@@ -47,8 +53,11 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     for family in families:
         shape = choose_shape(family, device, params)
         seams = ProductSeams(compare=compared)
-        task = DeviceTask(ctx, family, shape, device, seams, 0, references)
+        task = DeviceTask(ctx, family, shape, device, seams, references=references)
         with use_float32_precision(family.precision):
+            task = try_offsets(task).task
+            if not task.shifts:  # there is no product to compare
+                continue
             bench = task.make_bench(ctx.device.part, prepare(task).jobs)
             ratio, count = compare_in_pairs(bench, params.seconds / len(families))
         yield Measurement(f"{family.name}.checked_over_bare", ratio, "ratio", ctx.device.part)

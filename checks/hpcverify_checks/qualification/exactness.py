@@ -43,7 +43,8 @@ def measure(
     device, references = find_torch_device(ctx), References()
     for family in list_families(device):
         shape = choose_shape(family, device, params)
-        task = DeviceTask(ctx, family, shape, device, seams or ProductSeams(), 0, references)
+        tried = seams or ProductSeams()
+        task = DeviceTask(ctx, family, shape, device, tried, references=references)
         with use_float32_precision(family.precision):
             yield from try_plans(task)
 
