@@ -54,6 +54,8 @@ CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
 """Left out on CPUs that others use."""
+WARM_UP_SECONDS = 0.5
+"""For each size: a few sums, and the buffers."""
 LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
@@ -69,6 +71,11 @@ class AllreduceParams(Params, frozen=True):
     """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: float = 30.0
     """After this a silent rank counts as lost."""
+
+
+def estimate(_ctx: Context, params: AllreduceParams) -> float:
+    """Double the time of the sums, for the verification, and add the warm-up of each size."""
+    return 2 * params.seconds + WARM_UP_SECONDS * max(len(params.sizes), len(GPU_SIZES))
 
 
 def measure(
@@ -190,6 +197,7 @@ def format_size(size: int) -> str:
 CHECK = Check(
     summary="all-reduce between the devices: bandwidth, jitter, every sum verified",
     measure=measure,
+    estimate=estimate,
     params=AllreduceParams,
     metrics={
         "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.check import Cause, Remedy, Unable, operation
 from hpcverify_checks.common.device import use_threads
 
 if TYPE_CHECKING:
@@ -231,9 +231,10 @@ def reduce_messages(
     everyone = reduce_minimum(_read_free_bytes(device), device)
     for size in job.sizes:
         if MEMORY_FACTOR * size <= everyone:
-            yield MessageBenchmark(job.world, rank, size, device, reduce).measure(
-                job.seconds / len(job.sizes)
-            )
+            benchmark = MessageBenchmark(job.world, rank, size, device, reduce)
+            with operation(f"the all-reduce of {size} bytes over {job.world} ranks"):
+                timed = benchmark.measure(job.seconds / len(job.sizes))
+            yield timed
         if device.type == "cuda":
             torch.cuda.empty_cache()
 

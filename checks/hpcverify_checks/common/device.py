@@ -12,7 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Coverage, Unable
+from hpcverify.check import Cause, Context, Coverage, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.dtypes import FAMILIES
@@ -90,10 +90,11 @@ def find_torch_device(ctx: Context) -> torch.device:
             "index with CUDA builds",
             Cause.MISSING,
         )
-    seen = range(torch.cuda.device_count())
-    uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in seen]
-    device = torch.device("cuda", find_gpu_index(ctx.device.part, uuids))
-    torch.cuda.set_device(device)
+    with operation("the start of CUDA", ctx.device):
+        seen = range(torch.cuda.device_count())
+        uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in seen]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, uuids))
+        torch.cuda.set_device(device)
     return device
 
 
