@@ -286,6 +286,12 @@ warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
 
 LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
 """For a finding that is only reported."""
+HUNG_CODE = "gpu_hung_under_load"
+"""Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
+ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
+    HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+}
+"""For findings that the engine makes, in every check."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 """For a finding that says that a wrong set-up keeps us from judging."""
 
@@ -334,6 +340,11 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     applies: Callable[[Context], None] | None = None
     reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
+
+    @property
+    def all_finding_rules(self) -> Mapping[str, FindingRule]:
+        """The rules for what the check finds, and for what the engine finds in its place."""
+        return {**ENGINE_FINDING_RULES, **self.finding_rules}
 
     def find_metric(self, name: str) -> Metric | None:
         """Find the metric for *name*, which may itself be a pattern."""

@@ -205,6 +205,12 @@ def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     return rest.split()[:1] in (["T"], ["t"])
 
 
+def read_queue_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+    """Read how long process *pid* was ready to run and waited for a core; see proc(5)."""
+    words = _read_proc(proc / str(pid) / "schedstat").split()
+    return int(words[1]) * 1e-9 if len(words) > 1 else 0.0
+
+
 def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:
     from subprocess import TimeoutExpired  # noqa: PLC0415 - as in `_start_tool`
 

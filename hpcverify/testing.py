@@ -79,7 +79,7 @@ def judge_items(
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
     limits = resolve(check.rules, measurements, inventory, past)
-    return judge(found, limits, check.finding_rules, inventory.format_names)
+    return judge(found, limits, check.all_finding_rules, inventory.format_names)
 
 
 def list_measurements(items: Iterable[CheckItem]) -> list[Measurement]:

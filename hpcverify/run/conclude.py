@@ -97,7 +97,7 @@ def conclude(
         if o.verdict is Verdict.ERROR
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
-    return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
+    return judge_result(result, step.rules, step.check.all_finding_rules, inventory, past)
 
 
 def judge_result(

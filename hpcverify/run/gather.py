@@ -32,6 +32,15 @@ from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.history import NodeHistory, list_missing_devices
+from hpcverify.run.overrun import (
+    BUDGET,
+    Allowance,
+    Phase,
+    allow,
+    describe_unused_gpus,
+    explain_overruns,
+    list_late_workers,
+)
 from hpcverify.run.wire import (
     GpuHolder,
     Measure,
@@ -87,8 +96,10 @@ class Round(Struct, frozen=True, kw_only=True):
     """When each passive check last observed the telemetry; the rounds share it."""
     began: float
     """When the run began, on *clock*."""
+    budget: float
+    """Of the whole suite, in seconds."""
     deadline: float
-    """When its budget runs out."""
+    """When it runs out."""
     clock: Callable[[], float]
 
     def count_seconds_left(self) -> float:
@@ -103,8 +114,14 @@ class StepRun(Struct, kw_only=True):
     round: Round
     _contexts: tuple[Context, ...] = ()
     """Of all workers that measured."""
+    _phases: list[Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""
+
+    def list_unused_gpus(self) -> tuple[Finding, ...]:
+        """List the GPUs that did not come back, and that no later check may use."""
+        late = list_late_workers(self._phases, self.round.inventory)
+        return tuple(describe_unused_gpus(late, self.step.name))
 
     def run(self, settle: float) -> Result | None:
         """
@@ -154,7 +171,6 @@ class StepRun(Struct, kw_only=True):
         """Have all workers measure; those of one phase at once."""
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
-        answers: dict[str, Answer] = {}
         with self._open_scratch() as scratch:
             for workers in assign_workers(step.check.placement, now.inventory.devices):
                 contexts = self._build_contexts(workers, scratch)
@@ -165,12 +181,21 @@ class StepRun(Struct, kw_only=True):
                     )
                     for worker, context in contexts.items()
                 }
-                left = now.count_seconds_left()
-                phase = now.executor.run(tasks, min(step.timeout, left))
-                if now.number > 1 and left < step.timeout:
-                    self._cut_workers |= find_overrun_workers(phase, left)
-                answers |= phase
-        return answers
+                allowance = self._allow(contexts.values())
+                answers = now.executor.run(tasks, allowance.seconds)
+                self._phases.append(Phase(contexts=contexts, answers=answers, allowance=allowance))
+                if now.number > 1 and allowance.bound == BUDGET:
+                    self._cut_workers |= find_cut_workers(answers)
+        return explain_overruns(self._phases, now.budget, now.inventory)
+
+    def _allow(self, contexts: Iterable[Context]) -> Allowance:
+        check, params = self.step.check, self.step.params
+        estimates = [check.estimate(ctx, params) for ctx in contexts] if check.estimate else []
+        return allow(
+            left=self.round.count_seconds_left(),
+            timeout=self.step.timeout,
+            estimate=max(estimates, default=None),
+        )
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
@@ -287,13 +312,18 @@ def _make_directory(path: Path) -> None:
         ) from exc
 
 
-def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
-    """Name the workers that we ended after *seconds*; a tool's own timeout is none."""
-    return frozenset(
-        name
-        for name, answer in answers.items()
-        if answer.outcome.cause is Cause.TIMEOUT
-        and answer.outcome.end - answer.outcome.start >= seconds
+def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:
+    """Name the workers that we ended; a tool's own timeout is none, nor is a process stuck."""
+    return frozenset(n for n, a in answers.items() if a.overrun and not a.overrun.stuck)
+
+
+def drop_devices(inventory: Inventory, problems: Sequence[Finding]) -> Inventory:
+    """Take the devices that *problems* name out of *inventory*, and say why."""
+    named = {problem.where for problem in problems}
+    return msgspec.structs.replace(
+        inventory,
+        devices=tuple(d for d in inventory.devices if d.part not in named),
+        problems=(*inventory.problems, *problems),
     )
 
 

@@ -10,7 +10,6 @@ after a bounded wait we abandon it and name it.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
-from hpcverify.breadcrumb import read as read_breadcrumb
+from hpcverify import breadcrumb
+from hpcverify.breadcrumb import Breadcrumb
 from hpcverify.errors import explain_shortage
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.processes import (
@@ -30,9 +30,11 @@ from hpcverify.processes import (
     is_stopped,
     list_session_members,
     name_signal,
+    read_queue_seconds,
     signal_sessions,
 )
-from hpcverify.run.executor import Answer
+from hpcverify.run.executor import Answer, Overrun
+from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 from hpcverify.run.wire import (
     Item,
@@ -57,6 +59,8 @@ HURRIED_REAP_SECONDS = 0.3
 """The same when the run must end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
+MAX_QUEUE_SHARE = 0.5
+"""Of an operation's time that a worker may wait for a core before that is why it is late."""
 LOG_TAIL_BYTES = 2000
 """The part of a worker's log that is worth showing."""
 SIGTERM_DEATH = "killed by SIGTERM"
@@ -76,6 +80,7 @@ class WorkerHandle:
         self._files = files
         self._written = 0
         self._read = 0
+        self._queued = 0.0
 
     @classmethod
     def start(cls, command: Sequence[str]) -> WorkerHandle:
@@ -103,6 +108,7 @@ class WorkerHandle:
 
     def send(self, request: Request) -> None:
         """Send *request*; a dead worker is noticed when it is polled."""
+        self._queued = read_queue_seconds(self.pid)
         text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
@@ -137,10 +143,9 @@ class WorkerHandle:
             return None
         return f"killed by {name_signal(-status)}" if status < 0 else f"exited with {status}"
 
-    def describe_whereabouts(self) -> str:
-        """Say what it was doing last, if its breadcrumb says so."""
-        doing = read_breadcrumb(self._files.breadcrumb)
-        return f" in {doing}" if doing else ""
+    def find_whereabouts(self) -> Breadcrumb | None:
+        """Find what it was doing last, if its breadcrumb says so."""
+        return breadcrumb.read(self._files.breadcrumb)
 
     def read_log_tail(self) -> str:
         """Return the end of what it wrote to standard output and error."""
@@ -153,10 +158,29 @@ class WorkerHandle:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def describe_stop(self) -> str:
-        """Say whether a signal stopped it or one of its children."""
-        stopped = any(map(is_stopped, list_session_members([self.pid])))
-        return f": {STOPPED_REASON}" if stopped else ""
+    def describe_hindrance(self, since: float) -> str:
+        """Say what has kept it from working since a moment on the monotonic clock, if so."""
+        if any(map(is_stopped, list_session_members([self.pid]))):
+            return STOPPED_REASON
+        queued = read_queue_seconds(self.pid) - self._queued
+        if queued > MAX_QUEUE_SHARE * (time.monotonic() - since):
+            return (
+                f"it waited {queued:.0f} s for a core: end what else runs on the node "
+                "(top shows it), and run again"
+            )
+        return ""
+
+    def describe_overrun(self, seconds: float, start: float) -> Overrun:
+        """Say what it is doing now that its *seconds* since *start* are up."""
+        found = self.find_whereabouts()
+        since = found.since if found else start
+        return Overrun(
+            seconds=seconds,
+            doing=found.text if found else "",
+            part=found.part if found else "",
+            doing_seconds=time.monotonic() - since,
+            hindrance=self.describe_hindrance(start),
+        )
 
     def close_files(self) -> None:
         """Close its files; nothing more can be read."""
@@ -178,8 +202,7 @@ class LocalExecutor(Struct):
     Keeps one worker for each name and gives them tasks.
 
     *should_stop* says whether the run must end; *tick* is called between polls, to show
-    progress, and *on_item* with each item as it comes. *budget* is the number of seconds
-    for all tasks together, for the message about the one that overran it.
+    progress, and *on_item* with each item as it comes.
     """
 
     should_stop: Callable[[], bool]
@@ -190,8 +213,6 @@ class LocalExecutor(Struct):
     """Workers that could not be ended, with their process id and wait channel."""
     early_workers: Mapping[str, ForkedWorker] = {}
     """Workers that were started before the executor, by name."""
-    budget: float = math.inf
-    _began: float = field(default_factory=time.monotonic)
     _workers: dict[str, WorkerHandle] = {}
     _request_number: int = 0
 
@@ -212,6 +233,7 @@ class LocalExecutor(Struct):
         self._request_number += 1
         items: dict[str, list[Item]] = {name: [] for name in tasks}
         ends: dict[str, Outcome] = {}
+        overruns: dict[str, Overrun] = {}
         for name, task in tasks.items():
             try:
                 worker = self._get_worker(name)
@@ -229,12 +251,17 @@ class LocalExecutor(Struct):
                 self._end(waiting, grace=0.0, reap=HURRIED_REAP_SECONDS)
                 ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
-                ends |= self._end_overrun(waiting, timeout)
+                overruns = self._end_overrun(waiting, timeout, start)
+                ends |= {name: describe_overrun(found) for name, found in overruns.items()}
             elif waiting:
                 self.tick()
                 time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
         return {
-            name: Answer(items=tuple(items[name]), outcome=_add_times(end, start))
+            name: Answer(
+                items=tuple(items[name]),
+                outcome=_add_times(end, start),
+                overrun=overruns.get(name),
+            )
             for name, end in ends.items()
         }
 
@@ -268,8 +295,9 @@ class LocalExecutor(Struct):
             self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
             return INTERRUPTED_OUTCOME
         tail = self._workers[name].read_log_tail()
-        where = self._workers[name].describe_whereabouts()
+        found = self._workers[name].find_whereabouts()
         self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
+        where = f" in {found.text}" if found else ""
         last = tail.rpartition("\n")[2]
         words = f"; last line of its log: {last}" if last and not where else ""
         return Outcome(
@@ -280,40 +308,15 @@ class LocalExecutor(Struct):
             trace=tail,
         )
 
-    def _end_overrun(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
-        where = {
-            name: self._workers[name].describe_whereabouts() + self._workers[name].describe_stop()
-            for name in names
-        }
-        spent = time.monotonic() - self._began > self.budget
+    def _end_overrun(
+        self, names: Sequence[str], timeout: float, start: float
+    ) -> dict[str, Overrun]:
+        found = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
         hung = self._end(names, grace=WORKER_GRACE_SECONDS, reap=REAP_SECONDS)
         return {
-            name: Outcome(
-                verdict=Verdict.ERROR,
-                reason=f"hung{where[name]}: {hung[name]} cannot be ended",
-                cause=Cause.HUNG,
-                remedy=Remedy.REBOOT,
-            )
-            if name in hung
-            else self._build_timeout(where[name], timeout, spent=spent)
-            for name in names
+            name: msgspec.structs.replace(overrun, stuck=hung.get(name, ""))
+            for name, overrun in found.items()
         }
-
-    def _build_timeout(self, where: str, timeout: float, *, spent: bool) -> Outcome:
-        """Say that a task did not end and, if it was only slow, what to change."""
-        reason = f"no end after {timeout:.0f} s{where}"
-        short = spent and not where
-        if short:
-            reason += (
-                f", when the suite's budget of {self.budget:g} s ran out: give the "
-                "suite more, or its checks less"
-            )
-        return Outcome(
-            verdict=Verdict.ERROR,
-            reason=reason,
-            cause=Cause.TIMEOUT,
-            remedy=Remedy.FIX_CONFIGURATION if short else Remedy.RERUN,
-        )
 
     def _end(self, names: Sequence[str], *, grace: float, reap: float) -> dict[str, str]:
         """
@@ -333,7 +336,7 @@ class LocalExecutor(Struct):
         signal_sessions(sessions, signal.SIGKILL)
         _wait_for(workers.values(), reap)
         hung = {
-            name: f"process {worker.pid}, which waits in {worker.abandon()},"
+            name: f"process {worker.pid}, which waits in {worker.abandon()}"
             for name, worker in workers.items()
             if worker.describe_death() is None
         }

@@ -12,7 +12,7 @@ import os
 import site
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,12 +20,12 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.check import Placement, Unable
-from hpcverify.model import Cause, Inventory, Result, Run, Verdict, verdict_of
+from hpcverify.model import Cause, Finding, Inventory, Result, Run, Verdict, verdict_of
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result
 from hpcverify.run.executor import Executor
-from hpcverify.run.gather import PROBE_SECONDS, Round, StepRun, probe_node
+from hpcverify.run.gather import PROBE_SECONDS, Round, StepRun, drop_devices, probe_node
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.summary.progress import Progress
 
@@ -124,6 +124,7 @@ class Verification(Struct, kw_only=True):
             is_sampled=is_sampled,
             observed_until=self._observed_until,
             began=self._began,
+            budget=self.plan.budget,
             deadline=self._began + self.plan.budget,
             clock=self.clock,
         )
@@ -134,8 +135,7 @@ class Verification(Struct, kw_only=True):
         costs: list[tuple[float, int]] = []  # of each round: seconds, bytes of the document
         began = self._began
         while True:
-            turns = [self._run_step(index, now) for index in range(len(self.plan.steps))]
-            results = tuple(filter(None, turns))
+            results = tuple(self._run_steps(now))
             done += results
             if was_interrupted(results) or now.number == self.plan.rounds:
                 return tuple(done), self._explain_cut_short(now, results)
@@ -177,24 +177,41 @@ class Verification(Struct, kw_only=True):
             f"ran out, with no result of {', '.join(missing)}"
         )
 
-    def _run_step(self, index: int, now: Round) -> Result | None:
-        """Run one step of the plan; None if the budget ran out before or during it."""
+    def _run_steps(self, now: Round) -> Iterator[Result]:
+        """Run each step of the plan; a GPU that hung in one is left out of the next."""
+        for index in range(len(self.plan.steps)):
+            result, unused = self._run_step(index, now)
+            if result is not None:
+                yield result
+            if unused:
+                kept = drop_devices(now.inventory, unused)
+                now = msgspec.structs.replace(now, inventory=kept)
+
+    def _run_step(self, index: int, now: Round) -> tuple[Result | None, tuple[Finding, ...]]:
+        """
+        Run one step of the plan, and list the GPUs that did not come back from it.
+
+        The result is None if the budget ran out before or during it.
+        """
         step = self.plan.steps[index]
+        unused: tuple[Finding, ...] = ()
         spent = self.clock() > now.deadline
         if spent and now.number > 1 and not self.executor.should_stop():
-            return None
+            return None, ()
         result = self._find_obstacle(step, now, spent=spent)
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             self.progress.begin_step(step, place, self.plan, _describe_place(step, now.inventory))
+            run = StepRun(step=step, round=now)
             try:
-                result = StepRun(step=step, round=now).run(self._find_settle_seconds(index, now))
+                result = run.run(self._find_settle_seconds(index, now))
+                unused = run.list_unused_gpus()
             except Unable as exc:
                 result = build_not_run_result(step, str(exc), exc.cause, exc.remedy)
         if result is not None:
             result = msgspec.structs.replace(result, round=now.number)
             self.progress.end_step(result)
-        return result
+        return result, unused
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
         """Return a result if *step* must not begin."""

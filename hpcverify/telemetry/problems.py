@@ -32,8 +32,13 @@ BROKEN_CODES = (
 )
 """Problems of the hardware."""
 
-UNREACHABLE_CAUSES = {**VIEW_CAUSES, "gpu_mig": Cause.PARTIAL_VIEW}
-"""Why nothing can be computed on a GPU; one that is cut up can be read all the same."""
+UNREACHABLE_CAUSES = {
+    **VIEW_CAUSES,
+    "gpu_mig": Cause.PARTIAL_VIEW,
+    "gpu_not_used": Cause.HUNG,
+}
+"""Why nothing can be computed on a GPU. One that is cut up, or that hung in an earlier
+check of the run, can be read all the same."""
 
 VIEW_REMEDIES = {
     "driver_mismatch": Remedy.REBOOT,

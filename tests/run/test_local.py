@@ -137,7 +137,7 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
 
 
 def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=0.1)
+    executor = LocalExecutor(should_stop=lambda: False)
     run(executor, tmp_path, "nothing")
     outcome = run(executor, tmp_path, "stop", timeout=2).outcome
     executor.close()
@@ -192,24 +192,41 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     assert eventually(lambda: gone(int(pidfile.read_text())))
 
 
-def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=0.7)
-    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
-    executor.close()
+def test_a_check_past_its_deadline_says_how_long_it_had(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    answer = run(executor, tmp_path, "wait", timeout=0.7)
 
-    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
-    assert outcome.reason == (
-        "no end after 1 s, when the suite's budget of 0.7 s ran out: give the "
-        "suite more, or its checks less"
-    )
+    assert (answer.outcome.reason, answer.outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
+    assert answer.overrun is not None
+    assert (answer.overrun.seconds, answer.overrun.doing) == (0.7, "")
 
 
-def test_a_check_past_its_own_deadline_is_tried_again(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=GENEROUS)
-    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
-    executor.close()
+def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_long(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    answer = run(executor, tmp_path, "hang", timeout=4)
 
-    assert (outcome.reason, outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
+    assert answer.overrun is not None
+    assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
+    assert 0 < answer.overrun.doing_seconds < 4.5
+    assert answer.outcome.reason.startswith("no end after 4 s in hanging on CPU, for ")
+
+
+def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:
+    reason = run(executor, tmp_path, "crash_at_work").outcome.reason
+
+    assert reason == "its worker killed by SIGSEGV in crashing on CPU"
+
+
+def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    run(executor, tmp_path, "raise_at_work")
+    overrun = run(executor, tmp_path, "wait", timeout=1).overrun
+
+    assert overrun is not None
+    assert overrun.doing == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")

@@ -34,9 +34,10 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import judge_cut_short, rejudge_result
-from hpcverify.run.executor import Answer
+from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import Verification, derive_seed
+from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
 from tests.doubles import SilentProgress
@@ -554,10 +555,11 @@ class Slow(InRounds):
         return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
 
 
-def ended(*items: CheckItem, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
+def ended(*items: CheckItem, after: float = 60, stuck: str = "") -> Answer:
     """Answer as a worker that found *items* and had not come to its end *after* s."""
-    outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
-    return Answer(items=make_answer(*items).items, outcome=outcome)
+    overrun = Overrun(seconds=after, stuck=stuck)
+    outcome = msgspec.structs.replace(describe_overrun(overrun), end=after)
+    return Answer(items=make_answer(*items).items, outcome=outcome, overrun=overrun)
 
 
 def of_two(
@@ -644,7 +646,7 @@ def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> No
 
 
 @pytest.mark.parametrize(
-    "answer", [ended(after=1), ended(cause=Cause.CRASHED), ended(cause=Cause.HUNG)]
+    "answer", [failed(Cause.TIMEOUT), failed(Cause.CRASHED), ended(stuck="process 7")]
 )
 def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     tmp_path: Path, answer: Answer
