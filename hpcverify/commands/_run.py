@@ -23,8 +23,8 @@ from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_hard_evidence
+from hpcverify.run.executor import TELEMETRY_WORKER
 from hpcverify.run.folders import temporary_folder
-from hpcverify.run.gather import TELEMETRY_WORKER
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock

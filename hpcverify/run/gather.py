@@ -30,7 +30,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
-from hpcverify.run.executor import Answer, Executor
+from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
@@ -55,8 +55,8 @@ from hpcverify.telemetry import problems
 
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 """What a check computes on if it is not about a device."""
-TELEMETRY_WORKER, NODE_WORKER = "telemetry", "node"
-"""The names of the workers that belong to no device."""
+NODE_WORKER = "node"
+"""The name of the worker that loads the node, and belongs to no device."""
 OBSERVED_KEY = "observed"
 """The key of the check's verdict on the telemetry, beside the workers' answers."""
 RECONCILED_KEY = "together"

@@ -87,7 +87,15 @@ class RunSelftest(CheckTask, frozen=True, kw_only=True):
     context: Context
 
 
-Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest
+class FindXids(Struct, frozen=True, tag=True):
+    """List the Xids of *parts* from *start* to *end*, on the engine's monotonic clock."""
+
+    parts: tuple[str, ...]
+    start: float
+    end: float
+
+
+Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest | FindXids
 
 
 class Request(Struct, frozen=True):

@@ -27,11 +27,21 @@ import msgspec
 from hpcverify import breadcrumb
 from hpcverify.check import Check, Context, JudgedItem, Placement, Skip, Trial, Unable, Watch
 from hpcverify.errors import HpcverifyError, explain_shortage
-from hpcverify.model import Cause, CheckItem, Coverage, Inventory, Measurement, Remedy, Verdict
+from hpcverify.model import (
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    Inventory,
+    Measurement,
+    Remedy,
+    Verdict,
+)
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
 from hpcverify.run.process import PRELOAD_COMMAND
 from hpcverify.run.wire import (
+    FindXids,
     GpuHolder,
     Item,
     Measure,
@@ -66,6 +76,8 @@ class WorkerServer:
         self._ahead = ahead
         self._inventory = Inventory()
         self._sampler: Sampler | None = None
+        self._log_cursor: str | None = None
+        """Where the kernel log ended when the sampling began."""
 
     def handle(self, request: Request) -> None:
         """Run *request*; anything that happens becomes an outcome."""
@@ -97,6 +109,8 @@ class WorkerServer:
     def _execute(self, task: Task) -> Iterable[Item]:
         if isinstance(task, Probe):
             return self._probe(task)
+        if isinstance(task, FindXids):
+            return self._find_xids(task)
         check = catalog.load_check(task.name, task.packages)
         items: Iterable[CheckItem | Trial]
         match task:
@@ -130,6 +144,25 @@ class WorkerServer:
 
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
+        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415
+
+        with suppress(Unable):  # whoever asks for the Xids is told so
+            self._log_cursor = read_cursor()
+
+    def _find_xids(self, task: FindXids) -> Iterator[Finding | Coverage]:
+        from hpcverify.telemetry import xids  # noqa: PLC0415 - a healthy node is never asked
+
+        now = time.monotonic()
+        samples = self._sampler.read_window(task.start, task.end) if self._sampler else ()
+        logged: list[xids.GpuXid] = []
+        try:
+            since = time.time() - (now - task.start)
+            logged = xids.list_logged(self._inventory, self._log_cursor, since)
+        except Unable as exc:
+            yield Coverage("node", str(exc))
+        for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
+            evidence = {"line": event.line} if event.line else {}
+            yield Finding("xid", event.where, event.text, evidence)
 
     def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.kernel_log import KernelMessage
+from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
 from hpcverify_checks.xid.policy import XidRow, find_row, load_rows
 
 LINE_MARKERS = (
@@ -34,8 +35,6 @@ LINE_MARKERS = (
 """Only lines with one of these matter."""
 
 # As text: on a healthy node none of them is ever compiled.
-ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
-XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
 SXID_PATTERN = (
     rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS_PATTERN}\): (?P<xid>\d+), ?(?P<rest>.*)"
 )

@@ -1,0 +1,58 @@
+"""Ask the telemetry worker which Xids the GPUs had, when one of them failed or hung."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+
+from hpcverify.model import Coverage, Finding, Verdict
+from hpcverify.run.executor import TELEMETRY_WORKER, Executor
+from hpcverify.run.wire import FindXids
+
+XIDS_SECONDS = 15.0
+"""For the kernel log, which may be tens of MB, and one more round of samples."""
+
+
+class GpuXids(Struct, frozen=True):
+    """The Xids of some GPUs in a window of time."""
+
+    by_part: Mapping[str, tuple[str, ...]] = {}
+    """In words, as ``Xid 94 at 03:12:05 UTC``; a part without any is not here."""
+    lines: Mapping[str, tuple[str, ...]] = {}
+    """Their lines in the kernel log."""
+    problem: str = ""
+    """Why the kernel log could not be read, if so: there may be more than we know."""
+
+    def describe(self, part: str) -> str:
+        """Say which Xids *part* had, in the order of the log; empty if we know of none."""
+        return ", ".join(self.by_part.get(part, ()))
+
+    def make_evidence(self, part: str) -> dict[str, str]:
+        """Make what stands beside a finding about *part*: also that nobody could look."""
+        evidence = {"xid": self.describe(part) or self.problem or "none in the kernel log"}
+        if lines := self.lines.get(part):
+            evidence["kernel_log"] = "\n".join(lines)
+        return evidence
+
+
+def find_xids(executor: Executor, parts: Collection[str], start: float, end: float) -> GpuXids:
+    """
+    Find the Xids that the GPUs *parts* had from *start* to *end*.
+
+    Both are on the engine's monotonic clock, as `Outcome.start` is. Ask when a GPU failed or
+    hung, and put `GpuXids.describe` into the text and `GpuXids.make_evidence` beside it.
+    A log that nobody may read is no error: it is said in `GpuXids.problem`.
+    """
+    task = FindXids(parts=tuple(parts), start=start, end=end)
+    answer = executor.run({TELEMETRY_WORKER: task}, XIDS_SECONDS)[TELEMETRY_WORKER]
+    by_part: dict[str, tuple[str, ...]] = {}
+    lines: dict[str, tuple[str, ...]] = {}
+    for item in answer.items:
+        if isinstance(item, Finding):
+            by_part[item.where] = (*by_part.get(item.where, ()), item.text)
+            lines[item.where] = (*lines.get(item.where, ()), *item.evidence.values())
+    problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
+    if answer.outcome.verdict is not Verdict.PASS:
+        problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
+    return GpuXids(by_part, lines, problem)

@@ -1,0 +1,107 @@
+"""
+Which Xids a GPU had in a window of time: they stand beside an error or a hang of it.
+
+NVML tells them as they happen, on our own clock and to everybody. The kernel log has the
+whole line, and what NVML does not tell; not everybody may read it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.check import Sample
+from hpcverify.model import Inventory
+from hpcverify.telemetry import kernel_log, pci
+from hpcverify.telemetry.kernel_log.query import CLOCK_SLACK_SECONDS
+
+# As text: on a healthy node neither is ever compiled.
+ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
+XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
+XID_MARKER = b"Xid ("
+"""Only lines with this matter."""
+XID_SAMPLE = "xid"
+"""The name under which NVML's own events are sampled."""
+
+
+class GpuXid(Struct, frozen=True, kw_only=True):
+    """One Xid of the part *where*; *time* in seconds since 1970, if it is known."""
+
+    where: str
+    xid: int
+    time: float | None
+    line: str = ""
+    """The line of the kernel log, if it was there."""
+
+    @property
+    def text(self) -> str:
+        """The Xid as it stands beside a finding: ``Xid 94 at 03:12:05 UTC``."""
+        if self.time is None:
+            return f"Xid {self.xid}"
+        return f"Xid {self.xid} at {datetime.fromtimestamp(self.time, UTC):%H:%M:%S} UTC"
+
+
+def read_cursor(root: Path = Path("/")) -> str:
+    """
+    Give the place in the kernel log that `list_logged` begins after.
+
+    Raises:
+        Unable: the log cannot be read.
+
+    """
+    return kernel_log.read(None, (XID_MARKER,), root).cursor
+
+
+def list_logged(
+    inventory: Inventory, cursor: str | None, since: float, root: Path = Path("/")
+) -> list[GpuXid]:
+    """
+    List the Xids in the kernel log after *cursor* and *since* (seconds since 1970).
+
+    The clock of the log may have run away from ours, so *since* is taken loosely; the
+    cursor is exact.
+
+    Raises:
+        Unable: the log cannot be read.
+
+    """
+    parts = {
+        pci.normalize_address(gpu.facts["pci_address"]): gpu.id
+        for gpu in inventory.of_kind("gpu")
+        if "pci_address" in gpu.facts
+    }
+    found: list[GpuXid] = []
+    for message in kernel_log.read(cursor, (XID_MARKER,), root).messages:
+        match = re.match(XID_PATTERN, message.text)
+        late = message.time is None or message.time >= since - CLOCK_SLACK_SECONDS
+        if match and late:
+            address = pci.normalize_address(f"{match['address']}.0")
+            where = parts.get(address, address)
+            found.append(
+                GpuXid(where=where, xid=int(match["xid"]), time=message.time, line=message.text)
+            )
+    return found
+
+
+def list_sampled(samples: Sequence[Sample], now: float) -> Iterator[GpuXid]:
+    """List the Xids among *samples*, on whose clock it is *now*."""
+    ahead = time.time() - now
+    for sample in samples:
+        if sample.name == XID_SAMPLE:
+            yield GpuXid(where=sample.where, xid=int(sample.value), time=sample.t + ahead)
+
+
+def merge_xids(
+    sampled: Collection[GpuXid], logged: Collection[GpuXid], parts: Collection[str]
+) -> list[GpuXid]:
+    """Give each Xid of *parts* once, as it was first told; the log has more to say of it."""
+    merged: dict[tuple[str, int], GpuXid] = {}
+    for event in (*logged, *sampled):
+        if event.where in parts:
+            merged.setdefault((event.where, event.xid), event)
+    return list(merged.values())
