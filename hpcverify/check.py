@@ -288,8 +288,11 @@ LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
 """For a finding that is only reported."""
 HUNG_CODE = "gpu_hung_under_load"
 """Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
+UNOWNED_CODE = "gpu_memory_unowned"
+"""Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+    UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
 """For findings that the engine makes, in every check."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)

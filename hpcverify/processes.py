@@ -199,6 +199,17 @@ def list_session_members(leaders: Collection[int]) -> Iterator[int]:
                     yield int(name)
 
 
+def process_exists(pid: int) -> bool:
+    """Whether process *pid* exists, even if we may not signal it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
     _, _, rest = _read_proc(proc / str(pid) / "stat").rpartition(")")

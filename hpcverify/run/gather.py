@@ -35,6 +35,7 @@ from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
     Allowance,
+    LateWorker,
     Phase,
     allow,
     describe_unused_gpus,
@@ -51,6 +52,7 @@ from hpcverify.run.wire import (
     Reconcile,
     Settle,
 )
+from hpcverify.run.xids import GpuXids, find_xids
 from hpcverify.telemetry import problems
 
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
@@ -59,6 +61,8 @@ NODE_WORKER = "node"
 """The name of the worker that loads the node, and belongs to no device."""
 OBSERVED_KEY = "observed"
 """The key of the check's verdict on the telemetry, beside the workers' answers."""
+SETTLED_KEY = "before"
+"""The key of what was found while waiting for the devices, before the check."""
 RECONCILED_KEY = "together"
 """The key of the check's verdict on the answers of all devices together."""
 PROBE_SECONDS = 30.0
@@ -67,6 +71,10 @@ SAMPLED_SECONDS_PER_SECOND = 50.0
 """Seconds of telemetry that give `Observe` one second more: a burn-in has millions of
 samples."""
 RECONCILE_SECONDS = 30.0
+XID_LAG_SECONDS = 60.0
+"""Before a worker's time began: it was ended some time ago, and its context taken apart."""
+RELEASE_SECONDS = 30.0
+"""For the driver to free the memory of a worker that was ended."""
 SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has beyond the time to settle."""
 
@@ -92,6 +100,8 @@ class Round(Struct, frozen=True, kw_only=True):
     seed: int
     is_sampled: bool
     """Whether the telemetry worker samples."""
+    released: set[str]
+    """GPUs whose workers were ended since the last check that loads the node."""
     observed_until: dict[str, float]
     """When each passive check last observed the telemetry; the rounds share it."""
     began: float
@@ -137,25 +147,46 @@ class StepRun(Struct, kw_only=True):
         if step.is_active and now.scratch_problem:
             raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
         start = now.clock()
-        settled = self._settle(settle) if settle else ()
+        here = {device.part for device in now.inventory.devices}
+        released = tuple(sorted(now.released & here)) if step.is_active else ()
+        settled = self._settle(settle, released) if settle or released else ()
         answers = self._measure()
+        now.released.update(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= answer_for_unreachable(now.inventory, now.history.previous)
         if self._is_observed():
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
+        if found := tuple(item for item in settled if isinstance(item, Finding)):
+            answers[SETTLED_KEY] = Answer(items=found, outcome=Outcome())
         past = now.history.past_values(step.name)
         result = conclude(step, answers, now.inventory, past, now.clock() - start)
-        result = msgspec.structs.replace(result, coverage=(*result.coverage, *settled))
+        waits = (item for item in settled if isinstance(item, Coverage))
+        result = msgspec.structs.replace(result, coverage=(*result.coverage, *waits))
         if self._cut_workers:
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
-    def _settle(self, seconds: float) -> tuple[Coverage, ...]:
+    def _list_released(self, answers: Mapping[str, Answer]) -> Iterator[str]:
+        """Name the GPUs whose workers ended or were ended, so that their memory is freed."""
+        gpus = [d.part for d in self.round.inventory.devices if d.kind == "cuda"]
+        for worker, answer in answers.items():
+            outcome = answer.outcome
+            ended = answer.overrun or outcome.cause is Cause.CRASHED or outcome.is_worker_spent
+            if ended and worker in gpus:
+                yield worker
+            elif ended and worker == NODE_WORKER:
+                yield from gpus
+
+    def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
         """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
+        now.released.clear()
+        left = now.count_seconds_left()
         task = Settle(
-            timeout=min(seconds, now.count_seconds_left()),
+            timeout=min(seconds, left),
+            released=released,
+            release_timeout=min(RELEASE_SECONDS, left) if released else 0.0,
             name=self.step.name,
             packages=now.packages,
             contexts=tuple(
@@ -164,8 +195,9 @@ class StepRun(Struct, kw_only=True):
                 for device in workers.values()
             ),
         )
-        answer = self._ask_telemetry_worker(task, seconds + SETTLE_GRACE_SECONDS)
-        return tuple(item for item in answer.items if isinstance(item, Coverage))
+        limit = seconds + task.release_timeout + SETTLE_GRACE_SECONDS
+        answer = self._ask_telemetry_worker(task, limit)
+        return tuple(item for item in answer.items if isinstance(item, Coverage | Finding))
 
     def _measure(self) -> dict[str, Answer]:
         """Have all workers measure; those of one phase at once."""
@@ -186,7 +218,18 @@ class StepRun(Struct, kw_only=True):
                 self._phases.append(Phase(contexts=contexts, answers=answers, allowance=allowance))
                 if now.number > 1 and allowance.bound == BUDGET:
                     self._cut_workers |= find_cut_workers(answers)
-        return explain_overruns(self._phases, now.budget, now.inventory)
+        late = list_late_workers(self._phases, now.inventory)
+        return explain_overruns(self._phases, late, now.budget, self._find_xids(late))
+
+    def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
+        """Find the Xids of the GPUs whose workers were *late*."""
+        gpus = {worker: one for worker, one in late.items() if one.is_gpu}
+        if not gpus:
+            return GpuXids()
+        now = self.round.clock()
+        longest = max(one.overrun.seconds for one in gpus.values())
+        parts = [one.context.device.part for one in gpus.values()]
+        return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
         check, params = self.step.check, self.step.params

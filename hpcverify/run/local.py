@@ -38,9 +38,11 @@ from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 from hpcverify.run.wire import (
     Item,
+    Measure,
     Outcome,
     Request,
     Response,
+    RunSelftest,
     Task,
     decode_response,
     encode_request,
@@ -55,8 +57,11 @@ WORKER_GRACE_SECONDS = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
 REAP_SECONDS = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
+GPU_REAP_SECONDS = 20.0
+"""The same for one that may have used a GPU: before it is gone, the driver stops its
+kernels and unmaps its memory, up to hundreds of GB."""
 HURRIED_REAP_SECONDS = 0.3
-"""The same when the run must end, and someone waits for the node."""
+"""The same for all when the run must end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
 MAX_QUEUE_SHARE = 0.5
@@ -81,6 +86,7 @@ class WorkerHandle:
         self._written = 0
         self._read = 0
         self._queued = 0.0
+        self.may_hold_gpu = False
 
     @classmethod
     def start(cls, command: Sequence[str]) -> WorkerHandle:
@@ -109,6 +115,7 @@ class WorkerHandle:
     def send(self, request: Request) -> None:
         """Send *request*; a dead worker is noticed when it is polled."""
         self._queued = read_queue_seconds(self.pid)
+        self.may_hold_gpu |= may_use_gpu(request.task)
         text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
@@ -248,7 +255,7 @@ class LocalExecutor(Struct):
             waiting = [name for name in waiting if name not in ends]
             elapsed = time.monotonic() - start
             if waiting and self.should_stop():
-                self._end(waiting, grace=0.0, reap=HURRIED_REAP_SECONDS)
+                self._end(waiting, hurry=True)
                 ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
                 overruns = self._end_overrun(waiting, timeout, start)
@@ -267,9 +274,7 @@ class LocalExecutor(Struct):
 
     def close(self, *, hurry: bool = False) -> None:
         """End all workers; in a *hurry*, do not wait long for those that hang."""
-        self._end(
-            list(self._workers), grace=0.0, reap=HURRIED_REAP_SECONDS if hurry else REAP_SECONDS
-        )
+        self._end(list(self._workers), hurry=hurry)
 
     def _get_worker(self, name: str) -> WorkerHandle:
         if name not in self._workers:
@@ -286,17 +291,17 @@ class LocalExecutor(Struct):
                 items.append(response)
                 continue
             if response.is_worker_spent:
-                self._end([name], grace=0.0, reap=REAP_SECONDS)
+                self._end([name])
             return response
         return None if died is None else self._handle_crash(name, died)
 
     def _handle_crash(self, name: str, died: str) -> Outcome:
         if died == SIGTERM_DEATH:  # not ours: we would have noticed before
-            self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
+            self._end([name], hurry=True)
             return INTERRUPTED_OUTCOME
         tail = self._workers[name].read_log_tail()
         found = self._workers[name].find_whereabouts()
-        self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
+        self._end([name])  # its children may live on
         where = f" in {found.text}" if found else ""
         last = tail.rpartition("\n")[2]
         words = f"; last line of its log: {last}" if last and not where else ""
@@ -312,15 +317,17 @@ class LocalExecutor(Struct):
         self, names: Sequence[str], timeout: float, start: float
     ) -> dict[str, Overrun]:
         found = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
-        hung = self._end(names, grace=WORKER_GRACE_SECONDS, reap=REAP_SECONDS)
+        hung = self._end(names, grace=WORKER_GRACE_SECONDS)
         return {
             name: msgspec.structs.replace(overrun, stuck=hung.get(name, ""))
             for name, overrun in found.items()
         }
 
-    def _end(self, names: Sequence[str], *, grace: float, reap: float) -> dict[str, str]:
+    def _end(
+        self, names: Sequence[str], *, grace: float = 0.0, hurry: bool = False
+    ) -> dict[str, str]:
         """
-        End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
+        End workers and their children: TERM, *grace* seconds, KILL, and a bounded wait.
 
         Returns the workers that even KILL did not end, and where they wait.
         """
@@ -334,7 +341,7 @@ class LocalExecutor(Struct):
             signal_sessions(sessions, signal.SIGTERM)
         _wait_for(workers.values(), grace)
         signal_sessions(sessions, signal.SIGKILL)
-        _wait_for(workers.values(), reap)
+        self._reap(workers.values(), hurry=hurry)
         hung = {
             name: f"process {worker.pid}, which waits in {worker.abandon()}"
             for name, worker in workers.items()
@@ -344,6 +351,29 @@ class LocalExecutor(Struct):
         for worker in workers.values():
             worker.close_files()
         return hung
+
+    def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> None:
+        """Wait until killed *workers* are gone, but not for long once someone wants the node."""
+        began = time.monotonic()
+        while alive := [worker for worker in workers if worker.describe_death() is None]:
+            with_gpu, hurry = any(w.may_hold_gpu for w in alive), hurry or self.should_stop()
+            if time.monotonic() - began >= choose_reap_seconds(may_hold_gpu=with_gpu, hurry=hurry):
+                return
+            time.sleep(MIN_POLL_SECONDS)
+
+
+def choose_reap_seconds(*, may_hold_gpu: bool, hurry: bool) -> float:
+    """Choose how long to wait for killed workers before they are abandoned."""
+    if hurry:
+        return HURRIED_REAP_SECONDS
+    return GPU_REAP_SECONDS if may_hold_gpu else REAP_SECONDS
+
+
+def may_use_gpu(task: Task) -> bool:
+    """Whether a worker may have used a GPU after *task*: one checks them all from the host."""
+    if not isinstance(task, Measure | RunSelftest):
+        return False
+    return any(device.kind == "cuda" for device in task.context.inventory.devices)
 
 
 def _build_start_failure(exc: OSError) -> Outcome:

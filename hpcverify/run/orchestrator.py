@@ -68,6 +68,7 @@ class Verification(Struct, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _observed_until: dict[str, float] = {}
+    _released: set[str] = set()
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -122,6 +123,7 @@ class Verification(Struct, kw_only=True):
             scratch_problem=self.scratch_problem,
             seed=derive_seed(self.seed, number),
             is_sampled=is_sampled,
+            released=self._released,
             observed_until=self._observed_until,
             began=self._began,
             budget=self.plan.budget,

@@ -17,6 +17,7 @@ from hpcverify.check import HUNG_CODE, Context
 from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
+from hpcverify.run.xids import GpuXids
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -110,17 +111,17 @@ class LateWorker(Struct, frozen=True, kw_only=True):
 
 
 def explain_overruns(
-    phases: Sequence[Phase], budget: float, inventory: Inventory
+    phases: Sequence[Phase], late: Mapping[str, LateWorker], budget: float, xids: GpuXids
 ) -> dict[str, Answer]:
     """
-    Gather the answers of all *phases* of a check, and explain those that overran.
+    Gather the answers of all *phases* of a check, and explain those of *late* workers.
 
-    *budget* is that of the suite, in seconds.
+    *budget* is that of the suite, in seconds; *xids* are those of their GPUs meanwhile.
     """
     answers = {name: answer for phase in phases for name, answer in phase.answers.items()}
-    for name, late in list_late_workers(phases, inventory).items():
-        answers[name] = _explain(answers[name], late, budget)
-    return answers
+    return answers | {
+        name: _explain(answers[name], one, budget, xids) for name, one in late.items()
+    }
 
 
 def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str, LateWorker]:
@@ -156,13 +157,14 @@ def _identify(ctx: Context, inventory: Inventory) -> tuple[str, str]:
     return ctx.device.kind, part.facts.get("name", "") if part else ""
 
 
-def _explain(answer: Answer, late: LateWorker, budget: float) -> Answer:
-    if late.overrun.stuck or late.overrun.hindrance:
-        return answer
+def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> Answer:
     outcome = answer.outcome
+    seen = xids.describe(late.context.device.part)
+    noted = f" (the kernel log has {seen})" if seen else ""
+    if late.overrun.stuck or late.overrun.hindrance:
+        return replace(answer, outcome=replace(outcome, reason=f"{outcome.reason}{noted}"))
     if late.is_accused:
-        text, evidence = _describe_hang(late)
-        finding = Finding(HUNG_CODE, late.context.device.part, text, evidence)
+        finding = _build_finding(late, noted, xids)
         return replace(answer, items=(*answer.items, finding))
     if late.is_short_of_budget:
         reason = (
@@ -171,24 +173,26 @@ def _explain(answer: Answer, late: LateWorker, budget: float) -> Answer:
         )
         remedy = Remedy.FIX_CONFIGURATION
     elif late.is_gpu:
-        reason, remedy = f"{outcome.reason}{_compare(late)}: {LOG_FIX}", Remedy.INSPECT
+        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {LOG_FIX}", Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
     return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))
 
 
-def _describe_hang(late: LateWorker) -> tuple[str, dict[str, str]]:
-    overrun, slowest = late.overrun, max(late.ended)
+def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
+    overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
         f"it hangs in {late.doing}, for {overrun.doing_seconds:.0f} s until it was ended; "
-        f"{len(late.ended)} like it did the whole check in {slowest:.0f} s: reset it, and "
-        "run again"
+        f"{len(late.ended)} like it did the whole check in {slowest:.0f} s{noted}: reset it, "
+        "and run again"
     )
-    return text, {
+    evidence = {
         "operation": late.doing,
         "seconds": f"{overrun.doing_seconds:.0f}",
         "siblings": f"{len(late.ended)} ended within {slowest:.0f} s",
+        **xids.make_evidence(part),
     }
+    return Finding(HUNG_CODE, part, text, evidence)
 
 
 def _compare(late: LateWorker) -> str:

@@ -10,14 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from hpcverify.model import Cause, Measurement, Remedy, Verdict
+from hpcverify.model import Cause, Device, Inventory, Measurement, Remedy, Verdict
 from hpcverify.run.executor import Answer
-from hpcverify.run.local import LocalExecutor
-from hpcverify.run.wire import Measure, Task
+from hpcverify.run.local import (
+    GPU_REAP_SECONDS,
+    REAP_SECONDS,
+    LocalExecutor,
+    choose_reap_seconds,
+    may_use_gpu,
+)
+from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
-from hpcverify.testing import make_context
+from hpcverify.testing import CPU, make_context
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -265,6 +272,47 @@ def test_workers_end_with_the_executor(tmp_path: Path) -> None:
 
     assert len(ended) == 1
     assert all(gone(int(pid)) for pid in ended)
+
+
+def order_on(tmp_path: Path, *devices: Device, path: str = "") -> Task:
+    task = order(tmp_path, "stat", path)
+    assert isinstance(task, Measure)
+    node = Inventory(devices=(CPU, *devices))
+    context = make_context(tmp_path, inventory=node, device=(*devices, CPU)[0])
+    return msgspec.structs.replace(task, context=context)
+
+
+GPU = Device("cuda", "gpu-0", "GPU 0")
+
+
+def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: Path) -> None:
+    assert may_use_gpu(order_on(tmp_path, GPU))
+    assert not may_use_gpu(order_on(tmp_path))
+    assert not may_use_gpu(Probe())
+
+
+def test_the_driver_gets_time_to_take_a_context_apart_unless_someone_wants_the_node() -> None:
+    assert choose_reap_seconds(may_hold_gpu=False, hurry=False) == REAP_SECONDS
+    assert choose_reap_seconds(may_hold_gpu=True, hurry=False) >= 20
+    assert choose_reap_seconds(may_hold_gpu=True, hurry=True) < 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_worker_with_a_gpu_that_nobody_can_end_keeps_nobody_waiting_who_wants_the_node(
+    tmp_path: Path,
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    stops = iter([False] * 100)
+    executor = LocalExecutor(should_stop=lambda: next(stops, True))
+    with silent_file_system(mount):
+        began = time.monotonic()
+        task = order_on(tmp_path, GPU, path=str(mount / "x"))
+        outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+        took = time.monotonic() - began
+
+    assert outcome.cause is Cause.INTERRUPTED
+    assert took < GPU_REAP_SECONDS
 
 
 def searches(tmp_path: Path) -> int:

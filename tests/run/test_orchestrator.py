@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.check import (
+    UNOWNED_CODE,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Watch,
+)
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -355,6 +364,56 @@ def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -
     assert sum(isinstance(t, Settle) for p in executor.phases for t in p.values()) == 1
     assert waited in run.results[2].coverage
     assert waited not in run.results[1].coverage
+
+
+def list_released(executor: FakeExecutor) -> list[tuple[str, ...]]:
+    tasks = [t for phase in executor.phases for t in phase.values()]
+    return [task.released for task in tasks if isinstance(task, Settle)]
+
+
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        (Answer(outcome=Outcome(is_worker_spent=True)), True),
+        (failed(Cause.CRASHED), True),
+        (Answer(outcome=failed(Cause.TIMEOUT).outcome, overrun=Overrun(seconds=9)), True),
+        (failed(Cause.MISSING), False),
+        (ENDED, False),
+    ],
+)
+def test_after_a_worker_was_ended_the_next_load_waits_for_the_memory_of_its_gpu(
+    tmp_path: Path,
+    how: Answer,
+    waits: bool,  # noqa: FBT001
+) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"gpu-1": how})
+    verified(tmp_path, executor, step(), step(Placement.PASSIVE), step(Placement.NODE))
+
+    assert list_released(executor) == ([("gpu-1",)] if waits else [])
+
+
+def test_a_worker_of_the_whole_node_may_have_used_every_gpu(tmp_path: Path) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"node": failed(Cause.CRASHED)})
+    verified(tmp_path, executor, step(Placement.NODE), step())
+
+    assert list_released(executor) == [tuple(gpu.part for gpu in GPUS)]
+
+
+def test_a_wait_for_memory_is_told_once_and_memory_that_is_kept_is_a_finding(
+    tmp_path: Path,
+) -> None:
+    kept = Finding(UNOWNED_CODE, "gpu-1", "70 GiB")
+    waited = Coverage("gpu-0", "free again")
+    executor = FakeExecutor(
+        inventory=NODE,
+        answers={"gpu-1": failed(Cause.CRASHED), "telemetry": make_answer(waited, kept)},
+    )
+    first, second = verified(tmp_path, executor, step(), step(Placement.NODE)).results
+
+    assert kept not in first.findings
+    assert (second.verdict, second.remedy) == (Verdict.WARN, Remedy.RESET_GPU)
+    assert second.findings == (kept,)
+    assert waited in second.coverage
 
 
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:

@@ -30,20 +30,21 @@ from hpcverify.run.overrun import (
     START_UP_SECONDS,
     TIMEOUT,
     Allowance,
-    LateWorker,
     Phase,
     allow,
     describe_overrun,
     explain_overruns,
     list_late_workers,
 )
-from hpcverify.run.wire import Measure, Outcome
+from hpcverify.run.wire import FindXids, Measure, Outcome
+from hpcverify.run.xids import GpuXids
 from hpcverify.testing import CPU, FakeExecutor, make_context
 from tests.doubles import SilentProgress
 
 GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(4))
 PARTS = tuple(Part("gpu", gpu.part, gpu.label, {"name": "H100", "driver": "1"}) for gpu in GPUS)
 NODE = Inventory(parts=PARTS, devices=(CPU, *GPUS))
+NO_XIDS = GpuXids()
 ESTIMATED = Allowance(seconds=200, bound=ESTIMATE, estimate=30)
 HANGS = Overrun(seconds=200, doing="bf16 products on GPU 2", part="gpu-2", doing_seconds=180)
 
@@ -62,6 +63,7 @@ def explained(
     allowance: Allowance = ESTIMATED,
     inventory: Inventory = NODE,
     device: Device | None = None,
+    xids: GpuXids = NO_XIDS,
 ) -> dict[str, Answer]:
     """Explain the *answers* of as many GPUs, or of one other *device*."""
     devices = (device,) if device else GPUS
@@ -73,7 +75,8 @@ def explained(
         answers=dict(zip(contexts, answers, strict=True)),
         allowance=allowance,
     )
-    return explain_overruns([phase], 420, inventory)
+    found = list_late_workers([phase], inventory)
+    return explain_overruns([phase], found, 420, xids)
 
 
 def list_findings(answers: dict[str, Answer]) -> list[Finding]:
@@ -92,6 +95,17 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
         "check in 41 s: reset it, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
+
+
+def test_the_xid_of_that_moment_stands_beside_a_hang(tmp_path: Path) -> None:
+    xids = GpuXids({"gpu-2": ("Xid 109 at 03:12:05 UTC",)}, {"gpu-2": ("NVRM: Xid 109",)})
+    found = explained(tmp_path, ended(40), ended(38), late(HANGS), ended(41), xids=xids)
+    alone = explained(tmp_path, late(HANGS), device=GPUS[2], xids=xids)
+    (finding,) = list_findings(found)
+
+    assert "in 41 s (the kernel log has Xid 109 at 03:12:05 UTC): reset it" in finding.text
+    assert finding.evidence["kernel_log"] == "NVRM: Xid 109"
+    assert "Xid 109 at 03:12:05" in alone["gpu-2"].outcome.reason
 
 
 def test_two_gpus_that_hang_where_two_ended_are_both_accused(tmp_path: Path) -> None:
@@ -259,10 +273,11 @@ def test_the_gpus_that_measure_one_after_the_other_are_siblings(tmp_path: Path) 
         for gpu in GPUS
     ]
 
-    assert [f.where for f in list_findings(explain_overruns(phases, 420, NODE))] == ["gpu-2"]
-    found = list_late_workers(phases, NODE)["gpu-2"]
-    assert isinstance(found, LateWorker)
-    assert found.ended == (4, 4, 4)
+    found = list_late_workers(phases, NODE)
+    answers = explain_overruns(phases, found, 420, NO_XIDS)
+
+    assert found["gpu-2"].ended == (4, 4, 4)
+    assert [f.where for f in list_findings(answers)] == ["gpu-2"]
 
 
 def estimate(_ctx: Context, _params: Params) -> float:
@@ -313,10 +328,12 @@ def find_codes(result: Result) -> list[str]:
 def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) -> None:
     executor = Hanging(inventory=NODE)
     first, then = verify(tmp_path, executor, make_step("gemm"), make_step("sdc")).results
-    told = [list(phase) for phase in executor.phases]
+    told = [list(phase) for phase in executor.phases if "telemetry" not in phase]
+    asked = [phase["telemetry"] for phase in executor.phases if "telemetry" in phase]
 
     assert (first.verdict, first.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert find_codes(first) == [HUNG_CODE]
+    assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].hard is False
     assert first.reason.startswith("GPU 2: it hangs in bf16 products")
     assert told == [["cpu"], [g.part for g in GPUS], ["cpu"], ["gpu-0", "gpu-1", "gpu-3"]]
@@ -336,7 +353,7 @@ def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_p
     executor = Hanging(inventory=NODE)
     verify(tmp_path, executor, make_step("gemm"))
 
-    assert executor.timeouts[-1] == START_UP_SECONDS + ESTIMATE_FACTOR * 10
+    assert START_UP_SECONDS + ESTIMATE_FACTOR * 10 in executor.timeouts
 
 
 def test_a_healthy_run_accuses_nobody(tmp_path: Path) -> None:
